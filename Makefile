@@ -175,6 +175,7 @@ simulate: ## Run SEEDS schedules of the simulation from the seed FIRST on
 .PHONY: soak
 soak: ## Long tests of everything, long fuzzing, a million simulated schedules (takes most of a day on two cores)
 	go test $(RACE) -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
+	go test $(RACE) -timeout 30m ./test/chain -rdma auto
 	scripts/fuzz.sh 60s
 	scripts/simulate.sh 1000000
 

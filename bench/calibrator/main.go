@@ -3,9 +3,11 @@
 // storage, messages of the same sizes, and nothing else: no checks, no slots, no sessions, no
 // errors, one client.
 //
-//	calibrator DIRECTORY RW BLOCK_SIZE DEPTH DURATION
+//	calibrator DIRECTORY RW BLOCK_SIZE DEPTH DURATION [tcp|shm]
 //
-// starts the other two processes by itself and prints the client's result in the format of a run in
+// With shm, the storage is behind a ring in shared memory, too, and the middle copies the data
+// between its memory and the client's: the baseline for the RDMA provider shm. The program starts
+// the other two processes by itself and prints the client's result in the format of a run in
 // zc-relay.bench-suite/1.
 package main
 
@@ -27,6 +29,7 @@ type parameters struct {
 	blockSize int
 	depth     int
 	duration  time.Duration
+	shm       bool // the storage is behind shared memory, not TCP
 }
 
 func main() {
@@ -39,21 +42,28 @@ func main() {
 
 func run(args []string) error {
 	role := "client"
-	if len(args) == 6 {
-		role, args = args[5], args[:5]
+	if len(args) == 5 {
+		args = append(args, "tcp")
+	}
+	if len(args) == 7 {
+		role, args = args[6], args[:6]
 	}
 	p, err := parse(args)
 	if err != nil {
 		return err
 	}
-	switch role {
-	case "storage":
+	switch {
+	case role == "storage" && p.shm:
+		return runSharedStorage(p)
+	case role == "storage":
 		return runStorage(p)
-	case "middle":
+	case role == "middle" && p.shm:
+		return runSharedMiddle(p)
+	case role == "middle":
 		return runMiddle(p)
 	}
 	for _, other := range []string{"storage", "middle"} {
-		command := exec.Command(os.Args[0], append(os.Args[1:], other)...)
+		command := exec.Command(os.Args[0], append(args, other)...)
 		command.Stderr = os.Stderr
 		// when the parent's thread ends, here the main thread
 		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -69,9 +79,11 @@ func run(args []string) error {
 }
 
 func parse(args []string) (p parameters, err error) {
-	if len(args) != 5 {
-		return p, fmt.Errorf("usage: calibrator DIRECTORY read|write BLOCK_SIZE DEPTH DURATION")
+	if len(args) != 6 || args[5] != "tcp" && args[5] != "shm" {
+		return p, fmt.Errorf(
+			"usage: calibrator DIRECTORY read|write BLOCK_SIZE DEPTH DURATION [tcp|shm]")
 	}
+	p.shm = args[5] == "shm"
 	p.directory, p.write = args[0], args[1] == "write"
 	if p.blockSize, err = strconv.Atoi(args[2]); err != nil {
 		return p, err

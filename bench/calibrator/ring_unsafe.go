@@ -34,16 +34,21 @@ const sharedSize = int(unsafe.Sizeof(shared{}))
 
 // mapShared maps the run's file, which the client creates.
 func mapShared(p *parameters, create bool) (*shared, []byte, error) {
+	return mapFile(p.sharedFile(), p.depth*p.blockSize, create)
+}
+
+// mapFile maps a file with a pair of rings and that many bytes of data.
+func mapFile(path string, data int, create bool) (*shared, []byte, error) {
 	flags := os.O_RDWR
 	if create {
 		flags |= os.O_CREATE | os.O_EXCL
 	}
-	file, err := os.OpenFile(p.sharedFile(), flags, 0o600)
+	file, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer file.Close()
-	size := sharedSize + p.depth*p.blockSize
+	size := sharedSize + data
 	if create {
 		if err := file.Truncate(int64(size)); err != nil {
 			return nil, nil, err

@@ -327,7 +327,7 @@ func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
 		for _, q := range s.Queues {
 			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index,
 				Depth: q.Depth, InFlight: q.InFlight,
-				Throttled: uint64(q.Throttled)})
+				Throttled: uint64(q.Throttled), Transport: q.Transport})
 		}
 	}
 	return all

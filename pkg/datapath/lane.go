@@ -77,6 +77,8 @@ type lane struct {
 
 	nowNs    int64        // of the batch in progress, 0 if not read yet
 	inFlight atomic.Int64 // for observers
+	// transport is that of the data connection, for observers; nil until it is established.
+	transport atomic.Pointer[string]
 
 	ready    [iomsg.ConnectionRoleCount]chan error
 	quiesced chan struct{}
@@ -156,6 +158,10 @@ func (l *lane) attach(ctx context.Context, device rdma.Device, handler completio
 func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) bool {
 	c := &l.connections[role]
 	c.rdma = established
+	if role == iomsg.DataConnection {
+		transport := established.Parameters().Transport
+		l.transport.Store(&transport)
+	}
 	if l.isAlive() && !c.disconnected {
 		return true
 	}
@@ -273,6 +279,15 @@ func CloseAll[L interface {
 // InFlight returns the number of requests that have not completed, for observers. On a target it
 // includes those whose responses are still being sent.
 func (l *lane) InFlight() int { return int(l.inFlight.Load()) }
+
+// Transport returns the transport of the data connection, as in rdma.Capabilities, or "" until it
+// is established. Any goroutine may call it.
+func (l *lane) Transport() string {
+	if t := l.transport.Load(); t != nil {
+		return *t
+	}
+	return ""
+}
 
 // fail stops the lane because of an error. Requests in flight stay in flight: until the session has
 // been revoked, the peer can still reach the client's memory.

@@ -319,6 +319,8 @@ type loopConnection struct {
 	taken    int                   // how many of them have been used
 }
 
+func (*loopConnection) Parameters() rdma.Parameters { return rdma.Parameters{} }
+
 func (c *loopConnection) PostReceive(requests []rdma.ReceiveRequest) error {
 	if c.taken > 0 && len(c.receives)+len(requests) > cap(c.receives) {
 		c.receives, c.taken = c.receives[:copy(c.receives, c.receives[c.taken:])], 0

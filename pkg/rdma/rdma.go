@@ -232,6 +232,9 @@ type LentMemory struct {
 
 // Parameters holds what both sides of a connection have agreed on.
 type Parameters struct {
+	// Transport is the transport of the connection, as in Capabilities. It can differ from the
+	// device's if the device has several.
+	Transport     string
 	Local         netip.AddrPort
 	Remote        netip.AddrPort
 	PrivateData   []byte // of the peer

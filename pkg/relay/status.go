@@ -59,6 +59,9 @@ type QueueStatus struct {
 	InFlight int // IOs without a response from the target
 	// Throttled is how long rate limits have made IOs wait.
 	Throttled time.Duration
+	// Transport is the RDMA transport of the queue's data, for instance "iwarp"; empty until the
+	// queue is connected.
+	Transport string
 }
 
 // DrainStatus is the progress of a drain.
@@ -149,7 +152,7 @@ func (s *session) status() SessionStatus {
 	queues := make([]QueueStatus, len(lanes))
 	for i, lane := range lanes {
 		queues[i] = QueueStatus{Index: i, Depth: lane.Depth(), InFlight: lane.InFlight(),
-			Throttled: lane.Throttled()}
+			Throttled: lane.Throttled(), Transport: lane.Transport()}
 	}
 	return SessionStatus{
 		ID: s.id, Client: s.connection.Peer(), Opened: s.opened, Unreleased: s.unreleased.Load(),

@@ -7,6 +7,7 @@ package chain
 
 import (
 	"context"
+	"flag"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/auto"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -230,10 +232,17 @@ func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 	}
 }
 
+// newRDMA returns the provider that the flag names, or iwarp if CRCs are to be tested. With auto,
+// relay and target use shared memory.
 func newRDMA(crc bool) rdma.Provider {
-	return iwarp.New(iwarp.Options{CRC: crc, UserTimeout: testTimeout,
-		HandshakeTimeout: testTimeout})
+	options := iwarp.Options{CRC: crc, UserTimeout: testTimeout, HandshakeTimeout: testTimeout}
+	if crc || *provider == iwarp.ProviderName {
+		return iwarp.New(options)
+	}
+	return auto.New(options)
 }
+
+var provider = flag.String("rdma", iwarp.ProviderName, "RDMA provider: iwarp or auto")
 
 // unpinned configures n workers that may run on any core.
 func unpinned(n int) []int {

@@ -89,7 +89,7 @@ func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
 	eventually(t, "the status shows the limits and the waiting session", func() bool {
 		_, text, _ := call(t, "zc-relay", "status", "--admin", admin)
 		return strings.Contains(text, "limits    1 IOPS a session") &&
-			regexp.MustCompile(`\n +\d+ +\d+ +\d+ +\S+ +\d+ +[1-9]\S*s +`).MatchString(text)
+			regexp.MustCompile(`\n +\d+ +\d+ +\d+ +\S+ +\d+ +\S+ +[1-9]\S*s +`).MatchString(text)
 	})
 	configure("{}")
 	c.relay.signal(syscall.SIGHUP)

@@ -16,9 +16,9 @@ const (
 	// handshakes that have not become sessions.
 	reservedDescriptors = 1024
 	// A worker has an epoll instance and a wake-up event, and a completion queue with the same two
-	// on each RDMA device.
+	// on each RDMA device: for each of two transports, and an epoll instance for both, with auto.
 	descriptorsPerWorker      = 4
-	descriptorsPerWorkerQueue = 4
+	descriptorsPerWorkerQueue = 5
 	// A channel has a socket, a lock, and its connection to the target.
 	descriptorsPerChannel = 8
 	// A session of the relay has a Comch connection, a control connection, and two regions of

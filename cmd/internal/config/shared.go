@@ -130,8 +130,8 @@ const auto = "auto"
 func defaultRDMA() RDMA { return RDMA{Provider: providers.DefaultRDMA, GIDIndex: AutoGID} }
 
 func (c *RDMA) describe(s section) {
-	s.value("provider", choice(&c.Provider, "iwarp", "verbs", "shm"),
-		"RDMA provider: iwarp, verbs, or shm (both programs on one machine)").flagged("rdma-provider", "")
+	s.value("provider", choice(&c.Provider, "iwarp", "verbs", "shm", "auto"),
+		"RDMA provider: iwarp, verbs, shm (both programs on one machine), or auto (shm where it can, else iwarp)").flagged("rdma-provider", "")
 	s.value("crc", boolean(&c.CRC),
 		"iwarp: protect connections with CRC32C; on if either side asks for it").
 		flagged("rdma-crc", "")

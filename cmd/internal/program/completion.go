@@ -20,7 +20,7 @@ var flagWords = map[string][]string{
 	"poll": {progress.Adaptive.String(), progress.Busy.String(),
 		progress.Event.String()},
 	"comch-provider": {"emulated", "doca"},
-	"rdma-provider":  {"iwarp", "verbs", "shm"},
+	"rdma-provider":  {"iwarp", "verbs", "shm", "auto"},
 	"isolation":      {"direct", "staged"},
 }
 

@@ -16,6 +16,7 @@ import (
 	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/auto"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/rdma/shm"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
@@ -71,13 +72,15 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 	switch name {
 	case "iwarp":
 		return iwarp.New(iwarp.Options{CRC: options.CRC, Logger: options.Logger}), nil
+	case "auto":
+		return auto.New(iwarp.Options{CRC: options.CRC, Logger: options.Logger}), nil
 	case "shm":
 		return shm.New(shm.Options{Logger: options.Logger}), nil
 	case "verbs":
 		options.Verbs.Logger = options.Logger
 		return verbs.New(options.Verbs)
 	}
-	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs, and shm",
+	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs, shm, and auto",
 		name)
 }
 

@@ -161,6 +161,8 @@ type SessionQueue struct {
 	InFlight int `json:"in_flight"`
 	// Throttled is how long rate limits have made IOs wait.
 	Throttled uint64 `json:"throttled_ns"`
+	// Transport is the RDMA transport of the queue's data; empty until the queue is connected.
+	Transport string `json:"transport,omitempty"`
 }
 
 // Volume is a volume of a target.

@@ -48,9 +48,9 @@ func exampleRelay() *Document {
 				SessionCount: SessionCount{Open: 1, Total: 7}, Queues: exampleQueues(),
 				Sessions: []Session{{ID: 7, ClientPID: 100, ClientUID: 1000,
 					Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{
-						{Index: 0, Depth: 32, InFlight: 3,
+						{Index: 0, Depth: 32, InFlight: 3, Transport: "shm",
 							Throttled: uint64(1500 * time.Millisecond)},
-						{Index: 1, Depth: 32, InFlight: 4}}}},
+						{Index: 1, Depth: 32, InFlight: 4, Transport: "shm"}}}},
 				QoS: &QoS{Channel: &RateLimits{IOPS: 1000, Bandwidth: 64 << 20, Burst: 1e8},
 					Session: &RateLimits{IOPS: 100}},
 			},

@@ -1,6 +1,7 @@
 package statusreport
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -87,7 +88,7 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 		fmt.Fprintln(w, "  removed   from the configuration; waits for its sessions to end")
 	}
 	sessions := Table{Indent: "  ", Heads: []string{"SESSION", "CLIENT", "USER", "OPEN FOR", "QUEUES",
-		"THROTTLED", "IN FLIGHT OF DEPTH"}}
+		"RDMA", "THROTTLED", "IN FLIGHT OF DEPTH"}}
 	for i := range c.Sessions {
 		s := &c.Sessions[i]
 		client, user := strconv.Itoa(s.ClientPID), strconv.FormatUint(uint64(s.ClientUID), 10)
@@ -95,7 +96,7 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 			client, user = "host", "-"
 		}
 		sessions.Add(s.ID, client, user, d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues),
-			s.throttled(), s.load())
+			s.transports(), s.throttled(), s.load())
 	}
 	sessions.Write(w)
 	writeQueues(w, c.Queues)
@@ -128,6 +129,17 @@ func (s *Session) throttled() time.Duration {
 		total += time.Duration(q.Throttled)
 	}
 	return total.Round(time.Millisecond)
+}
+
+// transports returns the RDMA transports of the session's queues, each once.
+func (s *Session) transports() string {
+	var names []string
+	for _, q := range s.Queues {
+		if q.Transport != "" && !slices.Contains(names, q.Transport) {
+			names = append(names, q.Transport)
+		}
+	}
+	return cmp.Or(strings.Join(names, "+"), "-")
 }
 
 // load returns the number of IOs in flight and their limit, and whether the session waits for its

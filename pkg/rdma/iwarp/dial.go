@@ -129,6 +129,7 @@ func newParameters(
 	conn network.Stream, privateData []byte, a agreement, config *rdma.ConnectionConfig,
 ) rdma.Parameters {
 	return rdma.Parameters{
+		Transport:     ProviderName,
 		Local:         network.AddressOf(conn.LocalAddr()),
 		Remote:        network.AddressOf(conn.RemoteAddr()),
 		PrivateData:   privateData,

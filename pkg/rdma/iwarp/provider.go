@@ -33,12 +33,21 @@ func (p *provider) Name() string { return ProviderName }
 // Open opens a device for a local address. An unspecified address (0.0.0.0 or ::) means all
 // addresses of the machine.
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
+	return OpenWith(registration.NewTable(), address, p.options)
+}
+
+// OpenWith is Provider.Open with a table of keys that another provider of package rdma shares: the
+// domains of either can be used with both.
+func OpenWith(
+	table *registration.Table, address netip.Addr, options Options,
+) (rdma.Device, error) {
+	options = options.withDefaults()
 	if !address.IsValid() {
 		return nil, status.Errorf(status.InvalidValue, "open iwarp device: the address is missing")
 	}
 	// Ask the network whether the address is local. No other test is right for every address of a
 	// kernel, because of 127.0.0.0/8, anycast, and non-local binding.
-	probe, err := p.options.Network.Listen(context.Background(), netip.AddrPortFrom(address, 0))
+	probe, err := options.Network.Listen(context.Background(), netip.AddrPortFrom(address, 0))
 	if code := listenCode(err); code == status.NotFound {
 		return nil, status.Errorf(code,
 			"open iwarp device: %v is not an address of this machine: %w", address, err)
@@ -49,10 +58,10 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if err := probe.Close(); err != nil {
 		return nil, fmt.Errorf("open iwarp device %v: %w", address, err)
 	}
-	_, kernel := p.options.Network.(network.Kernel)
+	_, kernel := options.Network.(network.Kernel)
 	return &device{
-		address: address, options: p.options, kernel: kernel,
-		table: registration.NewTable(), uses: registration.NewUseCount(),
+		address: address, options: options, kernel: kernel,
+		table: table, uses: registration.NewUseCount(),
 	}, nil
 }
 

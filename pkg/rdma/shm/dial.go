@@ -62,7 +62,8 @@ func (d *device) connect(
 		return err
 	}
 	return c.establish(socket, rdma.Parameters{
-		Local: request.address, Remote: remote, PrivateData: reply.privateData,
+		Transport: ProviderName, Local: request.address, Remote: remote,
+		PrivateData:   reply.privateData,
 		InboundReads:  min(config.InboundReads, reply.outboundReads),
 		OutboundReads: min(config.OutboundReads, reply.inboundReads),
 	})

@@ -247,7 +247,8 @@ func (r *request) accept(
 		return err
 	}
 	return c.establish(socket, rdma.Parameters{
-		Local: r.listener, Remote: r.Remote(), PrivateData: r.packet.privateData,
+		Transport: ProviderName, Local: r.listener, Remote: r.Remote(),
+		PrivateData:   r.packet.privateData,
 		InboundReads:  min(config.InboundReads, r.packet.outboundReads),
 		OutboundReads: min(config.OutboundReads, r.packet.inboundReads),
 	})

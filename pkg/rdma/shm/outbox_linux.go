@@ -23,9 +23,9 @@ func newOutbox() (outbox, error) {
 	return viewOutbox(region), nil
 }
 
-// importOutbox maps the peer's outbox. It owns descriptor only if it succeeds. The file must consist
-// of ordinary pages, so that touching one never faults, and its seals must keep the peer from
-// shrinking it and from punching holes.
+// importOutbox maps the peer's outbox. It owns descriptor only if it succeeds. The file must
+// consist of ordinary pages, so that touching one never faults, and its seals must keep the peer
+// from shrinking it and from punching holes.
 func importOutbox(descriptor int) (outbox, error) {
 	seals, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0)
 	if err != nil {
@@ -71,8 +71,8 @@ func importLent(descriptor int, offer lentOffer) (*memory.Region, error) {
 	return region, nil
 }
 
-// canLend reports whether memory can be lent: it has a file and, if the peer may only read it, seals
-// that keep the peer from mapping the file for writing.
+// canLend reports whether memory can be lent: it has a file and, if the peer may only read it,
+// seals that keep the peer from mapping the file for writing.
 func canLend(region *memory.Region, writable bool) bool {
 	if region.Descriptor() < 0 || region.Untrusted() {
 		return false

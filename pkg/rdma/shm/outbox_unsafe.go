@@ -24,8 +24,8 @@ const (
 	maxLentPiece = 128 << 10
 )
 
-// outboxHeader is the beginning of an outbox. Its writer's peer reads each part at a different rate,
-// so the parts lie in different pairs of cache lines.
+// outboxHeader is the beginning of an outbox. Its writer's peer reads each part at a different
+// rate, so the parts lie in different pairs of cache lines.
 type outboxHeader struct {
 	// tail counts the bytes of records that have been written to the ring.
 	tail atomic.Uint64
@@ -74,8 +74,8 @@ type record struct {
 	lent   uint8
 	length uint32 // of this piece; of the whole Read
 	key    uint32 // Write, Read: of the receiver's memory
-	// address is an address in the receiver's memory for Write and Read, and the offset of the piece
-	// for Send and Response.
+	// address is an address in the receiver's memory for Write and Read, and the offset of the
+	// piece for Send and Response.
 	address uint64
 	source  uint64 // offset in the lent memory
 }

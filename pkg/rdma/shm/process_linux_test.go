@@ -227,8 +227,8 @@ func TestAKilledPeerWakesASleeper(t *testing.T) {
 	e.pollUntil(t, "the end", func(ended int) bool { return ended == 1 })
 }
 
-// TestNothingIsWrittenForAStoppedPeerAfterRevocation stops a peer in the middle of its Writes, takes
-// its access away, and lets it continue.
+// TestNothingIsWrittenForAStoppedPeerAfterRevocation stops a peer in the middle of its Writes,
+// takes its access away, and lets it continue.
 func TestNothingIsWrittenForAStoppedPeerAfterRevocation(t *testing.T) {
 	for name, revoke := range map[string]func(e *end) error{
 		"deregister": func(e *end) error { return e.memory.Deregister() },

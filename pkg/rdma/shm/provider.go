@@ -28,9 +28,6 @@ type provider struct{ options Options }
 // New returns the provider. It connects processes in one network namespace of one machine, which
 // belong to the same user or to root.
 func New(options Options) rdma.Provider {
-	if options.Logger == nil {
-		options.Logger = zap.NewNop()
-	}
 	return &provider{options: options}
 }
 
@@ -40,6 +37,17 @@ func (p *provider) Name() string { return ProviderName }
 // Open opens a device for a local address. An unspecified address (0.0.0.0 or ::) means all
 // addresses of the machine.
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
+	return OpenWith(registration.NewTable(), address, p.options)
+}
+
+// OpenWith is Provider.Open with a table of keys that another provider of package rdma shares: the
+// domains of either can be used with both.
+func OpenWith(
+	table *registration.Table, address netip.Addr, options Options,
+) (rdma.Device, error) {
+	if options.Logger == nil {
+		options.Logger = zap.NewNop()
+	}
 	if !address.IsValid() {
 		return nil, status.Errorf(status.InvalidValue, "open shm device: the address is missing")
 	}
@@ -53,7 +61,7 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if err := probe.Close(); err != nil {
 		return nil, fmt.Errorf("open shm device %v: %w", address, err)
 	}
-	return &device{address: address, options: p.options, table: registration.NewTable(),
+	return &device{address: address, options: options, table: table,
 		uses: registration.NewUseCount()}, nil
 }
 

@@ -153,6 +153,7 @@ func newParameters(
 	e *endpoint, privateData []byte, depths readDepths, config *rdma.ConnectionConfig,
 ) rdma.Parameters {
 	return rdma.Parameters{
+		Transport:     string(e.device.limits.Transport),
 		Local:         e.id.Local(),
 		Remote:        e.id.Remote(),
 		PrivateData:   privateData,

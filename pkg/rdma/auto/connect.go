@@ -1,0 +1,178 @@
+package auto
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Connect connects over shared memory if it can, otherwise over TCP.
+func (d *device) Connect(
+	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	q, err := queueOf(&config)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
+		defer cancel()
+	}
+	if isLocal(remote.Addr()) {
+		config.Queue = q.local
+		connection, err := d.local.Connect(ctx, remote, config)
+		if err == nil || !fallsBack(ctx, err) {
+			return connection, err
+		}
+		d.log.Debug("connect over TCP instead of shared memory",
+			zap.Stringer("remote", remote), zap.Error(err))
+	}
+	config.Queue = q.tcp
+	return d.tcp.Connect(ctx, remote, config)
+}
+
+// fallsBack reports whether TCP may succeed where shared memory has failed: nobody listens, or only
+// somebody who is not the peer. A rejection without a reason may come from a program that has the
+// same port by accident.
+func fallsBack(ctx context.Context, err error) bool {
+	var rejected *rdma.RejectedError
+	if errors.As(err, &rejected) {
+		return len(rejected.Reason) == 0 && ctx.Err() == nil
+	}
+	code := status.CodeOf(err)
+	return ctx.Err() == nil && (code == status.ConnectionAborted || code == status.NotPermitted ||
+		code == status.UnsupportedVersion || code == status.ConnectionReset)
+}
+
+// queueOf returns the completion queue of a configuration.
+func queueOf(config *rdma.ConnectionConfig) (*queue, error) {
+	q, ok := config.Queue.(*queue)
+	if !ok {
+		return nil, status.Errorf(status.InvalidValue,
+			"completion queue is missing or belongs to another device")
+	}
+	return q, nil
+}
+
+// portAttempts bounds the search for a port that is free for both transports.
+const portAttempts = 100
+
+// Listen listens on the same port of both transports. If a given port is taken for shared memory,
+// it listens for TCP alone.
+func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	for attempt := 1; ; attempt++ {
+		tcp, err := d.tcp.Listen(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		local, err := d.local.Listen(ctx, tcp.Address())
+		if err == nil {
+			return newListener(tcp, local), nil
+		}
+		if address.Port() == 0 && attempt < portAttempts && errors.Is(err, status.AlreadyExist) {
+			if err := tcp.Close(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		d.log.Warn("peers on this machine cannot connect over shared memory", zap.Error(err))
+		return newListener(tcp), nil
+	}
+}
+
+// listener accepts the requests of several listeners.
+type listener struct {
+	inner    []rdma.Listener
+	requests chan rdma.Request
+	ctx      context.Context
+	stop     context.CancelFunc
+	closed   atomic.Bool
+	tasks    sync.WaitGroup
+}
+
+func newListener(inner ...rdma.Listener) *listener {
+	l := &listener{inner: inner, requests: make(chan rdma.Request)}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	for i := range inner {
+		l.tasks.Go(func() { l.forward(inner[i], i > 0) })
+	}
+	return l
+}
+
+// forward hands the requests of one listener to Accept until the listener is closed.
+func (l *listener) forward(inner rdma.Listener, local bool) {
+	for {
+		r, err := inner.Accept(l.ctx)
+		if err != nil {
+			return
+		}
+		select {
+		case l.requests <- &request{Request: r, local: local}:
+		case <-l.ctx.Done():
+			_ = r.Reject(nil)
+			return
+		}
+	}
+}
+
+// Address returns where the listener listens, with the actual port.
+func (l *listener) Address() netip.AddrPort { return l.inner[0].Address() }
+
+var errListenerClosed = status.Errorf(status.Shutdown, "RDMA listener is closed")
+
+// Accept waits for the next connection request on either transport.
+func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
+	if l.ctx.Err() != nil {
+		return nil, errListenerClosed
+	}
+	select {
+	case r := <-l.requests:
+		return r, nil
+	case <-l.ctx.Done():
+		return nil, errListenerClosed
+	case <-ctx.Done():
+		return nil, status.Errorf(status.CodeOf(ctx.Err()), "accept RDMA connection: %w", ctx.Err())
+	}
+}
+
+// Close stops listening and rejects requests that have not been accepted yet.
+func (l *listener) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	l.stop()
+	var errs []error
+	for _, inner := range l.inner {
+		errs = append(errs, inner.Close())
+	}
+	l.tasks.Wait()
+	return errors.Join(errs...)
+}
+
+// request is a request on one of the transports.
+type request struct {
+	rdma.Request
+	local bool
+}
+
+// Accept accepts the request.
+func (r *request) Accept(
+	ctx context.Context, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	q, err := queueOf(&config)
+	if err != nil {
+		return nil, errors.Join(err, r.Reject(nil))
+	}
+	if config.Queue = q.tcp; r.local {
+		config.Queue = q.local
+	}
+	return r.Request.Accept(ctx, config)
+}
