@@ -65,8 +65,8 @@ test-short: ## Run the quick tests without the race detector
 	go -C bench test -short ./...
 
 .PHONY: test-tools
-test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, Wireshark, NBD clients (chromium, prometheus, tmux, tshark, libnbd-bin, nbdkit, qemu-utils, fio, e2fsprogs, xfsprogs)
-	@for tool in chromium prometheus tmux tshark nbdinfo nbdcopy nbdkit qemu-img qemu-io fio mke2fs mkfs.xfs; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
+test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, Wireshark, NBD clients (chromium, prometheus, tmux, tshark, libnbd-bin, python3-libnbd, nbdkit, qemu-utils, fio, e2fsprogs, xfsprogs)
+	@for tool in chromium prometheus tmux tshark nbdinfo nbdcopy nbdsh nbdkit qemu-img qemu-io fio mke2fs mkfs.xfs; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
 	go test -count=1 -run 'NBD|QEMU|FIO|FileSystemsSurvive|AFlushReports|TheGatewayServes' ./test/e2e
 	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries|TestTopIsLiveInATerminal' ./test/e2e
 	go test $(RACE) -count=1 -run TestTshark ./pkg/rdma/iwarp

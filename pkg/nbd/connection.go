@@ -34,9 +34,10 @@ type connection struct {
 	input      [inputSize]byte
 	inputStart int // what has been received and not used
 	inputEnd   int
-	headerSize int    // of requests
-	discard    uint64 // bytes of a rejected write that are still to come
-	lastWrites bool   // the last request was a write, so the next one probably is, too
+	headerSize int      // of requests
+	discard    uint64   // bytes of a rejected write that are still to come
+	rejected   *request // that write, which is answered then
+	lastWrites bool     // the last request was a write, so the next one probably is, too
 	table      []request
 	free       []uint32
 	current    *request   // some of whose range has not been claimed
@@ -135,7 +136,9 @@ func (c *connection) watch() {
 }
 
 // wantsInput reports whether anything more is to be received: new requests, or the rest of one.
-func (c *connection) wantsInput() bool { return !c.draining || c.current != nil }
+func (c *connection) wantsInput() bool {
+	return !c.draining || c.current != nil || c.discard > 0
+}
 
 // receive reads from the socket and handles what has arrived.
 func (c *connection) receive() {
@@ -216,6 +219,7 @@ func (c *connection) process() bool {
 			if c.discard -= n; c.discard > 0 {
 				return true
 			}
+			c.fail(c.rejected, c.rejected.failure)
 		case c.current != nil:
 			if goOn, ok := c.extend(); !ok || !goOn {
 				return ok
@@ -260,8 +264,10 @@ func (c *connection) begin(h *header) {
 	*r = request{header: *h, index: index}
 	r.collect = h.kind == Read && (!c.structured || h.flags&dontFragment != 0)
 	if failure != Success {
-		if h.kind == Write {
-			c.discard = h.length
+		if h.kind == Write && h.length > 0 {
+			// A client may not expect an answer before it has sent everything.
+			c.discard, c.rejected, r.failure = h.length, r, failure
+			return
 		}
 		c.fail(r, failure)
 		return

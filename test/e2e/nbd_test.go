@@ -353,3 +353,55 @@ func TestTheLossOfAMemoryVolumeEndsTheExport(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// Requests that violate what the export has announced, which libnbd sends only in its unsafe mode,
+// fail with the error that the specification demands, and the connection goes on.
+func TestNBDShellGetsTheErrorsOfTheSpecification(t *testing.T) {
+	requireTools(t, "nbdsh")
+	c, _ := nbdChain(t, "64MiB")
+	writeFile(t, filepath.Join(c.dir, "writable.py"), []byte(`
+import errno, os
+h.set_strict_mode(0)
+h.connect_uri("nbd+unix:///?socket=" + os.environ["unixsocket"])
+def fails(call, *wanted):
+    try:
+        call()
+    except nbd.Error as e:
+        assert e.errnum in wanted, (e, wanted)
+    else:
+        raise AssertionError("succeeded instead of %s" % (wanted,))
+    h.pwrite(b"x" * 512, 512)
+    assert h.pread(512, 512) == b"x" * 512
+size = h.get_size()
+fails(lambda: h.pread(512, size), errno.EINVAL)
+fails(lambda: h.pread(512, size - 1), errno.EINVAL)
+fails(lambda: h.pwrite(b"1" * 512, size), errno.ENOSPC)
+fails(lambda: h.pwrite(b"1" * 512, size - 511), errno.ENOSPC)
+fails(lambda: h.zero(512, size), errno.ENOSPC)
+fails(lambda: h.trim(512, size), errno.EINVAL)
+fails(lambda: h.cache(512, size), errno.EINVAL)
+fails(lambda: h.pread(33 << 20, 0), errno.EINVAL)
+fails(lambda: h.pwrite(b"1" * (33 << 20), 0), errno.EINVAL)
+fails(lambda: h.pread(512, 0, 1 << 9), errno.EINVAL)
+fails(lambda: h.pwrite(b"1" * 512, 0, 1 << 9), errno.EINVAL)
+fails(lambda: h.flush(1 << 9), errno.EINVAL)
+h.shutdown()
+`))
+	c.mustServe(`PATH=/usr/bin:$PATH nbdsh -c - <writable.py`)
+	writeFile(t, filepath.Join(c.dir, "read-only.py"), []byte(`
+import errno, os
+h.set_strict_mode(0)
+h.connect_uri("nbd+unix:///?socket=" + os.environ["unixsocket"])
+for call in (lambda: h.pwrite(b"1" * 512, 0), lambda: h.zero(512, 0), lambda: h.trim(512, 0)):
+    try:
+        call()
+    except nbd.Error as e:
+        assert e.errnum == errno.EPERM, e
+    else:
+        raise AssertionError("succeeded")
+    assert h.pread(512, 512) == b"x" * 512
+h.flush()
+h.shutdown()
+`))
+	c.mustServe(`PATH=/usr/bin:$PATH nbdsh -c - <read-only.py`, "--read-only")
+}
