@@ -23,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // source determines where the configuration comes from.
@@ -128,7 +129,11 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		Settings: settings,
 	})
 	if err != nil {
-		return fmt.Errorf("start: %w", err)
+		err = fmt.Errorf("start: %w", err)
+		if errors.Is(err, status.NotSupported) { // by this build, or by the device
+			return program.Usage(err)
+		}
+		return err
 	}
 	if err := env.Register(metrics.NewRelayCollector(observed{r})); err != nil {
 		return errors.Join(err, r.Close())

@@ -147,6 +147,11 @@ func (p pair) environ() []string {
 	if n, ok := neighbours[p.key.Path]; ok {
 		environ = append(environ, config.Key{Path: n[0]}.Variable(prefixes[p.name])+"="+n[1])
 	}
+	if p.key.Path == "rdma.provider" { // which the other daemon must have, too
+		for _, prefix := range prefixes {
+			environ = append(environ, p.key.Variable(prefix)+"="+p.value)
+		}
+	}
 	return environ
 }
 
