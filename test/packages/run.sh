@@ -5,8 +5,9 @@
 # in guest.sh. Needs root, and the libraries of RDMA devices, which it hides for a while.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+libraries=$(ldconfig -p) # whole: with pipefail, a pipe to grep -q may fail although it finds the name
 for library in libibverbs.so.1 librdmacm.so.1; do
-    ldconfig -p | grep -q "$library" || {
+    grep -q "$library" <<<"$libraries" || {
         echo "found no $library; run: apt-get install libibverbs1 librdmacm1" >&2
         exit 1
     }
@@ -30,9 +31,9 @@ done
 # The target with librbd takes the place of the other, so the two cannot be installed together.
 ceph=$(ls "$work"/share/1.0.0/zc-relay-target-ceph_*.deb)
 [ "$(dpkg-deb --field "$ceph" Conflicts)" = zc-relay-target ]
-dpkg-deb --field "$ceph" Depends | grep -q librbd1
+dpkg-deb --field "$ceph" Depends | grep librbd1 >/dev/null
 dpkg-deb --fsys-tarfile "$ceph" | tar -x -C "$work" ./usr/bin/zc-relay-target
-readelf --dynamic "$work/usr/bin/zc-relay-target" | grep -q 'NEEDED.*librbd.so.1'
+readelf --dynamic "$work/usr/bin/zc-relay-target" | grep 'NEEDED.*librbd.so.1' >/dev/null
 rm -r "$work"/share/*/zc-relay-target-ceph_*.deb "$work/usr"
 
 # Its own mounts, processes, network and cgroups: nothing of it reaches the
