@@ -8,6 +8,13 @@ package doca
 // { return consumer->context.engine->f->comch_consumer_get_id(consumer->consumer, id); }
 // static doca_error_t zcd_producer_id(struct zcd_producer *producer, uint32_t *id)
 // { return producer->context.engine->f->comch_producer_get_id(producer->producer, id); }
+//
+// // Turns get their object as a number, because cgo would check a pointer at each call.
+// static void zcd_consumer_turn_at(uintptr_t consumer, uint32_t posts, uint32_t want,
+// 				 uint32_t budget)
+// { zcd_consumer_turn((struct zcd_consumer *)consumer, posts, want, budget); }
+// static uint32_t zcd_producer_turn_at(uintptr_t producer, uint32_t written, uint32_t budget)
+// { return zcd_producer_turn((struct zcd_producer *)producer, written, budget); }
 import "C"
 
 import (
@@ -153,8 +160,8 @@ func (c *Consumer) Posted() int {
 }
 
 func (c *Consumer) turn(want int) {
-	C.zcd_consumer_turn(c.consumer, C.uint32_t(c.queued), C.uint32_t(want),
-		C.uint32_t(want*stepsPerRecord))
+	C.zcd_consumer_turn_at(C.uintptr_t(uintptr(unsafe.Pointer(c.consumer))), C.uint32_t(c.queued),
+		C.uint32_t(want), C.uint32_t(want*stepsPerRecord))
 	c.queued = 0
 }
 
@@ -347,7 +354,8 @@ func (p *Producer) place(completed, length uint32) (uint32, bool) {
 // Turn submits what was written, as far as libdoca accepts it, and makes up to budget steps of
 // progress. It returns how many there were.
 func (p *Producer) Turn(budget int) int {
-	return int(C.zcd_producer_turn(p.producer, C.uint32_t(p.written), C.uint32_t(budget)))
+	return int(C.zcd_producer_turn_at(C.uintptr_t(uintptr(unsafe.Pointer(p.producer))),
+		C.uint32_t(p.written), C.uint32_t(budget)))
 }
 
 // Pending returns how many messages have been written and are not sent yet.
