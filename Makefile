@@ -77,6 +77,7 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 
 .PHONY: test-ceph
 test-ceph: ## Test volumes on Ceph RBD against a small cluster that it starts (ceph-mon, ceph-mgr, ceph-osd, ceph-common, librbd-dev, librados-dev, nbdkit, fio, qemu-utils)
+	tags=$$(scripts/build-ceph.sh --tags) && $(TOOL) golangci-lint run --build-tags "$$tags" ./pkg/volume/rbd/... ./test/e2e
 	test/ceph/run.sh
 
 # Packages whose unit tests also run on arm64.
