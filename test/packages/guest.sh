@@ -215,6 +215,20 @@ expect "the gateway runs as the user of clients" \
 if command -v nbdinfo >/dev/null; then
     expect "a client sees the export" nbdinfo "nbd+unix:///?socket=/run/zc-relay-nbd/test/socket"
 fi
+expect "the service manager keeps the volume's file" \
+    is_property zc-relay-target NFileDescriptorStore 1
+if command -v nbdsh >/dev/null; then
+    # A flush fails if the target cannot prove that nothing was lost.
+    expect "a target that is killed loses no writes" env PATH="/usr/bin:$PATH" nbdsh \
+        -u "nbd+unix:///?socket=/run/zc-relay-nbd/test/socket" -c '
+import subprocess
+h.pwrite(b"x" * 4096, 0)
+subprocess.run(["systemctl", "kill", "--kill-who=main", "--signal=KILL", "zc-relay-target"],
+               check=True)
+h.flush()
+assert h.pread(4096, 0) == b"x" * 4096'
+    expect "the target was restarted" is_property zc-relay-target NRestarts 1
+fi
 systemctl stop zc-relay-nbd@test
 expect "the gateway ends well" is_property zc-relay-nbd@test Result success
 systemctl start zc-relay-nbd@test.socket
