@@ -91,13 +91,16 @@ func (c *chain) startTarget(more ...string) {
 	var kept []*os.File
 	if c.manager != nil {
 		var names string
-		if kept, names = c.manager.kept(); len(kept) > 0 {
+		if kept, names = c.manager.kept(c.t); len(kept) > 0 {
 			command = []string{"sh", "-c",
 				fmt.Sprintf(`LISTEN_PID=$$ LISTEN_FDS=%d LISTEN_FDNAMES=%s exec "$0" "$@"`, len(kept),
 					names), command[0]}
 		}
 	}
 	c.target = spawnWith(c.t, kept, "target", append(append(command, args...), more...)...)
+	for _, file := range kept {
+		_ = file.Close()
+	}
 	eventually(c.t, "target listens", func() bool {
 		select {
 		case <-c.target.ended:

@@ -91,13 +91,19 @@ func (m *serviceManager) store(message string, rights []byte) {
 	}
 }
 
-// kept returns the files in the store, and their names as LISTEN_FDNAMES has them.
-func (m *serviceManager) kept() (files []*os.File, names string) {
+// kept returns duplicates of the files in the store, which a daemon may remove at any time, and
+// their names as LISTEN_FDNAMES has them.
+func (m *serviceManager) kept(t testing.TB) (files []*os.File, names string) {
+	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sorted := slices.Sorted(maps.Keys(m.files))
 	for _, name := range sorted {
-		files = append(files, m.files[name])
+		fd, err := unix.FcntlInt(m.files[name].Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, os.NewFile(uintptr(fd), name))
 	}
 	return files, strings.Join(sorted, ":")
 }
