@@ -7,6 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -15,7 +16,7 @@ import (
 type completionQueue struct {
 	device      *device
 	poller      *poller
-	completions completionRing
+	completions workqueue.Completions
 	active      []*connection // open connections
 	slots       []*connection // open connections by their slot, nil where a slot is free
 	ended       []*connection // ended connections whose OpDisconnected has not been polled
@@ -45,7 +46,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	}
 	return &completionQueue{
 		device: d, poller: p,
-		completions: newCompletionRing(capacity), staging: make([]byte, stagingBytes),
+		completions: workqueue.NewCompletions(capacity), staging: make([]byte, stagingBytes),
 	}, nil
 }
 
@@ -53,10 +54,10 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 // already, it does not drive the connections, so that a caller that has fallen behind creates no
 // more work for itself.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
-	if len(completions) == 0 || q.completions.len() < len(completions) {
+	if len(completions) == 0 || q.completions.Len() < len(completions) {
 		q.progress()
 	}
-	n := q.completions.collect(completions)
+	n := q.completions.Collect(completions)
 	// OpDisconnected comes after all other completions.
 	for n < len(completions) && len(q.ended) > 0 {
 		completions[n] = q.detach()
@@ -142,7 +143,7 @@ func (q *completionQueue) Descriptor() int {
 // Arm checks once more for work. It has nothing to announce, because the descriptor becomes
 // readable by itself.
 func (q *completionQueue) Arm() bool {
-	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
+	if q.completions.Len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
 		return false
 	}
 	events := q.poller.ready(1)
@@ -268,71 +269,6 @@ func (q *completionQueue) setBlocked(c *connection, blocked bool) {
 	if err := q.poller.watchWritable(&c.socket, c.slot, blocked); err != nil {
 		c.end(err, rdma.StatusFatal)
 	}
-}
-
-// completionEntry is a completion that has not been polled, and the number of slots of the
-// connection's send queue or receive queue that polling it frees.
-type completionEntry struct {
-	completion rdma.Completion
-	connection *connection
-	slots      uint32
-}
-
-// initialCompletions is the largest initial size of a ring. Pollers hardly ever leave more
-// completions behind. A ring of the queue's full capacity would have to be scanned by every garbage
-// collection, which would interrupt the data path.
-const initialCompletions = 1024
-
-// completionRing is a FIFO of completions. It grows with the requests that its connections have
-// outstanding. That also bounds it, because a request's slot stays in use until its completion is
-// polled.
-type completionRing struct {
-	entries []completionEntry
-	head    uint32
-	tail    uint32
-}
-
-func newCompletionRing(capacity int) completionRing {
-	size := ringSize(min(capacity, initialCompletions))
-	return completionRing{entries: make([]completionEntry, size)}
-}
-
-func (r *completionRing) len() int { return int(r.tail - r.head) }
-
-func (r *completionRing) push(e completionEntry) {
-	if r.len() == len(r.entries) {
-		r.grow()
-	}
-	r.entries[r.tail&uint32(len(r.entries)-1)] = e
-	r.tail++
-}
-
-func (r *completionRing) grow() {
-	larger := make([]completionEntry, 2*len(r.entries))
-	n := 0
-	for ; r.head != r.tail; r.head++ {
-		larger[n] = r.entries[r.head&uint32(len(r.entries)-1)]
-		n++
-	}
-	r.entries, r.head, r.tail = larger, 0, uint32(n)
-}
-
-// collect moves completions to the caller, frees their slots, and returns their number.
-func (r *completionRing) collect(completions []rdma.Completion) int {
-	n := min(len(completions), r.len())
-	for i := range n {
-		e := &r.entries[r.head&uint32(len(r.entries)-1)]
-		completions[i] = e.completion
-		if e.completion.Opcode == rdma.OpReceive {
-			e.connection.receives.freed += e.slots
-		} else {
-			e.connection.sends.freed += e.slots
-		}
-		// An old entry must not keep a detached connection alive.
-		e.connection = nil
-		r.head++
-	}
-	return n
 }
 
 // Sessions share threads, and their threads share cores. A thread that always has work, because of

@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -32,7 +33,7 @@ type connection struct {
 	scheduled bool
 
 	sends       sendQueue
-	receives    receiveQueue
+	receives    workqueue.Queue[receiveWork]
 	responses   fifo.Queue[readResponse] // due, in the order of the requests
 	reads       readRequester
 	slotsToFree uint32 // send slots that polling the next completion frees
@@ -73,8 +74,8 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	}
 	c := &connection{
 		socket: noSocket, queue: queue, domain: domain, context: config.Context,
-		sends:    newSendQueue(config.SendRequests),
-		receives: newReceiveQueue(config.ReceiveRequests),
+		sends:    sendQueue{Queue: workqueue.NewQueue[sendWork](config.SendRequests)},
+		receives: workqueue.NewQueue[receiveWork](config.ReceiveRequests),
 	}
 	if err := c.PostReceive(config.Receives); err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func (c *connection) peerClosed() {
 func (c *connection) peerTerminated(e TerminateError) {
 	err := status.Errorf(e.status(), "connection to %v: %w", c.parameters.Remote, &e)
 	outcome := rdma.StatusFlushed
-	if q := &c.sends; q.head != q.tail && q.at(q.head).opcode == rdma.OpRead {
+	if q := &c.sends; q.Head != q.Tail && q.At(q.Head).opcode == rdma.OpRead {
 		outcome = e.readStatus()
 	}
 	c.end(err, outcome)
@@ -262,16 +263,16 @@ func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
 // flushSends completes all requests of the send queue: the oldest with status first, the others as
 // flushed.
 func (c *connection) flushSends(first rdma.CompletionStatus) {
-	for q := &c.sends; q.head != q.tail; {
-		c.completeSend(q.at(q.head), first)
+	for q := &c.sends; q.Head != q.Tail; {
+		c.completeSend(q.At(q.Head), first)
 		first = rdma.StatusFlushed
 	}
 }
 
 // flushReceives completes all receives in the same way.
 func (c *connection) flushReceives(first rdma.CompletionStatus) {
-	for q := &c.receives; q.head != q.tail; {
-		c.completeReceive(q.at(q.head), 0, first)
+	for q := &c.receives; q.Head != q.Tail; {
+		c.completeReceive(q.At(q.Head), 0, first)
 		first = rdma.StatusFlushed
 	}
 }

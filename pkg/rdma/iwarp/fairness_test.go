@@ -72,7 +72,7 @@ func TestTurnIsShorterUnderContention(t *testing.T) {
 		}
 		c.Flush()
 		moved := size - c.transmitter.message.left
-		for c.sends.sent != c.sends.tail {
+		for c.sends.sent != c.sends.Tail {
 			c.queue.Poll(nil)
 		}
 		c.queue.Poll(make([]rdma.Completion, 1))

@@ -469,7 +469,7 @@ func checkSilence(t *testing.T, e *endpoint, conn *connection, client io.ReadWri
 	}
 	conn.Flush()
 	e.config.Queue.Poll(nil)
-	if conn.sends.next != 0 {
+	if conn.sends.Next != 0 {
 		t.Fatal("the message was sent before the initiator's first frame")
 	}
 	if _, err := client.Write(appendZeroWrite(nil, false)); err != nil {

@@ -1,11 +1,10 @@
 package iwarp
 
 import (
-	"math/bits"
-
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // sendWork is a posted Send, Write, or Read.
@@ -24,29 +23,11 @@ type sendWork struct {
 	done    bool // a Read's response has arrived
 }
 
-// sendQueue is a ring of requests. Its indices only grow and are taken modulo the ring's size;
-// freed ≤ head ≤ sent ≤ next ≤ tail.
+// sendQueue is a queue of requests: Freed ≤ Head ≤ sent ≤ Next ≤ Tail.
 type sendQueue struct {
-	ring  []sendWork
-	limit uint32 // requests that may be outstanding
-	freed uint32 // slots before it can be reused: their completions have been polled
-	head  uint32 // oldest request that has not completed
-	sent  uint32 // TCP has accepted everything before it
-	next  uint32 // next request to be cut into FPDUs
-	tail  uint32 // where the next request is posted
+	workqueue.Queue[sendWork]
+	sent uint32 // TCP has accepted everything before it
 }
-
-func newSendQueue(limit int) sendQueue {
-	return sendQueue{ring: make([]sendWork, ringSize(limit)), limit: uint32(limit)}
-}
-
-// ringSize returns the smallest power of two that holds n elements.
-func ringSize(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
-
-func (q *sendQueue) at(index uint32) *sendWork { return &q.ring[index&uint32(len(q.ring)-1)] }
-
-// room returns how many requests can be posted.
-func (q *sendQueue) room() uint32 { return q.limit - (q.tail - q.freed) }
 
 // receiveWork is a posted receive.
 type receiveWork struct {
@@ -55,24 +36,6 @@ type receiveWork struct {
 	local  uint64               // offset in region
 	length uint32
 }
-
-// receiveQueue is a ring like sendQueue: freed ≤ head ≤ tail.
-type receiveQueue struct {
-	ring  []receiveWork
-	limit uint32 // receives that may be outstanding
-	freed uint32 // slots before it can be reused: their completions have been polled
-	head  uint32 // oldest receive that has not completed
-	tail  uint32 // where the next receive is posted
-}
-
-func newReceiveQueue(limit int) receiveQueue {
-	return receiveQueue{ring: make([]receiveWork, ringSize(limit)), limit: uint32(limit)}
-}
-
-func (q *receiveQueue) at(index uint32) *receiveWork { return &q.ring[index&uint32(len(q.ring)-1)] }
-
-// room returns how many receives can be posted.
-func (q *receiveQueue) room() uint32 { return q.limit - (q.tail - q.freed) }
 
 // readResponse is the response that is due for a Read Request by the peer.
 type readResponse struct {

@@ -6,6 +6,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 const (
@@ -122,22 +123,22 @@ func (r *receiver) advance(n int) {
 // PostReceive adds the receives to the receive queue, all or none.
 func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	if c.phase == phaseDetached {
-		return errDetached
+		return workqueue.ErrDetached
 	}
-	if uint32(len(requests)) > c.receives.room() {
-		return errReceiveQueueFull
+	if uint32(len(requests)) > c.receives.Room() {
+		return workqueue.ErrReceiveQueueFull
 	}
 	for i := range requests {
 		r := &requests[i]
 		region, err := c.resolve(r.Local, memory.LocalWrite)
 		if err != nil {
-			return postError("receive", r.ID, err)
+			return workqueue.PostError("receive", r.ID, err)
 		}
-		*c.receives.at(c.receives.tail + uint32(i)) = receiveWork{
+		*c.receives.At(c.receives.Tail + uint32(i)) = receiveWork{
 			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
 		}
 	}
-	c.receives.tail += uint32(len(requests))
+	c.receives.Tail += uint32(len(requests))
 	if c.phase == phaseEnded {
 		c.flushReceives(rdma.StatusFlushed)
 	}
@@ -357,7 +358,7 @@ func (c *connection) beginReadResponse(h taggedHeader) *violation {
 	if !r.tagged.open {
 		r.tagged = taggedMessage{open: true, op: h.op, stag: h.stag}
 	}
-	w := c.sends.at(read.work)
+	w := c.sends.At(read.work)
 	received := r.tagged.received + uint64(r.left)
 	if h.offset != r.tagged.offset || received > uint64(w.length) ||
 		h.last != (received == uint64(w.length)) {
@@ -384,10 +385,10 @@ func (c *connection) beginSend(h untaggedHeader) *violation {
 		return violationSequence
 	case h.offset != r.untagged.offset:
 		return violationOffset
-	case c.receives.head == c.receives.tail:
+	case c.receives.Head == c.receives.Tail:
 		return violationNoReceive
 	}
-	w := c.receives.at(c.receives.head)
+	w := c.receives.At(c.receives.Head)
 	if uint64(h.offset)+uint64(r.left) > uint64(w.length) {
 		return violationTooLong
 	}
@@ -489,7 +490,7 @@ func (c *connection) finishSegment() *violation {
 	case op == opWrite:
 		r.tagged = taggedMessage{}
 	case op == opReadResponse:
-		c.sends.at(c.reads.oldest().work).done = true
+		c.sends.At(c.reads.oldest().work).done = true
 		c.reads.completeOldest()
 		r.tagged = taggedMessage{}
 		c.completeSends()
@@ -497,21 +498,18 @@ func (c *connection) finishSegment() *violation {
 		length := r.untagged.offset
 		r.untagged = untaggedMessage{}
 		r.sendSequence++
-		c.completeReceive(c.receives.at(c.receives.head), length, rdma.StatusSuccess)
+		c.completeReceive(c.receives.At(c.receives.Head), length, rdma.StatusSuccess)
 	}
 	return nil
 }
 
 // completeReceive removes w, the receive at the head of the receive queue.
 func (c *connection) completeReceive(w *receiveWork, length uint32, outcome rdma.CompletionStatus) {
-	c.receives.head++
+	c.receives.Head++
 	w.region = nil
-	c.queue.completions.push(completionEntry{
-		completion: rdma.Completion{
-			ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome,
-		},
-		connection: c, slots: 1,
-	})
+	*c.queue.completions.Push(&c.receives.Freed, 1) = rdma.Completion{
+		ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome,
+	}
 }
 
 // finishReadRequest queues the response to a Read Request by the peer.

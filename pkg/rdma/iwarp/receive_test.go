@@ -188,6 +188,6 @@ func mustPost(t testing.TB, c *connection, read rdma.SendRequest, receive rdma.R
 	if v := c.compose(); v != nil {
 		t.Fatal(v.text)
 	}
-	c.sends.sent = c.sends.next
+	c.sends.sent = c.sends.Next
 	c.transmitter.batch.reset()
 }

@@ -8,17 +8,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
-	"github.com/zc-relay/zc-relay/pkg/status"
-)
-
-// Errors of the data path are allocated once, because callers may see them often.
-var (
-	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
-	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
-	errReadDepth        = status.Errorf(status.Again,
-		"outbound read depth is exhausted")
-	errDetached = status.Errorf(status.NotConnected,
-		"connection has ended and its last completion was polled")
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 const (
@@ -76,14 +66,14 @@ func (t *transmitter) measure(s *socket) {
 // transmission by the next Poll, unless Flush comes first.
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	if c.phase == phaseDetached {
-		return errDetached
+		return workqueue.ErrDetached
 	}
-	if uint32(len(requests)) > c.sends.room() {
-		return errSendQueueFull
+	if uint32(len(requests)) > c.sends.Room() {
+		return workqueue.ErrSendQueueFull
 	}
 	var reads uint32
 	for i := range requests {
-		w := c.sends.at(c.sends.tail + uint32(i))
+		w := c.sends.At(c.sends.Tail + uint32(i))
 		if err := c.prepare(w, &requests[i]); err != nil {
 			return err
 		}
@@ -93,10 +83,10 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 		}
 	}
 	if reads > 0 && c.phase == phaseOpen && c.reads.posted+reads > c.reads.limit {
-		return errReadDepth
+		return workqueue.ErrReadDepth
 	}
 	c.reads.posted += reads
-	c.sends.tail += uint32(len(requests))
+	c.sends.Tail += uint32(len(requests))
 	if c.phase == phaseEnded {
 		c.flushSends(rdma.StatusFlushed)
 		return nil
@@ -107,28 +97,13 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 
 // prepare checks a request and translates it into w.
 func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
-	var rights memory.Access
-	switch r.Opcode {
-	case rdma.OpSend, rdma.OpWrite:
-	case rdma.OpRead:
-		rights = memory.LocalWrite
-	default:
-		return status.Errorf(status.InvalidValue,
-			"post request %#x: opcode %q is not valid in a send queue", r.ID, r.Opcode)
-	}
-	if r.Local.Length > maxMessageSize {
-		return status.Errorf(status.TooBig,
-			"post %v %#x: message size %d exceeds the maximum of %d",
-			r.Opcode, r.ID, r.Local.Length, uint32(maxMessageSize))
-	}
-	if r.RemoteAddress+uint64(r.Local.Length) < r.RemoteAddress {
-		return status.Errorf(status.InvalidValue,
-			"post %v %#x: %d bytes at remote address %#x wrap around",
-			r.Opcode, r.ID, r.Local.Length, r.RemoteAddress)
+	rights, err := workqueue.CheckSend(r, maxMessageSize)
+	if err != nil {
+		return err
 	}
 	region, err := c.resolve(r.Local, rights)
 	if err != nil {
-		return postError(r.Opcode.String(), r.ID, err)
+		return workqueue.PostError(r.Opcode.String(), r.ID, err)
 	}
 	*w = sendWork{
 		id: r.ID, region: region, local: r.Local.Address, remote: r.RemoteAddress,
@@ -146,10 +121,6 @@ func (c *connection) resolve(
 		return nil, nil
 	}
 	return c.domain.Resolve(local, rights)
-}
-
-func postError(operation string, id uint64, err error) error {
-	return status.Errorf(status.CodeOf(err), "post %s %#x: %w", operation, id, err)
 }
 
 // Flush sends as much of the posted requests as the socket accepts and one turn allows.
@@ -196,7 +167,7 @@ func (c *connection) compose() *violation {
 		t.measure(&c.socket)
 	}
 	b, m := &t.batch, &t.message
-	b.workEnd = c.sends.next
+	b.workEnd = c.sends.Next
 	for b.hasRoom() {
 		if !m.open && !c.nextMessage() {
 			return nil
@@ -209,8 +180,8 @@ func (c *connection) compose() *violation {
 			return nil
 		}
 		if !m.open && t.fromQueue {
-			c.sends.next++
-			b.workEnd = c.sends.next
+			c.sends.Next++
+			b.workEnd = c.sends.Next
 		}
 	}
 	return nil
@@ -234,10 +205,10 @@ type outgoing struct {
 // that were posted together.
 func (c *connection) nextMessage() bool {
 	t := &c.transmitter
-	hasWork, hasResponse := c.sends.next != c.sends.tail, c.responses.Len() > 0
+	hasWork, hasResponse := c.sends.Next != c.sends.Tail, c.responses.Len() > 0
 	switch {
 	case hasWork && (t.inChain || !hasResponse || !t.responseTurn):
-		w := c.sends.at(c.sends.next)
+		w := c.sends.At(c.sends.Next)
 		m := &t.message
 		*m = outgoing{open: true, region: w.region, source: w.local, left: w.length}
 		switch w.opcode {
@@ -269,9 +240,9 @@ func (c *connection) nextMessage() bool {
 // addReadRequest adds the current message, a Read Request, which is a single FPDU.
 func (c *connection) addReadRequest() {
 	t := &c.transmitter
-	w := c.sends.at(c.sends.next)
+	w := c.sends.At(c.sends.Next)
 	request := readRequest{
-		sinkSTag: c.reads.begin(c.sends.next), length: w.length,
+		sinkSTag: c.reads.begin(c.sends.Next), length: w.length,
 		sourceSTag: w.stag, sourceOffset: w.remote,
 	}
 	frame := request.append(t.batch.frame(), t.readSequence)
@@ -412,8 +383,8 @@ func (c *connection) sendBatch() int {
 // once TCP has accepted them, Reads once their data has arrived.
 func (c *connection) completeSends() {
 	q := &c.sends
-	for q.head != q.sent {
-		w := q.at(q.head)
+	for q.Head != q.sent {
+		w := q.At(q.Head)
 		if w.opcode == rdma.OpRead && !w.done {
 			return
 		}
@@ -424,17 +395,14 @@ func (c *connection) completeSends() {
 // completeSend removes w, the request at the head of the send queue. A silent request that succeeds
 // has no completion; polling the next one frees its slot.
 func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
-	c.sends.head++
+	c.sends.Head++
 	c.slotsToFree++
 	w.region = nil
 	if w.silent && outcome == rdma.StatusSuccess {
 		return
 	}
-	c.queue.completions.push(completionEntry{
-		completion: rdma.Completion{
-			ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome,
-		},
-		connection: c, slots: c.slotsToFree,
-	})
+	*c.queue.completions.Push(&c.sends.Freed, c.slotsToFree) = rdma.Completion{
+		ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome,
+	}
 	c.slotsToFree = 0
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -14,7 +15,7 @@ import (
 type completionQueue struct {
 	device      *device
 	poller      *poller
-	completions completionRing
+	completions workqueue.Completions
 	active      []*connection // open connections
 	slots       []*connection // open connections by their slot, nil where a slot is free
 	ended       []*connection // ended connections whose OpDisconnected has not been polled
@@ -42,7 +43,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &completionQueue{device: d, poller: p, completions: newCompletionRing(capacity)}, nil
+	return &completionQueue{device: d, poller: p, completions: workqueue.NewCompletions(capacity)}, nil
 }
 
 // pollsPerCheck is how many polls pass between two looks at the sockets, which show that a peer has
@@ -53,10 +54,10 @@ const pollsPerCheck = 1024
 // already, it does not drive the connections, so that a caller that has fallen behind creates no
 // more work for itself.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
-	if len(completions) == 0 || q.completions.len() < len(completions) {
+	if len(completions) == 0 || q.completions.Len() < len(completions) {
 		q.progress()
 	}
-	n := q.completions.collect(completions)
+	n := q.completions.Collect(completions)
 	// OpDisconnected comes after all other completions.
 	for n < len(completions) && len(q.ended) > 0 {
 		completions[n] = q.detach()
@@ -150,7 +151,7 @@ const (
 // published something before it saw the announcement is found by the check, and its wake-up may be
 // received here. All others ring.
 func (q *completionQueue) Arm() bool {
-	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
+	if q.completions.Len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
 		q.Disarm()
 		return false
 	}
@@ -182,7 +183,7 @@ func (q *completionQueue) hasWork() bool {
 		}
 		consumed := h.consumed.Load()
 		if c.hasUnsent() && consumed != c.blockedAt ||
-			c.oldestAwaitsPeer() && consumed >= c.sends.at(c.sends.head).end {
+			c.oldestAwaitsPeer() && consumed >= c.sends.At(c.sends.Head).end {
 			return true
 		}
 	}
@@ -196,7 +197,7 @@ func (c *connection) awaitsConsumption() bool { return c.hasUnsent() || c.oldest
 // oldestAwaitsPeer reports whether the next completion is that of a Write whose data the peer
 // copies.
 func (c *connection) oldestAwaitsPeer() bool {
-	return c.sends.head != c.sends.next && c.sends.at(c.sends.head).awaitsPeer
+	return c.sends.Head != c.sends.Next && c.sends.At(c.sends.Head).awaitsPeer
 }
 
 // Disarm tells all peers that this side is awake.

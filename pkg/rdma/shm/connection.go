@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -36,8 +37,8 @@ type connection struct {
 	lent     []lentMemory
 	borrowed []borrowedMemory
 
-	sends       workQueue[sendWork]
-	receives    workQueue[receiveWork]
+	sends       workqueue.Queue[sendWork]
+	receives    workqueue.Queue[receiveWork]
 	responses   fifo.Queue[readResponse] // due, in the order of the requests
 	reads       reads
 	slotsToFree uint32 // send slots that polling the next completion frees
@@ -46,10 +47,10 @@ type connection struct {
 	published    uint64 // what the peer has been told of tail
 	peerConsumed uint64 // bytes of the own ring that the peer is known to have consumed
 	blockedAt    uint64 // peerConsumed at the end of the last turn to transmit
-	sent         uint32 // bytes of the request at sends.next that are under way
+	sent         uint32 // bytes of the request at sends.Next that are under way
 	position     uint64 // of the peer's ring: bytes consumed
 	told         uint64 // what the peer has been told of position
-	received     uint32 // bytes of the message in receives.head
+	received     uint32 // bytes of the message in receives.Head
 	rungFor      uint64 // the peer's sleep that this side has ended last
 
 	aborted atomic.Bool
@@ -87,8 +88,8 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	}
 	c := &connection{
 		queue: queue, domain: domain, context: config.Context,
-		sends:    newWorkQueue[sendWork](config.SendRequests),
-		receives: newWorkQueue[receiveWork](config.ReceiveRequests),
+		sends:    workqueue.NewQueue[sendWork](config.SendRequests),
+		receives: workqueue.NewQueue[receiveWork](config.ReceiveRequests),
 	}
 	c.bell.descriptor = -1
 	if err := c.PostReceive(config.Receives); err != nil {
@@ -264,13 +265,13 @@ func (c *connection) fail(reason ending, format string, arguments ...any) {
 // before has been received.
 func (c *connection) peerEnded(reason ending) {
 	remote, outcome := c.parameters.Remote, rdma.StatusFlushed
-	oldest := c.sends.head != c.sends.tail
+	oldest := c.sends.Head != c.sends.Tail
 	switch reason {
 	case endingOrderly:
 		c.end(endingOrderly, nil, outcome)
 		return
 	case endingAccess:
-		if oldest && c.sends.at(c.sends.head).opcode != rdma.OpSend {
+		if oldest && c.sends.At(c.sends.Head).opcode != rdma.OpSend {
 			outcome = rdma.StatusRemoteAccess
 		}
 		c.end(reason, status.Errorf(status.NotPermitted,
@@ -335,16 +336,16 @@ func (c *connection) end(reason ending, cause error, outcome rdma.CompletionStat
 // flushSends completes all requests of the send queue: the oldest with status first, the others as
 // flushed.
 func (c *connection) flushSends(first rdma.CompletionStatus) {
-	for q := &c.sends; q.head != q.tail; {
-		c.completeSend(q.at(q.head), first)
+	for q := &c.sends; q.Head != q.Tail; {
+		c.completeSend(q.At(q.Head), first)
 		first = rdma.StatusFlushed
 	}
 }
 
 // flushReceives completes all receives in the same way.
 func (c *connection) flushReceives(first rdma.CompletionStatus) {
-	for q := &c.receives; q.head != q.tail; {
-		c.completeReceive(q.at(q.head), 0, first)
+	for q := &c.receives; q.Head != q.Tail; {
+		c.completeReceive(q.At(q.Head), 0, first)
 		first = rdma.StatusFlushed
 	}
 }
@@ -352,26 +353,22 @@ func (c *connection) flushReceives(first rdma.CompletionStatus) {
 // completeSend completes the oldest request of the send queue.
 func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
 	c.slotsToFree++
-	c.sends.head++
+	c.sends.Head++
 	w.region = nil
 	if w.silent && outcome == rdma.StatusSuccess {
 		return
 	}
-	c.queue.completions.push(completionEntry{
-		completion: rdma.Completion{ID: w.id, Context: c.context, Opcode: w.opcode,
-			Status: outcome},
-		connection: c, slots: c.slotsToFree,
-	})
+	*c.queue.completions.Push(&c.sends.Freed, c.slotsToFree) = rdma.Completion{
+		ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome,
+	}
 	c.slotsToFree = 0
 }
 
 // completeReceive completes the oldest receive.
 func (c *connection) completeReceive(w *receiveWork, length uint32, outcome rdma.CompletionStatus) {
-	c.receives.head++
+	c.receives.Head++
 	w.region = nil
-	c.queue.completions.push(completionEntry{
-		completion: rdma.Completion{ID: w.id, Context: c.context, Opcode: rdma.OpReceive,
-			Length: length, Status: outcome},
-		connection: c, slots: 1,
-	})
+	*c.queue.completions.Push(&c.receives.Freed, 1) = rdma.Completion{
+		ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome,
+	}
 }

@@ -1,8 +1,6 @@
 package shm
 
 import (
-	"math/bits"
-
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
@@ -26,29 +24,6 @@ type sendWork struct {
 	awaitsPeer bool
 	done       bool // a Read has its data
 }
-
-// workQueue is a ring of requests. Its indices only grow and are taken modulo the ring's size;
-// freed ≤ head ≤ next ≤ tail.
-type workQueue[T any] struct {
-	ring  []T
-	limit uint32 // requests that may be outstanding
-	freed uint32 // slots before it can be reused: their completions have been polled
-	head  uint32 // oldest request that has not completed
-	next  uint32 // next request to transmit, in a send queue
-	tail  uint32 // where the next request is posted
-}
-
-func newWorkQueue[T any](limit int) workQueue[T] {
-	return workQueue[T]{ring: make([]T, ringSize(limit)), limit: uint32(limit)}
-}
-
-// ringSize returns the smallest power of two that holds n elements.
-func ringSize(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
-
-func (q *workQueue[T]) at(index uint32) *T { return &q.ring[index&uint32(len(q.ring)-1)] }
-
-// room returns how many requests can be posted.
-func (q *workQueue[T]) room() uint32 { return q.limit - (q.tail - q.freed) }
 
 // receiveWork is a posted receive.
 type receiveWork struct {

@@ -4,17 +4,18 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // PostReceive adds the receives to the receive queue, all or none.
 func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	if c.phase == phaseDetached {
-		return errDetached
+		return workqueue.ErrDetached
 	}
 	q := &c.receives
-	if uint32(len(requests)) > q.room() {
-		return errReceiveQueueFull
+	if uint32(len(requests)) > q.Room() {
+		return workqueue.ErrReceiveQueueFull
 	}
 	for i := range requests {
 		r := &requests[i]
@@ -24,13 +25,13 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 		}
 		region, err := c.resolve(r.Local, memory.LocalWrite)
 		if err != nil {
-			return postError("receive", r.ID, err)
+			return workqueue.PostError("receive", r.ID, err)
 		}
-		*q.at(q.tail + uint32(i)) = receiveWork{
+		*q.At(q.Tail + uint32(i)) = receiveWork{
 			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
 		}
 	}
-	q.tail += uint32(len(requests))
+	q.Tail += uint32(len(requests))
 	if c.phase == phaseEnded {
 		c.flushReceives(rdma.StatusFlushed)
 	}
@@ -40,7 +41,7 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 // turn receives what the peer has sent, for one turn, completes what the peer has carried out, and
 // notices the peer's end.
 func (c *connection) turn() {
-	if c.sends.head != c.sends.next {
+	if c.sends.Head != c.sends.Next {
 		c.completeSends()
 		if c.phase != phaseOpen {
 			return
@@ -121,11 +122,11 @@ func (c *connection) handle(r *record, payload []byte) {
 // handleSend places a piece of a message into the oldest receive.
 func (c *connection) handleSend(r *record, payload []byte) {
 	q := &c.receives
-	if q.head == q.tail {
+	if q.Head == q.Tail {
 		c.fail(endingReceive, "the peer sent a message, and no receive is posted")
 		return
 	}
-	w := q.at(q.head)
+	w := q.At(q.Head)
 	switch {
 	case r.lent != 0 || r.address != uint64(c.received) || len(payload) == 0 && !r.last:
 		c.fail(endingProtocol, "a piece of a message is at offset %d instead of %d", r.address,
@@ -255,7 +256,7 @@ func (c *connection) handleResponse(r *record, payload []byte) {
 		c.fail(endingProtocol, "the peer responded to a Read, and none is outstanding")
 		return
 	}
-	w := c.sends.at(*c.reads.outstanding.Front())
+	w := c.sends.At(*c.reads.outstanding.Front())
 	received := &c.reads.received
 	if r.lent != 0 {
 		if r.lent != w.lent || r.length != w.length || *received != 0 || !r.last {

@@ -6,7 +6,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
-	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // The limits of a connection.
@@ -20,27 +20,18 @@ const (
 	recordCost = 256
 )
 
-var (
-	errDetached = status.Errorf(status.NotConnected,
-		"the connection has ended and its last completion has been polled")
-	errSendQueueFull    = status.Errorf(status.Full, "the send queue is full")
-	errReceiveQueueFull = status.Errorf(status.Full, "the receive queue is full")
-	errReadDepth        = status.Errorf(status.Again,
-		"as many Reads are outstanding as the peer has agreed to")
-)
-
 // PostSend adds the requests to the send queue, all or none, and schedules the connection for
 // transmission by the next Poll, unless Flush comes first.
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	if c.phase == phaseDetached {
-		return errDetached
+		return workqueue.ErrDetached
 	}
-	if uint32(len(requests)) > c.sends.room() {
-		return errSendQueueFull
+	if uint32(len(requests)) > c.sends.Room() {
+		return workqueue.ErrSendQueueFull
 	}
 	var reads uint32
 	for i := range requests {
-		w := c.sends.at(c.sends.tail + uint32(i))
+		w := c.sends.At(c.sends.Tail + uint32(i))
 		if err := c.prepare(w, &requests[i]); err != nil {
 			return err
 		}
@@ -49,10 +40,10 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 		}
 	}
 	if reads > 0 && c.phase == phaseOpen && c.reads.posted+reads > c.reads.limit {
-		return errReadDepth
+		return workqueue.ErrReadDepth
 	}
 	c.reads.posted += reads
-	c.sends.tail += uint32(len(requests))
+	c.sends.Tail += uint32(len(requests))
 	if c.phase == phaseEnded {
 		c.flushSends(rdma.StatusFlushed)
 		return nil
@@ -63,28 +54,13 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 
 // prepare checks a request and translates it into w.
 func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
-	var rights memory.Access
-	switch r.Opcode {
-	case rdma.OpSend, rdma.OpWrite:
-	case rdma.OpRead:
-		rights = memory.LocalWrite
-	default:
-		return status.Errorf(status.InvalidValue,
-			"post request %#x: opcode %q is not valid in a send queue", r.ID, r.Opcode)
-	}
-	if r.Local.Length > maxMessageSize {
-		return status.Errorf(status.TooBig,
-			"post %v %#x: message size %d exceeds the maximum of %d",
-			r.Opcode, r.ID, r.Local.Length, uint32(maxMessageSize))
-	}
-	if r.RemoteAddress+uint64(r.Local.Length) < r.RemoteAddress {
-		return status.Errorf(status.InvalidValue,
-			"post %v %#x: %d bytes at remote address %#x wrap around",
-			r.Opcode, r.ID, r.Local.Length, r.RemoteAddress)
+	rights, err := workqueue.CheckSend(r, maxMessageSize)
+	if err != nil {
+		return err
 	}
 	region, err := c.resolve(r.Local, rights)
 	if err != nil {
-		return postError(r.Opcode.String(), r.ID, err)
+		return workqueue.PostError(r.Opcode.String(), r.ID, err)
 	}
 	*w = sendWork{
 		id: r.ID, region: region, local: r.Local.Address, remote: r.RemoteAddress,
@@ -112,10 +88,6 @@ func (c *connection) resolve(
 	return c.domain.Resolve(local, rights)
 }
 
-func postError(operation string, id uint64, err error) error {
-	return status.Errorf(status.CodeOf(err), "post %s %#x: %w", operation, id, err)
-}
-
 // Flush starts the posted requests as far as the ring has room and one turn allows.
 func (c *connection) Flush() {
 	if c.slot == unassigned { // still in the queue's inbox
@@ -135,7 +107,7 @@ func (c *connection) transmit() {
 	for hasRoom && budget > 0 && c.responses.Len() > 0 && c.phase == phaseOpen {
 		hasRoom = c.respond(&budget)
 	}
-	for hasRoom && budget > 0 && c.sends.next != c.sends.tail && c.phase == phaseOpen {
+	for hasRoom && budget > 0 && c.sends.Next != c.sends.Tail && c.phase == phaseOpen {
 		hasRoom = c.transmitPiece(&budget)
 	}
 	if c.phase != phaseOpen {
@@ -149,13 +121,13 @@ func (c *connection) transmit() {
 }
 
 func (c *connection) hasUnsent() bool {
-	return c.sends.next != c.sends.tail || c.responses.Len() > 0
+	return c.sends.Next != c.sends.Tail || c.responses.Len() > 0
 }
 
-// transmitPiece carries out a piece of the request at sends.next, or puts it into the ring. It
+// transmitPiece carries out a piece of the request at sends.Next, or puts it into the ring. It
 // returns false if the ring has no room.
 func (c *connection) transmitPiece(budget *int) bool {
-	w := c.sends.at(c.sends.next)
+	w := c.sends.At(c.sends.Next)
 	if w.region != nil && !c.queue.held.Acquire(w.region) {
 		c.fail(endingMemory, "the memory of a %v was deregistered before it was carried out",
 			w.opcode)
@@ -190,7 +162,7 @@ func (c *connection) transmitPiece(budget *int) bool {
 	}
 	if c.sent += piece; c.sent == w.length {
 		c.sent = 0
-		c.sends.next++
+		c.sends.Next++
 	}
 	return true
 }
@@ -245,7 +217,7 @@ func (c *connection) requestRead(w *sendWork) bool {
 	if !c.put(&r, nil, 0) {
 		return false
 	}
-	*c.reads.outstanding.Push() = c.sends.next // posted is at most limit
+	*c.reads.outstanding.Push() = c.sends.Next // posted is at most limit
 	return true
 }
 
@@ -369,8 +341,8 @@ func (c *connection) wakePeer(wrote bool) {
 
 // completeSends completes the requests that have been carried out, in their order.
 func (c *connection) completeSends() {
-	for q := &c.sends; c.phase == phaseOpen && q.head != q.next; {
-		w := q.at(q.head)
+	for q := &c.sends; c.phase == phaseOpen && q.Head != q.Next; {
+		w := q.At(q.Head)
 		switch {
 		case w.opcode == rdma.OpRead && !w.done:
 			return
