@@ -6,6 +6,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -15,7 +16,7 @@ import (
 // to the thread that polls it, except notified, inbox, and attached.
 type completionQueue struct {
 	device      *device
-	poller      *poller
+	poller      poller
 	completions workqueue.Completions
 	active      []*connection // open connections
 	slots       []*connection // open connections by their slot, nil where a slot is free
@@ -40,12 +41,12 @@ type completionQueue struct {
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
-	p, err := newPoller()
+	p, err := epoll.New()
 	if err != nil {
 		return nil, err
 	}
 	return &completionQueue{
-		device: d, poller: p,
+		device: d, poller: poller{Poller: p},
 		completions: workqueue.NewCompletions(capacity), staging: make([]byte, stagingBytes),
 	}, nil
 }
@@ -83,16 +84,16 @@ func (q *completionQueue) progress() {
 	events := q.poller.ready(len(q.active) + 1)
 	for i := range events {
 		e := &events[i]
-		if e.Fd == wakeSlot {
-			q.poller.clearWake()
+		if e.Fd == epoll.WakeSlot {
+			q.poller.ClearWake()
 			continue
 		}
 		c := q.slots[e.Fd]
-		if c != nil && writable(e) && c.transmitter.blocked {
+		if c != nil && epoll.Writable(e) && c.transmitter.blocked {
 			q.setBlocked(c, false)
 			c.Flush()
 		}
-		if c != nil && readable(e) && c.phase == phaseOpen {
+		if c != nil && epoll.Readable(e) && c.phase == phaseOpen {
 			c.receive()
 		}
 	}
@@ -137,7 +138,7 @@ func (q *completionQueue) Descriptor() int {
 	if !q.device.kernel {
 		return progress.NoDescriptor
 	}
-	return q.poller.descriptor
+	return q.poller.Descriptor()
 }
 
 // Arm checks once more for work. It has nothing to announce, because the descriptor becomes
@@ -147,9 +148,9 @@ func (q *completionQueue) Arm() bool {
 		return false
 	}
 	events := q.poller.ready(1)
-	if len(events) == 1 && events[0].Fd == wakeSlot {
+	if len(events) == 1 && events[0].Fd == epoll.WakeSlot {
 		// Poll may have handled this notification already, before its wake-up arrived.
-		q.poller.clearWake()
+		q.poller.ClearWake()
 	}
 	return len(events) == 0
 }
@@ -159,7 +160,7 @@ func (q *completionQueue) Disarm() {}
 
 // Drain clears a wake-up that Poll has handled already. Poll consumes everything else that makes
 // the descriptor readable.
-func (q *completionQueue) Drain() { q.poller.clearWake() }
+func (q *completionQueue) Drain() { q.poller.ClearWake() }
 
 // attach hands an established connection to the queue's thread. Any goroutine may call it.
 func (q *completionQueue) attach(c *connection) error {
@@ -190,7 +191,7 @@ func (q *completionQueue) notify() {
 // wakes it if it sleeps. The caller holds the inbox lock.
 func (q *completionQueue) notifyLocked() {
 	q.notified.Store(true)
-	q.poller.wake()
+	q.poller.Wake()
 }
 
 // unassigned is the slot of a connection in the inbox.
@@ -198,7 +199,7 @@ const unassigned = -2
 
 // handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {
-	q.poller.clearWake()
+	q.poller.ClearWake()
 	// The flag is cleared before looking for work, so that work left later sets it again.
 	q.notified.Store(false)
 	q.processInbox()
@@ -337,7 +338,7 @@ func (q *completionQueue) Close() error {
 			"close completion queue: %d connections are attached; close them and poll the queue", n)
 	}
 	q.inbox.closed = true
-	q.poller.close()
+	q.poller.Close()
 	q.device.uses.Release()
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -14,7 +15,7 @@ import (
 // to the thread that polls it, except notified, inbox, and attached.
 type completionQueue struct {
 	device      *device
-	poller      *poller
+	poller      *epoll.Poller
 	completions workqueue.Completions
 	active      []*connection // open connections
 	slots       []*connection // open connections by their slot, nil where a slot is free
@@ -39,11 +40,13 @@ type completionQueue struct {
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
-	p, err := newPoller()
+	p, err := epoll.New()
 	if err != nil {
 		return nil, err
 	}
-	return &completionQueue{device: d, poller: p, completions: workqueue.NewCompletions(capacity)}, nil
+	return &completionQueue{
+		device: d, poller: p, completions: workqueue.NewCompletions(capacity),
+	}, nil
 }
 
 // pollsPerCheck is how many polls pass between two looks at the sockets, which show that a peer has
@@ -102,9 +105,9 @@ func (q *completionQueue) transmitScheduled() {
 // checkSockets receives wake-ups and notes the connections whose peers have gone. It returns
 // whether there are such.
 func (q *completionQueue) checkSockets() (gone bool) {
-	for _, e := range q.poller.ready() {
-		if e.Fd == wakeSlot {
-			q.poller.clearWake()
+	for _, e := range q.poller.Ready(epoll.MaxEvents) {
+		if e.Fd == epoll.WakeSlot {
+			q.poller.ClearWake()
 			continue
 		}
 		c := q.slots[e.Fd]
@@ -114,7 +117,7 @@ func (q *completionQueue) checkSockets() (gone bool) {
 		gone = true
 		if !c.hungUp {
 			c.hungUp = true
-			q.poller.remove(c.bell.descriptor) // it stays readable
+			q.poller.Remove(c.bell.descriptor) // it stays readable
 		}
 	}
 	return gone
@@ -138,7 +141,7 @@ func (q *completionQueue) detach() rdma.Completion {
 
 // Descriptor returns the epoll descriptor, which is readable while a socket or the wake-up
 // descriptor is.
-func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
+func (q *completionQueue) Descriptor() int { return q.poller.Descriptor() }
 
 // The lowest bits of outboxHeader.sleep.
 const (
@@ -245,7 +248,7 @@ func (q *completionQueue) notify() {
 // wakes it if it sleeps. The caller holds the inbox lock.
 func (q *completionQueue) notifyLocked() {
 	q.notified.Store(true)
-	q.poller.wake()
+	q.poller.Wake()
 }
 
 // unassigned is the slot of a connection in the inbox.
@@ -253,7 +256,7 @@ const unassigned = -2
 
 // handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {
-	q.poller.clearWake()
+	q.poller.ClearWake()
 	// The flag is cleared before looking for work, so that work left later sets it again.
 	q.notified.Store(false)
 	q.processInbox()
@@ -274,7 +277,7 @@ func (q *completionQueue) processInbox() {
 	for _, c := range arrived {
 		c.slot = q.assignSlot(c)
 		q.active = append(q.active, c)
-		if err := q.poller.add(c.bell.descriptor, c.slot); err != nil {
+		if err := q.poller.Add(c.bell.descriptor, c.slot); err != nil {
 			c.end(endingAborted, err, rdma.StatusFatal)
 			continue
 		}
@@ -297,7 +300,7 @@ func (q *completionQueue) assignSlot(c *connection) int32 {
 // remove moves a connection from active to ended. It is called before the socket is closed.
 func (q *completionQueue) remove(c *connection) {
 	if !c.hungUp {
-		q.poller.remove(c.bell.descriptor)
+		q.poller.Remove(c.bell.descriptor)
 	}
 	q.slots[c.slot] = nil
 	for i, other := range q.active {
@@ -331,7 +334,7 @@ func (q *completionQueue) Close() error {
 			"close completion queue: %d connections are attached; close them and poll the queue", n)
 	}
 	q.inbox.closed = true
-	q.poller.close()
+	q.poller.Close()
 	q.device.uses.Release()
 	return nil
 }

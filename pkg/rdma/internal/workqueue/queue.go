@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Queue is a ring of posted requests: a send queue or a receive queue. Its indices only grow and are
-// taken modulo the ring's size; Freed ≤ Head ≤ Next ≤ Tail. A receive queue does not use Next.
+// Queue is a ring of posted requests: a send queue or a receive queue. Its indices only grow and
+// are taken modulo the ring's size; Freed ≤ Head ≤ Next ≤ Tail. A receive queue does not use Next.
 type Queue[T any] struct {
 	ring  []T
 	limit uint32 // requests that may be outstanding
