@@ -1,11 +1,9 @@
 package iwarp
 
 import (
-	"sync"
-	"sync/atomic"
-
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
@@ -13,14 +11,12 @@ import (
 )
 
 // completionQueue drives its connections and collects their completions. Everything in it belongs
-// to the thread that polls it, except notified, inbox, and attached.
+// to the thread that polls it, except connections.
 type completionQueue struct {
 	device      *device
 	poller      poller
 	completions workqueue.Completions
-	active      []*connection // open connections
-	slots       []*connection // open connections by their slot, nil where a slot is free
-	ended       []*connection // ended connections whose OpDisconnected has not been polled
+	connections connections.Set[connection]
 	// scheduled holds the connections that may have something to transmit. It alternates with spare
 	// while it is processed.
 	scheduled []*connection
@@ -28,16 +24,6 @@ type completionQueue struct {
 	staging   []byte // input from sockets that does not go straight to registered memory
 	regions   registration.Held
 	fairness  fairness
-
-	// notified is set when another thread has left work: a connection in the inbox, or an aborted
-	// connection.
-	notified atomic.Bool
-	inbox    struct {
-		sync.Mutex
-		connections []*connection
-		closed      bool
-	}
-	attached atomic.Int32 // connections whose OpDisconnected has not been polled
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
@@ -47,6 +33,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	}
 	return &completionQueue{
 		device: d, poller: poller{Poller: p},
+		connections: connections.Set[connection]{Wake: p.Wake},
 		completions: workqueue.NewCompletions(capacity), staging: make([]byte, stagingBytes),
 	}, nil
 }
@@ -60,7 +47,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	}
 	n := q.completions.Collect(completions)
 	// OpDisconnected comes after all other completions.
-	for n < len(completions) && len(q.ended) > 0 {
+	for n < len(completions) && q.connections.HasEnded() {
 		completions[n] = q.detach()
 		n++
 	}
@@ -72,23 +59,23 @@ func (q *completionQueue) progress() {
 	if q.fairness.yieldDue() {
 		progress.Yield()
 	}
-	if q.notified.Load() {
+	if q.connections.Notified() {
 		q.handleNotification()
 	}
 	q.transmitScheduled()
-	if len(q.active) == 0 {
+	if len(q.connections.Open) == 0 {
 		return
 	}
 	// Asking the kernel which sockets are ready costs about half as much as one read that finds
 	// nothing. So trying the sockets would not be cheaper for any number of connections.
-	events := q.poller.ready(len(q.active) + 1)
+	events := q.poller.ready(len(q.connections.Open) + 1)
 	for i := range events {
 		e := &events[i]
 		if e.Fd == epoll.WakeSlot {
 			q.poller.ClearWake()
 			continue
 		}
-		c := q.slots[e.Fd]
+		c := q.connections.At(e.Fd)
 		if c != nil && epoll.Writable(e) && c.transmitter.blocked {
 			q.setBlocked(c, false)
 			c.Flush()
@@ -118,13 +105,9 @@ func (q *completionQueue) transmitScheduled() {
 
 // detach removes the connection that ended last and returns its OpDisconnected.
 func (q *completionQueue) detach() rdma.Completion {
-	last := len(q.ended) - 1
-	c := q.ended[last]
-	q.ended[last] = nil
-	q.ended = q.ended[:last]
+	c := q.connections.Detach()
 	c.phase = phaseDetached
 	c.domain.Release()
-	q.attached.Add(-1)
 	outcome := rdma.StatusSuccess
 	if c.Err() != nil {
 		outcome = rdma.StatusFatal
@@ -144,7 +127,8 @@ func (q *completionQueue) Descriptor() int {
 // Arm checks once more for work. It has nothing to announce, because the descriptor becomes
 // readable by itself.
 func (q *completionQueue) Arm() bool {
-	if q.completions.Len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
+	if q.completions.Len() > 0 || len(q.scheduled) > 0 || q.connections.HasEnded() ||
+		q.connections.Notified() {
 		return false
 	}
 	events := q.poller.ready(1)
@@ -162,49 +146,13 @@ func (q *completionQueue) Disarm() {}
 // the descriptor readable.
 func (q *completionQueue) Drain() { q.poller.ClearWake() }
 
-// attach hands an established connection to the queue's thread. Any goroutine may call it.
-func (q *completionQueue) attach(c *connection) error {
-	c.slot = unassigned
-	q.inbox.Lock()
-	defer q.inbox.Unlock()
-	if q.inbox.closed {
-		return status.Errorf(status.BadState, "completion queue is closed")
-	}
-	q.attached.Add(1)
-	q.inbox.connections = append(q.inbox.connections, c)
-	q.notifyLocked()
-	return nil
-}
-
-// notify makes the queue's thread look for aborted connections. Any goroutine may call it. It does
-// nothing once the queue is closed: a connection may outlive its queue, and another file may have
-// reused the number of the wake-up descriptor.
-func (q *completionQueue) notify() {
-	q.inbox.Lock()
-	defer q.inbox.Unlock()
-	if !q.inbox.closed {
-		q.notifyLocked()
-	}
-}
-
-// notifyLocked makes the queue's thread process its inbox and look for aborted connections, and
-// wakes it if it sleeps. The caller holds the inbox lock.
-func (q *completionQueue) notifyLocked() {
-	q.notified.Store(true)
-	q.poller.Wake()
-}
-
-// unassigned is the slot of a connection in the inbox.
-const unassigned = -2
-
 // handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {
 	q.poller.ClearWake()
-	// The flag is cleared before looking for work, so that work left later sets it again.
-	q.notified.Store(false)
+	q.connections.Acknowledge()
 	q.processInbox()
-	for i := len(q.active) - 1; i >= 0; i-- {
-		if c := q.active[i]; c.aborted.Load() {
+	for i := len(q.connections.Open) - 1; i >= 0; i-- {
+		if c := q.connections.Open[i]; c.aborted.Load() {
 			c.end(status.Errorf(status.ConnectionAborted,
 				"connection to %v was aborted", c.parameters.Remote), rdma.StatusFlushed)
 		}
@@ -213,13 +161,8 @@ func (q *completionQueue) handleNotification() {
 
 // processInbox activates the connections in the inbox.
 func (q *completionQueue) processInbox() {
-	q.inbox.Lock()
-	arrived := q.inbox.connections
-	q.inbox.connections = nil
-	q.inbox.Unlock()
-	for _, c := range arrived {
-		c.slot = q.assignSlot(c)
-		q.active = append(q.active, c)
+	for _, c := range q.connections.Arrived() {
+		c.slot = q.connections.Activate(c)
 		if err := q.poller.add(&c.socket, c.slot); err != nil {
 			c.end(err, rdma.StatusFatal)
 			continue
@@ -228,31 +171,11 @@ func (q *completionQueue) processInbox() {
 	}
 }
 
-// assignSlot puts the connection into a free slot, which identifies it to the poller.
-func (q *completionQueue) assignSlot(c *connection) int32 {
-	for i, used := range q.slots {
-		if used == nil {
-			q.slots[i] = c
-			return int32(i)
-		}
-	}
-	q.slots = append(q.slots, c)
-	return int32(len(q.slots) - 1)
-}
-
-// remove moves a connection from active to ended. It is called before the socket is closed.
+// remove moves a connection from the open ones to the ended ones. It is called before the socket is
+// closed.
 func (q *completionQueue) remove(c *connection) {
 	q.poller.remove(&c.socket, c.slot)
-	q.slots[c.slot] = nil
-	for i, other := range q.active {
-		if other == c {
-			last := len(q.active) - 1
-			q.active[i], q.active[last] = q.active[last], nil
-			q.active = q.active[:last]
-			break
-		}
-	}
-	q.ended = append(q.ended, c)
+	q.connections.End(c, c.slot)
 }
 
 // schedule gives the connection a turn to transmit in the current or next Poll.
@@ -328,17 +251,8 @@ func (f *fairness) yieldDue() bool {
 
 // Close releases the queue's descriptors. It does nothing if the queue is closed already.
 func (q *completionQueue) Close() error {
-	q.inbox.Lock()
-	defer q.inbox.Unlock()
-	if q.inbox.closed {
-		return nil
-	}
-	if n := q.attached.Load(); n > 0 {
-		return status.Errorf(status.InUse,
-			"close completion queue: %d connections are attached; close them and poll the queue", n)
-	}
-	q.inbox.closed = true
-	q.poller.Close()
-	q.device.uses.Release()
-	return nil
+	return q.connections.Close(func() {
+		q.poller.Close()
+		q.device.uses.Release()
+	})
 }

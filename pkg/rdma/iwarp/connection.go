@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -135,7 +136,8 @@ func (c *connection) establish(e handshakeResult) error {
 		c.transmitter.batch.stable = make([]byte, stableBytes)
 	}
 	c.transmitter.measure(&c.socket)
-	if err := c.queue.attach(c); err != nil {
+	c.slot = connections.Unassigned
+	if err := c.queue.connections.Attach(c); err != nil {
 		c.socket.close()
 		return err
 	}
@@ -156,13 +158,13 @@ func (c *connection) Err() error {
 // Abort has the queue's thread end the connection with a TCP reset. Any goroutine may call it.
 func (c *connection) Abort() {
 	if !c.aborted.Swap(true) {
-		c.queue.notify()
+		c.queue.connections.Notify()
 	}
 }
 
 // Close ends the connection at once. The peer sees an orderly end if it is between messages.
 func (c *connection) Close() {
-	if c.slot == unassigned {
+	if c.slot == connections.Unassigned {
 		c.queue.processInbox()
 	}
 	if c.phase == phaseOpen {

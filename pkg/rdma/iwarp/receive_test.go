@@ -170,9 +170,11 @@ func connectionWithoutSocket(
 	c.responses, c.reads = fifo.New[readResponse](2), newReadRequester(2)
 	c.transmitter, c.receiver = newTransmitter(e), newReceiver(e)
 	c.transmitter.measure(&c.socket)
-	c.slot = queue.assignSlot(c)
-	queue.active = append(queue.active, c)
-	queue.attached.Add(1)
+	if err := queue.connections.Attach(c); err != nil {
+		t.Fatal(err)
+	}
+	queue.connections.Arrived()
+	c.slot = queue.connections.Activate(c)
 	return c
 }
 

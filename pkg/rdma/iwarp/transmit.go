@@ -7,6 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/prefetch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
@@ -125,7 +126,7 @@ func (c *connection) resolve(
 
 // Flush sends as much of the posted requests as the socket accepts and one turn allows.
 func (c *connection) Flush() {
-	if c.slot == unassigned { // still in the queue's inbox
+	if c.slot == connections.Unassigned { // still in the queue's inbox
 		c.queue.processInbox()
 	}
 	if c.phase == phaseOpen {

@@ -1,10 +1,8 @@
 package shm
 
 import (
-	"sync"
-	"sync/atomic"
-
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
@@ -12,14 +10,12 @@ import (
 )
 
 // completionQueue drives its connections and collects their completions. Everything in it belongs
-// to the thread that polls it, except notified, inbox, and attached.
+// to the thread that polls it, except connections.
 type completionQueue struct {
 	device      *device
 	poller      *epoll.Poller
 	completions workqueue.Completions
-	active      []*connection // open connections
-	slots       []*connection // open connections by their slot, nil where a slot is free
-	ended       []*connection // ended connections whose OpDisconnected has not been polled
+	connections connections.Set[connection]
 	// scheduled holds the connections that may have something to transmit. It alternates with spare
 	// while it is processed.
 	scheduled []*connection
@@ -27,16 +23,6 @@ type completionQueue struct {
 	held      registration.Held
 	polls     uint32
 	armed     bool
-
-	// notified is set when another thread has left work: a connection in the inbox, or an aborted
-	// connection.
-	notified atomic.Bool
-	inbox    struct {
-		sync.Mutex
-		connections []*connection
-		closed      bool
-	}
-	attached atomic.Int32 // connections whose OpDisconnected has not been polled
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
@@ -45,7 +31,8 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 		return nil, err
 	}
 	return &completionQueue{
-		device: d, poller: p, completions: workqueue.NewCompletions(capacity),
+		device: d, poller: p, connections: connections.Set[connection]{Wake: p.Wake},
+		completions: workqueue.NewCompletions(capacity),
 	}, nil
 }
 
@@ -62,7 +49,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	}
 	n := q.completions.Collect(completions)
 	// OpDisconnected comes after all other completions.
-	for n < len(completions) && len(q.ended) > 0 {
+	for n < len(completions) && q.connections.HasEnded() {
 		completions[n] = q.detach()
 		n++
 	}
@@ -71,14 +58,15 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
-	if q.notified.Load() {
+	if q.connections.Notified() {
 		q.handleNotification()
 	}
 	if q.polls++; q.polls%pollsPerCheck == 0 {
 		q.checkSockets()
 	}
-	for i := len(q.active) - 1; i >= 0; i-- { // backwards, because a turn may remove its connection
-		q.active[i].turn()
+	// Backwards, because a turn may remove its connection.
+	for i := len(q.connections.Open) - 1; i >= 0; i-- {
+		q.connections.Open[i].turn()
 	}
 	q.transmitScheduled()
 	q.held.ReleaseAll()
@@ -110,7 +98,7 @@ func (q *completionQueue) checkSockets() (gone bool) {
 			q.poller.ClearWake()
 			continue
 		}
-		c := q.slots[e.Fd]
+		c := q.connections.At(e.Fd)
 		if c == nil || !c.bell.check() {
 			continue
 		}
@@ -125,13 +113,9 @@ func (q *completionQueue) checkSockets() (gone bool) {
 
 // detach removes the connection that ended last and returns its OpDisconnected.
 func (q *completionQueue) detach() rdma.Completion {
-	last := len(q.ended) - 1
-	c := q.ended[last]
-	q.ended[last] = nil
-	q.ended = q.ended[:last]
+	c := q.connections.Detach()
 	c.phase = phaseDetached
 	c.domain.Release()
-	q.attached.Add(-1)
 	outcome := rdma.StatusSuccess
 	if c.Err() != nil {
 		outcome = rdma.StatusFatal
@@ -154,12 +138,13 @@ const (
 // published something before it saw the announcement is found by the check, and its wake-up may be
 // received here. All others ring.
 func (q *completionQueue) Arm() bool {
-	if q.completions.Len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
+	if q.completions.Len() > 0 || len(q.scheduled) > 0 || q.connections.HasEnded() ||
+		q.connections.Notified() {
 		q.Disarm()
 		return false
 	}
 	q.armed = true
-	for _, c := range q.active {
+	for _, c := range q.connections.Open {
 		word := (c.own.header.sleep.Load()/sleepStep + 1) * sleepStep
 		word |= sleepBit
 		if c.awaitsConsumption() {
@@ -176,10 +161,10 @@ func (q *completionQueue) Arm() bool {
 
 // hasWork reports whether a turn would do something.
 func (q *completionQueue) hasWork() bool {
-	if q.notified.Load() {
+	if q.connections.Notified() {
 		return true
 	}
-	for _, c := range q.active {
+	for _, c := range q.connections.Open {
 		h := c.peer.header
 		if c.hungUp || h.tail.Load() != c.position || h.ended.Load() != 0 {
 			return true
@@ -209,7 +194,7 @@ func (q *completionQueue) Disarm() {
 		return
 	}
 	q.armed = false
-	for _, c := range q.active {
+	for _, c := range q.connections.Open {
 		if word := c.own.header.sleep.Load(); word&sleepBit != 0 {
 			c.own.header.sleep.Store(word &^ (sleepBit | awaitsConsumption))
 		}
@@ -219,49 +204,13 @@ func (q *completionQueue) Disarm() {
 // Drain receives the wake-ups.
 func (q *completionQueue) Drain() { q.checkSockets() }
 
-// attach hands an established connection to the queue's thread. Any goroutine may call it.
-func (q *completionQueue) attach(c *connection) error {
-	c.slot = unassigned
-	q.inbox.Lock()
-	defer q.inbox.Unlock()
-	if q.inbox.closed {
-		return status.Errorf(status.BadState, "completion queue is closed")
-	}
-	q.attached.Add(1)
-	q.inbox.connections = append(q.inbox.connections, c)
-	q.notifyLocked()
-	return nil
-}
-
-// notify makes the queue's thread look for aborted connections. Any goroutine may call it. It does
-// nothing once the queue is closed: a connection may outlive its queue, and another file may have
-// reused the number of the wake-up descriptor.
-func (q *completionQueue) notify() {
-	q.inbox.Lock()
-	defer q.inbox.Unlock()
-	if !q.inbox.closed {
-		q.notifyLocked()
-	}
-}
-
-// notifyLocked makes the queue's thread process its inbox and look for aborted connections, and
-// wakes it if it sleeps. The caller holds the inbox lock.
-func (q *completionQueue) notifyLocked() {
-	q.notified.Store(true)
-	q.poller.Wake()
-}
-
-// unassigned is the slot of a connection in the inbox.
-const unassigned = -2
-
 // handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {
 	q.poller.ClearWake()
-	// The flag is cleared before looking for work, so that work left later sets it again.
-	q.notified.Store(false)
+	q.connections.Acknowledge()
 	q.processInbox()
-	for i := len(q.active) - 1; i >= 0; i-- {
-		if c := q.active[i]; c.aborted.Load() {
+	for i := len(q.connections.Open) - 1; i >= 0; i-- {
+		if c := q.connections.Open[i]; c.aborted.Load() {
 			c.end(endingAborted, status.Errorf(status.ConnectionAborted,
 				"connection to %v was aborted", c.parameters.Remote), rdma.StatusFlushed)
 		}
@@ -270,13 +219,8 @@ func (q *completionQueue) handleNotification() {
 
 // processInbox activates the connections in the inbox.
 func (q *completionQueue) processInbox() {
-	q.inbox.Lock()
-	arrived := q.inbox.connections
-	q.inbox.connections = nil
-	q.inbox.Unlock()
-	for _, c := range arrived {
-		c.slot = q.assignSlot(c)
-		q.active = append(q.active, c)
+	for _, c := range q.connections.Arrived() {
+		c.slot = q.connections.Activate(c)
 		if err := q.poller.Add(c.bell.descriptor, c.slot); err != nil {
 			c.end(endingAborted, err, rdma.StatusFatal)
 			continue
@@ -285,33 +229,13 @@ func (q *completionQueue) processInbox() {
 	}
 }
 
-// assignSlot puts the connection into a free slot, which identifies it to the poller.
-func (q *completionQueue) assignSlot(c *connection) int32 {
-	for i, used := range q.slots {
-		if used == nil {
-			q.slots[i] = c
-			return int32(i)
-		}
-	}
-	q.slots = append(q.slots, c)
-	return int32(len(q.slots) - 1)
-}
-
-// remove moves a connection from active to ended. It is called before the socket is closed.
+// remove moves a connection from the open ones to the ended ones. It is called before the socket is
+// closed.
 func (q *completionQueue) remove(c *connection) {
 	if !c.hungUp {
 		q.poller.Remove(c.bell.descriptor)
 	}
-	q.slots[c.slot] = nil
-	for i, other := range q.active {
-		if other == c {
-			last := len(q.active) - 1
-			q.active[i], q.active[last] = q.active[last], nil
-			q.active = q.active[:last]
-			break
-		}
-	}
-	q.ended = append(q.ended, c)
+	q.connections.End(c, c.slot)
 }
 
 // schedule gives the connection a turn to transmit in the current or next Poll.
@@ -324,17 +248,8 @@ func (q *completionQueue) schedule(c *connection) {
 
 // Close releases the queue's descriptors. It does nothing if the queue is closed already.
 func (q *completionQueue) Close() error {
-	q.inbox.Lock()
-	defer q.inbox.Unlock()
-	if q.inbox.closed {
-		return nil
-	}
-	if n := q.attached.Load(); n > 0 {
-		return status.Errorf(status.InUse,
-			"close completion queue: %d connections are attached; close them and poll the queue", n)
-	}
-	q.inbox.closed = true
-	q.poller.Close()
-	q.device.uses.Release()
-	return nil
+	return q.connections.Close(func() {
+		q.poller.Close()
+		q.device.uses.Release()
+	})
 }

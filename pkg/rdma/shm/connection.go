@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -189,7 +190,8 @@ func (c *connection) establish(socket int, parameters rdma.Parameters) error {
 	c.responses = fifo.New[readResponse](parameters.InboundReads)
 	c.reads = reads{outstanding: fifo.New[uint32](parameters.OutboundReads),
 		limit: uint32(parameters.OutboundReads)}
-	return c.queue.attach(c)
+	c.slot = connections.Unassigned
+	return c.queue.connections.Attach(c)
 }
 
 // discard releases a connection that has not been attached to its queue.
@@ -231,13 +233,13 @@ func (c *connection) Err() error {
 // Abort has the queue's thread end the connection. Any goroutine may call it.
 func (c *connection) Abort() {
 	if !c.aborted.Swap(true) {
-		c.queue.notify()
+		c.queue.connections.Notify()
 	}
 }
 
 // Close ends the connection at once.
 func (c *connection) Close() {
-	if c.slot == unassigned {
+	if c.slot == connections.Unassigned {
 		c.queue.processInbox()
 	}
 	if c.phase == phaseOpen {

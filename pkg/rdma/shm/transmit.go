@@ -5,6 +5,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
@@ -90,7 +91,7 @@ func (c *connection) resolve(
 
 // Flush starts the posted requests as far as the ring has room and one turn allows.
 func (c *connection) Flush() {
-	if c.slot == unassigned { // still in the queue's inbox
+	if c.slot == connections.Unassigned { // still in the queue's inbox
 		c.queue.processInbox()
 	}
 	if c.phase == phaseOpen {
