@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"sync"
-	"sync/atomic"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -56,8 +55,7 @@ func fallsBack(ctx context.Context, err error) bool {
 func queueOf(config *rdma.ConnectionConfig) (*queue, error) {
 	q, ok := config.Queue.(*queue)
 	if !ok {
-		return nil, status.Errorf(status.InvalidValue,
-			"completion queue is missing or belongs to another device")
+		return nil, softrdma.ErrForeignQueue
 	}
 	return q, nil
 }
@@ -90,19 +88,14 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 
 // listener accepts the requests of several listeners.
 type listener struct {
-	inner    []rdma.Listener
-	requests chan rdma.Request
-	ctx      context.Context
-	stop     context.CancelFunc
-	closed   atomic.Bool
-	tasks    sync.WaitGroup
+	*softrdma.Backlog
+	inner []rdma.Listener
 }
 
 func newListener(inner ...rdma.Listener) *listener {
-	l := &listener{inner: inner, requests: make(chan rdma.Request)}
-	l.ctx, l.stop = context.WithCancel(context.Background())
+	l := &listener{Backlog: softrdma.NewBacklog("RDMA", 0), inner: inner}
 	for i := range inner {
-		l.tasks.Go(func() { l.forward(inner[i], i > 0) })
+		l.Go(func() { l.forward(inner[i], i > 0) })
 	}
 	return l
 }
@@ -110,51 +103,27 @@ func newListener(inner ...rdma.Listener) *listener {
 // forward hands the requests of one listener to Accept until the listener is closed.
 func (l *listener) forward(inner rdma.Listener, local bool) {
 	for {
-		r, err := inner.Accept(l.ctx)
+		r, err := inner.Accept(l.Context())
 		if err != nil {
 			return
 		}
-		select {
-		case l.requests <- &request{Request: r, local: local}:
-		case <-l.ctx.Done():
-			_ = r.Reject(nil)
-			return
-		}
+		l.Add(&request{Request: r, local: local})
 	}
 }
 
 // Address returns where the listener listens, with the actual port.
 func (l *listener) Address() netip.AddrPort { return l.inner[0].Address() }
 
-var errListenerClosed = status.Errorf(status.Shutdown, "RDMA listener is closed")
-
-// Accept waits for the next connection request on either transport.
-func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
-	if l.ctx.Err() != nil {
-		return nil, errListenerClosed
-	}
-	select {
-	case r := <-l.requests:
-		return r, nil
-	case <-l.ctx.Done():
-		return nil, errListenerClosed
-	case <-ctx.Done():
-		return nil, status.Errorf(status.CodeOf(ctx.Err()), "accept RDMA connection: %w", ctx.Err())
-	}
-}
-
 // Close stops listening and rejects requests that have not been accepted yet.
 func (l *listener) Close() error {
-	if l.closed.Swap(true) {
-		return nil
-	}
-	l.stop()
-	var errs []error
-	for _, inner := range l.inner {
-		errs = append(errs, inner.Close())
-	}
-	l.tasks.Wait()
-	return errors.Join(errs...)
+	_, err := l.End(func() error {
+		var errs []error
+		for _, inner := range l.inner {
+			errs = append(errs, inner.Close())
+		}
+		return errors.Join(errs...)
+	})
+	return err
 }
 
 // request is a request on one of the transports.

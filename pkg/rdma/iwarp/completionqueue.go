@@ -253,6 +253,6 @@ func (f *fairness) yieldDue() bool {
 func (q *completionQueue) Close() error {
 	return q.connections.Close(func() {
 		q.poller.Close()
-		q.device.uses.Release()
+		q.device.Uses.Release()
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -91,30 +92,16 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 func (d *device) checkConfig(
 	config *rdma.ConnectionConfig,
 ) (*registration.Domain, *completionQueue, error) {
-	domain, ok := config.Domain.(*registration.Domain)
-	if !ok || domain.Table() != d.table {
-		return nil, nil, status.Errorf(status.InvalidValue,
-			"protection domain is missing or belongs to another device")
+	domain, err := d.CheckDomain(config)
+	if err != nil {
+		return nil, nil, err
 	}
 	queue, ok := config.Queue.(*completionQueue)
 	if !ok || queue.device != d {
-		return nil, nil, status.Errorf(status.InvalidValue,
-			"completion queue is missing or belongs to another device")
+		return nil, nil, softrdma.ErrForeignQueue
 	}
-	for _, c := range []struct {
-		name            string
-		value, min, max int
-	}{
-		{"SendRequests", config.SendRequests, 1, maxRequests},
-		{"ReceiveRequests", config.ReceiveRequests, 1, maxRequests},
-		{"InboundReads", config.InboundReads, 0, maxReadDepth},
-		{"OutboundReads", config.OutboundReads, 0, maxReadDepth},
-		{"length of PrivateData", len(config.PrivateData), 0, rdma.MaxPrivateData},
-	} {
-		if c.value < c.min || c.value > c.max {
-			return nil, nil, status.Errorf(status.InvalidValue,
-				"%s %d is not between %d and %d", c.name, c.value, c.min, c.max)
-		}
+	if err := d.CheckCounts(config); err != nil {
+		return nil, nil, err
 	}
 	return domain, queue, nil
 }

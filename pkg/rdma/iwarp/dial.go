@@ -21,10 +21,10 @@ func (d *device) Connect(
 		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
 		defer cancel()
 	}
-	if err := d.acquire("connect"); err != nil {
+	if err := d.Acquire("connect"); err != nil {
 		return nil, err
 	}
-	defer d.uses.Release()
+	defer d.Uses.Release()
 	c, err := newConnection(d, &config)
 	if err == nil {
 		if err = d.connect(ctx, remote, &config, c); err == nil {
@@ -60,7 +60,7 @@ func (d *device) dial(
 	ctx context.Context, remote netip.AddrPort, source netip.Addr,
 ) (network.Stream, error) {
 	if !source.IsValid() {
-		source = d.address
+		source = d.Address
 	}
 	conn, err := d.options.Network.Dial(ctx, source, remote)
 	if err != nil {

@@ -8,56 +8,39 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Listen accepts connection requests on address. Port 0 picks a free port.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
-	if err := d.acquire("listen"); err != nil {
+	if err := d.Acquire("listen"); err != nil {
 		return nil, err
 	}
 	streams, err := d.options.Network.Listen(ctx, address)
 	if err != nil {
-		d.uses.Release()
-		return nil, status.Errorf(listenCode(err), "listen for iwarp on %v: %w", address, err)
+		d.Uses.Release()
+		return nil, status.Errorf(softrdma.ListenCode(err), "listen for iwarp on %v: %w", address, err)
 	}
-	l := &listener{device: d, listener: streams}
+	l := &listener{device: d, listener: streams,
+		Backlog: softrdma.NewBacklog(ProviderName, d.options.MaxPendingHandshakes)}
 	l.pending.limit = d.options.MaxPendingHandshakes
-	l.requests = make(chan *request, l.pending.limit)
-	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.tasks.Add(1)
-	go l.acceptConnections()
+	l.Go(l.acceptConnections)
 	return l, nil
-}
-
-// listenCode returns the status code for a failed listen.
-func listenCode(err error) status.Code {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return status.AlreadyExist
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return status.NotFound
-	}
-	return status.CodeOf(err)
 }
 
 // listener accepts TCP connections and reads a connection request from each, in a goroutine per
 // connection. Accept returns only complete requests.
 type listener struct {
+	*softrdma.Backlog
 	device   *device
 	listener network.Listener
-	requests chan *request
-	ctx      context.Context
-	stop     context.CancelFunc
-	closed   atomic.Bool
-	tasks    sync.WaitGroup
 	pending  pendingHandshakes
 }
 
@@ -66,13 +49,11 @@ func (l *listener) Address() netip.AddrPort { return l.listener.Address() }
 
 // acceptConnections runs until the listener is closed.
 func (l *listener) acceptConnections() {
-	defer l.tasks.Done()
 	for {
 		conn, err := l.listener.Accept()
 		if err == nil {
 			l.pending.add(conn)
-			l.tasks.Add(1)
-			go l.serve(conn)
+			l.Go(func() { l.serve(conn) })
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -82,7 +63,7 @@ func (l *listener) acceptConnections() {
 			zap.Int("closed_pending_handshakes", l.pending.shed()))
 		select {
 		case <-time.After(acceptRetryDelay):
-		case <-l.ctx.Done():
+		case <-l.Context().Done():
 		}
 	}
 }
@@ -93,15 +74,10 @@ const acceptRetryDelay = 10 * time.Millisecond
 
 // serve reads a client's request and hands it to Accept.
 func (l *listener) serve(conn network.Stream) {
-	defer l.tasks.Done()
 	frame, err := l.readRequest(conn)
 	if l.pending.remove(conn) && err == nil {
-		select {
-		case l.requests <- &request{device: l.device, conn: conn, frame: frame}:
+		if err = l.Offer(&request{device: l.device, conn: conn, frame: frame}); err == nil {
 			return
-		default:
-			err = status.Errorf(status.Full,
-				"%d requests are already waiting to be accepted", cap(l.requests))
 		}
 	}
 	_ = conn.Close()
@@ -111,7 +87,7 @@ func (l *listener) serve(conn network.Stream) {
 
 // readRequest reads and checks a request, and replies with a reject if it cannot be accepted.
 func (l *listener) readRequest(conn network.Stream) (mpaFrame, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.device.options.HandshakeTimeout)
+	ctx, cancel := context.WithTimeout(l.Context(), l.device.options.HandshakeTimeout)
 	defer cancel()
 	h := newHandshake(ctx, conn)
 	defer h.stop()
@@ -177,41 +153,13 @@ func (p *pendingHandshakes) remove(conn network.Stream) bool {
 	return true
 }
 
-// Accept waits for the next connection request.
-func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
-	if l.ctx.Err() != nil {
-		return nil, errListenerClosed
-	}
-	select {
-	case r := <-l.requests:
-		return r, nil
-	case <-l.ctx.Done():
-		return nil, errListenerClosed
-	case <-ctx.Done():
-		return nil, status.Errorf(status.CodeOf(ctx.Err()),
-			"accept iwarp connection: %w", ctx.Err())
-	}
-}
-
-var errListenerClosed = status.Errorf(status.Shutdown, "iwarp listener is closed")
-
 // Close stops listening and rejects the requests that have not been accepted.
 func (l *listener) Close() error {
-	if l.closed.Swap(true) {
-		return nil
+	first, err := l.End(l.listener.Close)
+	if first {
+		l.device.Uses.Release()
 	}
-	l.stop()
-	err := l.listener.Close()
-	l.tasks.Wait()
-	for {
-		select {
-		case r := <-l.requests:
-			_ = r.Reject(nil)
-		default:
-			l.device.uses.Release()
-			return err
-		}
-	}
+	return err
 }
 
 // request is a connection request. It is accepted or rejected exactly once.
@@ -228,16 +176,13 @@ func (r *request) PrivateData() []byte { return r.frame.privateData }
 // Remote returns the peer's address.
 func (r *request) Remote() netip.AddrPort { return network.AddressOf(r.conn.RemoteAddr()) }
 
-var errDecided = status.Errorf(status.BadState,
-	"connection request has already been accepted or rejected")
-
 // Accept establishes the connection. If the peer announced a ready-to-receive frame, Accept waits
 // for it, for the handshake timeout at most. If Accept fails, it closes the TCP connection.
 func (r *request) Accept(
 	ctx context.Context, config rdma.ConnectionConfig,
 ) (rdma.Connection, error) {
 	if r.decided.Swap(true) {
-		return nil, errDecided
+		return nil, softrdma.ErrDecided
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.device.options.HandshakeTimeout)
 	defer cancel()
@@ -301,7 +246,7 @@ func (r *request) Reject(reason []byte) error {
 		return err
 	}
 	if r.decided.Swap(true) {
-		return errDecided
+		return softrdma.ErrDecided
 	}
 	defer r.conn.Close()
 	reject := newReject(&r.frame, reason)

@@ -1,9 +1,6 @@
 package iwarp
 
 import (
-	"context"
-	"fmt"
-	"math"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -14,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
-	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
 // ProviderName is the provider's name in configuration.
@@ -42,27 +39,12 @@ func OpenWith(
 	table *registration.Table, address netip.Addr, options Options,
 ) (rdma.Device, error) {
 	options = options.withDefaults()
-	if !address.IsValid() {
-		return nil, status.Errorf(status.InvalidValue, "open iwarp device: the address is missing")
-	}
-	// Ask the network whether the address is local. No other test is right for every address of a
-	// kernel, because of 127.0.0.0/8, anycast, and non-local binding.
-	probe, err := options.Network.Listen(context.Background(), netip.AddrPortFrom(address, 0))
-	if code := listenCode(err); code == status.NotFound {
-		return nil, status.Errorf(code,
-			"open iwarp device: %v is not an address of this machine: %w", address, err)
-	}
-	if err != nil {
-		return nil, status.Errorf(listenCode(err), "open iwarp device %v: %w", address, err)
-	}
-	if err := probe.Close(); err != nil {
-		return nil, fmt.Errorf("open iwarp device %v: %w", address, err)
-	}
 	_, kernel := options.Network.(network.Kernel)
-	return &device{
-		address: address, options: options, kernel: kernel,
-		table: table, uses: registration.NewUseCount(),
-	}, nil
+	d := &device{options: options, kernel: kernel}
+	if err := d.Open(ProviderName, maxReadDepth, options.Network, address, table); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // Options configures the provider. The zero value is ready for use.
@@ -129,80 +111,34 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// The limits of a connection. They bound its memory; the protocol would allow more.
-const (
-	maxRequests = 1 << 15
-	// maxMessageSize keeps lengths positive for peers that store them in signed integers (siw).
-	maxMessageSize = math.MaxInt32
-)
-
 // device is one local address and everything that is open on it.
 type device struct {
-	address netip.Addr
+	softrdma.Device
 	options Options
 	kernel  bool // all streams are sockets of the kernel
-	table   *registration.Table
-	uses    registration.UseCount // protection domains, completion queues, listeners
 	// lastActive is the domain whose connections last moved bytes. Each session has its own domain.
 	lastActive atomic.Pointer[registration.Domain]
 }
 
 // Capabilities returns the device's limits.
 func (d *device) Capabilities() rdma.Capabilities {
-	return rdma.Capabilities{
-		Transport:          ProviderName,
-		MaxInboundReads:    maxReadDepth,
-		MaxOutboundReads:   maxReadDepth,
-		MaxSendRequests:    maxRequests,
-		MaxReceiveRequests: maxRequests,
-		MaxSegments:        1,
-		MaxMessageSize:     maxMessageSize,
-		// If only the peer asks for CRCs, payloads are copied before their CRC is computed, so
-		// callers need not keep them stable.
-		StableSource: d.options.CRC,
-	}
-}
-
-// NewProtectionDomain makes a protection domain.
-func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
-	if err := d.acquire("make protection domain"); err != nil {
-		return nil, err
-	}
-	return registration.NewDomain(ProviderName, d.table, d.uses.Release), nil
+	c := d.Device.Capabilities()
+	// If only the peer asks for CRCs, payloads are copied before their CRC is computed, so callers
+	// need not keep them stable.
+	c.StableSource = d.options.CRC
+	return c
 }
 
 // NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
 // more requests outstanding.
 func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
-	if capacity < 0 {
-		return nil, status.Errorf(status.InvalidValue,
-			"make completion queue: capacity %d is negative", capacity)
-	}
-	if err := d.acquire("make completion queue"); err != nil {
+	if err := d.AcquireQueue(capacity); err != nil {
 		return nil, err
 	}
 	q, err := newCompletionQueue(d, capacity)
 	if err != nil {
-		d.uses.Release()
+		d.Uses.Release()
 		return nil, err
 	}
 	return q, nil
-}
-
-// Close fails with status.InUse while anything made on the device is open.
-func (d *device) Close() error {
-	if !d.uses.RevokeUnused() {
-		return status.Errorf(status.InUse,
-			"close iwarp device %v: protection domains, completion queues, or listeners are open",
-			d.address)
-	}
-	return nil
-}
-
-// acquire adds a reference to the device unless it is closed.
-func (d *device) acquire(operation string) error {
-	if !d.uses.Acquire() {
-		return status.Errorf(status.BadState, "%s: iwarp device %v is closed", operation, d.address)
-	}
-	return nil
 }

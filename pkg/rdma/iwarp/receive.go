@@ -324,7 +324,7 @@ func (c *connection) beginWrite(h taggedHeader) *violation {
 	// The STag of a zero-length Write is not checked (RFC 5041 section 5.2).
 	if r.left > 0 {
 		length := uint64(r.left)
-		region := c.queue.device.table.Lookup(h.stag)
+		region := c.queue.device.Table.Lookup(h.stag)
 		switch {
 		case region == nil:
 			return violationWriteSTag
@@ -374,7 +374,7 @@ func (c *connection) beginSend(h untaggedHeader) *violation {
 	switch {
 	case h.queue != queueSend:
 		return violationQueue
-	case h.op.hasInvalidate() && c.queue.device.table.Lookup(h.invalidate) == nil:
+	case h.op.hasInvalidate() && c.queue.device.Table.Lookup(h.invalidate) == nil:
 		return violationInvalidSTag
 	case h.op.hasInvalidate():
 		// Only its owner may deregister memory, not the peer.
@@ -422,7 +422,7 @@ func (c *connection) checkRead(request readRequest) (*registration.Region, *viol
 		return nil, nil
 	}
 	length := uint64(request.length)
-	region := c.queue.device.table.Lookup(request.sourceSTag)
+	region := c.queue.device.Table.Lookup(request.sourceSTag)
 	switch {
 	case region == nil:
 		return nil, violationReadSTag

@@ -125,7 +125,7 @@ func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece 
 	}
 	// STags are fixed, so that the fuzzer can learn them.
 	region := handle.(*registration.Region)
-	d.table.Rekey(region, 0x11223300)
+	d.Table.Rekey(region, 0x11223300)
 
 	c := connectionWithoutSocket(t, domain, queue, useCRC)
 	c.reads.stag = 0xaabbcc00 - 1

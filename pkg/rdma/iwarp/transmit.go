@@ -9,6 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
@@ -98,7 +99,7 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 
 // prepare checks a request and translates it into w.
 func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
-	rights, err := workqueue.CheckSend(r, maxMessageSize)
+	rights, err := workqueue.CheckSend(r, softrdma.MaxMessageSize)
 	if err != nil {
 		return err
 	}

@@ -162,12 +162,12 @@ func checkDamage(t *testing.T, c damageCase, position, bit int) {
 // registerAs registers memory under the given STag.
 func (w *wireTest) registerAs(stag uint32, region *memory.Region) {
 	w.Helper()
-	w.device.table.Rekey(w.register(region, allRights), stag)
+	w.device.Table.Rekey(w.register(region, allRights), stag)
 }
 
 // allMemory returns a copy of all memory that is registered on the device.
 func (w *wireTest) allMemory() (copies [][]byte) {
-	for _, r := range w.device.table.Regions() {
+	for _, r := range w.device.Table.Regions() {
 		copies = append(copies, bytes.Clone(r.Bytes()))
 	}
 	return copies

@@ -250,6 +250,6 @@ func (q *completionQueue) schedule(c *connection) {
 func (q *completionQueue) Close() error {
 	return q.connections.Close(func() {
 		q.poller.Close()
-		q.device.uses.Release()
+		q.device.Uses.Release()
 	})
 }

@@ -20,10 +20,10 @@ func (d *device) Connect(
 		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
 		defer cancel()
 	}
-	if err := d.acquire("connect"); err != nil {
+	if err := d.Acquire("connect"); err != nil {
 		return nil, err
 	}
-	defer d.uses.Release()
+	defer d.Uses.Release()
 	c, err := newConnection(d, &config)
 	if err == nil {
 		if err = d.connect(ctx, remote, &config, c); err == nil {
@@ -74,7 +74,7 @@ func (d *device) connect(
 // apart.
 func (d *device) localAddress(source, remote netip.Addr) netip.AddrPort {
 	if !source.IsValid() {
-		source = d.address
+		source = d.Address
 	}
 	if source.IsUnspecified() {
 		source = remote

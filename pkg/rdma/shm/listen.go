@@ -5,13 +5,13 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -25,18 +25,17 @@ const portAttempts = 1000
 // Listen accepts connection requests on the port of address. Port 0 picks a free one. All addresses
 // of a network namespace share the ports.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
-	if err := d.acquire("listen"); err != nil {
+	if err := d.Acquire("listen"); err != nil {
 		return nil, err
 	}
 	sockets, address, err := listenOn(ctx, address)
 	if err != nil {
-		d.uses.Release()
+		d.Uses.Release()
 		return nil, status.Errorf(status.CodeOf(err), "listen for shm on %v: %w", address, err)
 	}
-	l := &listener{device: d, address: address, sockets: sockets,
-		requests: make(chan *request, maxPending), pending: make(chan struct{}, maxPending)}
-	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.tasks.Go(l.acceptConnections)
+	l := &listener{Backlog: softrdma.NewBacklog(ProviderName, maxPending), device: d,
+		address: address, sockets: sockets, pending: make(chan struct{}, maxPending)}
+	l.Go(l.acceptConnections)
 	return l, nil
 }
 
@@ -63,15 +62,11 @@ func listenOn(ctx context.Context, address netip.AddrPort) (*net.UnixListener, n
 // listener accepts sockets and reads a connection request from each, in a goroutine per socket.
 // Accept returns only complete requests.
 type listener struct {
-	device   *device
-	address  netip.AddrPort
-	sockets  *net.UnixListener
-	requests chan *request
-	pending  chan struct{} // holds an element per goroutine that reads a request
-	ctx      context.Context
-	stop     context.CancelFunc
-	closed   atomic.Bool
-	tasks    sync.WaitGroup
+	*softrdma.Backlog
+	device  *device
+	address netip.AddrPort
+	sockets *net.UnixListener
+	pending chan struct{} // holds an element per goroutine that reads a request
 }
 
 // Address returns the address that the listener is bound to, with the actual port.
@@ -93,7 +88,7 @@ func (l *listener) acceptConnections() {
 			l.device.options.Logger.Warn("cannot accept shm connections", zap.Error(err))
 			select {
 			case <-time.After(acceptRetryDelay):
-			case <-l.ctx.Done():
+			case <-l.Context().Done():
 			}
 			continue
 		}
@@ -103,7 +98,7 @@ func (l *listener) acceptConnections() {
 		}
 		select {
 		case l.pending <- struct{}{}:
-			l.tasks.Go(func() {
+			l.Go(func() {
 				defer func() { <-l.pending }()
 				l.serve(conn)
 			})
@@ -121,7 +116,7 @@ func (l *listener) drop(conn *net.UnixConn, err error) {
 
 // serve reads a client's request and hands it to Accept.
 func (l *listener) serve(conn *net.UnixConn) {
-	ctx, cancel := context.WithTimeout(l.ctx, rdma.DefaultHandshakeTimeout)
+	ctx, cancel := context.WithTimeout(l.Context(), rdma.DefaultHandshakeTimeout)
 	defer cancel()
 	done := exchangeDeadline(ctx, conn)
 	p, passed, err := receivePacket(ctx, conn)
@@ -130,53 +125,22 @@ func (l *listener) serve(conn *net.UnixConn) {
 		err = badPacket("its kind is %d, not a request", p.kind)
 	}
 	if err == nil {
-		select {
-		case l.requests <- &request{device: l.device, listener: l.address, conn: conn, packet: p,
-			passed: passed}:
+		if err = l.Offer(&request{device: l.device, listener: l.address, conn: conn, packet: p,
+			passed: passed}); err == nil {
 			return
-		default:
-			err = status.Errorf(status.Full,
-				"%d requests are already waiting to be accepted", cap(l.requests))
 		}
 	}
 	closeAll(passed)
 	l.drop(conn, err)
 }
 
-// Accept waits for the next connection request.
-func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
-	if l.ctx.Err() != nil {
-		return nil, errListenerClosed
-	}
-	select {
-	case r := <-l.requests:
-		return r, nil
-	case <-l.ctx.Done():
-		return nil, errListenerClosed
-	case <-ctx.Done():
-		return nil, status.Errorf(status.CodeOf(ctx.Err()), "accept shm connection: %w", ctx.Err())
-	}
-}
-
-var errListenerClosed = status.Errorf(status.Shutdown, "shm listener is closed")
-
 // Close stops listening and rejects the requests that have not been accepted.
 func (l *listener) Close() error {
-	if l.closed.Swap(true) {
-		return nil
+	first, err := l.End(l.sockets.Close)
+	if first {
+		l.device.Uses.Release()
 	}
-	l.stop()
-	err := l.sockets.Close()
-	l.tasks.Wait()
-	for {
-		select {
-		case r := <-l.requests:
-			_ = r.Reject(nil)
-		default:
-			l.device.uses.Release()
-			return err
-		}
-	}
+	return err
 }
 
 // request is a connection request. It is accepted or rejected exactly once.
@@ -195,15 +159,12 @@ func (r *request) PrivateData() []byte { return r.packet.privateData }
 // Remote returns the address that the peer says it connects from.
 func (r *request) Remote() netip.AddrPort { return r.packet.address }
 
-var errDecided = status.Errorf(status.BadState,
-	"connection request has already been accepted or rejected")
-
 // Accept establishes the connection. If it fails, it closes the socket.
 func (r *request) Accept(
 	ctx context.Context, config rdma.ConnectionConfig,
 ) (rdma.Connection, error) {
 	if r.decided.Swap(true) {
-		return nil, errDecided
+		return nil, softrdma.ErrDecided
 	}
 	c, err := newConnection(r.device, &config)
 	if err == nil {
@@ -264,7 +225,7 @@ func (r *request) Reject(reason []byte) error {
 			rdma.MaxPrivateData)
 	}
 	if r.decided.Swap(true) {
-		return errDecided
+		return softrdma.ErrDecided
 	}
 	defer r.conn.Close()
 	closeAll(r.passed)

@@ -4,6 +4,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -19,9 +20,9 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	}
 	for i := range requests {
 		r := &requests[i]
-		if r.Local.Length > maxMessageSize {
+		if r.Local.Length > softrdma.MaxMessageSize {
 			return status.Errorf(status.TooBig, "post receive %#x: size %d exceeds the maximum of %d",
-				r.ID, r.Local.Length, uint32(maxMessageSize))
+				r.ID, r.Local.Length, uint32(softrdma.MaxMessageSize))
 		}
 		region, err := c.resolve(r.Local, memory.LocalWrite)
 		if err != nil {
@@ -225,7 +226,7 @@ func (c *connection) reach(r *record, rights memory.Access) *registration.Region
 // handleRead queues a Read of the peer.
 func (c *connection) handleRead(r *record) {
 	switch {
-	case r.length == 0 || r.length > maxMessageSize:
+	case r.length == 0 || r.length > softrdma.MaxMessageSize:
 		c.fail(endingProtocol, "a Read has %d bytes", r.length)
 		return
 	case c.responses.Room() == 0:

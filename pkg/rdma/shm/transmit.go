@@ -1,19 +1,16 @@
 package shm
 
 import (
-	"math"
-
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
-// The limits of a connection.
+// The cost of a turn.
 const (
-	maxRequests    = 1 << 15
-	maxMessageSize = math.MaxInt32
 	// turnBytes bounds the bytes that a connection copies in one direction per turn, so that others
 	// have theirs.
 	turnBytes = 256 << 10
@@ -55,7 +52,7 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 
 // prepare checks a request and translates it into w.
 func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
-	rights, err := workqueue.CheckSend(r, maxMessageSize)
+	rights, err := workqueue.CheckSend(r, softrdma.MaxMessageSize)
 	if err != nil {
 		return err
 	}
