@@ -37,14 +37,18 @@ func TestALimitOfAnyCgroupIsFound(t *testing.T) {
 		for file, content := range c.files {
 			root[file] = &fstest.MapFile{Data: []byte(content)}
 		}
-		err := checkCgroups(root, 1000)
-		switch {
-		case c.want == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
-		case c.want != "" && (!errors.Is(err, status.NoMemory) ||
-			!strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: error %v, want %q", name, err, c.want)
-		}
+		wantRejection(t, name, checkCgroups(root, 1000), c.want)
+	}
+}
+
+// wantRejection checks that err says want and that there is no memory, or is nil if want is empty.
+func wantRejection(t *testing.T, name string, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s: %v", name, err)
+	case want != "" && (!errors.Is(err, status.NoMemory) || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s: error %v, want %q", name, err, want)
 	}
 }
 
@@ -61,14 +65,7 @@ func TestMemoryThatTheMachineDoesNotHaveIsRejected(t *testing.T) {
 		"unknown": {"MemTotal: 9 kB\nnonsense\n\nMemAvailable: x kB\n", 1 << 40, ""},
 	} {
 		root := fstest.MapFS{"proc/meminfo": &fstest.MapFile{Data: []byte(c.content)}}
-		err := checkMachine(root, c.length)
-		switch {
-		case c.want == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
-		case c.want != "" && (!errors.Is(err, status.NoMemory) ||
-			!strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: error %v, want %q", name, err, c.want)
-		}
+		wantRejection(t, name, checkMachine(root, c.length), c.want)
 	}
 	if err := CheckAvailable(1 << 60); !errors.Is(err, status.NoMemory) {
 		t.Errorf("an exbibyte: %v", err)

@@ -32,11 +32,9 @@ type FileBackend struct {
 }
 
 func parseFile(argument string) (Backend, error) {
-	path, options, more := strings.Cut(argument, ",")
+	path, options := CutOptions(argument)
 	b := FileBackend{Path: path}
-	for more {
-		var option string
-		option, options, more = strings.Cut(options, ",")
+	for _, option := range options {
 		if err := b.parseOption(option); err != nil {
 			return nil, err
 		}
@@ -59,16 +57,9 @@ func (b *FileBackend) parseOption(option string) error {
 			"file:%s: unknown option %q: the options are size=SIZE, readonly, direct, and exclusive "+
 				"(a path cannot contain a comma)", b.Path, option)
 	}
-	bytes, err := size.Parse(text)
-	if err != nil {
-		return status.Errorf(status.InvalidValue, "file:%s: %w", b.Path, err)
-	}
-	if bytes == 0 {
-		return status.Errorf(status.InvalidValue,
-			"file:%s: size=0 leaves no room for data", b.Path)
-	}
-	b.Size = uint64(bytes)
-	return nil
+	var err error
+	b.Size, err = ParseSize("file:"+b.Path, "size", text)
+	return err
 }
 
 // String returns "file:", the path, and the options.

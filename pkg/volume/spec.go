@@ -90,12 +90,31 @@ func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	return spec, nil
 }
 
+// CutOptions separates the options of a kind of volume from the path before them.
+func CutOptions(argument string) (path string, options []string) {
+	parts := strings.Split(argument, ",")
+	return parts[0], parts[1:]
+}
+
+// ParseSize parses the size in bytes that an option of a volume sets. It must not be 0.
+func ParseSize(volume, option, text string) (uint64, error) {
+	bytes, err := size.Parse(text)
+	if err != nil {
+		return 0, status.Errorf(status.InvalidValue, "%s: %w", volume, err)
+	}
+	if bytes == 0 {
+		return 0, status.Errorf(status.InvalidValue, "%s: %s=0 leaves no room for data", volume,
+			option)
+	}
+	return uint64(bytes), nil
+}
+
 // cutOption returns the text of a backend without an option, and whether it was there.
 func cutOption(text, option string) (string, bool) {
-	parts := strings.Split(text, ",")
-	rest := slices.DeleteFunc(slices.Clone(parts[1:]),
-		func(part string) bool { return part == option })
-	return strings.Join(append(parts[:1], rest...), ","), len(rest) < len(parts)-1
+	path, options := CutOptions(text)
+	rest := slices.DeleteFunc(slices.Clone(options),
+		func(other string) bool { return other == option })
+	return strings.Join(append([]string{path}, rest...), ","), len(rest) < len(options)
 }
 
 func parseBackend(text string) (Backend, error) {

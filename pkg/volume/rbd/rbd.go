@@ -52,7 +52,7 @@ const form = "rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,cre
 	"[,takeover]"
 
 func parse(argument string) (volume.Backend, error) {
-	path, options, more := strings.Cut(argument, ",")
+	path, options := volume.CutOptions(argument)
 	b := Backend{}
 	switch parts := strings.Split(path, "/"); len(parts) {
 	case 2:
@@ -62,9 +62,7 @@ func parse(argument string) (volume.Backend, error) {
 	default:
 		return nil, status.Errorf(status.InvalidValue, "rbd:%s is not %s", path, form)
 	}
-	for more {
-		var option string
-		option, options, more = strings.Cut(options, ",")
+	for _, option := range options {
 		if err := b.parseOption(option); err != nil {
 			return nil, err
 		}
@@ -83,15 +81,9 @@ func (b *Backend) parseOption(option string) error {
 	case text != nil && value != "":
 		*text = value
 	case key == "create":
-		bytes, err := size.Parse(value)
-		if err != nil {
-			return status.Errorf(status.InvalidValue, "rbd:%s/%s: %w", b.Pool, b.Image, err)
-		}
-		if bytes == 0 {
-			return status.Errorf(status.InvalidValue, "rbd:%s/%s: create=0 leaves no room for data",
-				b.Pool, b.Image)
-		}
-		b.Create = uint64(bytes)
+		var err error
+		b.Create, err = volume.ParseSize("rbd:"+b.Pool+"/"+b.Image, key, value)
+		return err
 	default:
 		return status.Errorf(status.InvalidValue,
 			"rbd:%s/%s: unknown option %q: the options are conf=PATH, id=NAME, group=NAME, "+
