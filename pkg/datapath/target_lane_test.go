@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -474,12 +475,8 @@ func TestADrainingTargetLaneRejectsNewRequests(t *testing.T) {
 
 func eventuallyInFlight(t *testing.T, l *TargetLane, count int) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); l.InFlight() != count; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d requests are in flight, want %d", l.InFlight(), count)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	waitUntil(t, fmt.Sprintf("%d requests are in flight", count),
+		func() bool { return l.InFlight() == count })
 }
 
 func TestLongFetchesDoNotExhaustTheTransactions(t *testing.T) {
