@@ -133,7 +133,7 @@ type Config struct {
 	// ServerOnHost allows Comch servers on devices of hosts.
 	ServerOnHost bool
 	// KeepPages leaves the pages of memory that is exported over PCI as they are. Otherwise an
-	// export replaces them by those of a file, which importers can map.
+	// export replaces them with pages of a file, which importers can map.
 	KeepPages bool
 	// IdleSleep is how long progress sleeps after a row of calls that found nothing, for programs
 	// that poll without end on few processors; at most a millisecond. 0 means never.

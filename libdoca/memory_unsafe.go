@@ -93,7 +93,7 @@ func emuMmapStart(m *C.struct_doca_mmap) C.int {
 	return C.DOCA_SUCCESS
 }
 
-// Kinds of descriptors. exportEvent is that of a sync event.
+// Kinds of descriptors. exportEvent stands for a sync event.
 const (
 	exportPCI   = broker.KindPCI
 	exportRDMA  = C.EMU_EXPORT_RDMA

@@ -14,9 +14,9 @@ import (
 )
 
 // Processes share memory by mapping a file, but applications export memory of their heap. So an
-// export replaces the pages of that memory by those of a file, with the same content, and the end
-// of the last export puts private pages back. From then on nothing that an importer does reaches
-// the application.
+// export replaces the pages of that memory with pages of a file that have the same content, and the
+// end of the last export puts private pages back. From then on nothing that an importer does
+// reaches the application.
 //
 // Only whole pages of private memory are replaced. What another thread writes to a page while it is
 // being replaced is lost; that cannot happen to a neighbor of the exported memory.

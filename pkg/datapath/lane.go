@@ -77,7 +77,7 @@ type lane struct {
 
 	nowNs    int64        // of the batch in progress, 0 if not read yet
 	inFlight atomic.Int64 // for observers
-	// transport is that of the data connection, for observers; nil until it is established.
+	// transport names the data connection's transport, for observers; nil until it is established.
 	transport atomic.Pointer[string]
 
 	ready    [iomsg.ConnectionRoleCount]chan error

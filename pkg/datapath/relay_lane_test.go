@@ -53,7 +53,7 @@ type relayRigOptions struct {
 	accepts uint32
 	// bounce makes data pass through bounce buffers. Copies end when the test says so.
 	bounce bool
-	// policy is that of the worker. channel and session, if set, throttle the lane.
+	// policy is the worker's. channel and session, if set, throttle the lane.
 	policy           progress.Policy
 	channel, session *Throttle
 }

@@ -17,7 +17,7 @@ type RateLimits struct {
 	Burst time.Duration
 }
 
-// Throttle holds the lanes that share it to common rate limits: those of a channel, or those of a
+// Throttle holds the lanes that share it to common rate limits, set for a channel or for a
 // session. The zero value sets no limits. Its methods may be called concurrently.
 //
 // Each limit is a token bucket, kept as the time at which it will be full. A lane takes its tokens
@@ -29,7 +29,7 @@ type Throttle struct {
 	buckets atomic.Pointer[buckets] // nil without limits
 }
 
-// buckets are those of one set of limits. Other limits have other buckets, which are full.
+// buckets belong to one set of limits. New limits get new buckets, which are full.
 type buckets struct {
 	limits          RateLimits
 	requests, bytes bucket

@@ -47,9 +47,9 @@ type clientConversation interface {
 	Close(reason error)
 }
 
-// openConversation begins the conversation with the client in the channel's protocol or, if that is
-// ProtocolAuto, in that of the client's first message. The conversation is never nil; if the client
-// does not send a message in time, err says so.
+// openConversation begins the conversation with the client: in the channel's protocol or, with
+// ProtocolAuto, in the one that the client's first message uses. The conversation is never nil; if
+// the client does not send a message in time, err says so.
 func (s *session) openConversation() (conversation clientConversation, err error) {
 	transport := s.channel.relay.config.HookTransport(
 		controlmsg.NewComchTransport(s.connection))

@@ -43,8 +43,8 @@ type witness struct {
 	name   string
 }
 
-// newWitness returns the write verifier of a volume that has just been opened: that of the witness
-// of a former process if this proves that all its writes are durable, otherwise a new one. From
+// newWitness returns the write verifier of a volume that has just been opened: the one kept with
+// the witness of a former process if that proves all its writes durable, otherwise a new one. From
 // then on there is a witness for the next process.
 func newWitness(spec *Spec, file *os.File, uuid UUID) (w witness, verifier uint64) {
 	verifier = newVerifier()

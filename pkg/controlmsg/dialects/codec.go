@@ -16,7 +16,7 @@ const (
 	filler = 3
 )
 
-// Types of messages in 2.10 are indices of types2_10, those of 3.x of types3.
+// A message's type is its index: in types2_10 for 2.10, in types3 for 3.x.
 var (
 	types2_10 = []func() Message{
 		func() Message { return &Response{} },

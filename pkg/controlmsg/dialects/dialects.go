@@ -2,8 +2,8 @@
 // 2.10 to 3.3: the control messages between initiator, relay, and target, and the IO messages. See
 // docs/protocol.md.
 //
-// There are two generations. That of 2.10 counts the header in a message's size; that of 3.x adds a
-// message ID, and control messages for the size of the storage and for the end. Nothing that a peer
+// There are two generations. 2.10 counts the header in a message's size; 3.x adds a message ID, and
+// control messages for the size of the storage and for the end. Nothing that a peer
 // sends is trusted: every length is checked.
 package dialects
 
@@ -46,8 +46,8 @@ func ParseVersion(name string) (Version, error) {
 		"%q is none of doca-2.10, doca-3.0, doca-3.1, doca-3.2", name)
 }
 
-// MaxSize returns the largest control message in bytes. The applications of 2.10 cannot send more;
-// those of 3.x are limited by Comch, whose devices allow about that much.
+// MaxSize returns the largest control message in bytes. The applications of 2.10 cannot send more.
+// In 3.x Comch sets the limit, and devices allow about that much.
 func (v Version) MaxSize() int {
 	if v == DOCA2_10 {
 		return 1024

@@ -6,7 +6,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
-// Offsets in IO messages, which have 64 bytes in all versions. Up to byte 24 they are those of
+// Offsets in IO messages, which have 64 bytes in all versions. Up to byte 24 they are as in
 // package iomsg.
 const (
 	offsetType    = 0

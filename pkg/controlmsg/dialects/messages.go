@@ -12,8 +12,8 @@ type Envelope struct {
 	Message     Message
 }
 
-// Message is a pointer to one of the structs below. Their names are those of the requests of 3.x;
-// comments name the ones of 2.10.
+// Message is a pointer to one of the structs below. They are named after
+// the requests of 3.x; comments give the names in 2.10.
 type Message interface {
 	// Name returns the name in texts of errors, for instance "init_storage_request".
 	Name() string

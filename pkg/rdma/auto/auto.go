@@ -27,7 +27,7 @@ const ProviderName = "auto"
 
 type provider struct{ options iwarp.Options }
 
-// New returns the provider. The options are those of iwarp; the logger is also that of shm.
+// New returns the provider. It passes the options to iwarp, and their logger to shm, too.
 func New(options iwarp.Options) rdma.Provider {
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
@@ -62,7 +62,7 @@ type device struct {
 	uses  registration.UseCount // protection domains
 }
 
-// Capabilities returns the lower limits of both transports, which are those of iwarp.
+// Capabilities returns the lower limits of both transports.
 func (d *device) Capabilities() rdma.Capabilities {
 	c, other := d.tcp.Capabilities(), d.local.Capabilities()
 	c.MaxInboundReads = min(c.MaxInboundReads, other.MaxInboundReads)

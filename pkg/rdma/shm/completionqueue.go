@@ -182,7 +182,7 @@ func (q *completionQueue) hasWork() bool {
 // ring.
 func (c *connection) awaitsConsumption() bool { return c.hasUnsent() || c.oldestAwaitsPeer() }
 
-// oldestAwaitsPeer reports whether the next completion is that of a Write whose data the peer
+// oldestAwaitsPeer reports whether the next request to complete is a Write whose data the peer
 // copies.
 func (c *connection) oldestAwaitsPeer() bool {
 	return c.sends.Head != c.sends.Next && c.sends.At(c.sends.Head).awaitsPeer

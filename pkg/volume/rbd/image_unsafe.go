@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// image is an open image. Its methods may block, except those of the data path. go-ceph's own image
+// image is an open image. Its methods may block, except in the data path. go-ceph's own image
 // does not show its handle, which the data path needs.
 type image struct{ handle C.rbd_image_t }
 

@@ -1,5 +1,5 @@
-// Package workqueue holds the queues of the RDMA providers that work in software: those of posted
-// requests, and those of completions.
+// Package workqueue holds the queues of posted requests and of completions of the RDMA providers
+// that work in software.
 package workqueue
 
 import (
