@@ -34,13 +34,15 @@ type rdmaConnection struct {
 	token     link.Key
 	byAddress bool
 
-	mu      sync.Mutex
-	peer    link.Key // of a connection by details; zero before doca_rdma_connect
-	waiting net.Conn // what the peer has opened, before this side has agreed
-	from    link.Key // whom waiting is from
-	link    *link.Link
-	queue   []*link.Request // before there is a link
-	err     error           // why it has ended
+	mu          sync.Mutex
+	peer        link.Key // of a connection by details; zero before doca_rdma_connect
+	waiting     net.Conn // what the peer has opened, before this side has agreed
+	from        link.Key // whom waiting is from
+	watcher     net.Conn // of the peer; ends with this side
+	stopDialing context.CancelFunc
+	link        *link.Link
+	queue       []*link.Request // before there is a link
+	err         error           // why it has ended
 }
 
 var rdmaConnections table[rdmaConnection]
@@ -91,12 +93,23 @@ func (r *rdmaConnection) submit(request *link.Request) {
 func (r *rdmaConnection) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.endLocked(err)
+}
+
+func (r *rdmaConnection) endLocked(err error) {
 	if r.err == nil {
 		r.err = err
 	}
 	if r.waiting != nil {
 		_ = r.waiting.Close()
 		r.waiting = nil
+	}
+	if r.watcher != nil {
+		_ = r.watcher.Close()
+		r.watcher = nil
+	}
+	if r.stopDialing != nil {
+		r.stopDialing()
 	}
 	if r.link != nil {
 		r.link.Close()
@@ -114,6 +127,9 @@ func (r *rdmaConnection) establish(stream net.Conn) bool {
 	if r.err != nil || r.link != nil {
 		_ = stream.Close()
 		return false
+	}
+	if r.stopDialing != nil {
+		r.stopDialing()
 	}
 	l := link.New(stream, r)
 	r.link = l
@@ -192,13 +208,14 @@ func (c *rdmaCore) listen(port uint16, serve func(net.Conn, link.Hello)) error {
 }
 
 // dial connects to a peer, and waits for its agreement.
-func (c *rdmaCore) dial(address string, hello link.Hello, timeout time.Duration) (net.Conn, error) {
+func dial(ctx context.Context, address string, hello link.Hello, timeout time.Duration,
+) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: startTimeout}
-	stream, err := dialer.DialContext(c.context, "tcp", address)
+	stream, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, status.Errorf(status.NotConnected, "connect to %s: %w", address, err)
 	}
-	stop := context.AfterFunc(c.context, func() { _ = stream.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = stream.Close() })
 	defer stop()
 	if timeout > 0 {
 		_ = stream.SetDeadline(time.Now().Add(timeout))
@@ -260,7 +277,8 @@ func emuRdmaExport(ctx *C.struct_doca_ctx, connection **C.struct_doca_rdma_conne
 	return C.DOCA_SUCCESS
 }
 
-// offer takes a stream that a peer has opened for a connection by details.
+// offer takes a stream that a peer has opened for a connection by details: to make the link of it,
+// or to watch this side; see emuRdmaConnect.
 func (c *rdmaCore) offer(stream net.Conn, hello link.Hello) {
 	c.mu.Lock()
 	r := c.connections[hello.To]
@@ -269,17 +287,24 @@ func (c *rdmaCore) offer(stream net.Conn, hello link.Hello) {
 		_ = stream.Close()
 		return
 	}
+	watches := bytes.Compare(hello.From[:], r.token[:]) > 0
 	r.mu.Lock()
 	isNew := r.err == nil && r.link == nil && r.waiting == nil
-	if isNew {
+	if watches {
+		isNew = r.err == nil && r.watcher == nil
+	}
+	switch {
+	case !isNew:
+		_ = stream.Close()
+	case watches:
+		r.watcher = stream
+	default:
 		r.waiting, r.from = stream, hello.From
 	}
 	r.mu.Unlock()
-	if !isNew {
-		_ = stream.Close()
-		return
+	if isNew && !watches {
+		r.agree()
 	}
-	r.agree()
 }
 
 // agree makes the link once both sides have agreed, if the peer is the one to dial.
@@ -305,30 +330,34 @@ func emuRdmaConnect(connection *C.struct_doca_rdma_connection, details unsafe.Po
 	length C.size_t) C.int {
 	r := rdmaConnections.get(connection.core)
 	peer, address, err := decodeDetails(C.GoBytes(details, C.int(min(length, maxDetails+1))))
-	order := bytes.Compare(r.token[:], peer[:])
-	if err == nil && order == 0 {
+	if err == nil && peer == r.token {
 		err = status.Errorf(status.InvalidValue, "the details are those of the same connection")
 	}
 	if err != nil {
 		return failed("connect rdma", err)
 	}
+	// Both sides dial, and wait for an answer until the peer's application connects. The side with
+	// the lesser token gets one, and its stream becomes the link. The other side only watches the
+	// peer, which may die before it dials.
+	ctx, cancel := context.WithCancel(r.core.context)
 	r.mu.Lock()
-	r.peer = peer
+	r.peer, r.stopDialing = peer, cancel
 	r.mu.Unlock()
-	if order > 0 {
-		r.agree() // the peer dials
-		return C.DOCA_SUCCESS
-	}
 	r.core.running.Go(func() {
-		// The peer's application may take its time until it connects, too.
+		defer cancel()
 		hello := link.Hello{To: peer, From: r.token}
-		stream, err := r.core.dial(address.String(), hello, 0)
-		if err != nil {
-			r.end(err)
+		stream, err := dial(ctx, address.String(), hello, 0)
+		if err == nil {
+			r.establish(stream)
 			return
 		}
-		r.establish(stream)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.link == nil {
+			r.endLocked(err)
+		}
 	})
+	r.agree()
 	return C.DOCA_SUCCESS
 }
 
@@ -463,7 +492,7 @@ func emuRdmaConnectTo(number C.uint32_t, address *C.char, port C.uint16_t, userD
 	*(*C.uint64_t)(unsafe.Pointer(&r.c.user_data)) = userData
 	parsed, _ := netip.ParseAddr(C.GoString(address)) // doca_rdma_addr_create has checked it
 	to := net.JoinHostPort(parsed.Unmap().String(), strconv.Itoa(int(port)))
-	c.running.Go(func() { r.finish(c.dial(to, link.Hello{}, startTimeout)) })
+	c.running.Go(func() { r.finish(dial(c.context, to, link.Hello{}, startTimeout)) })
 	return C.DOCA_SUCCESS
 }
 

@@ -180,10 +180,39 @@ static void host_dies(void)
 	dies(false);
 }
 
+/* The host dies before it connects. What the DPU has sent fails, whichever of them is to dial. */
+static void host_never_connects(void)
+{
+	struct control *control = control_open("teardown");
+	struct memory memory = memory_new(control->dev, SIZE, ACCESS);
+	struct remote *remote = remote_new(control->dev, true);
+	struct doca_buf *buf = memory_buf(&memory, 0, SLOT, SLOT);
+	uint8_t peer[1024];
+	size_t length = sizeof peer;
+
+	OK(doca_ctx_start(remote->ctx));
+	remote->connection = remote_export(remote, peer, &length);
+	if (is_dpu) {
+		OK(doca_rdma_connect(remote->rdma, peer, length, remote->connection));
+		(void)remote_send(remote, buf);
+	}
+	meet();
+	if (!is_dpu)
+		_exit(0);
+	UNTIL(remote->failed == 1, remote->pe);
+	remote_destroy(remote);
+	release(buf);
+	memory_free(&memory);
+	UNTIL(control->disconnects == 1, control->pe);
+	stop(control->ctx, control->pe);
+	control_destroy(control);
+}
+
 const struct test tests[] = {
 	{"every_order", every_order},
 	{"server_disconnects", server_disconnects},
 	{"dpu_dies", dpu_dies},
 	{"host_dies", host_dies},
+	{"host_never_connects", host_never_connects},
 	{NULL, NULL},
 };
