@@ -48,7 +48,7 @@ type openDisk struct {
 	disk    *disk
 	queues  []*diskQueue
 	pending []*pendingRequest // in the order of submission
-	dead    bool              // its process has died
+	dead    bool              // it has been closed, or its process has died
 }
 
 type pendingRequest struct {
@@ -97,7 +97,7 @@ func (o *openDisk) Close(context.Context) error {
 		return status.Errorf(status.InUse, "close disk %s: requests are pending", o.disk.name)
 	}
 	clear(o.disk.unsafe)
-	o.disk.opened = nil
+	o.disk.opened, o.dead = nil, true
 	return nil
 }
 

@@ -64,6 +64,8 @@ const (
 	FailDisk       FaultKind = "fail-disk"       // the next requests fail
 	StallDisk      FaultKind = "stall-disk"      // requests do not complete for a while
 	Reconfigure    FaultKind = "reconfigure"     // the relay: a channel is removed and added again
+	WithdrawVolume FaultKind = "withdraw-volume" // from a target, which closes and reopens it later
+	EndSessions    FaultKind = "end-sessions"    // an administrator ends some of relay and target
 	HostileHost    FaultKind = "hostile-host"    // a client that writes garbage into shared memory
 	HostileNetwork FaultKind = "hostile-network" // connections that are silent or send garbage
 )
@@ -71,7 +73,7 @@ const (
 var faultKinds = []FaultKind{
 	KillRelay, KillTarget, PowerLoss, KillInitiator, StopRelay, StopTarget, FreezeRelay,
 	FreezeTarget, FreezeClient, CutNetwork, ResetStream, FlipBit, FailDisk, StallDisk, Reconfigure,
-	HostileHost, HostileNetwork,
+	HostileHost, HostileNetwork, WithdrawVolume, EndSessions,
 }
 
 // NewPlan derives a plan from a seed.

@@ -51,8 +51,10 @@ type process struct {
 	stop       context.CancelFunc // SIGTERM
 	restart    func()             // starts the program again; nil if it stays dead
 
-	disk  *openDisk    // of a target
-	relay *relay.Relay // of the relay
+	disk     *openDisk      // of a target, perhaps closed
+	target   *target.Target // of a target
+	isEnding bool           // the target does not open its disk any more; guarded by world.mu
+	relay    *relay.Relay   // of the relay
 	// copies have not begun; guarded by world.mu.
 	copies []pendingCopy
 }
@@ -149,6 +151,7 @@ func (p *process) run(main func(ctx context.Context) error) {
 const (
 	controlPort = 7470
 	rdmaPort    = 7471
+	volumeName  = "volume"
 	device      = emulated.DefaultDevice
 	representor = emulated.DefaultRepresentor
 )
@@ -180,7 +183,7 @@ func (w *world) startTarget(i int) {
 			Listen:     netip.AddrPortFrom(p.address, controlPort),
 			RDMAListen: netip.AddrPortFrom(p.address, rdmaPort),
 			Volumes: map[string]target.Export{
-				"volume": {Volume: p.disk}, scratchChannel: {Volume: scratch.open()},
+				volumeName: {Volume: p.disk}, scratchChannel: {Volume: scratch.open()},
 			},
 			CPUs: p.unpinned(), Policy: p.policy(),
 			ControlTimeout: controlTimeout, DrainTimeout: w.plan.drainTimeout(),
@@ -189,13 +192,20 @@ func (w *world) startTarget(i int) {
 		if err != nil {
 			return err
 		}
+		w.mu.Lock()
+		p.target = t
+		w.mu.Unlock()
 		if err := t.Run(ctx); err != nil {
 			p.log().Error("run", zap.Error(err))
 		}
 		if err := t.Close(); err != nil {
 			return err
 		}
-		return p.disk.Close(context.Background())
+		w.mu.Lock()
+		p.isEnding = true
+		disk := p.disk
+		w.mu.Unlock()
+		return disk.Close(context.Background())
 	})
 }
 
@@ -206,7 +216,7 @@ func (w *world) relaySettings() relay.Settings {
 		isolation = relay.Staged
 	}
 	for i := range w.plan.Targets + 1 {
-		name, address, volume := channelName(i), targetAddress(i), "volume"
+		name, address, volume := channelName(i), targetAddress(i), volumeName
 		if i == w.plan.Targets {
 			name, address, volume = scratchChannel, targetAddress(0), scratchChannel
 		}

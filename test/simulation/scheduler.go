@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
+	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
 // Bounds of a step of time.
@@ -343,6 +344,10 @@ func (w *world) begin(f *Fault) {
 		w.stalled[t] = until
 	case Reconfigure:
 		w.reconfigure(t)
+	case WithdrawVolume:
+		w.withdraw(target, f.For)
+	case EndSessions:
+		w.endSessions(target, f.Subject)
 	case HostileHost:
 		w.admitHostileHost()
 	case HostileNetwork:
@@ -396,4 +401,47 @@ func (w *world) reconfigure(t int) {
 		_ = r.Reconfigure(context.Background(), without)
 		_ = r.Reconfigure(context.Background(), settings)
 	})
+}
+
+// withdraw removes the volume from a target's configuration, and adds it again later.
+func (w *world) withdraw(p *process, pause time.Duration) {
+	if p.target == nil || p.dead || p.frozen {
+		return
+	}
+	w.running.Go(func() {
+		ctx := context.Background()
+		if p.target.Withdraw(ctx, volumeName) != nil || p.disk.Close(ctx) != nil {
+			return // it has been withdrawn already, or the target has ended
+		}
+		time.Sleep(pause)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if p.dead || p.exited.Load() || p.isEnding {
+			return
+		}
+		p.disk = p.disk.disk.open()
+		_ = p.target.Offer(volumeName, target.Export{Volume: p.disk})
+	})
+}
+
+// endSessions ends a number of sessions of the relay and of a target.
+func (w *world) endSessions(p *process, number int) {
+	var ends []func()
+	if r := w.relay.relay; r != nil && !w.relay.dead && !w.relay.frozen {
+		for _, c := range r.Channels() {
+			for _, s := range c.OpenSessions {
+				ends = append(ends, func() { _ = r.EndSession(s.ID) })
+			}
+		}
+	}
+	if t := p.target; t != nil && !p.dead && !p.frozen {
+		for _, s := range t.OpenSessions() {
+			ends = append(ends, func() { _ = t.EndSession(s.ID) })
+		}
+	}
+	for i, end := range ends {
+		if number>>(i%6)&1 == 1 {
+			end()
+		}
+	}
 }
