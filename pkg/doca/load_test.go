@@ -24,6 +24,8 @@ type stub struct {
 	absent  []part          // parts that are not installed
 	other   map[part]string // versions of parts that differ from version
 	cc      bool            // Comch has the names of 2.6
+	// undefined is a function that Comch uses and no library has.
+	undefined string
 }
 
 // build compiles the stub with the C compiler and returns its directory.
@@ -84,6 +86,9 @@ func (s stub) source(p part) string {
 			fmt.Fprintf(&text, "int %s(void) { return 0; }\n", name)
 		}
 	}
+	if s.undefined != "" && p == comch {
+		fmt.Fprintf(&text, "void %s(void);\nvoid *uses = %s;\n", s.undefined, s.undefined)
+	}
 	return text.String()
 }
 
@@ -101,6 +106,8 @@ func TestReleasesAreAcceptedOrRejectedByTheirSymbols(t *testing.T) {
 	since30 := []string{"doca_pe_set_event_mode", "doca_mmap_enable_thread_safety",
 		"doca_rdma_bridge_get_mmap_mkey_from_pd"}
 	since32 := []string{"doca_mmap_get_mkey"}
+	// What the other parts have from 2.9 on.
+	commonSince29 := []string{"doca_task_submit_ex", "doca_ctx_flush_tasks"}
 	const changed = "doca_comch_server_event_connection_status_changed_register"
 	for name, test := range map[string]struct {
 		stub stub
@@ -117,17 +124,26 @@ func TestReleasesAreAcceptedOrRejectedByTheirSymbols(t *testing.T) {
 		"2.6, with Comch of other names": {stub{version: "2.6.0058", string: "2.6.0058", cc: true},
 			"DOCA ≥ 2.9 is needed (found 2.6.0058; it has no doca_comch_*) [NOT_SUPPORTED]"},
 		"2.6, with Comch in another library": {stub{version: "2.6.0058", string: "2.6.0058",
-			absent: []part{comch}},
+			absent: []part{comch}, without: commonSince29},
 			"DOCA ≥ 2.9 is needed (found 2.6.0058; it has no doca_comch_*): libdoca_comch.so.2 " +
 				"not found (looked in DIR): install doca-sdk-comch, or set DOCA_SDK_LIB_PATH " +
 				"[NOT_SUPPORTED]"},
-		"2.5, which does not tell its version": {stub{version: "2.5.0108", absent: []part{comch}},
+		"2.5, which does not tell its version": {stub{version: "2.5.0108", absent: []part{comch},
+			without: commonSince29},
 			"DOCA ≥ 2.9 is needed (found DIR/libdoca_common.so.2.5.0108; it has no doca_comch_*): " +
 				"libdoca_comch.so.2 not found (looked in DIR): install doca-sdk-comch, or set " +
 				"DOCA_SDK_LIB_PATH [NOT_SUPPORTED]"},
 		"absent": {stub{absent: []part{common, comch, dma}},
 			"libdoca_common.so.2 not found (looked in DIR): install doca-sdk-common, or set " +
 				"DOCA_SDK_LIB_PATH [NOT_SUPPORTED]"},
+		"Comch is not installed": {stub{version: "3.3.0109", string: "3.3.0109",
+			absent: []part{comch}},
+			"libdoca_comch.so.2 not found (looked in DIR): install doca-sdk-comch, or set " +
+				"DOCA_SDK_LIB_PATH [NOT_SUPPORTED]"},
+		"mixed, with a Comch that needs more than the other parts have": {stub{version: "3.3.0109",
+			string: "3.3.0109", without: commonSince29, undefined: "doca_of_another_release"},
+			"libdoca_comch cannot be loaded: DIR/libdoca_comch.so.2: undefined symbol: " +
+				"doca_of_another_release [NOT_SUPPORTED]"},
 		"a common function missing": {stub{version: "3.3.0", without: []string{"doca_pe_progress"}},
 			"symbol doca_pe_progress missing in DIR/libdoca_common.so.3.3.0: is the installation of " +
 				"DOCA complete? [NOT_SUPPORTED]"},

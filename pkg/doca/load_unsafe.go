@@ -25,6 +25,7 @@ package doca
 import "C"
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -111,10 +112,15 @@ func (s sharedObjects) open(p part) (object, error) {
 		return nil, status.Errorf(status.NotSupported, "%s cannot be loaded: %s", partNames[p],
 			broken)
 	}
-	return nil, status.Errorf(status.NotSupported,
+	return nil, notInstalled{status.Errorf(status.NotSupported,
 		"%s.so.2 not found (looked in %s): install %s, or set DOCA_SDK_LIB_PATH",
-		partNames[p], s.describe(), partPackages[p])
+		partNames[p], s.describe(), partPackages[p])}
 }
+
+// notInstalled is the error of a part that is in no directory.
+type notInstalled struct{ error }
+
+func (e notInstalled) Unwrap() error { return e.error }
 
 func (s sharedObjects) describe() string {
 	all := slices.Clone(s)
@@ -172,11 +178,13 @@ var functions = sync.OnceValue(func() []function {
 // that the provider supports.
 func (l *Library) open(p part) error {
 	opened, err := l.find.open(p)
-	if err != nil && p == comch {
-		return status.Errorf(status.NotSupported,
-			"DOCA ≥ 2.9 is needed (found %s; it has no doca_comch_*): %w", l.Version(), err)
-	}
 	if err != nil {
+		// Up to 2.6 there is no such library. The other parts of 2.9 have doca_task_submit_ex.
+		isOld := l.table.task_submit_ex == nil
+		if p == comch && isOld && errors.As(err, new(notInstalled)) {
+			err = status.Errorf(status.NotSupported,
+				"DOCA ≥ 2.9 is needed (found %s; it has no doca_comch_*): %w", l.Version(), err)
+		}
 		return err
 	}
 	if p == comch && opened.lookup(since27) == nil {
