@@ -355,3 +355,29 @@ func TestOpenFailsWhenNoRelayOffersTheChannel(t *testing.T) {
 		t.Errorf("open: %v", err)
 	}
 }
+
+// slowSearch is a provider that finds no server. Each search after the first takes until the end of
+// its context.
+type slowSearch struct {
+	comch.Provider
+	searches int
+}
+
+func (p *slowSearch) Connect(ctx context.Context, _ comch.ClientConfig) (comch.Connection, error) {
+	p.searches++
+	if p.searches > 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, status.NotFound
+}
+
+func TestASearchThatTheTimeOutEndsHasFoundNoRelay(t *testing.T) {
+	_, err := client.Open(context.Background(), client.Config{
+		Provider: &slowSearch{}, Device: emulated.DefaultHostDevice,
+		ControlTimeout: time.Second,
+	})
+	if !errors.Is(err, status.NotFound) {
+		t.Errorf("open: %v", err)
+	}
+}

@@ -148,11 +148,16 @@ func Describe(ctx context.Context, config Config) (Info, error) {
 
 // connectWithRetry connects, waiting until a relay offers the channel.
 func connectWithRetry(ctx context.Context, config *Config) (comch.Connection, error) {
+	var missing error
 	for {
 		connection, err := connect(ctx, config)
+		if missing != nil && errors.Is(err, context.DeadlineExceeded) {
+			return nil, missing // the time was up within an attempt
+		}
 		if err == nil || !errors.Is(err, status.NotFound) {
 			return connection, err
 		}
+		missing = err
 		select {
 		case <-ctx.Done():
 			return nil, err
