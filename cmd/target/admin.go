@@ -1,15 +1,31 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
 // administered is a target as its admin listener needs it.
-type administered struct{ *target.Target }
+type administered struct {
+	*target.Target
+	volumes *volumes
+	// ctx is the target's: changes of volumes go on when their requests have ended, but not when
+	// the target has.
+	ctx context.Context
+	tls bool // relays have certificates
+}
 
 // AdminSessions lists the sessions of relays.
-func (a administered) AdminSessions() []admin.Session {
+func (a *administered) AdminSessions() []admin.Session {
 	sessions := a.OpenSessions()
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
@@ -17,4 +33,123 @@ func (a administered) AdminSessions() []admin.Session {
 			Queues: s.Queues}
 	}
 	return all
+}
+
+// AdminVolumes lists the volumes by name.
+func (a *administered) AdminVolumes() []admin.Volume {
+	uses := a.Uses()
+	a.volumes.mu.Lock()
+	defer a.volumes.mu.Unlock()
+	var all []admin.Volume
+	for _, name := range slices.Sorted(maps.Keys(a.volumes.served)) {
+		all = append(all, a.volumes.served[name].describe(uses[name]))
+	}
+	return all
+}
+
+// describe returns the volume as administrators see it.
+func (s *served) describe(use target.Use) admin.Volume {
+	kind, _, _ := strings.Cut(s.config.Backend, ":")
+	info, origin := s.Volume.Info(), admin.OriginConfiguration
+	if s.added {
+		origin = admin.OriginAdministrator
+	}
+	return admin.Volume{
+		NewVolume: admin.NewVolume{Name: s.config.Name, Backend: s.config.Backend,
+			BlockSize: info.BlockSize, Readers: s.config.Readers, Writers: s.config.Writers,
+			Owners: s.config.Owners},
+		Kind: kind, UUID: info.UUID.String(), Size: info.Size,
+		ReadOnly: info.ReadOnly || s.ReadOnly, Exclusive: s.Exclusive,
+		Sessions: use.Sessions, Holder: use.Holder, Origin: origin,
+	}
+}
+
+// AddVolume opens a volume and serves it.
+func (a *administered) AddVolume(ctx context.Context, n admin.NewVolume) (admin.Volume, error) {
+	c := config.Volume{Name: n.Name, Backend: n.Backend,
+		BlockSize: cmp.Or(n.BlockSize, config.DefaultBlockSize),
+		Readers:   n.Readers, Writers: n.Writers, Owners: n.Owners}
+	if err := c.CheckAdded(a.tls); err != nil {
+		return admin.Volume{}, err
+	}
+	var added admin.Volume
+	err := a.change(ctx, func() error {
+		v := a.volumes
+		if v.find(c.Name) != nil {
+			return status.Errorf(status.AlreadyExist, "the target already serves a volume %q",
+				c.Name)
+		}
+		s, err := v.newServed(c)
+		if err != nil {
+			return err
+		}
+		s.added = true
+		if err := v.offer(a.Target, s); err != nil {
+			return err
+		}
+		added = s.describe(target.Use{})
+		return nil
+	})
+	if err != nil {
+		return admin.Volume{}, err
+	}
+	return added, nil
+}
+
+// RemoveVolume drains the sessions of a volume, unless force is set, ends them, and closes it.
+func (a *administered) RemoveVolume(ctx context.Context, name string, force bool) error {
+	drain := retry.Bound{}
+	if force {
+		drain = retry.Within(0)
+	}
+	return a.change(ctx, func() error {
+		v := a.volumes
+		if v.find(name) == nil {
+			return status.Errorf(status.NotFound, "the target serves no volume %q", name)
+		}
+		if others := v.namesOf(name); len(others) > 0 {
+			return status.Errorf(status.InUse, "volume %q has other names: remove %q first", name,
+				others)
+		}
+		s, err := v.withdraw(a.ctx, a.Target, name, drain)
+		if err != nil {
+			return err
+		}
+		err = v.closeVolume(s)
+		v.forgetUnused()
+		return err
+	})
+}
+
+// namesOf returns the other names of a volume.
+func (v *volumes) namesOf(name string) []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var others []string
+	for other, s := range v.served {
+		if s.alias && s.config.AliasOf() == name {
+			others = append(others, other)
+		}
+	}
+	slices.Sort(others)
+	return others
+}
+
+// change carries out a change of volumes, after those that are under way. If ctx ends before, the
+// change goes on.
+func (a *administered) change(ctx context.Context, carryOut func() error) error {
+	if err := a.volumes.begin(ctx); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	if err := a.volumes.change(func() { ended <- carryOut() }); err != nil {
+		return err
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return status.Errorf(status.InProgress,
+			"the change is still under way and goes on: the list of volumes shows its end")
+	}
 }

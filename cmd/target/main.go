@@ -84,6 +84,7 @@ SIGHUP rereads the file: volumes come and go, and the log says what needs a rest
 	cmd.AddCommand(newConfigCommand(), newDoctorCommand(),
 		program.NewVersionCommand("target"))
 	cmd.AddCommand(administer.NewCommands("")...)
+	cmd.AddCommand(administer.NewVolumeCommand(""))
 	argp.Adopt(cmd, cmd)
 	return cmd
 }
@@ -132,7 +133,9 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		return fmt.Errorf("start: %w", err)
 	}
 	env.SetStatus(describe(t))
-	env.SetSessions(administered{t})
+	administered := &administered{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
+	env.SetSessions(administered)
+	env.SetVolumes(administered)
 	env.BoundTeardown(t)
 	reloader := &reloader{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
 	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })

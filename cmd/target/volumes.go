@@ -15,6 +15,8 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -22,16 +24,20 @@ import (
 // volumeCloseTimeout bounds the flush of a volume that is closed.
 const volumeCloseTimeout = time.Minute
 
-// volumes opens the configured volumes, and opens and closes them as the configuration changes.
+// volumes opens the configured volumes, and opens and closes them as the configuration and
+// administrators change them.
 type volumes struct {
 	log  *zap.Logger
 	hook func(volume.Volume) volume.Volume
 	kept *systemd.Store // witnesses of volumes
+	// turn has an element while a reload or an administrator changes what is served.
+	turn chan struct{}
 
-	mu     sync.Mutex
+	mu     sync.Mutex         // guards what follows
 	served map[string]*served // by name
-	// changes are the removals and replacements of the last reload, which take as long as the
-	// requests of their sessions.
+	closed bool               // no more changes
+	// changes are those that are under way, which take as long as the requests of the sessions that
+	// they end. One is added only while closed is false.
 	changes sync.WaitGroup
 }
 
@@ -40,13 +46,14 @@ type served struct {
 	config config.Volume
 	target.Export
 	alias bool // another name of a volume that is served under its own
+	added bool // by an administrator, and not by the configuration
 }
 
 // openVolumes opens all configured volumes, or none.
 func openVolumes(configs []config.Volume, log *zap.Logger,
 	hook func(volume.Volume) volume.Volume) (*volumes, error) {
 	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log),
-		served: make(map[string]*served)}
+		turn: make(chan struct{}, 1), served: make(map[string]*served)}
 	for _, c := range ordered(configs) {
 		if err := v.open(c); err != nil {
 			return nil, errors.Join(err, v.close())
@@ -132,14 +139,51 @@ func (v *volumes) exports() map[string]target.Export {
 	return all
 }
 
+// begin waits for the turn to change what is served. finish ends the turn.
+func (v *volumes) begin(ctx context.Context) error {
+	select {
+	case v.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return status.Errorf(status.InUse, "another change of the volumes is under way: %w",
+			context.Cause(ctx))
+	}
+}
+
+func (v *volumes) finish() { <-v.turn }
+
+// change carries out a change in the background, and ends the turn after it. It fails if the target
+// ends.
+func (v *volumes) change(carryOut func()) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		v.finish()
+		return status.Errorf(status.Shutdown, "the target ends")
+	}
+	v.changes.Go(func() {
+		defer v.finish()
+		carryOut()
+	})
+	return nil
+}
+
 // prepare opens the volumes that configs has in addition, so that a configuration with one that
 // cannot be opened changes nothing. The returned function makes the target serve what configs says:
 // new volumes at once, while the sessions of those that are gone or different are drained in the
-// background, until ctx ends. It waits for what the last call has begun.
+// background, until ctx ends. Volumes that an administrator has added stay, unless configs has
+// their names. prepare waits for other changes to end.
 func (v *volumes) prepare(ctx context.Context, t *target.Target,
 	configs []config.Volume) (apply func() error, err error) {
-	v.changes.Wait()
-	gone, different := v.compare(configs)
+	if err := v.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			v.finish()
+		}
+	}()
+	gone, different := v.compare(v.withAdded(configs))
 	added := make(map[string]*served)
 	for _, c := range configs {
 		if v.find(c.Name) != nil || c.AliasOf() != "" {
@@ -159,9 +203,40 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 		for _, name := range slices.Sorted(maps.Keys(added)) {
 			errs = append(errs, v.offer(t, added[name]))
 		}
-		v.changes.Go(func() { v.change(ctx, t, gone, different) })
-		return errors.Join(errs...)
+		v.adopt(configs)
+		return errors.Join(append(errs, v.change(func() { v.replace(ctx, t, gone, different) }))...)
 	}, nil
+}
+
+// withAdded returns configs and the volumes that an administrator has added, except those whose
+// names configs has, and names of volumes that are not served any more.
+func (v *volumes) withAdded(configs []config.Volume) []config.Volume {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := slices.Clone(configs)
+	has := func(name string) bool {
+		return slices.ContainsFunc(all, func(c config.Volume) bool { return c.Name == name })
+	}
+	for _, alias := range []bool{false, true} {
+		for name, s := range v.served {
+			if s.added && s.alias == alias && !has(name) && (!alias || has(s.config.AliasOf())) {
+				all = append(all, s.config)
+			}
+		}
+	}
+	return all
+}
+
+// adopt makes volumes that an administrator has added, and that the configuration has as well,
+// volumes of the configuration.
+func (v *volumes) adopt(configs []config.Volume) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, c := range configs {
+		if s := v.served[c.Name]; s != nil {
+			s.added = false
+		}
+	}
 }
 
 // compare returns the names of the volumes that are not configured any more, or differently, and
@@ -214,20 +289,17 @@ func (v *volumes) offer(t *target.Target, s *served) error {
 	return nil
 }
 
-// change withdraws volumes, closes them, and opens and offers others.
-func (v *volumes) change(ctx context.Context, t *target.Target, gone []string,
+// replace withdraws volumes, closes them, and opens and offers others.
+func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 	different []config.Volume) {
 	var closing []*served
 	for _, name := range gone {
-		if err := t.Withdraw(ctx, name); err != nil {
+		s, err := v.withdraw(ctx, t, name, retry.Bound{})
+		if err != nil {
 			v.log.Error("volume cannot be removed", zap.String("volume", name), zap.Error(err))
 			return // the end of the daemon closes it
 		}
-		v.mu.Lock()
-		closing = append(closing, v.served[name])
-		delete(v.served, name)
-		v.mu.Unlock()
-		v.log.Info("removed volume", zap.String("volume", name))
+		closing = append(closing, s)
 	}
 	for _, s := range closing {
 		if err := v.closeVolume(s); err != nil {
@@ -237,6 +309,9 @@ func (v *volumes) change(ctx context.Context, t *target.Target, gone []string,
 	for _, c := range different {
 		s, err := v.newServed(c)
 		if err == nil {
+			s.added = slices.ContainsFunc(closing, func(former *served) bool {
+				return former.added && former.config.Name == c.Name
+			})
 			err = v.offer(t, s)
 		}
 		if err != nil {
@@ -247,10 +322,30 @@ func (v *volumes) change(ctx context.Context, t *target.Target, gone []string,
 	v.forgetUnused()
 }
 
+// withdraw removes a volume from the target, after a drain for the time that drain allows. The
+// caller closes it.
+func (v *volumes) withdraw(ctx context.Context, t *target.Target, name string,
+	drain retry.Bound) (*served, error) {
+	if err := t.Withdraw(ctx, name, drain); err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	s := v.served[name]
+	delete(v.served, name)
+	v.mu.Unlock()
+	v.log.Info("removed volume", zap.String("volume", name))
+	return s, nil
+}
+
 // close waits for changes, which the end of their context speeds up, makes the content of all
 // volumes durable, and releases them.
 func (v *volumes) close() error {
+	v.mu.Lock()
+	v.closed = true
+	v.mu.Unlock()
 	v.changes.Wait()
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	var errs []error
 	for _, s := range v.served {
 		errs = append(errs, v.closeVolume(s))

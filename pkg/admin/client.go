@@ -32,7 +32,12 @@ const (
 	ReloadPath   = "/reload"   // POST
 	SessionsPath = "/sessions" // GET; DELETE with "/ID"
 	DrainPath    = "/drain"    // GET, POST, DELETE
+	VolumesPath  = "/volumes"  // GET, POST; DELETE with "/NAME"
 )
+
+// CodeHeader is the header of a reply that does not mean success with the symbolic name of the
+// status code of the error, such as "IN_USE".
+const CodeHeader = "Zc-Status"
 
 // maxReplyBytes is the largest reply that is read.
 const maxReplyBytes = 64 << 20
@@ -221,8 +226,21 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 	case response.StatusCode == http.StatusBadRequest:
 		return nil, status.Errorf(status.InvalidValue, "the daemon at %s: %s", c.address, text)
 	}
+	if code, found := codeNamed(response.Header.Get(CodeHeader)); found {
+		return nil, status.Errorf(code, "the daemon at %s: %s", c.address, text)
+	}
 	return nil, status.Errorf(status.Unexpected, "%s %s at %s: %s: %s", method, path, c.address,
 		response.Status, text)
+}
+
+// codeNamed returns the code of a symbolic name.
+func codeNamed(name string) (code status.Code, found bool) {
+	for code = range status.Code(status.CodeCount) {
+		if code != status.Success && code.String() == name {
+			return code, true
+		}
+	}
+	return 0, false
 }
 
 func (c *Client) explain(err error) error {

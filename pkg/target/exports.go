@@ -11,6 +11,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -290,15 +291,15 @@ var errRemoved = status.Errorf(status.Shutdown, "the volume is being removed fro
 func (t *Target) Offer(name string, e Export) error { return t.exports.add(name, e) }
 
 // Withdraw makes the target serve the volume of that name no more. New sessions are refused at
-// once; existing ones are drained, for Config.DrainTimeout at most, and ended. Withdraw returns
-// when nothing uses the export any more, so that the volume can be closed. If ctx ends before, it
-// fails, and the volume must stay open until Run has returned.
-func (t *Target) Withdraw(ctx context.Context, name string) error {
+// once; existing ones are drained for the time that drain allows, Config.DrainTimeout if it is not
+// set, and ended. Withdraw returns when nothing uses the export any more, so that the volume can be
+// closed. If ctx ends before, it fails, and the volume must stay open until Run has returned.
+func (t *Target) Withdraw(ctx context.Context, name string, drain retry.Bound) error {
 	e, using, err := t.exports.remove(name)
 	if err != nil {
 		return err
 	}
-	draining, cancel := t.config.DrainTimeout.Context(ctx)
+	draining, cancel := drain.Or(t.config.DrainTimeout).Context(ctx)
 	defer cancel()
 	endSessions(draining, using, errRemoved)
 	select {
@@ -308,6 +309,23 @@ func (t *Target) Withdraw(ctx context.Context, name string) error {
 		return status.Errorf(status.InUse, "remove volume %q: sessions still use it: %w", name,
 			context.Cause(ctx))
 	}
+}
+
+// Use is who has a volume open, under any of its names.
+type Use struct {
+	Sessions int
+	// Holder is the client that has the volume open exclusively, "" if none has.
+	Holder string
+}
+
+// Uses returns who has the volumes open that the target serves, by name.
+func (t *Target) Uses() map[string]Use {
+	uses := make(map[string]Use)
+	for name, e := range t.exports.all() {
+		sessions, holder := t.exports.describe(e)
+		uses[name] = Use{Sessions: int(sessions), Holder: holder}
+	}
+	return uses
 }
 
 // Offered returns what the target serves, by name.

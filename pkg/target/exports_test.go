@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
@@ -176,7 +177,7 @@ func TestWithdrawWaitsForTheSessionsOfAVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Withdraw(t.Context(), "disk"); err != nil {
+	if err := s.Withdraw(t.Context(), "disk", retry.Bound{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []*controlmsg.Requester{watching, using} {
@@ -188,7 +189,7 @@ func TestWithdrawWaitsForTheSessionsOfAVolume(t *testing.T) {
 	if _, err := relayTo(t, s.Address(), nil); !errors.Is(err, status.NotFound) {
 		t.Errorf("open the volume that was withdrawn: %v", err)
 	}
-	if err := s.Withdraw(t.Context(), "disk"); !errors.Is(err, status.NotFound) {
+	if err := s.Withdraw(t.Context(), "disk", retry.Bound{}); !errors.Is(err, status.NotFound) {
 		t.Errorf("withdraw it again: %v", err)
 	}
 	if err := s.Offer("disk", offered); err != nil {
@@ -240,7 +241,7 @@ func TestOffersComeAndGoUnderLoad(t *testing.T) {
 		})
 	}
 	for range 100 {
-		if err := s.Withdraw(t.Context(), "disk"); err != nil {
+		if err := s.Withdraw(t.Context(), "disk", retry.Bound{}); err != nil {
 			t.Error(err)
 		}
 		if err := s.Offer("disk", offered); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
@@ -410,7 +411,7 @@ func (w *world) withdraw(p *process, pause time.Duration) {
 	}
 	w.running.Go(func() {
 		ctx := context.Background()
-		if p.target.Withdraw(ctx, volumeName) != nil || p.disk.Close(ctx) != nil {
+		if p.target.Withdraw(ctx, volumeName, retry.Bound{}) != nil || p.disk.Close(ctx) != nil {
 			return // it has been withdrawn already, or the target has ended
 		}
 		time.Sleep(pause)

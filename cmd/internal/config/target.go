@@ -7,6 +7,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	_ "github.com/zc-relay/zc-relay/pkg/volume/rbd" // volumes on Ceph RBD
@@ -87,11 +88,33 @@ func (c *Volume) Equal(other *Volume) bool {
 		slices.Equal(c.Rights(), other.Rights())
 }
 
+// CheckAdded returns an error unless the volume can be added to a target that runs with or without
+// TLS.
+func (c *Volume) CheckAdded(tls bool) error {
+	check := checkName(volume.MaxNameLength)
+	if err := check(c.Name); err != nil {
+		return status.Errorf(status.InvalidValue, "name %q %w", c.Name, err)
+	}
+	check = checkName(maxCertificateName)
+	for _, right := range c.Rights() {
+		if !tls {
+			return status.Errorf(status.InvalidValue,
+				"volume %q has rights of relays, but the target has no TLS that would tell relays apart",
+				c.Name)
+		}
+		if err := check(right.Relay); err != nil {
+			return status.Errorf(status.InvalidValue, "name of a relay %q %w", right.Relay, err)
+		}
+	}
+	_, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
+	return err
+}
+
 // DefaultPort is the default port for control connections.
 const DefaultPort = 7470
 
-// defaultBlockSize is the block size of most disks and file systems.
-const defaultBlockSize = 4096
+// DefaultBlockSize is the block size of most disks and file systems.
+const DefaultBlockSize = 4096
 
 // DefaultTarget returns the defaults. They have no volumes.
 func DefaultTarget() *Target {
@@ -106,7 +129,7 @@ func DefaultTarget() *Target {
 	}
 }
 
-func defaultVolume() Volume { return Volume{BlockSize: defaultBlockSize} }
+func defaultVolume() Volume { return Volume{BlockSize: DefaultBlockSize} }
 
 func (c *Target) describe(s section) {
 	s.section("log", "The log, on standard error.", c.Log.describe)
@@ -182,7 +205,7 @@ func (c *Volume) describe(s section) {
 func parseVolumeFlag(text string) (map[string]any, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
-		_, err := volume.ParseSpec(text, defaultBlockSize)
+		_, err := volume.ParseSpec(text, DefaultBlockSize)
 		return nil, err
 	}
 	return map[string]any{"name": name, "backend": backend}, nil

@@ -69,6 +69,13 @@ func (e *Environment) SetSessions(k ops.SessionKeeper) {
 	}
 }
 
+// SetVolumes lets administrators list and change the volumes.
+func (e *Environment) SetVolumes(k ops.VolumeKeeper) {
+	if e.admin != nil {
+		e.admin.HandleVolumes(k)
+	}
+}
+
 // registerDevices adds the metrics of the machine's RDMA devices, if there is a sysfs. A container
 // may have none, and metrics are no reason not to serve.
 func registerDevices(env *Environment, root string) error {

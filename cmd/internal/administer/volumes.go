@@ -1,0 +1,162 @@
+package administer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// NewVolumeCommand returns the command volume, for a target whose admin address is usually the
+// given one; "" means that users must say it.
+func NewVolumeCommand(address string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "volume",
+		Short: "List or change the volumes of a running target",
+		Long: `volume lists, adds, and removes volumes of a running target. Sessions of other volumes
+do not notice.
+
+The configuration file is what survives a restart: put there what is to stay. A reload leaves a
+volume that was added here alone, unless the file has a volume of that name, and serves a volume of
+the file again that was removed here.`,
+	}
+	cmd.AddCommand(newVolumeListCommand(address), newVolumeAddCommand(address),
+		newVolumeRemoveCommand(address))
+	return cmd
+}
+
+func newVolumeListCommand(address string) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the volumes with their sessions, owners, and rights",
+		Args:  cobra.NoArgs,
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		_ []string) error {
+		volumes, err := client.Volumes(ctx)
+		if err != nil {
+			return failure(err)
+		}
+		if o.output == report.JSON {
+			return report.WriteJSON(cmd.OutOrStdout(),
+				admin.VolumeList{Schema: admin.VolumesSchema, Volumes: volumes})
+		}
+		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "VOLUME\tKIND\tSIZE\tUUID\tACCESS\tSESSIONS\tHELD BY\tRIGHTS\tFROM")
+		for i := range volumes {
+			v := &volumes[i]
+			fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%s\t%d\t%s\t%s\t%s\n", v.Name, v.Kind,
+				size.Bytes(v.Size), v.UUID, accessOf(v), v.Sessions, orNone(v.Holder), rightsOf(v),
+				v.Origin)
+		}
+		return table.Flush()
+	})
+	return cmd
+}
+
+func accessOf(v *admin.Volume) string {
+	access := "read-write"
+	if v.ReadOnly {
+		access = "read-only"
+	}
+	if v.Exclusive {
+		access += ",exclusive"
+	}
+	return access
+}
+
+func rightsOf(v *admin.Volume) string {
+	var rights []string
+	for _, group := range []struct {
+		may    string
+		relays []string
+	}{{"read", v.Readers}, {"write", v.Writers}, {"own", v.Owners}} {
+		if len(group.relays) > 0 {
+			rights = append(rights, group.may+":"+strings.Join(group.relays, ","))
+		}
+	}
+	if rights == nil {
+		return "all relays"
+	}
+	return strings.Join(rights, " ")
+}
+
+func newVolumeAddCommand(address string) *cobra.Command {
+	var o options
+	var added admin.NewVolume
+	var blockSize size.Bytes
+	cmd := &cobra.Command{
+		Use:   "add NAME=BACKEND",
+		Short: "Open a volume and serve it until the target ends",
+		Long: `add opens a volume and serves it. BACKEND is ` + volume.BackendForms + `.
+
+It lasts until it is removed or the target ends. To keep it, put it into the configuration file as
+well: a reload then finds it served as the file says, and touches nothing.`,
+		Args: program.Operands("NAME=BACKEND"),
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		operands []string) error {
+		var found bool
+		added.Name, added.Backend, found = strings.Cut(operands[0], "=")
+		if !found {
+			return program.Usagef("%q is not NAME=BACKEND", operands[0])
+		}
+		if uint64(blockSize) > volume.MaxBlockSize {
+			return program.Usagef("--block-size %v is larger than %v", blockSize,
+				size.Bytes(volume.MaxBlockSize))
+		}
+		added.BlockSize = uint32(blockSize)
+		v, err := client.AddVolume(ctx, added)
+		if err != nil {
+			return failure(err)
+		}
+		return o.print(cmd, admin.VolumeList{Schema: admin.VolumesSchema,
+			Volumes: []admin.Volume{v}}, fmt.Sprintf("serving volume %s, %v, UUID %s", v.Name,
+			size.Bytes(v.Size), v.UUID))
+	})
+	f := cmd.Flags()
+	f.Var(&blockSize, "block-size", "block size, a power of two; 0 is the default of the "+
+		"configuration file")
+	f.StringSliceVar(&added.Readers, "reader", nil,
+		"relay that may read, by a name in its certificate; repeatable; without any --reader, --writer, and --owner all relays may do everything")
+	f.StringSliceVar(&added.Writers, "writer", nil, "relay that may read and write; repeatable")
+	f.StringSliceVar(&added.Owners, "owner", nil,
+		"relay that may read, write, and open the volume exclusively; repeatable")
+	return cmd
+}
+
+func newVolumeRemoveCommand(address string) *cobra.Command {
+	var o options
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Drain and end the sessions of a volume, and close it",
+		Long: `remove refuses new sessions at once, waits for the requests in flight, for
+shutdown.drain_timeout at most, ends the sessions, makes the content durable, and closes the volume.
+Its content stays, except that of a volume in memory. Clients that reconnect get NOT_FOUND until the
+volume is back.
+
+If the file has the volume, the next reload or start serves it again.`,
+		Args: program.Operands("NAME"),
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		operands []string) error {
+		if err := client.RemoveVolume(ctx, operands[0], force); err != nil {
+			return failure(err)
+		}
+		return o.print(cmd, map[string]any{"schema": admin.VolumesSchema, "removed": operands[0]},
+			fmt.Sprintf("volume %s is removed", operands[0]))
+	})
+	cmd.Flags().BoolVar(&force, "force", false,
+		"do not wait for the requests in flight, which then fail at their clients")
+	return cmd
+}

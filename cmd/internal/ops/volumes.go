@@ -1,0 +1,141 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// VolumeKeeper is a daemon whose volumes administrators change. Its methods may be called
+// concurrently. A change that has not ended when its context does goes on, and the method fails
+// with status.InProgress.
+type VolumeKeeper interface {
+	// AdminVolumes lists the volumes by name.
+	AdminVolumes() []admin.Volume
+	AddVolume(ctx context.Context, v admin.NewVolume) (admin.Volume, error)
+	// RemoveVolume drains the sessions of the volume unless force is set, and ends them.
+	RemoveVolume(ctx context.Context, name string, force bool) error
+}
+
+// HandleVolumes serves admin.VolumesPath.
+func (a *Admin) HandleVolumes(k VolumeKeeper) {
+	a.Handle("GET "+admin.VolumesPath, limitRequests(maxRequestsAtATime,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			list := admin.VolumeList{Schema: admin.VolumesSchema, Volumes: k.AdminVolumes()}
+			if list.Volumes == nil {
+				list.Volumes = []admin.Volume{}
+			}
+			reply(w, list)
+		})))
+	a.handleChange("POST "+admin.VolumesPath, func(ctx context.Context, r *http.Request) (any,
+		error) {
+		var v admin.NewVolume
+		if err := readDocument(r, &v); err != nil {
+			return nil, err
+		}
+		return k.AddVolume(ctx, v)
+	})
+	a.handleChange("DELETE "+admin.VolumesPath+"/{name}", func(ctx context.Context,
+		r *http.Request) (any, error) {
+		force, err := strconv.ParseBool(parameter(r, admin.ForceParameter, "false"))
+		if err != nil {
+			return nil, status.Errorf(status.InvalidValue, "%s is neither true nor false",
+				admin.ForceParameter)
+		}
+		return nil, k.RemoveVolume(ctx, r.PathValue("name"), force)
+	})
+}
+
+// maxChangeTime bounds how long a client waits for a change, which may take longer than other
+// requests.
+const maxChangeTime = 15 * time.Minute
+
+// handleChange adds a pattern whose handler may take as long as the client says that it waits. The
+// handler returns the document of the reply, or nil.
+func (a *Admin) handleChange(pattern string,
+	change func(context.Context, *http.Request) (any, error)) {
+	a.Handle(pattern, limitRequests(maxRequestsAtATime, http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			wait, err := waitOf(r)
+			if err != nil {
+				replyError(w, err)
+				return
+			}
+			ctx, cancel := context.WithTimeout(r.Context(), wait)
+			defer cancel()
+			extendDeadlines(w, wait+requestTimeout)
+			document, err := change(ctx, r)
+			switch {
+			case err != nil:
+				replyError(w, err)
+			case document == nil:
+				w.WriteHeader(http.StatusNoContent)
+			default:
+				reply(w, document)
+			}
+		})))
+}
+
+// extendDeadlines lets a request take longer than requestTimeout. A connection that does not support
+// that keeps its deadlines.
+func extendDeadlines(w http.ResponseWriter, by time.Duration) {
+	controller, deadline := http.NewResponseController(w), time.Now().Add(by)
+	_ = controller.SetReadDeadline(deadline)
+	_ = controller.SetWriteDeadline(deadline)
+}
+
+// waitOf returns how long the client of a request waits.
+func waitOf(r *http.Request) (time.Duration, error) {
+	const most = uint64(maxChangeTime / time.Millisecond)
+	text := parameter(r, admin.WaitParameter,
+		strconv.FormatInt((requestTimeout/2).Milliseconds(), 10))
+	waitMs, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || waitMs > most {
+		return 0, status.Errorf(status.InvalidValue, "%s=%q is not a number up to %d",
+			admin.WaitParameter, text, most)
+	}
+	return time.Duration(waitMs) * time.Millisecond, nil
+}
+
+func parameter(r *http.Request, name, otherwise string) string {
+	if values := r.URL.Query(); values.Has(name) {
+		return values.Get(name)
+	}
+	return otherwise
+}
+
+// readDocument reads the JSON document of a request, whose fields must all be known.
+func readDocument(r *http.Request, document any) error {
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(document); err != nil {
+		return status.Errorf(status.InvalidValue, "read the request: %w", err)
+	}
+	return nil
+}
+
+// replyError sends the text of an error, and its code in admin.CodeHeader.
+func replyError(w http.ResponseWriter, err error) {
+	code := status.CodeOf(err)
+	answer := http.StatusInternalServerError
+	switch code {
+	case status.InvalidValue:
+		answer = http.StatusBadRequest
+	case status.NotFound:
+		answer = http.StatusGone
+	case status.AlreadyExist, status.InUse, status.BadState:
+		answer = http.StatusConflict
+	case status.InProgress, status.TimeOut:
+		answer = http.StatusGatewayTimeout
+	case status.NotSupported:
+		answer = http.StatusNotImplemented
+	}
+	w.Header().Set(admin.CodeHeader, code.String())
+	http.Error(w, fmt.Sprint(err), answer)
+}

@@ -1,0 +1,86 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// fakeVolumes remembers what it is asked for, and fails with err.
+type fakeVolumes struct {
+	added   admin.NewVolume
+	removed string
+	forced  bool
+	waited  time.Duration
+	err     error
+}
+
+func (f *fakeVolumes) AdminVolumes() []admin.Volume {
+	return []admin.Volume{{NewVolume: f.added, Kind: "memory"}}
+}
+
+func (f *fakeVolumes) AddVolume(_ context.Context, v admin.NewVolume) (admin.Volume, error) {
+	f.added = v
+	return admin.Volume{NewVolume: v, Size: 7}, f.err
+}
+
+func (f *fakeVolumes) RemoveVolume(ctx context.Context, name string, force bool) error {
+	deadline, _ := ctx.Deadline()
+	f.removed, f.forced, f.waited = name, force, time.Until(deadline)
+	return f.err
+}
+
+func TestVolumesAreChangedByClients(t *testing.T) {
+	address := "unix:" + filepath.Join(t.TempDir(), "admin.sock")
+	a, raw, _, _ := startAdmin(t, address)
+	f := &fakeVolumes{}
+	a.HandleVolumes(f)
+	client, err := admin.New(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	want := admin.NewVolume{Name: "ä b?", Backend: "memory:1MiB", BlockSize: 512,
+		Readers: []string{"a"}, Owners: []string{"b", "c"}}
+	if v, err := client.AddVolume(ctx, want); err != nil || !reflect.DeepEqual(f.added, want) ||
+		v.Size != 7 || v.Name != want.Name {
+		t.Errorf("added %+v, returned %+v, %v", f.added, v, err)
+	}
+	if all, err := client.Volumes(ctx); err != nil || len(all) != 1 || all[0].Name != want.Name {
+		t.Errorf("list: %+v, %v", all, err)
+	}
+	// The daemon stops waiting before its client does.
+	if err := client.RemoveVolume(ctx, want.Name, true); err != nil || f.removed != want.Name ||
+		!f.forced || f.waited > 90*time.Second || f.waited < time.Second {
+		t.Errorf("removed %q, forced %v, waited %v: %v", f.removed, f.forced, f.waited, err)
+	}
+	for _, code := range []status.Code{status.InUse, status.AlreadyExist, status.InProgress,
+		status.NotFound, status.InvalidValue, status.IOFailed} {
+		f.err = status.Errorf(code, "no")
+		if err := client.RemoveVolume(ctx, "x", false); !errors.Is(err, code) {
+			t.Errorf("an error with %v arrives as %v", code, err)
+		}
+	}
+	for _, request := range [][2]string{
+		{"?wait_ms=forever", "{}"}, {"?wait_ms=99999999999", "{}"}, {"?wait_ms=-1", "{}"},
+		{"", `{"name":"a","size":1}`}, {"", `[]`}, {"", ``},
+	} {
+		if code, body := do(t, raw, http.MethodPost, "http://localhost/volumes"+request[0],
+			request[1]); code != http.StatusBadRequest {
+			t.Errorf("%q is answered with %d %s", request, code, body)
+		}
+	}
+	if code, body := do(t, raw, http.MethodDelete, "http://localhost/volumes/a?force=perhaps",
+		""); code != http.StatusBadRequest || !strings.Contains(body, "neither true nor false") {
+		t.Errorf("a wrong force is answered with %d %s", code, body)
+	}
+}

@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// VolumesSchema names the format of VolumeList as JSON. Fields may be added within a version.
+const VolumesSchema = "zc-relay.volumes/1"
+
+// VolumeList is the document of VolumesPath.
+type VolumeList struct {
+	Schema  string   `json:"schema"`
+	Volumes []Volume `json:"volumes"`
+}
+
+// Volume is a volume that a target serves.
+type Volume struct {
+	NewVolume
+	// Kind is memory, file, rbd, or volume for another name of a volume.
+	Kind string `json:"kind"`
+	UUID string `json:"uuid"`
+	// Size is in bytes.
+	Size     uint64 `json:"size_bytes"`
+	ReadOnly bool   `json:"read_only"`
+	// Exclusive means that one owner at a time may open the volume.
+	Exclusive bool `json:"exclusive"`
+	// Sessions is the number of sessions that have the volume open, under any of its names. Holder
+	// is the client that has it open exclusively, "" if none has.
+	Sessions int    `json:"sessions"`
+	Holder   string `json:"holder,omitempty"`
+	// Origin is OriginConfiguration or OriginAdministrator.
+	Origin string `json:"origin"`
+}
+
+// The values of Volume.Origin. A volume that an administrator has added lasts until an
+// administrator removes it or the target ends. Reloads leave it alone, unless the configuration has
+// a volume of that name: then it becomes that one.
+const (
+	OriginConfiguration = "configuration"
+	OriginAdministrator = "administrator"
+)
+
+// NewVolume describes a volume as the configuration file does.
+type NewVolume struct {
+	Name    string `json:"name"`
+	Backend string `json:"backend"`
+	// BlockSize is in bytes; 0 means the default of the configuration file.
+	BlockSize uint32 `json:"block_size_bytes"`
+	// Readers, Writers, and Owners are names in the certificates of relays that may only read, may
+	// read and write, and may also open the volume exclusively. If all are empty, every relay may
+	// do everything.
+	Readers []string `json:"readers,omitempty"`
+	Writers []string `json:"writers,omitempty"`
+	Owners  []string `json:"owners,omitempty"`
+}
+
+// WaitParameter is the query parameter that says how many milliseconds the daemon may wait for the
+// end of a change of volumes. ForceParameter, if it is "true", ends sessions without a drain.
+const (
+	WaitParameter  = "wait_ms"
+	ForceParameter = "force"
+)
+
+// Volumes lists the volumes that a target serves, by name.
+func (c *Client) Volumes(ctx context.Context) ([]Volume, error) {
+	var list VolumeList
+	err := c.call(ctx, http.MethodGet, VolumesPath, nil, &list)
+	return list.Volumes, err
+}
+
+// AddVolume makes a target open a volume and serve it, until it is removed or the target ends. It
+// fails with AlreadyExist if the target serves a volume of that name, with InvalidValue if the
+// description is wrong, and with InProgress if ctx has a deadline that is too short: the target
+// then continues.
+func (c *Client) AddVolume(ctx context.Context, v NewVolume) (Volume, error) {
+	var added Volume
+	err := c.call(ctx, http.MethodPost, VolumesPath+"?"+waitFor(ctx).Encode(), v, &added)
+	return added, err
+}
+
+// RemoveVolume makes a target drain the sessions of a volume, for the time that its configuration
+// allows, end them, and close the volume. With force, it does not wait for requests in flight,
+// which then fail at their clients. It fails with NotFound if the target has no volume of that
+// name, with InUse if the volume has other names, and with InProgress if ctx has a deadline that is
+// too short: the target then continues.
+func (c *Client) RemoveVolume(ctx context.Context, name string, force bool) error {
+	parameters := waitFor(ctx)
+	parameters.Set(ForceParameter, strconv.FormatBool(force))
+	return c.call(ctx, http.MethodDelete, volumePath(name)+"?"+parameters.Encode(), nil, nil)
+}
+
+func volumePath(name string) string { return VolumesPath + "/" + url.PathEscape(name) }
+
+// longestWait is how long the daemon waits for a change if the caller sets no deadline.
+const longestWait = 10 * time.Minute
+
+// waitFor returns parameters that let the daemon answer before ctx ends.
+func waitFor(ctx context.Context) url.Values {
+	wait := longestWait
+	if deadline, limited := ctx.Deadline(); limited {
+		left := max(0, time.Until(deadline))
+		wait = min(left-left/4, longestWait)
+	}
+	return url.Values{WaitParameter: {strconv.FormatInt(wait.Milliseconds(), 10)}}
+}

@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/pkg/admin"
+)
+
+// volumeList returns the volumes of a target by name, from a document that is valid.
+func volumeList(t *testing.T, address string) map[string]admin.Volume {
+	t.Helper()
+	_, stdout, stderr := call(t, "target", "volume", "list", "--admin", address, "-o", "json")
+	var list admin.VolumeList
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil {
+		t.Fatalf("%v: %s%s", err, stdout, stderr)
+	}
+	schema := schematest.Read(t, "../../docs/volumes.schema.json")
+	if err := schema.Check(schematest.Document(t, list)); err != nil {
+		t.Error(err)
+	}
+	volumes := make(map[string]admin.Volume)
+	for _, v := range list.Volumes {
+		volumes[v.Name] = v
+	}
+	return volumes
+}
+
+// administrator runs commands of the target's administrator.
+type administrator struct {
+	t       *testing.T
+	address string
+}
+
+// expect runs "target volume" and checks its exit code, and what its output contains.
+func (a administrator) expect(code int, contains string, args ...string) {
+	a.t.Helper()
+	got, stdout, stderr := call(a.t, "target", append(append([]string{"volume"}, args...),
+		"--admin", a.address, "--timeout", "2m")...)
+	if got != code || !strings.Contains(stdout+stderr, contains) {
+		a.t.Errorf("volume %q: exit code %d, want %d with %q: %s%s", args, got, code, contains,
+			stdout, stderr)
+	}
+}
+
+func TestVolumesComeAndGoByCommand(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress()}
+	address := "unix:" + filepath.Join(c.dir, "target.sock")
+	file := filepath.Join(c.dir, "target.yaml")
+	configure := func(volumes ...string) {
+		writeFile(t, file, []byte("volumes:\n"+strings.Join(volumes, "")))
+	}
+	const disk = "  - {name: disk, backend: \"memory:64MiB\"}\n"
+	configure(disk)
+	c.startTarget("--admin-listen", address, "--config", file)
+	c.volumes = []string{"disk"} // for the relay
+	c.relay = c.startRelay("comch")
+	a := administrator{t, address}
+	content := filepath.Join(c.dir, "content")
+	extra := "extra=file:" + content + ",size=1MiB"
+
+	client := c.initiator(bench(8)...) // of another volume: it must not notice anything
+	eventually(t, "the volume is open",
+		func() bool { return volumeList(t, address)["disk"].Sessions > 0 })
+	a.expect(0, "serving volume extra, 1MiB", "add", extra, "--block-size", "512")
+	a.expect(1, "already serves", "add", extra)
+	a.expect(2, "begin with a kind", "add", "wrong=nothing:7")
+	a.expect(2, "no TLS", "add", "wrong=memory:1MiB", "--reader", "relay.example")
+	a.expect(2, "without a slash", "add", "a/b=memory:1MiB")
+	a.expect(0, "serving volume other", "add", "other=volume:extra,readonly")
+	volumes := volumeList(t, address)
+	if v := volumes["extra"]; v.Kind != "file" || v.Size != 1<<20 || v.BlockSize != 512 ||
+		v.ReadOnly || v.Origin != admin.OriginAdministrator {
+		t.Errorf("extra is %+v", v)
+	}
+	if v := volumes["other"]; v.Kind != "volume" || !v.ReadOnly || v.UUID != volumes["extra"].UUID {
+		t.Errorf("other is %+v", v)
+	}
+	if v := volumes["disk"]; v.Origin != admin.OriginConfiguration {
+		t.Errorf("disk is %+v", v)
+	}
+	a.expect(1, "has other names", "remove", "extra")
+
+	// A reload leaves what was added alone, and adopts what the file has as well.
+	reload := func() {
+		t.Helper()
+		if code, _, errs := call(t, "target", "reload", "--admin", address); code != 0 {
+			t.Fatalf("reload: %d %s", code, errs)
+		}
+	}
+	reload()
+	if v := volumeList(t, address); v["extra"].Origin != admin.OriginAdministrator || len(v) != 3 {
+		t.Errorf("after a reload: %+v", v)
+	}
+	const configured = "  - {name: extra, block_size: 512, backend: \"file:CONTENT,size=1MiB\"}\n"
+	configure(disk, strings.ReplaceAll(configured, "CONTENT", content))
+	reload()
+	if v := volumeList(t, address); v["extra"].Origin != admin.OriginConfiguration || len(v) != 3 {
+		t.Errorf("after a reload of a file that has the volume: %+v", v)
+	}
+	a.expect(0, "volume other is removed", "remove", "other")
+	a.expect(0, "volume extra is removed", "remove", "extra")
+	a.expect(2, "serves no volume", "remove", "extra")
+	reload()
+	if v := volumeList(t, address); v["extra"].UUID == "" {
+		t.Errorf("a reload does not bring back a volume of the file: %+v", v)
+	}
+
+	// A volume that goes takes names that were added to it along.
+	a.expect(0, "serving volume other", "add", "other=volume:extra")
+	configure(disk)
+	reload()
+	eventually(t, "the file's volume and its other name are gone",
+		func() bool { return len(volumeList(t, address)) == 1 })
+	if err := os.Truncate(content, 0); err != nil {
+		t.Fatal(err)
+	}
+	a.expect(0, "serving volume extra", "add", extra)
+
+	// Removing drains: the client loses its session, and nothing hangs.
+	select {
+	case <-client.ended:
+		t.Fatalf("the client of the other volume has ended: %s", client.stderr.String())
+	default:
+	}
+	a.expect(0, "volume disk is removed", "remove", "disk", "--force")
+	if client.wait() == 0 || !strings.Contains(client.stderr.String(), "being removed") {
+		t.Errorf("the client of the removed volume: %s", client.stderr.String())
+	}
+	if v := volumeList(t, address); len(v) != 1 || v["extra"].Sessions != 0 {
+		t.Errorf("in the end: %+v", v)
+	}
+}
