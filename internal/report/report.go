@@ -98,19 +98,23 @@ func orUnknown(s string) string {
 }
 
 // Errors adds the number of failed requests, in total and by code.
-func (t *Table) Errors(count uint64, byCode map[string]uint64) {
+func (t *Table) Errors(count uint64, byCode, byCause map[string]uint64) {
 	text := fmt.Sprint(count)
-	for i, code := range slices.Sorted(maps.Keys(byCode)) {
-		text += fmt.Sprintf("%s%s %d", separator(i), code, byCode[code])
+	if len(byCode) > 0 {
+		text += ": " + counts(byCode)
+	}
+	if len(byCause) > 0 {
+		text += "; causes at the target: " + counts(byCause)
 	}
 	t.Row("errors", "%s", text)
 }
 
-func separator(i int) string {
-	if i == 0 {
-		return ": "
+func counts(by map[string]uint64) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, fmt.Sprintf("%s %d", name, by[name]))
 	}
-	return ", "
+	return strings.Join(all, ", ")
 }
 
 // Failure adds the reason why the run failed, if it did.

@@ -45,6 +45,8 @@ func (r *Request) movesData() bool { return r.Type == iomsg.Read || r.Type == io
 type Result struct {
 	Tag  uint64
 	Code status.Code
+	// Cause says why the target's volume has failed the request, if it has.
+	Cause status.Cause
 	// Quarantined is set if the request has failed with its session while the relay was silent. The
 	// relay may use the buffer whenever it continues: its content after a read is undefined, and
 	// stays so; the data of a write may still be read, by the application as well as by the relay,
@@ -55,13 +57,16 @@ type Result struct {
 }
 
 // Err returns nil if the request has succeeded, and an error with its code if it has failed, which
-// also matches ErrQuarantined if the buffer is in quarantine.
+// also matches its cause, such as syscall.ENOSPC, and ErrQuarantined if the buffer is in
+// quarantine.
 func (r *Result) Err() error {
 	switch {
 	case r.Code == status.Success:
 		return nil
 	case r.Quarantined:
 		return fmt.Errorf("%w: %w", r.Code, ErrQuarantined)
+	case r.Cause != status.CauseUnknown:
+		return fmt.Errorf("%w: %w", r.Code, r.Cause)
 	}
 	return r.Code
 }
@@ -262,6 +267,9 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	*result = Result{Tag: s.tag, Code: m.Result}
 	switch {
 	case m.Result != status.Success:
+		if m.Cause.Known() {
+			result.Cause = m.Cause
+		}
 		if q.volume.canReconnect() && isSessionEnd(m.Result) && !q.draining {
 			q.draining = true
 			session.expectEnd(m.Result)

@@ -1,6 +1,8 @@
 package client_test
 
 import (
+	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -47,6 +49,55 @@ func roundTrip(t testing.TB) func() {
 			if result.Tag != request.Tag-testDepth+1+uint64(i) || result.Code != status.Success {
 				t.Fatalf("result %d is %+v", i, result)
 			}
+		}
+	}
+}
+
+func TestAResultSaysWhyTheVolumeHasFailedTheRequest(t *testing.T) {
+	r := newFakeRelay(t)
+	q := r.open(testTimeout).Queue(0)
+	consumer, producer := r.consumers[0], r.producers[0]
+	received, results := make([]comch.Received, 1), make([]client.Result, 1)
+	for _, c := range []struct {
+		code      status.Code
+		sent      status.Cause
+		want      status.Cause
+		wantError error
+	}{
+		{status.IOFailed, status.Cause(syscall.ENOSPC), status.Cause(syscall.ENOSPC),
+			syscall.ENOSPC},
+		{status.IOFailed, status.CauseTruncated, status.CauseTruncated, status.CauseTruncated},
+		{status.IOFailed, status.CauseUnknown, status.CauseUnknown, status.IOFailed},
+		{status.IOFailed, status.Cause(status.CauseCount), status.CauseUnknown, status.IOFailed},
+		{status.IOFailed, 1<<32 - 1, status.CauseUnknown, status.IOFailed},
+		{status.Success, status.Cause(syscall.ENOSPC), status.CauseUnknown, nil},
+	} {
+		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock}); err != nil {
+			t.Fatal(err)
+		}
+		q.Flush()
+		if n := consumer.Poll(received); n != 1 {
+			t.Fatalf("%d requests arrived", n)
+		}
+		message := consumer.Memory()[received[0].Offset:][:iomsg.Size]
+		iomsg.TurnIntoResult(message, c.code)
+		iomsg.SetCause(message, c.sent)
+		if err := producer.Send(message, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := consumer.PostReceive(received[0].Offset, iomsg.Size,
+			received[0].UserData); err != nil {
+			t.Fatal(err)
+		}
+		consumer.Flush()
+		producer.Flush()
+		if n := q.Poll(results); n != 1 {
+			t.Fatalf("polled %d results", n)
+		}
+		got := results[0]
+		if err := got.Err(); got.Cause != c.want || status.CodeOf(err) != c.code ||
+			!errors.Is(err, c.wantError) {
+			t.Errorf("%v with cause %d became %+v, %v", c.code, uint32(c.sent), got, err)
 		}
 	}
 }

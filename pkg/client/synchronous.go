@@ -296,7 +296,7 @@ type syncSlot struct {
 	memory    *dataMemory // that buffer is a part of
 	buffer    []byte
 	command   func() // submit, bound once so that passing it to the engine does not allocate
-	done      chan status.Code
+	done      chan Result
 	session   uint64 // number of the session that the request was submitted to
 	submitErr error  // why Submit failed
 }
@@ -315,7 +315,7 @@ func (v *Volume) startSync() error {
 		slot.owner, slot.request.Tag = s, uint64(i)
 		slot.request.Memory = v.config.MemorySize + uint64(i)*uint64(v.info.BufferSize)
 		slot.switchMemory()
-		slot.command, slot.done = slot.submit, make(chan status.Code, 1)
+		slot.command, slot.done = slot.submit, make(chan Result, 1)
 		s.free <- slot
 	}
 	if err := errors.Join(s.queue.Attach(engine), engine.Add(s)); err != nil {
@@ -339,7 +339,7 @@ func (s *syncIO) run() {
 func (s *syncIO) Poll() int {
 	n := s.queue.Poll(s.results[:])
 	for _, result := range s.results[:n] {
-		s.slots[result.Tag].done <- result.Code
+		s.slots[result.Tag].done <- result
 	}
 	return n
 }
@@ -350,7 +350,7 @@ func (slot *syncSlot) submit() {
 	q := slot.owner.queue
 	if slot.memory.generation < q.memory.generation {
 		slot.session = 0 // nothing to wait for: wait moves the slot to the new memory
-		slot.done <- status.Again
+		slot.done <- Result{Code: status.Again}
 		return
 	}
 	err := q.Submit(&slot.request)
@@ -362,12 +362,12 @@ func (slot *syncSlot) submit() {
 		q.SwitchMemory()
 		slot.submit()
 	case errors.Is(err, ErrReopening):
-		slot.done <- status.Again
+		slot.done <- Result{Code: status.Again}
 	case errors.Is(err, status.Again):
 		slot.owner.engine.Do(slot.command) // try again after the next poll
 	default:
 		slot.submitErr = err
-		slot.done <- status.CodeOf(err)
+		slot.done <- Result{Code: status.CodeOf(err)}
 	}
 }
 
@@ -414,7 +414,7 @@ func (slot *syncSlot) restart() {
 	slot.submitErr = nil
 	slot.switchMemory()
 	if !slot.owner.engine.Do(slot.command) {
-		slot.done <- status.Shutdown
+		slot.done <- Result{Code: status.Shutdown}
 	}
 }
 
@@ -429,13 +429,13 @@ const maxRepeats = 8
 func (slot *syncSlot) wait() error {
 	v := slot.owner.volume
 	for repetition := 0; ; repetition++ {
-		code := <-slot.done
-		if code == status.Success {
+		result := <-slot.done
+		if result.Code == status.Success {
 			return nil
 		}
-		if !v.canReconnect() || (code != status.Again && !isSessionEnd(code)) ||
+		if !v.canReconnect() || (result.Code != status.Again && !isSessionEnd(result.Code)) ||
 			repetition == maxRepeats {
-			return slot.failure(code)
+			return slot.failure(&result)
 		}
 		if err := v.awaitSession(slot.session); err != nil {
 			return fmt.Errorf("%v: %w", slot, err)
@@ -446,11 +446,11 @@ func (slot *syncSlot) wait() error {
 
 // failure returns the error of a failed request. It includes the volume's error if the volume has
 // failed.
-func (slot *syncSlot) failure(code status.Code) error {
+func (slot *syncSlot) failure(result *Result) error {
 	if slot.submitErr != nil {
 		return fmt.Errorf("%v: %w", slot, slot.submitErr)
 	}
-	err := fmt.Errorf("%v: %w", slot, code)
+	err := fmt.Errorf("%v: %w", slot, result.Err())
 	if end := slot.owner.volume.Err(); end != nil {
 		return fmt.Errorf("%w (%w)", err, end)
 	}
@@ -492,7 +492,7 @@ func (v *Volume) stopSync() {
 		v.config.Logger.Sugar().Warnf("release the progress engine of volume %q: %v", v.info.Name,
 			err)
 	}
-	s.queue.eachOutstanding(func(tag uint64) { s.slots[tag].done <- status.Shutdown })
+	s.queue.eachOutstanding(func(tag uint64) { s.slots[tag].done <- Result{Code: status.Shutdown} })
 	v.callers.Lock()
 	defer v.callers.Unlock()
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -220,11 +221,13 @@ func TestAResponseOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) 
 			r.client.send(readRequest(42))
 			m := r.target.receive(iomsg.DataConnection)
 			m.Type, m.Result = iomsg.Result, status.IOFailed
+			m.Cause = status.Cause(syscall.EROFS)
 			m.UserData, m.IOSize = 1, 1 // a target can change nothing but the result
 			r.target.send(role, &m)
 			got := r.response()
 			want := *readRequest(42)
 			want.Type, want.Result = iomsg.Result, status.IOFailed
+			want.Cause = status.Cause(syscall.EROFS)
 			if got != want {
 				t.Errorf("client received %+v, want %+v", got, want)
 			}

@@ -298,7 +298,7 @@ func (l *RelayLane) canAcceptResponses() bool {
 }
 
 // receiveResponse handles one message of the target, nearly always a response. The client gets its
-// own request back, so the target can change nothing but the result.
+// own request back, so the target can change nothing but the result and the cause of a failure.
 func (l *RelayLane) receiveResponse(c *connection, response *message) {
 	var m iomsg.Message
 	iomsg.Decode(response[:], &m)
@@ -331,6 +331,9 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 		if l.bounce != nil && s.ioType == iomsg.Read && m.Result == status.Success {
 			l.startCopy(m.Slot)
 			return
+		}
+		if m.Result != status.Success {
+			iomsg.SetCause(s.request[:], m.Cause)
 		}
 		l.complete(m.Slot, s, m.Result)
 	case m.Type == iomsg.Stop && l.stop == stopForwarded:

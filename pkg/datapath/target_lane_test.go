@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -324,11 +325,12 @@ func TestAVolumeErrorIsTheResultOfItsIO(t *testing.T) {
 	r.volume.queue.hold()
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	r.volume.queue.bell.mu.Lock()
-	r.volume.queue.fail = status.IOFailed
+	r.volume.queue.fail = status.Errorf(status.IOFailed, "write: %w", syscall.ENOSPC)
 	r.volume.queue.bell.mu.Unlock()
 	r.volume.queue.release()
-	if got := r.relay.receive(iomsg.DataConnection); got.Result != status.IOFailed {
-		t.Errorf("completed with %v", got.Result)
+	if got := r.relay.receive(iomsg.DataConnection); got.Result != status.IOFailed ||
+		got.Cause != status.Cause(syscall.ENOSPC) {
+		t.Errorf("completed with %v, cause %v", got.Result, got.Cause)
 	}
 }
 

@@ -251,6 +251,9 @@ func (l *TargetLane) pollVolume() int {
 				l.respondWithData(slot, l.staging.segment(slot, t.ioSize))
 				continue
 			}
+			if request.Err != nil {
+				iomsg.SetCause(t.message[:], volume.CauseOf(request.Err))
+			}
 			l.respond(slot, status.CodeOf(request.Err))
 		}
 		if total += n; n < len(l.completed) || total >= 4*volumeBatch {

@@ -56,6 +56,10 @@ func New(rules []Rule, recorder *Recorder) (*Injector, error) {
 		active := &activeRule{Rule: rule}
 		active.on.Store(rule.Switch == "")
 		active.failure = status.Errorf(rule.Code, "%w of rule %v", ErrInjected, rule)
+		if rule.Cause != status.CauseUnknown {
+			active.failure = status.Errorf(rule.Code, "%w of rule %v: %w", ErrInjected, rule,
+				rule.Cause)
+		}
 		active.lost = status.Errorf(status.NotConnected, "%w of rule %v", ErrInjected, rule)
 		i.rules = append(i.rules, active)
 	}

@@ -40,12 +40,14 @@ type Rule struct {
 	Action Action
 	Delay  time.Duration // of the action Delay
 	Code   status.Code   // of the action Error
+	// Cause is the error number behind Code, if the rule names one.
+	Cause status.Cause
 }
 
 // Syntax describes the text form in one line.
 const Syntax = "SEAM:OPERATION[:CONDITION...]:ACTION, " +
 	"where CONDITION is every=N, nth=N, after=N, p=P, seed=N, while=SWITCH, or kind=MESSAGE, and " +
-	"ACTION is trace, delay=TIME, error=CODE, drop, duplicate, corrupt, or freeze"
+	"ACTION is trace, delay=TIME, error=CODE|ERRNO, drop, duplicate, corrupt, or freeze"
 
 // Parse parses the text form of a rule.
 func Parse(text string) (Rule, error) {
@@ -121,7 +123,7 @@ func (r *Rule) setAction(key, value string, hasValue bool) (err error) {
 		case a == Delay:
 			r.Delay, err = time.ParseDuration(value)
 		case a == Error:
-			r.Code, err = parseCode(value)
+			r.Code, r.Cause, err = parseError(value)
 		case hasValue:
 			err = fmt.Errorf("the action has no value")
 		}
@@ -150,13 +152,17 @@ func isForbidden(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-func parseCode(text string) (status.Code, error) {
+func parseError(text string) (status.Code, status.Cause, error) {
 	for code := status.Success + 1; code.Known(); code++ {
 		if code.String() == text {
-			return code, nil
+			return code, status.CauseUnknown, nil
 		}
 	}
-	return 0, fmt.Errorf("it is not the name of an error code, such as %v", status.IOFailed)
+	if cause, ok := status.ParseErrno(text); ok {
+		return status.IOFailed, cause, nil
+	}
+	return 0, 0, fmt.Errorf("it is the name neither of an error code, such as %v, nor of an "+
+		"error number, such as ENOSPC", status.IOFailed)
 }
 
 // validate checks the fields relative to each other.
@@ -186,8 +192,9 @@ func (r *Rule) validate() error {
 	case r.Action == Delay && (r.Delay <= 0 || r.Delay > MaxDelay):
 		return fmt.Errorf("a delay is above 0 and at most %v", MaxDelay)
 	case r.Action != Delay && r.Delay != 0, r.Action != Error && r.Code != status.Success,
-		r.Action == Error && (r.Code == status.Success || !r.Code.Known()):
-		return fmt.Errorf("delay or code does not belong to the action %v", r.Action)
+		r.Action == Error && (r.Code == status.Success || !r.Code.Known()),
+		r.Cause != status.CauseUnknown && (r.Code != status.IOFailed || r.Cause.Unwrap() == nil):
+		return fmt.Errorf("delay, code, or cause does not belong to the action %v", r.Action)
 	case r.Kind != "" && r.Seam != Control:
 		return fmt.Errorf("only messages of the seam %s have a kind", Control)
 	case !(r.Probability >= 0 && r.Probability <= 1):
@@ -224,6 +231,9 @@ func (r Rule) String() string {
 	case Delay:
 		b = fmt.Appendf(b, "=%v", r.Delay)
 	case Error:
+		if r.Cause != status.CauseUnknown {
+			return string(b) + "=" + r.Cause.String()
+		}
 		b = fmt.Appendf(b, "=%v", r.Code)
 	}
 	return string(b)

@@ -3,6 +3,7 @@ package fault_test
 import (
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +19,8 @@ func TestRulesAreParsedAndPrinted(t *testing.T) {
 	for text, want := range map[string]fault.Rule{
 		"rdma:post_send:every=1000:error=IO_FAILED": {Seam: fault.RDMA, Operation: "post_send",
 			Every: 1000, Action: fault.Error, Code: status.IOFailed},
+		"volume:flush:nth=2:error=ENOSPC": {Seam: fault.Volume, Operation: "flush", Nth: 2,
+			Action: fault.Error, Code: status.IOFailed, Cause: status.Cause(syscall.ENOSPC)},
 		"volume:write:p=0.01:seed=7:delay=5ms": {Seam: fault.Volume, Operation: "write",
 			Probability: 0.01, Seed: 7, Action: fault.Delay, Delay: 5 * time.Millisecond},
 		"comch:producer.send:while=trouble:after=3:freeze": {Seam: fault.Comch,
@@ -63,9 +66,10 @@ var badRules = map[string]string{
 	"volume:write:delay=5":               "missing unit",
 	"volume:write:delay=-1s":             "above 0 and at most 1h",
 	"volume:write:delay=2h":              "above 0 and at most 1h",
-	"volume:write:error":                 "not the name of an error code",
-	"volume:write:error=SUCCESS":         "not the name of an error code",
-	"volume:write:error=EIO":             "not the name of an error code",
+	"volume:write:error":                 "neither of an error code",
+	"volume:write:error=SUCCESS":         "neither of an error code",
+	"volume:write:error=EVERYTHING":      "neither of an error code",
+	"volume:write:error=truncated":       "neither of an error code",
 	"volume:write:freeze=1s":             "the action has no value",
 	"volume:write:explode":               "neither a condition nor an action",
 	"volume:write:":                      "neither a condition nor an action",
@@ -84,11 +88,15 @@ func TestBadRulesAreRejectedWithTheReason(t *testing.T) {
 func TestAnInjectorRejectsRulesThatNoTextDescribes(t *testing.T) {
 	write := fault.Rule{Seam: fault.Volume, Operation: "write", Action: fault.Trace}
 	for name, change := range map[string]func(*fault.Rule){
-		"no action":              func(r *fault.Rule) { r.Action = fault.None },
-		"unknown action":         func(r *fault.Rule) { r.Action = 99 },
-		"a delay of a trace":     func(r *fault.Rule) { r.Delay = time.Second },
-		"a code of a trace":      func(r *fault.Rule) { r.Code = status.IOFailed },
-		"an error without code":  func(r *fault.Rule) { r.Action = fault.Error },
+		"no action":             func(r *fault.Rule) { r.Action = fault.None },
+		"unknown action":        func(r *fault.Rule) { r.Action = 99 },
+		"a delay of a trace":    func(r *fault.Rule) { r.Delay = time.Second },
+		"a code of a trace":     func(r *fault.Rule) { r.Code = status.IOFailed },
+		"an error without code": func(r *fault.Rule) { r.Action = fault.Error },
+		"a cause of a trace":    func(r *fault.Rule) { r.Cause = status.Cause(syscall.EIO) },
+		"a cause without error number": func(r *fault.Rule) {
+			r.Action, r.Code, r.Cause = fault.Error, status.IOFailed, status.CauseTruncated
+		},
 		"a negative probability": func(r *fault.Rule) { r.Probability = -1 },
 	} {
 		rule := write
@@ -116,7 +124,7 @@ func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"rdma:post_send:every=1000:error=IO_FAILED", "volume:write:p=0.01:seed=7:delay=5ms",
 		"comch:producer.send:while=trouble:freeze", "control:any:kind=stop:nth=1:after=0:drop",
-		"volume:any:p=1e-300:corrupt", "volume:any:trace:p=.5:delay=1h",
+		"volume:any:error=ENOSPC", "volume:any:p=1e-300:corrupt", "volume:any:trace:p=.5:delay=1h",
 	} {
 		f.Add(text)
 	}

@@ -15,7 +15,7 @@ import (
 // Size is the length of every IO message in bytes.
 const Size = 64
 
-// Byte offsets of the fields. Bytes 4-7 are unused, bytes 52-63 are zero.
+// Byte offsets of the fields. Bytes 4-7 are unused, bytes 56-63 are zero.
 const (
 	offsetType            = 0
 	offsetUserData        = 8
@@ -26,7 +26,8 @@ const (
 	offsetSlot            = 40
 	offsetGeneration      = 44
 	offsetFlags           = 48
-	offsetReserved        = 52
+	offsetCause           = 52
+	offsetReserved        = 56
 )
 
 // Type is what an IO message requests, or Result in a response.
@@ -196,6 +197,9 @@ type Message struct {
 	Slot       uint32
 	Generation uint32
 	Flags      Flags
+	// Cause says why a volume has failed the request, in a response with a result other than
+	// success.
+	Cause status.Cause
 }
 
 // Encode writes m into the first Size bytes of buf, all of which it sets.
@@ -211,6 +215,7 @@ func Encode(buf []byte, m *Message) {
 	binary.BigEndian.PutUint32(buf[offsetSlot:], m.Slot)
 	binary.BigEndian.PutUint32(buf[offsetGeneration:], m.Generation)
 	binary.BigEndian.PutUint32(buf[offsetFlags:], uint32(m.Flags))
+	binary.BigEndian.PutUint32(buf[offsetCause:], uint32(m.Cause))
 	clear(buf[offsetReserved:Size])
 }
 
@@ -228,6 +233,7 @@ func Decode(buf []byte, m *Message) {
 	m.Slot = binary.BigEndian.Uint32(buf[offsetSlot:])
 	m.Generation = binary.BigEndian.Uint32(buf[offsetGeneration:])
 	m.Flags = Flags(binary.BigEndian.Uint32(buf[offsetFlags:]))
+	m.Cause = status.Cause(binary.BigEndian.Uint32(buf[offsetCause:]))
 }
 
 // StampTag writes the relay's tag into an encoded message.
@@ -254,6 +260,12 @@ func SetFlags(buf []byte, flags Flags) {
 	_ = buf[Size-1]
 	binary.BigEndian.PutUint32(buf[offsetFlags:],
 		binary.BigEndian.Uint32(buf[offsetFlags:])|uint32(flags))
+}
+
+// SetCause sets the cause in an encoded message.
+func SetCause(buf []byte, cause status.Cause) {
+	_ = buf[Size-1]
+	binary.BigEndian.PutUint32(buf[offsetCause:], uint32(cause))
 }
 
 // TurnIntoResult turns an encoded request into its response in place: only type and result change.

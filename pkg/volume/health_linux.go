@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // health is what a volume knows about its failures: how many requests have failed and why, and
@@ -19,7 +19,7 @@ type health struct {
 	log *zap.Logger
 	// failed is why the volume rejects requests; nil while it does not.
 	failed      atomic.Pointer[failure]
-	counts      [iomsg.OperationCount][causeCount]failureCount
+	counts      [iomsg.OperationCount][status.CauseCount]failureCount
 	inspections *time.Ticker
 	// news wakes the goroutine when there is something new to log.
 	news chan struct{}
@@ -88,42 +88,15 @@ func (h *health) wake() {
 	}
 }
 
-// cause is why a request failed: an error number, or one of the constants.
-type cause uint8
-
-const (
-	causeOther     cause = 0
-	causeTruncated cause = iota + cause(unix.EHWPOISON) // after the highest error number
-	causeVolumeFailed
-	causeCount
-)
-
-// String returns the name of the error number, or what stands in its place.
-func (c cause) String() string {
-	switch c {
-	case causeTruncated:
-		return "truncated"
-	case causeVolumeFailed:
-		return "volume_failed"
-	}
-	if name := unix.ErrnoName(unix.Errno(c)); name != "" {
-		return name
-	}
-	return "other"
-}
-
-func causeOf(err error) cause {
+// CauseOf returns why a request has failed with err.
+func CauseOf(err error) status.Cause {
 	if _, rejected := err.(*failure); rejected {
-		return causeVolumeFailed
+		return status.CauseVolumeFailed
 	}
 	if errors.Is(err, errShrunk) {
-		return causeTruncated
+		return status.CauseTruncated
 	}
-	var errno unix.Errno
-	if errors.As(err, &errno) && errno <= unix.EHWPOISON {
-		return cause(errno)
-	}
-	return causeOther
+	return status.CauseOf(err)
 }
 
 // failureCount counts the requests of one operation that have failed for one cause. Failures less
@@ -146,10 +119,10 @@ type failedRequest struct {
 // count counts a failed request. It allocates, and wakes another goroutine, only at the start of a
 // series, and never for a request that the volume has rejected.
 func (h *health) count(r *Request) {
-	cause := causeOf(r.Err)
+	cause := CauseOf(r.Err)
 	c := &h.counts[r.Operation][cause]
 	c.total.Add(1)
-	if cause == causeVolumeFailed || c.first.Load() != nil {
+	if cause == status.CauseVolumeFailed || c.first.Load() != nil {
 		return
 	}
 	first := &failedRequest{offset: r.Offset, length: r.Length, err: r.Err}
@@ -161,7 +134,7 @@ func (h *health) count(r *Request) {
 // failures returns all counts that are not 0.
 func (h *health) failures() []Failure {
 	var all []Failure
-	h.each(func(operation iomsg.Operation, cause cause, c *failureCount) {
+	h.each(func(operation iomsg.Operation, cause status.Cause, c *failureCount) {
 		if n := c.total.Load(); n > 0 {
 			all = append(all, Failure{Operation: operation, Cause: cause.String(), Count: n})
 		}
@@ -169,10 +142,10 @@ func (h *health) failures() []Failure {
 	return all
 }
 
-func (h *health) each(visit func(iomsg.Operation, cause, *failureCount)) {
+func (h *health) each(visit func(iomsg.Operation, status.Cause, *failureCount)) {
 	for operation := range iomsg.OperationCount {
-		for cause := range causeCount {
-			visit(operation, cause, &h.counts[operation][cause])
+		for cause := range status.CauseCount {
+			visit(operation, status.Cause(cause), &h.counts[operation][cause])
 		}
 	}
 }
@@ -188,7 +161,7 @@ const (
 func (h *health) logNew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.each(func(operation iomsg.Operation, cause cause, c *failureCount) {
+	h.each(func(operation iomsg.Operation, cause status.Cause, c *failureCount) {
 		first := c.first.Load()
 		if first == nil || c.series {
 			return
@@ -215,7 +188,7 @@ func (h *health) logNew() {
 func (h *health) logRepeated() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.each(func(operation iomsg.Operation, cause cause, c *failureCount) {
+	h.each(func(operation iomsg.Operation, cause status.Cause, c *failureCount) {
 		total := c.total.Load()
 		if total == c.logged {
 			c.series = false

@@ -90,6 +90,25 @@ func TestInjectedErrorsReachTheInitiatorAndCorruptNothing(t *testing.T) {
 	c.mustRun("verify", "--queues", "1", "--passes", "1", "--length", "1MiB")
 }
 
+func TestTheErrorNumberOfAFailedIOReachesTheInitiator(t *testing.T) {
+	target := []string{"volume:write:nth=2:error=ENOSPC"}
+	c := startHookedChain(t, target, nil)
+	run := c.initiator("verify", "--queues", "1", "--queue-depth", "8", "--passes", "1", "--output",
+		"json")
+	if code := run.wait(); code != 1 {
+		t.Errorf("verify with a failed write exited with %d", code)
+	}
+	if r := verifyReport(t, run); r.Result.ErrorsByCode["IO_FAILED"] != 1 ||
+		r.Result.ErrorsByCause["ENOSPC"] != 1 {
+		t.Errorf("verify reports %+v", r.Result)
+	}
+	if stderr := run.stderr.String(); !strings.Contains(stderr,
+		"IO_FAILED: ENOSPC (no space left on device)") {
+		t.Errorf("verify prints %s", stderr)
+	}
+	c.expectMatches(c.target, target)
+}
+
 func TestADroppedSendLosesTheConnectionAndReconnectingRecovers(t *testing.T) {
 	relay := []string{"rdma:post_send:nth=300:drop"}
 	c := startHookedChain(t, nil, relay)

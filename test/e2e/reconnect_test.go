@@ -29,6 +29,7 @@ type verifyDocument struct {
 	Result struct {
 		Errors        uint64            `json:"errors"`
 		ErrorsByCode  map[string]uint64 `json:"errors_by_code"`
+		ErrorsByCause map[string]uint64 `json:"errors_by_cause"`
 		BlocksWritten uint64            `json:"blocks_written"`
 		BlocksChecked uint64            `json:"blocks_checked"`
 		FindingCount  uint64            `json:"finding_count"`

@@ -197,7 +197,7 @@ func failureOf(workers []*worker, threadError error) error {
 	for _, w := range workers {
 		failure.keepEarlier(w.failure)
 		first.keepEarlier(w.firstError)
-		errorCount += w.recorder.errorCount
+		errorCount += w.recorder.failures.Count
 		mismatches += w.recorder.mismatches
 	}
 	switch {

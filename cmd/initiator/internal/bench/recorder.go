@@ -10,7 +10,6 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // The histogram keeps three significant digits up to one hour. Longer latencies count as one hour
@@ -67,12 +66,10 @@ func (d *distribution) reset() {
 // values at any time, and everything after the thread has ended.
 type recorder struct {
 	read, write distribution
-	// errors counts the failed requests of the whole run, including the warm-up.
-	errors     [status.CodeCount]uint64
-	errorCount uint64
-	validated  uint64 // requests whose data was compared
-	mismatches uint64
-	repeated   uint64 // requests submitted again after the loss of a session
+	failures    document.Failures // of the whole run, including the warm-up
+	validated   uint64            // requests whose data was compared
+	mismatches  uint64
+	repeated    uint64 // requests submitted again after the loss of a session
 
 	publishedOperations atomic.Uint64
 	publishedErrors     atomic.Uint64
@@ -90,19 +87,10 @@ func (r *recorder) record(t iomsg.Type, latencyNs int64) {
 	r.write.record(latencyNs)
 }
 
-// fail counts a failed request. An undefined code counts as Unknown.
-func (r *recorder) fail(code status.Code) {
-	if !code.Known() {
-		code = status.Unknown
-	}
-	r.errors[code]++
-	r.errorCount++
-}
-
 // publish makes the worker's progress visible to others.
 func (r *recorder) publish() {
 	r.publishedOperations.Store(r.read.count + r.write.count)
-	r.publishedErrors.Store(r.errorCount + r.mismatches)
+	r.publishedErrors.Store(r.failures.Count + r.mismatches)
 }
 
 // resetOperations discards the measurements of the warm-up. It keeps the errors, which must not go
@@ -117,10 +105,7 @@ func (r *recorder) resetOperations() {
 func (r *recorder) merge(other *recorder) {
 	r.read.merge(&other.read)
 	r.write.merge(&other.write)
-	for code, count := range other.errors {
-		r.errors[code] += count
-	}
-	r.errorCount += other.errorCount
+	r.failures.Merge(&other.failures)
 	r.validated += other.validated
 	r.mismatches += other.mismatches
 }
@@ -150,12 +135,8 @@ func resultOf(p *Parameters, run *supervisor.Supervisor, workers []*worker) Resu
 	r.Operations, r.IOPS, r.BytesPerSecond, r.LatencyNs = all.Operations, all.IOPS,
 		all.BytesPerSecond, all.LatencyNs
 	r.Bytes = r.Operations * uint64(p.BlockSize)
-	r.Errors, r.Validated, r.Mismatches = total.errorCount, total.validated, total.mismatches
-	for code, count := range total.errors {
-		if count > 0 {
-			r.ErrorsByCode[status.Code(code).String()] = count
-		}
-	}
+	r.Errors, r.Validated, r.Mismatches = total.failures.Count, total.validated, total.mismatches
+	r.ErrorsByCode, r.ErrorsByCause = total.failures.ByCode(), total.failures.ByCause()
 	return r
 }
 

@@ -73,6 +73,8 @@ type Result struct {
 	Write          Direction `json:"write"`
 	// ErrorsByCode counts failed requests by the name of the status code.
 	ErrorsByCode map[string]uint64 `json:"errors_by_code"`
+	// ErrorsByCause counts those of them whose cause at the target is known.
+	ErrorsByCause map[string]uint64 `json:"errors_by_cause,omitempty"`
 	// Validated counts requests whose data was compared, Mismatches those with wrong data.
 	Validated  uint64 `json:"validated"`
 	Mismatches uint64 `json:"mismatches"`
@@ -217,7 +219,7 @@ func (t *text) result(r *Report) {
 		result.BytesPerSecond)
 	t.Row("operations", "%d (%d bytes) in %s%s", result.Operations, result.Bytes,
 		size.FormatDuration(time.Duration(result.DurationNs)), interruption(result))
-	t.Errors(result.Errors, result.ErrorsByCode)
+	t.Errors(result.Errors, result.ErrorsByCode, result.ErrorsByCause)
 	t.Reconnections(result.Reconnections)
 	if r.Parameters.Validate {
 		t.Row("validated", "%d operations, %d with wrong data", result.Validated, result.Mismatches)

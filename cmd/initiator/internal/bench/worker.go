@@ -343,7 +343,7 @@ func (t *timedError) keepEarlier(other timedError) {
 
 // failed counts a failed request.
 func (w *worker) failed(s *slot, result *client.Result) {
-	w.recorder.fail(result.Code)
+	w.recorder.failures.Add(result)
 	if w.firstError.err == nil {
 		w.firstError.set(fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
 			s.kind, w.generator.blockSize, s.offset, w.index, result.Err()),

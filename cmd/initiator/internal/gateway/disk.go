@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"syscall"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -136,7 +137,7 @@ func (d *disk) complete(result *client.Result) {
 		op.repeats++
 		d.enqueue(op)
 	default:
-		d.finish(op, errnoOf(result.Code))
+		d.finish(op, errnoOf(result.Code, result.Cause))
 	}
 }
 
@@ -176,7 +177,7 @@ func (d *disk) submit(op *operation) bool {
 		op.session.lossPending = false
 		d.finish(op, nbd.IOError)
 	default:
-		d.finish(op, errnoOf(status.CodeOf(err)))
+		d.finish(op, errnoOf(status.CodeOf(err), status.CauseOf(err)))
 	}
 	return true
 }
@@ -286,8 +287,17 @@ func (s *session) releaseKept() {
 	s.buffers.kept = s.buffers.kept[:0]
 }
 
-// errnoOf translates the outcome of a request.
-func errnoOf(code status.Code) nbd.Errno {
+// errnoOf translates the outcome of a request. The cause of a failed volume IO is mapped as other
+// NBD servers do.
+func errnoOf(code status.Code, cause status.Cause) nbd.Errno {
+	switch syscall.Errno(cause) {
+	case syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG:
+		return nbd.NoSpace
+	case syscall.EPERM, syscall.EROFS:
+		return nbd.NotPermitted
+	case syscall.ENOMEM:
+		return nbd.NoMemory
+	}
 	switch code {
 	case status.Success:
 		return nbd.Success

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -292,6 +293,23 @@ func TestLostWritesAreReportedToEachConnectionOnce(t *testing.T) {
 			if failure := session.call(nbd.Flush, 0, 0, 0, nil); failure != want {
 				t.Errorf("flush %d of the %s connection: %v, want %v", i+1, name, failure, want)
 			}
+		}
+	}
+}
+
+func TestTheCauseOfAFailureDecidesWhatTheClientSees(t *testing.T) {
+	for cause, want := range map[status.Cause]nbd.Errno{
+		status.CauseUnknown: nbd.IOError, status.CauseTruncated: nbd.IOError,
+		status.Cause(syscall.EIO): nbd.IOError, status.Cause(syscall.ENOSPC): nbd.NoSpace,
+		status.Cause(syscall.EDQUOT): nbd.NoSpace, status.Cause(syscall.EROFS): nbd.NotPermitted,
+		status.Cause(syscall.ENOMEM): nbd.NoMemory,
+	} {
+		v := newVolume(1)
+		v.Cause = cause
+		v.Intercept = func(*client.Request) status.Code { return status.IOFailed }
+		th := start(t, newExport(t, v, 1, 1), 0)
+		if got := th.call(nbd.Write, 0, 0, 512, make([]byte, 512)); got != want {
+			t.Errorf("a write that fails with %v is answered with %v, want %v", cause, got, want)
 		}
 	}
 }

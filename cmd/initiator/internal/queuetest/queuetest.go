@@ -21,6 +21,8 @@ type Volume struct {
 	// Intercept, if not nil, carries out requests instead of Apply, which it may call. Calls are
 	// serialized.
 	Intercept func(r *client.Request) status.Code
+	// Cause accompanies the result of every request that Intercept makes fail.
+	Cause status.Cause
 	// Quarantine makes a restart replace Memory, as a relay does that is silent.
 	Quarantine bool
 	// Stalled keeps requests from completing while it is set.
@@ -194,6 +196,9 @@ func (q *Queue) Poll(results []client.Result) int {
 		code := v.carryOut(r, q.session)
 		results[n] = client.Result{Tag: r.Tag, Code: code,
 			Quarantined: v.Quarantine && code == status.ConnectionReset}
+		if code != status.Success {
+			results[n].Cause = v.Cause
+		}
 		q.outstanding = q.outstanding[:last]
 		n++
 		if q.random.Uint64()%4 == 0 {

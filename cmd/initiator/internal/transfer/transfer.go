@@ -217,7 +217,7 @@ func (w *worker) complete(result client.Result) {
 	}
 	if result.Code != status.Success {
 		w.fail(fmt.Errorf("%v of %d bytes at offset %d: %w", w.job.kind(), s.extent.length,
-			s.extent.offset, result.Code))
+			s.extent.offset, result.Err()))
 		return
 	}
 	s.moved = true

@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
-	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
 // Schema names the format of a report. Within a version, fields may be added, nothing else changes.
@@ -78,7 +78,7 @@ func (r *Result) write(t *document.Table) {
 	t.Row("blocks written", "%d (%d bytes in %d writes, %d flushes)", r.BlocksWritten,
 		r.BytesWritten, r.Writes, r.Flushes)
 	t.Row("blocks checked", "%d (%d bytes in %d reads)", r.BlocksChecked, r.BytesRead, r.Reads)
-	t.Errors(r.Errors, r.ErrorsByCode)
+	t.Errors(r.Errors, r.ErrorsByCode, r.ErrorsByCause)
 	t.Reconnections(r.Reconnections)
 	if r.Reconnections != nil {
 		t.Row("lost blocks",
@@ -106,7 +106,9 @@ type Result struct {
 	Flushes uint64 `json:"flushes"`
 	Errors  uint64 `json:"errors"`
 	// ErrorsByCode counts failed requests by the name of the status code.
-	ErrorsByCode  map[string]uint64 `json:"errors_by_code"`
+	ErrorsByCode map[string]uint64 `json:"errors_by_code"`
+	// ErrorsByCause counts those of them whose cause at the target is known.
+	ErrorsByCause map[string]uint64 `json:"errors_by_cause,omitempty"`
 	BytesWritten  uint64            `json:"bytes_written"`
 	BytesRead     uint64            `json:"bytes_read"`
 	BlocksWritten uint64            `json:"blocks_written"`
@@ -144,11 +146,15 @@ func resultOf(c *Config, run *supervisor.Supervisor, workers []*worker) Result {
 	r.PassesCompleted, r.DurationNs, r.Interrupted = workers[0].planner.completed, run.NowNs(),
 		run.Interrupted()
 	var findings []timedFinding
+	var failures document.Failures
 	for _, w := range workers {
+		failures.Merge(&w.tally.failures)
 		r.PassesCompleted = min(r.PassesCompleted, w.planner.completed)
 		r.add(&w.tally, uint64(c.BlockSize))
 		findings = append(findings, w.tally.findings...)
 	}
+	r.Errors, r.ErrorsByCode, r.ErrorsByCause = failures.Count, failures.ByCode(),
+		failures.ByCause()
 	if c.Reconnect {
 		r.Reconnections = &document.Reconnections{}
 		for _, w := range workers {
@@ -170,12 +176,6 @@ func (r *Result) add(t *tally, blockSize uint64) {
 	r.BytesWritten += t.blocksWritten * blockSize
 	r.BytesRead += t.blocksRead * blockSize
 	r.BlocksChecked += t.blocksChecked
-	r.Errors += t.errorCount
-	for code, count := range t.errors {
-		if count > 0 {
-			r.ErrorsByCode[status.Code(code).String()] += count
-		}
-	}
 	r.LossesReported += t.lossesReported
 	r.LostBlocks += t.lostBlocks
 	r.FindingCount += t.findingCount
@@ -195,8 +195,7 @@ type tally struct {
 
 	repeated, lossesReported, lostBlocks uint64
 
-	errors     [status.CodeCount]uint64
-	errorCount uint64
+	failures   document.Failures
 	firstError error
 
 	findingCount  uint64
@@ -218,19 +217,15 @@ type timedFinding struct {
 func (t *tally) publish() {
 	t.publishedWritten.Store(t.blocksWritten)
 	t.publishedChecked.Store(t.blocksChecked)
-	t.publishedProblems.Store(t.errorCount + t.findingCount)
+	t.publishedProblems.Store(t.failures.Count + t.findingCount)
 }
 
 // fail counts a failed request. It calls describe for the first.
-func (t *tally) fail(code status.Code, describe func() error) {
+func (t *tally) fail(result *client.Result, describe func() error) {
 	if t.firstError == nil {
 		t.firstError = describe()
 	}
-	if !code.Known() {
-		code = status.Unknown
-	}
-	t.errors[code]++
-	t.errorCount++
+	t.failures.Add(result)
 }
 
 func (t *tally) find(f Finding, atNs int64) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -341,6 +342,7 @@ func TestABufferThatIsWrittenAfterItsRequestIsFound(t *testing.T) {
 func TestFailedWritesAreErrorsButNoFindings(t *testing.T) {
 	p := testParameters()
 	v := newTestVolume(&p)
+	v.Cause = status.Cause(syscall.ENOSPC)
 	v.Intercept = func(r *client.Request) status.Code {
 		if _, ok := coversVictim(v, r, iomsg.Write); ok {
 			return status.IOFailed
@@ -348,8 +350,9 @@ func TestFailedWritesAreErrorsButNoFindings(t *testing.T) {
 		return v.Apply(r)
 	}
 	result, err := run(t, p, v)
-	if !errors.Is(err, status.IOFailed) || result.Errors == 0 ||
-		result.ErrorsByCode["IO_FAILED"] != result.Errors || result.FindingCount != 0 {
+	if !errors.Is(err, status.IOFailed) || !errors.Is(err, syscall.ENOSPC) ||
+		result.Errors == 0 || result.ErrorsByCode["IO_FAILED"] != result.Errors ||
+		result.ErrorsByCause["ENOSPC"] != result.Errors || result.FindingCount != 0 {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 }

@@ -310,7 +310,7 @@ func (w *worker) failed(op *operation, result *client.Result) {
 			w.planner.ledger.set(op.first+i, unknown)
 		}
 	}
-	w.tally.fail(result.Code, func() error {
+	w.tally.fail(result, func() error {
 		return fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
 			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, result.Err())
 	})
