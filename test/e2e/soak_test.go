@@ -10,7 +10,11 @@ import (
 	"testing"
 )
 
-func init() { targetRestarts, lateRelays, nbdKills = 100, 40, 100 }
+func init() {
+	targetRestarts, lateRelays, nbdKills = 100, 40, 100
+	campaignGoal.processFaults, campaignGoal.networkFaults = 300, 1500
+	campaignGoal.attacks = 500_000
+}
 
 // TestDMACopyMovesThreeGiBBothWays copies more bytes than fit in 31 bits. Most of the file is a
 // hole, so that making it takes no time.

@@ -1,0 +1,321 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// campaignGoal is how much a campaign goes through. The test with the tag soak sets more.
+var campaignGoal = struct{ processFaults, networkFaults, attacks int64 }{4, 20, 2000}
+
+// campaign is a target with two volumes, and a relay for each. The clients of both relays verify
+// what they write, while processes are killed and stopped, connections are lost, operations are
+// late, and strangers connect to every socket.
+type campaign struct {
+	*chain
+	t       *testing.T
+	relays  [2]*process
+	clients [2]*process
+	random  *rand.Rand
+	matches map[*process]uint64 // of fault rules, at the last look
+
+	processFaults, networkFaults int64
+	attacks                      atomic.Int64
+}
+
+// The rules are off while a daemon starts. Lost connections and late operations count as faults of
+// the network.
+var (
+	campaignTargetRules = []string{
+		"rdma:post_send:while=storm:p=0.0002:seed=1:drop",
+		"rdma:poll:while=storm:p=0.0002:seed=2:delay=30ms",
+		"control:any:while=storm:p=0.02:seed=3:drop",
+		"volume:any:while=storm:p=0.0002:seed=4:delay=30ms",
+	}
+	campaignRelayRules = []string{
+		"rdma:post_send:while=storm:p=0.0002:seed=5:drop",
+		"rdma:poll:while=storm:p=0.0002:seed=6:delay=30ms",
+		"rdma:connect:while=storm:p=0.05:seed=7:error=CONNECTION_ABORTED",
+		"control:any:while=storm:p=0.02:seed=8:drop",
+		"comch:producer.send:while=storm:p=0.0001:seed=9:drop",
+		"comch:consumer.poll:while=storm:p=0.0002:seed=10:delay=30ms",
+		"comch:send:while=storm:p=0.01:seed=11:drop",
+	}
+)
+
+// campaignFlags bounds the log of the attacks.
+var campaignFlags = []string{"--metrics-listen", "127.0.0.1:0", "--log-sampling", "10",
+	"--keep-alive-dead-after", "2s", "--control-timeout", "10s"}
+
+// Nothing is wrong, lost, or left behind after any number of faults of all kinds at once.
+func TestNothingIsLostInACampaign(t *testing.T) {
+	if len(targetFlags())+len(relayFlags()) > 0 {
+		t.Skip("strangers connect to sockets of the embedded providers")
+	}
+	dir := t.TempDir()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	c := &campaign{t: t, random: rand.New(rand.NewPCG(seed, 0)),
+		matches: make(map[*process]uint64),
+		chain: &chain{t: t, dir: dir, address: listenAddress(), faults: campaignTargetRules,
+			volumes: []string{
+				"disk=file:" + filepath.Join(dir, "disk.img") + ",size=16MiB",
+				"other=file:" + filepath.Join(dir, "other.img") + ",size=16MiB",
+			}}}
+	c.startTarget()
+	for i := range c.relays {
+		c.startRelay(i)
+	}
+	c.verifyAnew()
+	eventually(t, "all sessions are released", c.hasNoSession)
+	before := c.holdings()
+
+	for i := range c.clients {
+		c.clients[i] = c.initiatorAt(campaignDirectory(i), reconnectingVerify()...)
+	}
+	c.awaitIO() // the first attempt to open a volume is the only one
+	c.signalAll(syscall.SIGUSR1)
+	stopAttack := c.attack()
+	for round := 0; c.processFaults < campaignGoal.processFaults ||
+		c.networkFaults < campaignGoal.networkFaults ||
+		c.attacks.Load() < campaignGoal.attacks; round++ {
+		c.awaitIO()
+		c.countNetworkFaults()
+		if round%3 == 0 {
+			c.injectProcessFault()
+		}
+	}
+	stopAttack()
+	c.signalAll(syscall.SIGUSR2)
+	c.awaitIO()
+
+	for _, client := range c.clients {
+		client.interruptVerify()
+		r := verifyReport(t, client)
+		if r.Result.LostBlocks > 0 {
+			t.Errorf("%d blocks are lost", r.Result.LostBlocks)
+		}
+		t.Logf("%d blocks written, %d checked, %d reconnections, the longest outage %v",
+			r.Result.BlocksWritten, r.Result.BlocksChecked, r.Result.Reconnections.Count,
+			time.Duration(r.Result.Reconnections.LongestOutageNs))
+	}
+	c.verifyAnew()
+	var after []holding
+	defer func() { t.Logf("the daemons held %+v before, and %+v after", before, after) }()
+	// What a daemon keeps for the next session depends on how many it had at a time.
+	const slack = 10
+	eventually(t, "the daemons hold as much as before", func() bool {
+		after = c.holdings()
+		for i := range after {
+			if after[i].descriptors > before[i].descriptors+slack ||
+				after[i].goroutines > before[i].goroutines+slack {
+				return false
+			}
+		}
+		return true
+	})
+	t.Logf("%d faults of processes, %d of the network, %d attacks", c.processFaults, c.networkFaults,
+		c.attacks.Load())
+}
+
+func campaignDirectory(i int) string { return fmt.Sprintf("comch%d", i) }
+
+func (c *campaign) startTarget() {
+	c.t.Helper()
+	c.chain.startTarget(campaignFlags...)
+}
+
+func (c *campaign) startRelay(i int) {
+	c.t.Helper()
+	name, _, _ := strings.Cut(c.volumes[i], "=")
+	flags := append([]string{"--volume", name}, campaignFlags...)
+	for _, rule := range campaignRelayRules {
+		flags = append(flags, "--fault", rule)
+	}
+	c.relays[i] = c.chain.startRelay(campaignDirectory(i), flags...)
+}
+
+func (c *campaign) daemons() []*process { return []*process{c.target, c.relays[0], c.relays[1]} }
+
+func (c *campaign) signalAll(s syscall.Signal) {
+	for _, daemon := range c.daemons() {
+		daemon.signal(s)
+	}
+}
+
+// verifyAnew verifies both volumes with clients that do not reconnect.
+func (c *campaign) verifyAnew() {
+	c.t.Helper()
+	for i := range c.relays {
+		newcomer := c.initiatorAt(campaignDirectory(i), "verify", "--queues", "2", "--passes", "1")
+		if code := newcomer.wait(); code != 0 {
+			c.t.Errorf("a verification of the whole volume exited with %d", code)
+		}
+	}
+}
+
+func (c *campaign) hasNoSession() bool {
+	for _, relay := range c.relays {
+		if sumMetric(c.scrape(relay), "zc_relay_sessions") > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitIO waits until both clients complete IO that was submitted after this call.
+func (c *campaign) awaitIO() {
+	c.t.Helper()
+	var before [len(c.relays)]float64
+	for i, relay := range c.relays {
+		before[i] = sumMetric(c.scrape(relay), "zc_relay_io_total")
+	}
+	for i, relay := range c.relays {
+		eventually(c.t, relay.name+" completes IO", func() bool {
+			select {
+			case <-c.clients[i].ended:
+				c.t.Fatal("a client has ended")
+			default:
+			}
+			return sumMetric(c.scrape(relay), "zc_relay_io_total") > before[i]+500
+		})
+	}
+}
+
+// injectProcessFault kills, ends, or stops a daemon, and lets it continue.
+func (c *campaign) injectProcessFault() {
+	c.t.Helper()
+	i := c.random.IntN(len(c.daemons()))
+	daemon := c.daemons()[i]
+	c.processFaults++
+	switch c.random.IntN(3) {
+	case 0:
+		daemon.signal(syscall.SIGSTOP)
+		eventually(c.t, daemon.name+" stops", daemon.stopped)
+		// Sometimes this is longer than a peer waits.
+		time.Sleep(time.Duration(c.random.Int64N(int64(3 * time.Second))))
+		daemon.signal(syscall.SIGCONT)
+		return
+	case 1:
+		daemon.signal(syscall.SIGKILL)
+		daemon.wait()
+	case 2:
+		daemon.signal(syscall.SIGUSR2)
+		daemon.terminate()
+	}
+	if i == 0 {
+		c.startTarget()
+	} else {
+		c.startRelay(i - 1)
+	}
+	c.daemons()[i].signal(syscall.SIGUSR1)
+}
+
+// countNetworkFaults counts the matches of rules since the last look.
+func (c *campaign) countNetworkFaults() {
+	c.t.Helper()
+	for _, daemon := range c.daemons() {
+		var now uint64
+		for _, n := range c.faultMatches(daemon) {
+			now += n
+		}
+		c.networkFaults += int64(now - c.matches[daemon])
+		c.matches[daemon] = now
+	}
+}
+
+// holding is what a daemon holds.
+type holding struct {
+	descriptors int
+	goroutines  float64
+}
+
+func (c *campaign) holdings() []holding {
+	c.t.Helper()
+	var all []holding
+	for _, daemon := range c.daemons() {
+		all = append(all, holding{descriptors: descriptors(c.t, daemon),
+			goroutines: sumMetric(c.scrape(daemon), "go_goroutines")})
+	}
+	return all
+}
+
+// attack lets strangers connect to all sockets until the goal is reached or the returned function
+// is called.
+func (c *campaign) attack() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var attacking sync.WaitGroup
+	stop = func() {
+		cancel()
+		attacking.Wait()
+	}
+	c.t.Cleanup(stop)
+	sockets := []struct{ network, address string }{
+		{"tcp", c.address.String()},
+		{"tcp", c.rdmaAddress()},
+	}
+	for i := range c.relays {
+		paths, err := filepath.Glob(filepath.Join(c.dir, campaignDirectory(i), "*", "*", "*"))
+		if err != nil || len(paths) == 0 {
+			c.t.Fatalf("relay %d has no socket: %v", i, err)
+		}
+		sockets = append(sockets, struct{ network, address string }{"unixpacket", paths[0]})
+	}
+	for i, socket := range sockets {
+		random := rand.New(rand.NewPCG(c.random.Uint64(), uint64(i)))
+		attacking.Go(func() {
+			var silent []net.Conn
+			for ctx.Err() == nil && c.attacks.Load() < campaignGoal.attacks {
+				conn, err := (&net.Dialer{}).DialContext(ctx, socket.network, socket.address)
+				if err != nil {
+					time.Sleep(10 * time.Millisecond) // the daemon is being restarted
+					continue
+				}
+				c.attacks.Add(1)
+				_ = conn.SetDeadline(time.Now().Add(time.Second))
+				_, _ = conn.Write(garbage(random))
+				if silent = append(silent, conn); len(silent) == 32 {
+					for _, conn := range silent {
+						_ = conn.Close()
+					}
+					silent = silent[:0]
+				}
+			}
+			for _, conn := range silent {
+				_ = conn.Close()
+			}
+		})
+	}
+	return stop
+}
+
+// garbage returns what a stranger sends: the beginning of something that a socket expects, with
+// random bytes behind it.
+func garbage(random *rand.Rand) []byte {
+	rest := make([]byte, random.IntN(256))
+	for i := range rest {
+		rest[i] = byte(random.Uint32())
+	}
+	switch random.IntN(5) {
+	case 0: // the length of a control message
+		return append(binary.BigEndian.AppendUint32(nil, uint32(len(rest)+random.IntN(2))), rest...)
+	case 1: // a frame of the emulated Comch
+		head := binary.LittleEndian.AppendUint32(nil, random.Uint32N(16))
+		return append(binary.LittleEndian.AppendUint32(head, uint32(len(rest))), rest...)
+	case 2: // RFC 5044, section 7.1
+		return append([]byte("MPA ID Req Frame\x00\x01\x00"), rest...)
+	case 3:
+		return append([]byte("GET / HTTP/1.1\r\n"), rest...)
+	}
+	return rest
+}
