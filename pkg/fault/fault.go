@@ -119,6 +119,7 @@ var seams = []struct {
 		{"post_send", set(Trace, Delay, Error, Drop, Freeze)},
 		{"post_receive", set(Trace, Error)},
 		{"poll", set(Trace, Delay, Freeze)},
+		{"receive", set(Trace, Corrupt)},
 	}},
 	{Comch, []operation{
 		{"listen", call}, {"connect", call}, {"accept", call},

@@ -14,9 +14,13 @@ import (
 type connection struct {
 	rdma.Connection // the inner one; nil until it is established
 	queue           *queue
-	context         uint64 // that the owner chose
+	domain          *domain // nil if it has no hooks
+	context         uint64  // that the owner chose
 	sendRequests    int
 
+	// receives is what messages will be received into, in order. It is empty without rules for
+	// received messages.
+	receives  []rdma.Segment
 	held      []heldBatch // not posted to the inner connection, in order
 	heldCount int         // requests in held
 	// lost means that held requests are not posted any more, but flushed.
@@ -44,12 +48,43 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 		}
 	}
 	if !c.ended || c.detached {
-		return c.Connection.PostReceive(requests)
+		err := c.Connection.PostReceive(requests)
+		if err == nil {
+			c.remember(requests)
+		}
+		return err
 	}
 	for i := range requests {
 		c.flushAfterEnd(requests[i].ID, rdma.OpReceive)
 	}
 	return nil
+}
+
+// remember keeps where the messages of posted receives will be.
+func (c *connection) remember(requests []rdma.ReceiveRequest) {
+	if c.queue.points.receive == nil || c.domain == nil {
+		return
+	}
+	for i := range requests {
+		c.receives = append(c.receives, requests[i].Local)
+	}
+}
+
+// receive applies the rules for received messages to the completion of the oldest receive.
+func (c *connection) receive(completion *rdma.Completion) {
+	if len(c.receives) == 0 {
+		return
+	}
+	message := c.receives[0]
+	c.receives = slices.Delete(c.receives, 0, 1)
+	if completion.Status != rdma.StatusSuccess {
+		return
+	}
+	message.Length = completion.Length
+	hit := c.queue.points.receive.Next(uint64(completion.Length))
+	if hit.Action == fault.Corrupt {
+		hit.Corrupt(c.domain.bytesOf(message))
+	}
 }
 
 // PostSend adds requests to the send queue, or holds them back.

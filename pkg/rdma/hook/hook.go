@@ -1,5 +1,5 @@
 // Package hook wraps any provider of package rdma. The wrapper forwards everything, and traces,
-// delays, fails, drops, or freezes the operations that fault rules name.
+// delays, fails, drops, corrupts, or freezes the operations that fault rules name.
 //
 // The operations of the seam "rdma" are
 //
@@ -12,6 +12,8 @@
 //   - post_receive, once for each call of PostReceive.
 //   - poll, once for each completion. A delayed or frozen completion delays those behind it on its
 //     completion queue.
+//   - receive, once for each message that has been received. A message is corrupted before its
+//     completion is polled, in memory that this process has mapped.
 //
 // The promises of package rdma hold for hooked providers, with three exceptions while a connection
 // holds back batches: they are posted when the completion queue is polled, the connection takes up
@@ -24,6 +26,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -49,6 +52,7 @@ func Wrap(inner rdma.Provider, config Config) rdma.Provider {
 		open:     point("open"), listen: point("listen"), connect: point("connect"),
 		accept: point("accept"), register: point("register"), deregister: point("deregister"),
 		postSend: point("post_send"), postReceive: point("post_receive"), poll: point("poll"),
+		receive: point("receive"),
 	}}
 }
 
@@ -58,11 +62,12 @@ type points struct {
 	open, listen, connect, accept *fault.Point
 	register, deregister          *fault.Point
 	postSend, postReceive, poll   *fault.Point
+	receive                       *fault.Point
 }
 
 // hooksDataPath reports whether queues and connections have rules.
 func (p *points) hooksDataPath() bool {
-	return p.postSend != nil || p.postReceive != nil || p.poll != nil
+	return p.postSend != nil || p.postReceive != nil || p.poll != nil || p.receive != nil
 }
 
 type provider struct {
@@ -99,7 +104,7 @@ func (d *foreignDevice) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.Prote
 	if err != nil {
 		return nil, err
 	}
-	return &domain{ProtectionDomain: inner, points: d.points}, nil
+	return newDomain(inner, d.points), nil
 }
 
 type device struct {
@@ -113,7 +118,7 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &domain{ProtectionDomain: inner, points: d.points}, nil
+	return newDomain(inner, d.points), nil
 }
 
 // NewCompletionQueue creates a completion queue.
@@ -182,7 +187,8 @@ func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdm
 // establish connects with the inner domain and queue.
 func establish(config rdma.ConnectionConfig,
 	connect func(rdma.ConnectionConfig) (rdma.Connection, error)) (rdma.Connection, error) {
-	if d, ok := config.Domain.(*domain); ok {
+	d, _ := config.Domain.(*domain)
+	if d != nil {
 		config.Domain = d.ProtectionDomain
 	}
 	config.Lent = slices.Clone(config.Lent)
@@ -195,7 +201,9 @@ func establish(config rdma.ConnectionConfig,
 	if !ok {
 		return connect(config)
 	}
-	c := &connection{queue: q, context: config.Context, sendRequests: config.SendRequests}
+	c := &connection{queue: q, domain: d, context: config.Context,
+		sendRequests: config.SendRequests}
+	c.remember(config.Receives)
 	config.Queue = q.inner
 	config.Context = q.attach(c)
 	inner, err := connect(config)
@@ -210,6 +218,17 @@ func establish(config rdma.ConnectionConfig,
 type domain struct {
 	rdma.ProtectionDomain
 	points *points
+
+	mu      sync.Mutex               // guards regions
+	regions map[uint32]*memoryRegion // by local key; nil without rules for received messages
+}
+
+func newDomain(inner rdma.ProtectionDomain, p *points) *domain {
+	d := &domain{ProtectionDomain: inner, points: p}
+	if p.receive != nil {
+		d.regions = make(map[uint32]*memoryRegion)
+	}
+	return d
 }
 
 // Register makes a region usable by the domain's connections.
@@ -218,22 +237,47 @@ func (d *domain) Register(region *memory.Region, access memory.Access) (rdma.Mem
 		return nil, fmt.Errorf("register %d bytes of memory: %w", region.Len(), err)
 	}
 	inner, err := d.ProtectionDomain.Register(region, access)
-	if err != nil || d.points.deregister == nil {
+	if err != nil || d.points.deregister == nil && d.regions == nil {
 		return inner, err
 	}
-	return &memoryRegion{MemoryRegion: inner, points: d.points}, nil
+	m := &memoryRegion{MemoryRegion: inner, domain: d, bytes: region.Bytes()}
+	if d.regions != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.regions[inner.LocalKey()] = m
+	}
+	return m, nil
+}
+
+// bytesOf returns the memory of a segment, or nil if it is not registered or not mapped.
+func (d *domain) bytesOf(s rdma.Segment) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.regions[s.Key]
+	if m == nil || s.Address < m.Base() {
+		return nil
+	}
+	offset, size := s.Address-m.Base(), uint64(len(m.bytes))
+	if offset > size || uint64(s.Length) > size-offset {
+		return nil
+	}
+	return m.bytes[offset : offset+uint64(s.Length)]
 }
 
 type memoryRegion struct {
 	rdma.MemoryRegion
-	points *points
+	domain *domain
+	bytes  []byte // nil if the region is not mapped
 }
 
 // Deregister revokes the keys, in any case.
 func (m *memoryRegion) Deregister() error {
-	_, err := m.points.deregister.Enter(context.Background(), nil, m.Len())
+	_, err := m.domain.points.deregister.Enter(context.Background(), nil, m.Len())
 	if err != nil {
 		err = fmt.Errorf("deregister %d bytes of memory: %w", m.Len(), err)
 	}
+	m.domain.mu.Lock()
+	delete(m.domain.regions, m.LocalKey())
+	m.domain.mu.Unlock()
 	return errors.Join(err, m.MemoryRegion.Deregister())
 }

@@ -105,7 +105,10 @@ func (q *queue) receive(completion rdma.Completion) heldCompletion {
 	slot := completion.Context
 	c := (*q.slots.Load())[slot]
 	completion.Context = c.context
-	if completion.Opcode == rdma.OpDisconnected {
+	switch completion.Opcode {
+	case rdma.OpReceive:
+		c.receive(&completion)
+	case rdma.OpDisconnected:
 		for _, batch := range c.held {
 			for _, r := range batch.requests {
 				q.held = append(q.held, c.flushed(r.ID, r.Opcode))

@@ -3,7 +3,10 @@ package hook_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/bits"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -215,6 +218,45 @@ func TestWhatIsFrozenArrivesInOrderAfterTheRelease(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestACorruptedMessageDiffersInOneBit(t *testing.T) {
+	const offset = 1024 // of what is received after the receives that came with the connection
+	injector, _ := faulttest.New(t, "rdma:receive:nth=2:corrupt",
+		fmt.Sprintf("rdma:receive:nth=%d:corrupt", endSends+1))
+	hooked, plain := pair(t, injector)
+	for i := range plain.bytes {
+		plain.bytes[i] = byte(i)
+	}
+	later := hooked.segment(64)
+	later.Address += offset
+	for n := 1; n <= endSends+2; n++ {
+		clear(hooked.bytes)
+		message, rest := hooked.bytes[:16], hooked.bytes[16:]
+		if n > endSends {
+			message, rest = hooked.bytes[offset:offset+16], hooked.bytes[offset+16:]
+			if err := hooked.connection.PostReceive([]rdma.ReceiveRequest{
+				{ID: 200, Local: later}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		plain.mustSend(uint64(n))
+		hooked.await("a message", hooked, plain,
+			func() bool { return hooked.count(rdma.OpReceive) == n })
+		wrong, want := 0, 0
+		if n == 2 || n == endSends+1 {
+			want = 1
+		}
+		for i, b := range message {
+			wrong += bits.OnesCount8(b ^ byte(i))
+		}
+		if wrong != want {
+			t.Errorf("message %d has %d wrong bits", n, wrong)
+		}
+		if slices.ContainsFunc(rest, func(b byte) bool { return b != 0 }) {
+			t.Errorf("memory behind message %d has changed", n)
+		}
 	}
 }
 
