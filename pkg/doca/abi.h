@@ -83,6 +83,13 @@ struct doca_comch_task_send;
 struct doca_dma;
 struct doca_dma_task_memcpy;
 
+struct doca_rdma;
+struct doca_rdma_connection;
+struct doca_rdma_task_read;
+struct doca_rdma_task_receive;
+struct doca_rdma_task_send;
+struct doca_rdma_task_write;
+
 typedef void (*doca_ctx_state_changed_callback_t)(const union doca_data user_data,
 						  struct doca_ctx *ctx, uint32_t previous,
 						  uint32_t next);
@@ -105,6 +112,18 @@ typedef void (*doca_comch_producer_task_send_completion_cb_t)(
 	struct doca_comch_producer_task_send *task, union doca_data task_data,
 	union doca_data ctx_data);
 typedef void (*doca_dma_task_memcpy_completion_cb_t)(struct doca_dma_task_memcpy *task,
+						     union doca_data task_data,
+						     union doca_data ctx_data);
+typedef void (*doca_rdma_task_read_completion_cb_t)(struct doca_rdma_task_read *task,
+						    union doca_data task_data,
+						    union doca_data ctx_data);
+typedef void (*doca_rdma_task_receive_completion_cb_t)(struct doca_rdma_task_receive *task,
+						       union doca_data task_data,
+						       union doca_data ctx_data);
+typedef void (*doca_rdma_task_send_completion_cb_t)(struct doca_rdma_task_send *task,
+						    union doca_data task_data,
+						    union doca_data ctx_data);
+typedef void (*doca_rdma_task_write_completion_cb_t)(struct doca_rdma_task_write *task,
 						     union doca_data task_data,
 						     union doca_data ctx_data);
 

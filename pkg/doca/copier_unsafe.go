@@ -159,8 +159,7 @@ func (c *Copier) Submit(slot int, destination Segment, sources []Segment) error 
 }
 
 func (c *Copier) set(i int, s *Segment) {
-	c.segments[i] = C.struct_zcd_segment{mmap: s.Map.mmap,
-		address: C.uint64_t(s.Map.base + s.Offset), length: C.uint64_t(s.Length)}
+	c.segments[i] = s.c()
 }
 
 // Turn makes progress until up to limit copies have ended. Next returns them.

@@ -12,7 +12,8 @@
 #define ZC_DOCA_FUNCTIONS(X) \
 	ZC_DOCA_COMMON(X) \
 	ZC_DOCA_COMCH(X) \
-	ZC_DOCA_DMA(X)
+	ZC_DOCA_DMA(X) \
+	ZC_DOCA_RDMA(X)
 
 #define ZC_DOCA_COMMON(X) \
 	X(R, common, buf_chain_list, doca_error_t, (struct doca_buf *, struct doca_buf *)) \
@@ -62,6 +63,7 @@
 	X(R, common, mmap_destroy, doca_error_t, (struct doca_mmap *)) \
 	X(O, common, mmap_enable_thread_safety, doca_error_t, (struct doca_mmap *)) \
 	X(R, common, mmap_export_pci, doca_error_t, (struct doca_mmap *, const struct doca_dev *, const void **, size_t *)) \
+	X(R, common, mmap_export_rdma, doca_error_t, (struct doca_mmap *, const struct doca_dev *, const void **, size_t *)) \
 	X(O, common, mmap_get_mkey, doca_error_t, (struct doca_mmap *, struct doca_dev *, uint32_t *)) \
 	X(R, common, mmap_get_memrange, doca_error_t, (const struct doca_mmap *, void **, size_t *)) \
 	X(R, common, mmap_set_memrange, doca_error_t, (struct doca_mmap *, void *, size_t)) \
@@ -163,6 +165,36 @@
 	X(R, dma, dma_task_memcpy_set_conf, doca_error_t, (struct doca_dma *, doca_dma_task_memcpy_completion_cb_t, doca_dma_task_memcpy_completion_cb_t, uint32_t)) \
 	X(R, dma, dma_task_memcpy_set_dst, void, (struct doca_dma_task_memcpy *, struct doca_buf *)) \
 	X(R, dma, dma_task_memcpy_set_src, void, (struct doca_dma_task_memcpy *, const struct doca_buf *))
+
+#define ZC_DOCA_RDMA(X) \
+	X(R, rdma, rdma_as_ctx, struct doca_ctx *, (struct doca_rdma *)) \
+	X(R, rdma, rdma_cap_get_max_message_size, doca_error_t, (const struct doca_devinfo *, uint32_t *)) \
+	X(R, rdma, rdma_cap_get_max_recv_queue_size, doca_error_t, (const struct doca_devinfo *, uint32_t *)) \
+	X(R, rdma, rdma_cap_get_max_send_queue_size, doca_error_t, (const struct doca_devinfo *, uint32_t *)) \
+	X(R, rdma, rdma_cap_task_read_is_supported, doca_error_t, (const struct doca_devinfo *)) \
+	X(R, rdma, rdma_cap_task_receive_is_supported, doca_error_t, (const struct doca_devinfo *)) \
+	X(R, rdma, rdma_cap_task_send_is_supported, doca_error_t, (const struct doca_devinfo *)) \
+	X(R, rdma, rdma_cap_task_write_is_supported, doca_error_t, (const struct doca_devinfo *)) \
+	X(R, rdma, rdma_connect, doca_error_t, (struct doca_rdma *, const void *, size_t, struct doca_rdma_connection *)) \
+	X(R, rdma, rdma_create, doca_error_t, (struct doca_dev *, struct doca_rdma **)) \
+	X(R, rdma, rdma_destroy, doca_error_t, (struct doca_rdma *)) \
+	X(R, rdma, rdma_export, doca_error_t, (struct doca_rdma *, const void **, size_t *, struct doca_rdma_connection **)) \
+	X(R, rdma, rdma_set_grh_enabled, doca_error_t, (struct doca_rdma *, uint8_t)) \
+	X(R, rdma, rdma_set_permissions, doca_error_t, (struct doca_rdma *, uint32_t)) \
+	X(R, rdma, rdma_set_send_queue_size, doca_error_t, (struct doca_rdma *, uint32_t)) \
+	X(R, rdma, rdma_task_read_allocate_init, doca_error_t, (struct doca_rdma *, struct doca_rdma_connection *, const struct doca_buf *, struct doca_buf *, union doca_data, struct doca_rdma_task_read **)) \
+	X(R, rdma, rdma_task_read_as_task, struct doca_task *, (struct doca_rdma_task_read *)) \
+	X(R, rdma, rdma_task_read_set_conf, doca_error_t, (struct doca_rdma *, doca_rdma_task_read_completion_cb_t, doca_rdma_task_read_completion_cb_t, uint32_t)) \
+	X(R, rdma, rdma_task_receive_allocate_init, doca_error_t, (struct doca_rdma *, struct doca_buf *, union doca_data, struct doca_rdma_task_receive **)) \
+	X(R, rdma, rdma_task_receive_as_task, struct doca_task *, (struct doca_rdma_task_receive *)) \
+	X(R, rdma, rdma_task_receive_get_result_len, uint32_t, (const struct doca_rdma_task_receive *)) \
+	X(R, rdma, rdma_task_receive_set_conf, doca_error_t, (struct doca_rdma *, doca_rdma_task_receive_completion_cb_t, doca_rdma_task_receive_completion_cb_t, uint32_t)) \
+	X(R, rdma, rdma_task_send_allocate_init, doca_error_t, (struct doca_rdma *, struct doca_rdma_connection *, const struct doca_buf *, union doca_data, struct doca_rdma_task_send **)) \
+	X(R, rdma, rdma_task_send_as_task, struct doca_task *, (struct doca_rdma_task_send *)) \
+	X(R, rdma, rdma_task_send_set_conf, doca_error_t, (struct doca_rdma *, doca_rdma_task_send_completion_cb_t, doca_rdma_task_send_completion_cb_t, uint32_t)) \
+	X(R, rdma, rdma_task_write_allocate_init, doca_error_t, (struct doca_rdma *, struct doca_rdma_connection *, const struct doca_buf *, struct doca_buf *, union doca_data, struct doca_rdma_task_write **)) \
+	X(R, rdma, rdma_task_write_as_task, struct doca_task *, (struct doca_rdma_task_write *)) \
+	X(R, rdma, rdma_task_write_set_conf, doca_error_t, (struct doca_rdma *, doca_rdma_task_write_completion_cb_t, doca_rdma_task_write_completion_cb_t, uint32_t))
 // clang-format on
 
 // zcd_functions is the table of all functions. An optional one may be NULL.
@@ -174,7 +206,12 @@ struct zcd_functions {
 
 typedef const struct zcd_functions *zcd_table;
 
-enum zcd_library { zcd_library_common, zcd_library_comch, zcd_library_dma };
+enum zcd_library {
+	zcd_library_common,
+	zcd_library_comch,
+	zcd_library_dma,
+	zcd_library_rdma,
+};
 
 struct zcd_function {
 	const char *name;

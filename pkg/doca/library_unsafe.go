@@ -39,14 +39,18 @@ const (
 	common part = C.zcd_library_common
 	comch  part = C.zcd_library_comch
 	dma    part = C.zcd_library_dma
+	rdma   part = C.zcd_library_rdma
 )
 
 // partNames holds the base names of the files.
-var partNames = [...]string{common: "libdoca_common", comch: "libdoca_comch", dma: "libdoca_dma"}
+var partNames = [...]string{
+	common: "libdoca_common", comch: "libdoca_comch", dma: "libdoca_dma", rdma: "libdoca_rdma",
+}
 
 // partPackages holds the packages that bring them.
 var partPackages = [...]string{
 	common: "doca-sdk-common", comch: "doca-sdk-comch", dma: "doca-sdk-dma",
+	rdma: "doca-sdk-rdma",
 }
 
 // Loader opens libdoca when it is first needed, once.
@@ -116,6 +120,9 @@ func (l *Library) NeedComch() error { return l.need(comch) }
 
 // NeedDMA opens libdoca_dma. It fails with status.NotSupported if that is not possible.
 func (l *Library) NeedDMA() error { return l.need(dma) }
+
+// NeedRDMA opens libdoca_rdma. It fails with status.NotSupported if that is not possible.
+func (l *Library) NeedRDMA() error { return l.need(rdma) }
 
 // need opens a part once. Nothing uses the functions of a part before need has returned nil for it.
 func (l *Library) need(p part) error {

@@ -186,7 +186,7 @@ func TestEachRequiredFunctionIsMissed(t *testing.T) {
 		library, err := loader.Library()
 		if err == nil && f.part != common {
 			if err = library.NeedComch(); err == nil {
-				err = library.NeedDMA()
+				err = errors.Join(library.NeedDMA(), library.NeedRDMA())
 			}
 		}
 		if f.required != (err != nil) {

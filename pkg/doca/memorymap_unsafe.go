@@ -31,6 +31,10 @@ package doca
 //	struct doca_dev *device, const void **blob, size_t *length)
 // { return f->mmap_export_pci(map, device, blob, length); }
 //
+// static doca_error_t zcd_map_export_rdma(zcd_table f, struct doca_mmap *map,
+//	struct doca_dev *device, const void **blob, size_t *length)
+// { return f->mmap_export_rdma(map, device, blob, length); }
+//
 // static doca_error_t zcd_map_import(zcd_table f, struct doca_dev *device,
 //	const void *blob, size_t blob_length, struct doca_mmap **map, void **address, size_t *length,
 //	const char **step)
@@ -136,10 +140,25 @@ func permissions(access memory.Access) C.uint32_t {
 func (m *MemoryMap) Export() ([]byte, error) {
 	var blob unsafe.Pointer
 	var length C.size_t
-	l := m.device.library
-	err := l.failure("export memory",
-		C.zcd_map_export(l.table, m.mmap, m.device.dev, &blob, &length))
-	if err != nil {
+	result := C.zcd_map_export(m.device.library.table, m.mmap, m.device.dev, &blob, &length)
+	return m.exported(result, blob, length)
+}
+
+// ExportRDMA returns what a peer on the network needs to reach the memory by RDMA. Memory that was
+// imported over the PCIe bus can be exported, too. Whoever has it can use the memory with the
+// rights that it was mapped with, until Close.
+func (m *MemoryMap) ExportRDMA() ([]byte, error) {
+	var blob unsafe.Pointer
+	var length C.size_t
+	result := C.zcd_map_export_rdma(m.device.library.table, m.mmap, m.device.dev, &blob, &length)
+	return m.exported(result, blob, length)
+}
+
+// exported copies the description of exported memory, which belongs to the map.
+func (m *MemoryMap) exported(
+	result C.doca_error_t, blob unsafe.Pointer, length C.size_t,
+) ([]byte, error) {
+	if err := m.device.library.failure("export memory", result); err != nil {
 		return nil, err
 	}
 	if length == 0 || length > maxBlob {
@@ -149,8 +168,8 @@ func (m *MemoryMap) Export() ([]byte, error) {
 	return C.GoBytes(blob, C.int(length)), nil
 }
 
-// ImportMemory makes a map of memory that a peer has exported with MemoryMap.Export. blob may hold
-// any bytes.
+// ImportMemory makes a map of memory that a peer has exported with MemoryMap.Export or ExportRDMA.
+// blob may hold any bytes.
 func (d *Device) ImportMemory(blob []byte) (*MemoryMap, error) {
 	if len(blob) == 0 {
 		return nil, status.Errorf(status.InvalidValue, "import memory: nothing was exported")

@@ -273,6 +273,67 @@ uint32_t zcd_copier_free_tasks(struct zcd_copier *copier);
 doca_error_t zcd_copier_close(struct zcd_copier *copier, const char **step);
 void zcd_copier_free(struct zcd_copier *copier); // what close leaves: the records
 
+// What a work of an rdma does.
+enum {
+	ZCD_RDMA_RECEIVE = 1,
+	ZCD_RDMA_SEND,
+	ZCD_RDMA_WRITE,
+	ZCD_RDMA_READ,
+};
+
+// A work is a request that was submitted to an rdma. Its buffers are out until it has ended.
+struct zcd_work {
+	struct doca_buf *local; // NULL for a message without bytes
+	struct doca_buf *remote;
+	uint32_t submitted;
+};
+
+struct zcd_worked {
+	uint32_t slot;
+	uint32_t code;   // doca_error_t
+	uint32_t length; // bytes received
+};
+
+// An rdma is a doca_rdma with one connection.
+struct zcd_rdma {
+	struct zcd_context context;
+	struct doca_rdma *rdma;
+	struct doca_rdma_connection *connection;
+	struct doca_buf_inventory *inventory;
+	uint32_t count; // works
+	uint32_t mask;  // length of done, a power of two, less one
+	uint32_t head;  // oldest record in done; Go advances it
+	uint32_t tail;
+	struct zcd_work *works;
+	struct zcd_worked *done;
+};
+
+struct zcd_rdma_config {
+	struct doca_dev *device;
+	uint32_t works;       // receives, sends, writes, and reads that can be in flight together
+	uint32_t receives;    // of these
+	uint32_t sends;       // sends, writes, and reads of these
+	uint32_t reads;       // of sends
+	uint32_t permissions; // what the peer may do
+};
+
+doca_error_t zcd_rdma_open(struct zcd_engine *engine, const struct zcd_rdma_config *config,
+			   struct zcd_rdma *rdma, const char **step);
+
+// zcd_rdma_export describes the connection of a running rdma to the peer.
+doca_error_t zcd_rdma_export(struct zcd_rdma *rdma, const void **details, size_t *length);
+doca_error_t zcd_rdma_connect(struct zcd_rdma *rdma, const void *details, size_t length);
+
+// zcd_rdma_submit starts a work in a slot that is not in flight. A local map that is NULL stands
+// for no bytes. AGAIN means that it can be tried later.
+doca_error_t zcd_rdma_submit(struct zcd_rdma *rdma, uint32_t kind, uint32_t slot,
+			     const struct zcd_segment *local, const struct zcd_segment *remote);
+
+// zcd_rdma_turn makes progress until done holds want records, but at most budget steps.
+void zcd_rdma_turn(struct zcd_rdma *rdma, uint32_t want, uint32_t budget);
+doca_error_t zcd_rdma_close(struct zcd_rdma *rdma, const char **step);
+void zcd_rdma_free(struct zcd_rdma *rdma); // what close leaves: the records
+
 // zcd_mmap_key asks for the key of a memory map by the newest way that the release has. *step names
 // the function that answered last.
 doca_error_t zcd_mmap_key(const struct zcd_functions *f, struct doca_mmap *mmap,

@@ -42,7 +42,7 @@ type Provider interface {
 
 // Capabilities holds a device's limits.
 type Capabilities struct {
-	Transport          string // "iwarp", "infiniband", "roce" or "shm"
+	Transport          string // "iwarp", "infiniband", "roce", "shm" or "doca"
 	MaxInboundReads    int    // RDMA Reads from one peer connection at a time (IRD)
 	MaxOutboundReads   int    // RDMA Reads outstanding per connection (ORD)
 	MaxSendRequests    int    // posted sends, writes and reads per connection

@@ -130,13 +130,13 @@ const auto = "auto"
 func defaultRDMA() RDMA { return RDMA{Provider: providers.DefaultRDMA, GIDIndex: AutoGID} }
 
 func (c *RDMA) describe(s section) {
-	s.value("provider", choice(&c.Provider, "iwarp", "verbs", "shm", "auto"),
-		"RDMA provider: iwarp, verbs, shm (both programs on one machine), or auto (shm where it can, else iwarp)").flagged("rdma-provider", "")
+	s.value("provider", choice(&c.Provider, "iwarp", "verbs", "shm", "doca", "auto"),
+		"RDMA provider: iwarp, verbs, shm (both programs on one machine), doca (libdoca), or auto (shm where it can, else iwarp)").flagged("rdma-provider", "")
 	s.value("crc", boolean(&c.CRC),
 		"iwarp: protect connections with CRC32C; on if either side asks for it").
 		flagged("rdma-crc", "")
 	s.value("device", text(&c.Device, nil),
-		"verbs: RDMA device, or network interface or PCI function that has one; empty is the device with the address").
+		"verbs and doca: RDMA device, or network interface or PCI function that has one; empty is the device with the address").
 		flagged("rdma-device", "")
 	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
 		"verbs: entry of the GID table to use; auto finds the entry of the RDMA address").
@@ -153,9 +153,9 @@ func (c *RDMA) describe(s section) {
 }
 
 func (c *RDMA) check(report reporter) {
-	if c.Provider != "verbs" && c.Device != "" {
-		report("device", c.Device, "is for the provider verbs, and rdma.provider is "+c.Provider+
-			", which uses the address: give --rdma-provider verbs (rdma.provider), or remove it")
+	if c.Provider != "verbs" && c.Provider != "doca" && c.Device != "" {
+		report("device", c.Device, "is for the providers verbs and doca, and rdma.provider is "+
+			c.Provider+", which uses the address: give --rdma-provider verbs (rdma.provider), or remove it")
 	}
 }
 

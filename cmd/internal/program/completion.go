@@ -20,7 +20,7 @@ var flagWords = map[string][]string{
 	"poll": {progress.Adaptive.String(), progress.Busy.String(),
 		progress.Event.String()},
 	"comch-provider": {"emulated", "doca"},
-	"rdma-provider":  {"iwarp", "verbs", "shm", "auto"},
+	"rdma-provider":  {"iwarp", "verbs", "shm", "doca", "auto"},
 	"isolation":      {"direct", "staged"},
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/auto"
+	rdmadoca "github.com/zc-relay/zc-relay/pkg/rdma/doca"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/rdma/shm"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
@@ -63,7 +64,9 @@ type RDMAOptions struct {
 	// CRC makes the provider iwarp ask for checksums.
 	CRC bool
 	// Verbs holds the options of the provider verbs. Logger replaces its Logger.
-	Verbs  verbs.Options
+	Verbs verbs.Options
+	// Device names the device of the provider doca; "" means the one with the address.
+	Device string
 	Logger *zap.Logger
 }
 
@@ -79,9 +82,14 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 	case "verbs":
 		options.Verbs.Logger = options.Logger
 		return verbs.New(options.Verbs)
+	case "doca":
+		startDOCALog(name)
+		loader, err := docaLoader("")
+		return rdmadoca.New(rdmadoca.Options{Loader: loader, Device: options.Device,
+			Logger: options.Logger}), err
 	}
-	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs, shm, and auto",
-		name)
+	return nil, status.Errorf(status.InvalidValue,
+		"rdma provider %q is none of iwarp, verbs, shm, doca, and auto", name)
 }
 
 // DMA returns the DMA provider with the given name. options are for the software provider.
@@ -126,7 +134,7 @@ func All() []Description {
 	return []Description{
 		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New(doca.Options{})),
 		describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
-		describeRDMA(shm.New(shm.Options{})),
+		describeRDMA(shm.New(shm.Options{})), describeRDMA(rdmadoca.New(rdmadoca.Options{})),
 		describeDMA(software.New(software.Options{})), describeDMA(dmadoca.New(dmadoca.Options{})),
 	}
 }
@@ -179,6 +187,10 @@ func deviceOf(p comch.Provider) string {
 func describeRDMA(p rdma.Provider) Description {
 	d := Description{Seam: "rdma", Name: p.Name(), State: "built in"}
 	device, err := p.Open(netip.IPv4Unspecified())
+	if errors.Is(err, status.NotSupported) {
+		d.State, d.Detail = "absent", bare(err)
+		return d
+	}
 	if err != nil {
 		d.Detail = "no device: " + bare(err)
 		return d

@@ -25,7 +25,7 @@ func TestAnAbsentProviderTellsWhatIsMissing(t *testing.T) {
 			t.Errorf("%s provider doca: %s", d.Seam, d.Detail)
 		}
 	}
-	if described != 2 {
-		t.Errorf("%d providers have the name doca, want 2", described)
+	if described != 3 {
+		t.Errorf("%d providers have the name doca, want 3", described)
 	}
 }

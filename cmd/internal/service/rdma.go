@@ -24,10 +24,11 @@ func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
 		}
 		c.Device = name
 	}
-	options := providers.RDMAOptions{CRC: c.CRC, Logger: log, Verbs: verbs.Options{
-		Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService,
-		RetryCount: c.RetryCount,
-	}}
+	options := providers.RDMAOptions{CRC: c.CRC, Device: c.Device, Logger: log,
+		Verbs: verbs.Options{
+			Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService,
+			RetryCount: c.RetryCount,
+		}}
 	if c.GIDIndex != config.AutoGID {
 		options.Verbs.GIDIndex = &c.GIDIndex
 	}

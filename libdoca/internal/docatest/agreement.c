@@ -6,6 +6,7 @@
 #include "doca_comch.h"
 #include "doca_comch_consumer.h"
 #include "doca_comch_producer.h"
+#include "doca_rdma.h"
 
 #define ZC_DOCA_ABI_H /* the types are those of the headers */
 #include "../../../pkg/doca/functions.h"

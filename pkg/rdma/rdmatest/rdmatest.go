@@ -38,6 +38,9 @@ const (
 	Descriptor Feature = "a completion queue has a descriptor"
 	// WritesNeedPolling: while nobody polls the peer, only a bounded number of bytes is written.
 	WritesNeedPolling Feature = "a Write waits for a peer that is not polled"
+	// SendsOutliveClose: a Send that was flushed before Close arrives, even if it has not
+	// completed.
+	SendsOutliveClose Feature = "what was flushed before Close arrives"
 	// ReadDepthPerPost: PostSend rejects a Read beyond the agreed depth.
 	ReadDepthPerPost Feature = "a Read beyond the read depth is rejected"
 )

@@ -32,6 +32,12 @@ func ringSize(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 // At returns the slot with the given index.
 func (q *Queue[T]) At(index uint32) *T { return &q.ring[index&uint32(len(q.ring)-1)] }
 
+// Slots returns how many slots the ring has.
+func (q *Queue[T]) Slots() int { return len(q.ring) }
+
+// Slot returns the slot that an index means.
+func (q *Queue[T]) Slot(index uint32) int { return int(index & uint32(len(q.ring)-1)) }
+
 // Room returns how many requests can be posted.
 func (q *Queue[T]) Room() uint32 { return q.limit - (q.Tail - q.Freed) }
 

@@ -1,0 +1,309 @@
+//go:build cgo
+
+package doca
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Connect connects to a listener.
+func (d *device) Connect(
+	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
+		defer cancel()
+	}
+	c, err := d.connect(ctx, remote, &config)
+	if err != nil {
+		return nil, status.Errorf(status.CodeOf(err), "connect to %v over doca: %w", remote, err)
+	}
+	return c, nil
+}
+
+func (d *device) connect(
+	ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig,
+) (*connection, error) {
+	if err := d.Acquire("connect"); err != nil {
+		return nil, err
+	}
+	defer d.Uses.Release()
+	c, err := newConnection(d, config)
+	if err != nil {
+		return nil, err
+	}
+	source := config.Source
+	if !source.IsValid() {
+		source = d.Address
+	}
+	socket, err := (network.Kernel{}).Dial(ctx, source, remote)
+	if err == nil {
+		if err = c.introduce(ctx, socket.(net.Conn), config); err != nil {
+			_ = socket.Close()
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.discard())
+	}
+	return c, nil
+}
+
+// introduce exchanges introductions with a listener, and establishes c.
+func (c *connection) introduce(
+	ctx context.Context, socket net.Conn, config *rdma.ConnectionConfig,
+) error {
+	details, err := c.rdma.Export()
+	if err != nil {
+		return err
+	}
+	stop := watch(ctx, socket)
+	request := introduction{config.InboundReads, config.OutboundReads, config.PrivateData, details}
+	f := frame{frameRequest, request.encode()}
+	_, err = socket.Write(f.encode())
+	if err == nil {
+		f, err = readFrame(socket)
+	}
+	if err = stop(err); err != nil {
+		return err
+	}
+	switch f.kind {
+	case frameAccept:
+	case frameReject:
+		return &rdma.RejectedError{Reason: f.payload}
+	default:
+		return badFrame("a request is answered with kind %d", f.kind)
+	}
+	reply, err := parseIntroduction(f.payload)
+	if err == nil {
+		err = c.rdma.Connect(reply.details)
+	}
+	if err != nil {
+		return err
+	}
+	return c.establish(socket, config, &reply)
+}
+
+// watch ends the use of a socket with ctx. stop ends that, and returns the reason in place of the
+// socket's error.
+func watch(ctx context.Context, socket net.Conn) (stop func(error) error) {
+	if deadline, limited := ctx.Deadline(); limited {
+		_ = socket.SetDeadline(deadline)
+	}
+	unwatch := context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
+	return func(err error) error {
+		unwatch()
+		if cause := ctx.Err(); cause != nil {
+			return cause
+		}
+		_ = socket.SetDeadline(time.Time{})
+		return err
+	}
+}
+
+// establish puts a connection, both sides of which know each other's details, into its queue.
+func (c *connection) establish(
+	socket net.Conn, config *rdma.ConnectionConfig, peer *introduction,
+) error {
+	c.parameters = rdma.Parameters{
+		Transport: ProviderName, Local: network.AddressOf(socket.LocalAddr()),
+		Remote: network.AddressOf(socket.RemoteAddr()), PrivateData: peer.privateData,
+		InboundReads:  min(config.InboundReads, peer.outboundReads),
+		OutboundReads: min(config.OutboundReads, peer.inboundReads),
+	}
+	c.stream = newStream(socket)
+	if err := c.queue.connections.Attach(c); err != nil {
+		return err
+	}
+	go c.stream.read(c)
+	go c.stream.write()
+	return nil
+}
+
+// maxPending bounds the connections of one listener that have not sent their request, and,
+// separately, the requests that wait to be accepted.
+const maxPending = 128
+
+// acceptRetryDelay is the pause after a failed accept: the process or the machine has run out of
+// some resource, most likely of descriptors.
+const acceptRetryDelay = 10 * time.Millisecond
+
+// listener accepts sockets and reads a connection request from each.
+type listener struct {
+	*softrdma.Backlog
+	device  *device
+	sockets network.Listener
+	pending chan struct{} // holds an element per goroutine that reads a request
+}
+
+// Listen accepts connection requests on a TCP port.
+func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	if err := d.Acquire("listen"); err != nil {
+		return nil, err
+	}
+	sockets, err := (network.Kernel{}).Listen(ctx, address)
+	if err != nil {
+		d.Uses.Release()
+		return nil, status.Errorf(softrdma.ListenCode(err), "listen for doca on %v: %w", address,
+			err)
+	}
+	l := &listener{Backlog: softrdma.NewBacklog(ProviderName, maxPending), device: d,
+		sockets: sockets, pending: make(chan struct{}, maxPending)}
+	l.Go(l.acceptConnections)
+	return l, nil
+}
+
+// Address returns the address that the listener is bound to, with the actual port.
+func (l *listener) Address() netip.AddrPort { return l.sockets.Address() }
+
+// acceptConnections runs until the listener is closed.
+func (l *listener) acceptConnections() {
+	for {
+		accepted, err := l.sockets.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			l.device.log.Warn("cannot accept doca connections", zap.Error(err))
+			select {
+			case <-time.After(acceptRetryDelay):
+			case <-l.Context().Done():
+			}
+			continue
+		}
+		socket := accepted.(net.Conn)
+		select {
+		case l.pending <- struct{}{}:
+			l.Go(func() {
+				defer func() { <-l.pending }()
+				l.serve(socket)
+			})
+		default:
+			l.drop(socket, status.Errorf(status.Full, "%d clients have not sent their request yet",
+				maxPending))
+		}
+	}
+}
+
+func (l *listener) drop(socket net.Conn, err error) {
+	_ = socket.Close()
+	l.device.log.Info("doca client dropped", zap.Error(err))
+}
+
+// serve reads a client's request and hands it to Accept.
+func (l *listener) serve(socket net.Conn) {
+	ctx, cancel := context.WithTimeout(l.Context(), rdma.DefaultHandshakeTimeout)
+	defer cancel()
+	stop := watch(ctx, socket)
+	f, err := readFrame(socket)
+	err = stop(err)
+	if err == nil && f.kind != frameRequest {
+		err = badFrame("kind %d, not a request", f.kind)
+	}
+	r := &request{device: l.device, socket: socket}
+	if err == nil {
+		r.introduction, err = parseIntroduction(f.payload)
+	}
+	if err == nil {
+		err = l.Offer(r)
+	}
+	if err != nil {
+		l.drop(socket, err)
+	}
+}
+
+// Close stops listening and rejects the requests that have not been accepted.
+func (l *listener) Close() error {
+	first, err := l.End(l.sockets.Close)
+	if first {
+		l.device.Uses.Release()
+	}
+	return err
+}
+
+// request is a connection request. It is accepted or rejected exactly once.
+type request struct {
+	introduction
+	device  *device
+	socket  net.Conn
+	decided atomic.Bool
+}
+
+func (r *request) PrivateData() []byte { return r.privateData }
+
+func (r *request) Remote() netip.AddrPort { return network.AddressOf(r.socket.RemoteAddr()) }
+
+// Accept establishes the connection. If it fails, it closes the socket.
+func (r *request) Accept(
+	ctx context.Context, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	if r.decided.Swap(true) {
+		return nil, softrdma.ErrDecided
+	}
+	c, err := newConnection(r.device, &config)
+	if err == nil {
+		if err = r.accept(ctx, &config, c); err == nil {
+			return c, nil
+		}
+		err = errors.Join(err, c.discard())
+	}
+	_ = r.socket.Close()
+	return nil, status.Errorf(status.CodeOf(err),
+		"accept doca connection from %v: %w", r.Remote(), err)
+}
+
+func (r *request) accept(
+	ctx context.Context, config *rdma.ConnectionConfig, c *connection,
+) error {
+	details, err := c.rdma.Export()
+	if err == nil {
+		err = c.rdma.Connect(r.details)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, rdma.DefaultHandshakeTimeout)
+	defer cancel()
+	stop := watch(ctx, r.socket)
+	reply := introduction{config.InboundReads, config.OutboundReads, config.PrivateData, details}
+	f := frame{frameAccept, reply.encode()}
+	_, err = r.socket.Write(f.encode())
+	if err = stop(err); err != nil {
+		return err
+	}
+	return c.establish(r.socket, config, &r.introduction)
+}
+
+// rejectTimeout bounds the sending of a reject.
+const rejectTimeout = time.Second
+
+// Reject sends the peer a reason, of at most rdma.MaxPrivateData bytes, and closes the connection.
+func (r *request) Reject(reason []byte) error {
+	if len(reason) > rdma.MaxPrivateData {
+		return status.Errorf(status.InvalidValue, "a reason of %d bytes exceeds %d", len(reason),
+			rdma.MaxPrivateData)
+	}
+	if r.decided.Swap(true) {
+		return softrdma.ErrDecided
+	}
+	defer r.socket.Close()
+	_ = r.socket.SetDeadline(time.Now().Add(rejectTimeout))
+	f := frame{frameReject, reason}
+	if _, err := r.socket.Write(f.encode()); err != nil {
+		return status.Errorf(status.CodeOf(err), "reject doca connection from %v: %w", r.Remote(),
+			err)
+	}
+	return nil
+}

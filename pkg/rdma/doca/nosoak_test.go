@@ -1,0 +1,5 @@
+//go:build !soak
+
+package doca_test
+
+const soak = false

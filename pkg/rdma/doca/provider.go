@@ -1,0 +1,165 @@
+//go:build cgo
+
+package doca
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/internal/pci"
+	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// maxReadDepth bounds the Reads of a connection. libdoca does not tell the device's limit, and
+// queues what exceeds it.
+const maxReadDepth = 1024
+
+type provider struct {
+	options Options
+}
+
+// New returns a provider. It opens no library until Open is called.
+func New(options Options) rdma.Provider {
+	if options.Loader == nil {
+		options.Loader = doca.System()
+	}
+	if options.Logger == nil {
+		options.Logger = zap.NewNop()
+	}
+	return &provider{options}
+}
+
+func (p *provider) Name() string { return ProviderName }
+
+// device implements rdma.DetailsDevice.
+type device struct {
+	softrdma.Device
+	log          *zap.Logger
+	doca         *doca.Device
+	capabilities doca.RDMACapabilities
+	// maxMessageSize is that of Capabilities, in bytes.
+	maxMessageSize uint32
+	wait           bool
+	closed         sync.Once
+	closeErr       error
+}
+
+// Open opens the device of Options.Device, or the one with the address.
+func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
+	library, err := p.options.Loader.Library()
+	if err == nil {
+		err = library.NeedRDMA()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open doca device at %v: %w", address, err)
+	}
+	d := &device{log: p.options.Logger, wait: library.CanWait() && !p.options.NeverWait}
+	err = d.Device.Open(ProviderName, maxReadDepth, network.Kernel{}, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	name, err := p.choose(library, address)
+	if err == nil {
+		d.doca, err = library.OpenDevice(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open doca device at %v: %w", address, err)
+	}
+	if d.capabilities, err = d.doca.RDMACapabilities(); err == nil && !d.capabilities.Supported {
+		err = status.Errorf(status.NotSupported, "%s cannot do RDMA", d.doca.PCIAddress)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open doca device at %v: %w", address, err),
+			d.doca.Close())
+	}
+	d.maxMessageSize = uint32(d.Capabilities().MaxMessageSize)
+	return d, nil
+}
+
+// choose returns the name of the device to open.
+func (p *provider) choose(library *doca.Library, address netip.Addr) (string, error) {
+	if p.options.Device != "" {
+		return p.options.Device, nil
+	}
+	devices, err := library.Devices()
+	if err != nil {
+		return "", err
+	}
+	for i := range devices {
+		if hasAddress(devices[i].InterfaceName, address) {
+			return devices[i].Name(), nil
+		}
+	}
+	if len(devices) == 1 {
+		return devices[0].Name(), nil
+	}
+	return "", status.Errorf(status.NotFound,
+		"none of the %d DOCA devices has the address: name the device", len(devices))
+}
+
+// hasAddress reports whether a network interface has an address.
+func hasAddress(name string, address netip.Addr) bool {
+	if name == "" {
+		return false
+	}
+	card, err := net.InterfaceByName(name)
+	if err != nil {
+		return false
+	}
+	addresses, err := card.Addrs()
+	if err != nil {
+		return false
+	}
+	for _, a := range addresses {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err == nil && prefix.Addr().Unmap() == address.Unmap() {
+			return true
+		}
+	}
+	return false
+}
+
+// Capabilities returns the limits. The completion of a Write means that the data has been placed,
+// as on RoCE and InfiniBand, which libdoca drives.
+func (d *device) Capabilities() rdma.Capabilities {
+	c := d.Device.Capabilities()
+	c.MaxSendRequests = min(c.MaxSendRequests, d.capabilities.MaxSends)
+	c.MaxReceiveRequests = min(c.MaxReceiveRequests, d.capabilities.MaxReceives)
+	c.MaxMessageSize = min(c.MaxMessageSize, d.capabilities.MaxMessageSize)
+	c.WriteImpliesPlaced = true
+	c.OpaqueMemory = true
+	c.Device = memory.Device{PCI: pci.Normalize(d.doca.PCIAddress), RDMA: d.doca.IBName}
+	return c
+}
+
+// NewCompletionQueue makes a completion queue.
+func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
+	if err := d.AcquireQueue(capacity); err != nil {
+		return nil, err
+	}
+	q, err := newCompletionQueue(d, capacity)
+	if err != nil {
+		d.Uses.Release()
+		return nil, err
+	}
+	return q, nil
+}
+
+// Close fails with status.InUse while anything made on the device is open.
+func (d *device) Close() error {
+	if err := d.Device.Close(); err != nil {
+		return err
+	}
+	d.closed.Do(func() { d.closeErr = d.doca.Close() })
+	return d.closeErr
+}
