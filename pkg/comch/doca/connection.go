@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -26,6 +27,8 @@ const (
 type connection struct {
 	endpoint *endpoint
 	handle   doca.Connection
+	// number tells connections of the endpoint apart: libdoca may use a handle again.
+	number uint64
 	// maxImports bounds the bytes that the peer may have exported to this side; 0 means no bound.
 	maxImports func() uint64
 	// lost is called on the thread when libdoca has ended the connection.
@@ -55,11 +58,15 @@ type connection struct {
 	consumers int                       // of this side
 	unsent    [][]byte                  // accepted by Send, and not yet by libdoca
 	ending    *step                     // disconnects
+	leaked    int                       // consumers and producers that libdoca has kept
+	givenUp   bool                      // libdoca has not ended the connection in time
 	over      bool
 }
 
+// newConnection is called on the endpoint's thread.
 func newConnection(e *endpoint, handle doca.Connection) *connection {
-	return &connection{endpoint: e, handle: handle,
+	e.numbered++
+	return &connection{endpoint: e, handle: handle, number: e.numbered,
 		maxImports: func() uint64 { return 0 }, lost: func() {},
 		sends: make(chan struct{}, maxControlSends), done: make(chan struct{}),
 		exports: make(map[exportKey]*export), objects: make(map[*object]struct{}),
@@ -129,7 +136,7 @@ func (c *connection) submitAll() bool {
 		c.unsent = nil
 	}
 	for len(c.unsent) > 0 {
-		err := c.endpoint.control.Send(c.handle, c.unsent[0], 0)
+		err := c.endpoint.control.Send(c.handle, c.unsent[0], c.number)
 		if errors.Is(err, status.Again) {
 			return false
 		}
@@ -242,31 +249,36 @@ func (c *connection) fail(err error) {
 }
 
 // disconnect destroys what this side has on the connection, because libdoca refuses to disconnect
-// as long as there are consumers or producers, and then ends the connection. Only the thread calls
-// it. The step that it returns takes up to comch.CloseTimeout.
+// as long as there are consumers or producers, and then ends the connection. After
+// comch.CloseTimeout it gives the connection up. Only the thread calls it. The step that it returns
+// takes until then.
 func (c *connection) disconnect() *step {
-	if c.ending == nil {
-		requested := false
-		c.ending = c.endpoint.begin(comch.CloseTimeout, func() bool {
-			left := 0
-			for o := range c.objects {
-				if !o.teardown() {
-					left++
-				}
-			}
-			if left > 0 {
-				return false
-			}
-			c.closeExports()
-			if !requested && !c.gone {
-				requested = c.requestEnd()
-			}
-			if c.gone {
-				c.finish()
-			}
-			return c.gone
-		})
+	if c.ending != nil {
+		return c.ending
 	}
+	requested := false
+	deadline := time.Now().Add(comch.CloseTimeout)
+	c.ending = c.endpoint.begin(0, func() bool {
+		left := 0
+		for o := range c.objects {
+			if !o.teardown() {
+				left++
+			}
+		}
+		if left == 0 && c.leaked == 0 && !requested && !c.gone {
+			c.closeExports()
+			requested = c.requestEnd()
+		}
+		isOver := left == 0 && c.gone
+		// Nobody may be there to close the connection: of a rejected client nobody knows.
+		c.givenUp = !isOver && (left == 0 && c.leaked > 0 || time.Now().After(deadline))
+		if !isOver && !c.givenUp {
+			return false
+		}
+		c.closeExports()
+		c.finish()
+		return true
+	})
 	return c.ending
 }
 
@@ -290,10 +302,12 @@ func (c *connection) requestEnd() bool {
 
 // finish lets go of the connection. Only the thread calls it.
 func (c *connection) finish() {
-	if !c.over {
-		c.over = true
-		c.endpoint.leave()
+	if c.givenUp {
+		c.endpoint.log.Warn("give up a connection that libdoca does not end",
+			zap.Int("consumers and producers", len(c.objects)+c.leaked))
 	}
+	c.over = true
+	c.endpoint.leave()
 }
 
 func (c *connection) Abort() {
@@ -324,11 +338,12 @@ func (c *connection) Close() error {
 		return nil // it was over before
 	}
 	if err := <-disconnected.done; err != nil {
-		_ = c.endpoint.do(func() error { c.finish(); return nil })
-		err = status.Errorf(status.TimeOut, "close comch connection: not closed within %v: %w",
-			comch.CloseTimeout, err)
-		c.endpoint.log.Warn("close", zap.Error(err))
-		return err
+		return nil // it was over before
+	}
+	if c.givenUp {
+		return status.Errorf(status.TimeOut,
+			"close comch connection: the device has not let go of it within %v",
+			comch.CloseTimeout)
 	}
 	if c.endpoint.representor == nil {
 		<-c.endpoint.stopped

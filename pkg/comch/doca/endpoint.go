@@ -40,13 +40,15 @@ type endpoint struct {
 	steps       []*step
 	pacing      bool // the engine does not sleep for long, because there are steps
 	connections map[doca.Connection]*connection
+	numbered    uint64 // connections so far
 	// full is a connection whose messages nobody reads, and since when. Until somebody does, the
 	// endpoint makes no progress, which makes the peers wait.
 	full      *connection
 	fullSince time.Time
 	// connected is called for a new connection. It returns nil to reject it.
 	connected func(doca.Connection) *connection
-	users     int // what keeps the endpoint: the server, connections, consumers, producers
+	users     int  // what keeps the endpoint: the server, connections, consumers, producers
+	leaking   bool // libdoca has kept a consumer or producer
 	ending    bool
 	ended     bool
 	endErr    error
@@ -96,7 +98,11 @@ func (e *endpoint) release() error {
 		errs = append(errs, e.engine.Close())
 	}
 	if e.control != nil {
-		if err := e.control.Close(); err != nil {
+		err := status.Errorf(status.TimeOut, "the context is %v", e.control.State())
+		if e.control.State() == progress.Idle {
+			err = e.control.Close()
+		}
+		if err != nil {
 			// The device may still use it, so the device stays open as well.
 			e.log.Warn("leak a DOCA Comch context", zap.Error(err))
 			return errors.Join(append(errs, err)...)
@@ -278,7 +284,9 @@ func (e *endpoint) handle(event doca.ControlEvent) {
 			e.full, e.fullSince = c, time.Now()
 		}
 	case doca.MessageSent:
-		c.sent(event.Err)
+		if event.UserData == c.number {
+			c.sent(event.Err)
+		}
 	case doca.ConsumerCreated, doca.ConsumerExpired:
 		c.consumerEvent(comch.ConsumerEvent{ID: comch.ConsumerID(event.Consumer),
 			Created: event.Kind == doca.ConsumerCreated})
@@ -295,9 +303,14 @@ func (e *endpoint) endAll() {
 // leave drops one user. Only the thread calls it.
 func (e *endpoint) leave() { e.users-- }
 
-// finish stops the context when nobody uses it, and ends the thread when it has stopped.
+// finish stops the context when nobody uses it, and ends the thread when it has stopped. libdoca
+// refuses to stop the context while it has consumers or producers.
 func (e *endpoint) finish() {
 	if e.users > 0 || e.ended {
+		return
+	}
+	if e.leaking {
+		e.ended = true
 		return
 	}
 	if !e.ending {

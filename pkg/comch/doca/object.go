@@ -163,6 +163,10 @@ func (o *object) closeNow() error {
 	}
 	_ = e.do(func() error {
 		delete(o.connection.objects, o)
+		if err != nil {
+			o.connection.leaked++
+			e.leaking = true
+		}
 		e.leave()
 		return nil
 	})
