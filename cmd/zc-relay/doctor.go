@@ -54,8 +54,8 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 			!slices.Contains(o.DMADevices, channel.Device) {
 			o.DMADevices = append(o.DMADevices, channel.Device)
 		}
-		if channel.Target.IsValid() {
-			t := doctor.Target{Address: channel.Target, RDMAAddress: channel.RDMAAddress,
+		for _, address := range channel.TargetAddresses() {
+			t := doctor.Target{Address: address, RDMAAddress: channel.RDMAAddress,
 				TLSServerName: channel.TLSServerName}
 			if channel.Isolation != string(relay.Staged) {
 				t.ComchDevice = channel.Device

@@ -47,7 +47,8 @@ func (s *source) load() (*config.Relay, error) {
 // chooseVolume completes the command line of the DOCA application, whose storage has one volume
 // without a name.
 func (s *source) chooseVolume() error {
-	if s.file != "" || s.flags.Changed("volume") || !s.flags.Changed("storage-server") {
+	if s.file != "" || s.flags.Changed("volume") || !s.flags.Changed("storage-server") &&
+		!s.flags.Changed("storage-servers") {
 		return nil
 	}
 	return s.flags.Set("volume", argp.VolumeName)
@@ -64,6 +65,10 @@ storage servers. It serves any number of clients, concurrently and one after
 another. Flags alone can describe a single channel:
 
   zc-relay run --storage-server 10.0.0.5:7470 --volume disk
+
+Targets that take over from one another are given together:
+
+  zc-relay run --storage-servers 10.0.0.5:7470,10.0.0.6:7470 --volume disk
 
 Several channels need a file: see "zc-relay config". SIGHUP rereads it and logs which
 changes need a restart. SIGTERM completes the IO in flight and exits; a second
@@ -106,7 +111,9 @@ func run(ctx context.Context, from *source, faults service.Faults) error {
 
 func serve(ctx context.Context, env *service.Environment, c *config.Relay, from *source) error {
 	for i := range c.Channels {
-		env.WarnOfPlainText(c.Channels[i].Target.Addr())
+		for _, target := range c.Channels[i].TargetAddresses() {
+			env.WarnOfPlainText(target.Addr())
+		}
 	}
 	options := c.Comch.Options()
 	options.RingMemory, options.Logger = c.Limits.RingMemory, env.Log
@@ -171,7 +178,8 @@ func relaySettings(c *config.Relay) (relay.Settings, error) {
 func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConfig {
 	return relay.ChannelConfig{
 		ChannelID: relay.ChannelID{Device: c.Device, Representor: c.Representor, Name: c.Name},
-		Target:    c.Target, Volume: c.Volume, TLSServerName: c.TLSServerName,
+		Targets:   c.TargetAddresses(), TargetOrder: relay.TargetOrder(c.TargetOrder),
+		Volume: c.Volume, TLSServerName: c.TLSServerName,
 		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation),
 		Protocol: relay.Protocol(c.Protocol), CPUs: c.CPUs,
 		Limits: relay.Limits{
@@ -266,14 +274,22 @@ func (o observed) Channels() []metrics.Channel {
 
 // channelOf describes a channel, without the counts that Channels adds up.
 func channelOf(c *relay.ChannelStatus) metrics.Channel {
-	return metrics.Channel{
+	channel := metrics.Channel{
 		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 		Service: c.ChannelID.Name,
 		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters,
 		TargetReady: c.Link.State == relay.LinkReady, TargetAttempt: c.Link.Attempt,
-		TargetConnects: c.Link.Connects, TargetLosses: c.Link.Losses,
-		TargetFailures: c.Link.Failures,
+		TargetMoves: c.TargetMoves,
 	}
+	for i := range c.Targets {
+		link := &c.Targets[i].Link
+		channel.TargetConnects += link.Connects
+		channel.TargetLosses += link.Losses
+		channel.TargetFailures += link.Failures
+		channel.Targets = append(channel.Targets, metrics.Target{
+			Address: c.Targets[i].Address.String(), State: link.State.String()})
+	}
+	return channel
 }
 
 // describe returns a function that adds the relay's channels and workers to its status.
@@ -285,7 +301,8 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 				Service: c.ChannelID.Name,
 				Address: c.Address, Target: c.Target.String(), Volume: c.Volume,
-				Retiring: c.Retiring, Link: linkOf(&c.Link),
+				Retiring: c.Retiring, Link: linkOf(&c.Link), Targets: targetsOf(c.Targets),
+				TargetMoves: c.TargetMoves,
 				SessionCount: statusreport.SessionCount{Open: c.Sessions,
 					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
 				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
@@ -302,6 +319,19 @@ func qosOf(q *relay.QoS) *statusreport.QoS {
 		return nil
 	}
 	return &limits
+}
+
+// targetsOf describes the targets of a channel that has several.
+func targetsOf(targets []relay.TargetStatus) []statusreport.Target {
+	if len(targets) < 2 {
+		return nil
+	}
+	all := make([]statusreport.Target, len(targets))
+	for i := range targets {
+		all[i] = statusreport.Target{Address: targets[i].Address.String(),
+			Link: linkOf(&targets[i].Link)}
+	}
+	return all
 }
 
 func linkOf(l *relay.LinkStatus) statusreport.Link {

@@ -91,7 +91,7 @@ func startRelay(ctx context.Context, channel comch.Provider, network rdma.Provid
 				Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
 				Name: client.DefaultChannelName,
 			},
-			Target: address, Volume: name,
+			Targets: []netip.AddrPort{address}, Volume: name,
 		}}},
 	})
 	must(err)

@@ -108,6 +108,9 @@ type OpenVolumeReply struct {
 	Sessions uint32
 	// Holder is the client that has the volume open exclusively; empty if none has.
 	Holder string
+	// Fenced means that at most one target at a time can write to the volume, and that nothing of
+	// a former one takes effect any more.
+	Fenced bool
 }
 
 func (m *OpenVolume) validate() error {

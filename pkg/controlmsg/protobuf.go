@@ -109,6 +109,7 @@ func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation
 	plain(t, &m.Exclusive, &w.Exclusive)
 	plain(t, &m.Sessions, &w.Sessions)
 	plain(t, &m.Holder, &w.Holder)
+	plain(t, &m.Fenced, &w.Fenced)
 }
 
 func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {

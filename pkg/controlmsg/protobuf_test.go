@@ -66,7 +66,7 @@ func samples() []sample {
 			Volume: "backup", UUID: sixteen(0x10), WriteVerifier: 0x0102030405060708,
 			Size: 78187491328, BlockSize: 512,
 			ReadOnly: true, Capabilities: 5, MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20,
-			Transport: "iwarp", Exclusive: true, Sessions: 2, Holder: "verify on host-a",
+			Transport: "iwarp", Exclusive: true, Sessions: 2, Holder: "verify on host-a", Fenced: true,
 		}},
 		{"configure_data_path_of_initiator", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,

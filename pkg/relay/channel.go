@@ -19,14 +19,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// channel is a Comch service with its target and its sessions.
+// channel is a Comch service with its targets and its sessions.
 type channel struct {
 	relay *Relay
 	id    ChannelID
 	log   *zap.Logger
 	// settings are replaced as a whole. A session keeps the settings that it started with.
 	settings atomic.Pointer[ChannelConfig]
-	link     *targetLink
+	targets  *targets
 	workers  *datapath.Pool
 	ownPool  *datapath.Pool // nil if the relay's workers serve the channel
 	stop     context.CancelFunc
@@ -78,7 +78,7 @@ func (r *Relay) newChannel(
 	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)
 	c.throttle.SetLimits(config.QoS.Channel)
-	c.link = newTargetLink(c)
+	c.targets = newTargets(c, config)
 	if err := c.start(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close())
 	}
@@ -126,8 +126,8 @@ func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 	return c.listen(ctx)
 }
 
-// openDevice opens the RDMA device that leads to the target, if there is a route. Otherwise the
-// device is opened together with the connection to the target.
+// openDevice opens the RDMA devices that lead to the targets, if there are routes. Otherwise a
+// device is opened together with the connection to a target.
 func (c *channel) openDevice(config *ChannelConfig) error {
 	if config.RDMAAddress.IsValid() {
 		device, err := c.relay.devices.at(config.RDMAAddress)
@@ -136,18 +136,20 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 		}
 		return c.checkDevices(config, device)
 	}
-	source, err := c.relay.config.Network.SourceAddress(config.Target)
-	if err != nil {
-		c.log.Warn("no route to the target yet", zap.Error(err))
-		return nil
-	}
-	device, err := c.relay.devices.at(source)
-	if err == nil {
-		err = c.checkDevices(config, device)
-	}
-	if err != nil {
-		return fmt.Errorf("%w (it has the source address %v of the route to target %v; "+
-			"--rdma-address selects another)", err, source, config.Target)
+	for _, target := range config.Targets {
+		source, err := c.relay.config.Network.SourceAddress(target)
+		if err != nil {
+			c.log.Warn("no route to the target yet", zap.Stringer("target", target), zap.Error(err))
+			continue
+		}
+		device, err := c.relay.devices.at(source)
+		if err == nil {
+			err = c.checkDevices(config, device)
+		}
+		if err != nil {
+			return fmt.Errorf("%w (it has the source address %v of the route to target %v; "+
+				"--rdma-address selects another)", err, source, target)
+		}
 	}
 	return nil
 }
@@ -204,7 +206,7 @@ const listenPause = 5 * time.Second
 // run accepts the channel's clients until ctx ends. Sessions continue.
 func (c *channel) run(ctx context.Context) {
 	var linking sync.WaitGroup
-	linking.Go(func() { c.link.run(ctx) })
+	linking.Go(func() { c.targets.run(ctx) })
 	defer linking.Wait()
 	defer close(c.unlisted)
 	c.awaitName(ctx)
@@ -247,7 +249,7 @@ func (c *channel) serveClients(ctx context.Context) error {
 	settings := c.settings.Load()
 	c.log.Info("listening for clients", zap.String("comch", c.address()),
 		zap.String("device", c.id.Device),
-		zap.Stringer("target", settings.Target), zap.String("volume", settings.Volume))
+		zap.Stringers("targets", settings.Targets), zap.String("volume", settings.Volume))
 	c.mu.Lock()
 	server := c.server
 	c.mu.Unlock()
@@ -436,7 +438,7 @@ func (r *Relay) publish(configured []*channel) error {
 func (c *channel) reconfigure(config *ChannelConfig) error {
 	config.CPUs = c.settings.Load().CPUs
 	c.settings.Store(config)
-	signal(c.link.changed)
+	c.targets.configure(config)
 	c.throttle.SetLimits(config.QoS.Channel)
 	for _, s := range c.openSessions() {
 		s.throttle.SetLimits(config.QoS.Session)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -97,15 +98,19 @@ type ChannelID struct {
 // String returns device, representor and name.
 func (id ChannelID) String() string { return id.Device + "/" + id.Representor + "/" + id.Name }
 
-// ChannelConfig configures a channel. ChannelID, Target and Volume are required; zero values of the
-// other fields mean the defaults.
+// ChannelConfig configures a channel. ChannelID, Targets and Volume are required; zero values of
+// the other fields mean the defaults.
 type ChannelConfig struct {
 	ChannelID
-	// Target is the target's control address, Volume the name of its volume.
-	Target netip.AddrPort
-	Volume string
-	// TLSServerName is the name that the target's certificate must have; "" means the address of
-	// Target.
+	// Targets holds the control addresses of the targets, Volume the name that they give to the
+	// same volume. If there are several, one serves at a time, and the others may take over from
+	// it.
+	Targets []netip.AddrPort
+	Volume  string
+	// TargetOrder is PreferredOrder or AnyOrder; "" means PreferredOrder.
+	TargetOrder TargetOrder
+	// TLSServerName is the name that the targets' certificates must have; "" means the address of
+	// each.
 	TLSServerName string
 	// RDMAAddress is the local address of RDMA connections. The zero Addr means the local address
 	// of the control connection.
@@ -210,6 +215,7 @@ func (s Settings) complete() (Settings, error) {
 }
 
 func (c *ChannelConfig) setDefaults() {
+	c.TargetOrder = cmp.Or(c.TargetOrder, PreferredOrder)
 	c.Isolation = cmp.Or(c.Isolation, Direct)
 	c.Protocol = cmp.Or(c.Protocol, ProtocolAuto)
 	c.IOTimeout = c.IOTimeout.Or(retry.Within(DefaultIOTimeout))
@@ -229,9 +235,23 @@ func (c *ChannelConfig) setDefaults() {
 }
 
 func (c *ChannelConfig) validate() error {
-	if !c.Target.IsValid() || c.Target.Port() == 0 {
-		return status.Errorf(status.InvalidValue,
-			"channel %v: target %v is not an address with a port", c.ChannelID, c.Target)
+	if len(c.Targets) == 0 || len(c.Targets) > HighestMaxTargets {
+		return status.Errorf(status.InvalidValue, "channel %v: %d targets, must be 1 to %d",
+			c.ChannelID, len(c.Targets), HighestMaxTargets)
+	}
+	for i, target := range c.Targets {
+		if !target.IsValid() || target.Port() == 0 {
+			return status.Errorf(status.InvalidValue,
+				"channel %v: target %v is not an address with a port", c.ChannelID, target)
+		}
+		if slices.Contains(c.Targets[:i], target) {
+			return status.Errorf(status.InvalidValue, "channel %v: target %v is named twice",
+				c.ChannelID, target)
+		}
+	}
+	if c.TargetOrder != PreferredOrder && c.TargetOrder != AnyOrder {
+		return status.Errorf(status.InvalidValue, "channel %v: target order %q is neither %s nor %s",
+			c.ChannelID, c.TargetOrder, PreferredOrder, AnyOrder)
 	}
 	if c.RDMAAddress.IsUnspecified() {
 		return status.Errorf(status.InvalidValue,

@@ -75,7 +75,7 @@ func TestDevicesThatDoNotFitAreRefusedAtStart(t *testing.T) {
 				Settings: relay.Settings{Channels: []relay.ChannelConfig{{
 					ChannelID: relay.ChannelID{Device: "0000:03:00.0", Representor: "b1:00.0",
 						Name: "fit"},
-					Target: netip.MustParseAddrPort("127.0.0.1:9"), Volume: "volume",
+					Targets: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:9")}, Volume: "volume",
 				}}},
 			})
 			if err == nil {
@@ -100,7 +100,7 @@ func TestAddressesInBothNotationsAreOneChannel(t *testing.T) {
 	channel := func(device string) relay.ChannelConfig {
 		return relay.ChannelConfig{
 			ChannelID: relay.ChannelID{Device: device, Representor: "b1:00.0", Name: "one"},
-			Target:    netip.MustParseAddrPort("127.0.0.1:9"), Volume: "volume",
+			Targets:   []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:9")}, Volume: "volume",
 		}
 	}
 	_, err := relay.New(context.Background(), relay.Config{

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -485,7 +486,8 @@ func TestAChannelMayHaveOneProtocol(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.protocol, "/", test.version), func(t *testing.T) {
 			c := startDialectChain(t)
-			settings := relay.ChannelConfig{Target: c.proxy.target, Protocol: test.protocol}
+			settings := relay.ChannelConfig{Targets: []netip.AddrPort{c.proxy.target},
+				Protocol: test.protocol}
 			c.startRelay(settings)
 			i := connectInitiator(t, c.provider, test.version)
 			if test.works {
@@ -505,7 +507,8 @@ func TestAChannelMayHaveOneProtocol(t *testing.T) {
 		})
 	}
 	_, err := relay.New(t.Context(), relay.Config{Settings: relay.Settings{
-		Channels: []relay.ChannelConfig{{Target: loopback, Protocol: "doca-1.0"}}}})
+		Channels: []relay.ChannelConfig{{Targets: []netip.AddrPort{loopback},
+			Protocol: "doca-1.0"}}}})
 	if err == nil || !strings.Contains(err.Error(), "doca-") && status.CodeOf(err) == 0 {
 		t.Errorf("an unknown protocol: %v", err)
 	}

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"math"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -54,11 +55,11 @@ func (p *pace) cancel() {
 
 // awaitDial waits until the session may connect to the target: its own pace must allow that at
 // once, the channel's within the time that the session waits for a target.
-func (s *session) awaitDial(ctx context.Context) error {
+func (s *session) awaitDial(ctx context.Context, target netip.AddrPort) error {
 	if wait, ok := s.dials.reserve(time.Now(), sessionDialBurst, 0); !ok {
 		return status.Errorf(status.Again,
 			"the client has opened the volume too often: the relay connects to target %v for it "+
-				"again in %v", s.settings.Target, wait.Round(time.Millisecond))
+				"again in %v", target, wait.Round(time.Millisecond))
 	}
 	most, limited := s.settings.SessionWait.Duration()
 	if !limited {
@@ -68,7 +69,7 @@ func (s *session) awaitDial(ctx context.Context) error {
 	if !ok {
 		return status.Errorf(status.Again,
 			"the clients of channel %v make the relay connect to target %v too often: try again "+
-				"in %v", s.channel.id, s.settings.Target, wait.Round(time.Millisecond))
+				"in %v", s.channel.id, target, wait.Round(time.Millisecond))
 	}
 	if wait == 0 {
 		return nil

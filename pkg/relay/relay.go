@@ -2,7 +2,7 @@
 // handshake with them and, over TCP, with a target, and hands the resulting queues to data-path
 // workers.
 //
-// A Relay serves channels. Each has its own Comch server, target and sessions. Channels are
+// A Relay serves channels. Each has its own Comch server, targets and sessions. Channels are
 // isolated: a failure in one never affects another, although they may share workers.
 package relay
 
@@ -239,12 +239,12 @@ func (r *Relay) notReady() error {
 		if c.isRemoved() {
 			continue
 		}
-		s, _ := c.link.snapshot()
-		if s.State == LinkReady {
+		err := c.targets.unavailable()
+		if err == nil {
 			return nil
 		}
 		if first == nil {
-			first = c.link.unavailable(&s)
+			first = err
 		}
 	}
 	if first == nil {

@@ -132,6 +132,7 @@ func (p *proxy) forward(from, to net.Conn, watch func(*controlmsg.Envelope) *con
 
 // chain is a client without rules, in front of a relay, a proxy and a target.
 type chain struct {
+	channel    relay.ChannelConfig
 	t          *testing.T
 	options    chainOptions
 	provider   comch.Provider
@@ -174,7 +175,7 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Cleanup(c.proxy.running.Wait)
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
 	c.startRelay(relay.ChannelConfig{
-		Target: netip.MustParseAddrPort(c.proxy.listener.Addr().String()),
+		Targets: []netip.AddrPort{netip.MustParseAddrPort(c.proxy.listener.Addr().String())},
 	})
 	c.connect()
 	return c
@@ -189,6 +190,7 @@ func (c *chain) startRelay(channel relay.ChannelConfig) {
 		Name: client.DefaultChannelName,
 	}
 	channel.Volume = "disk"
+	c.channel = channel
 	provider := c.options.rdma
 	if provider == nil {
 		provider = iwarp.New(iwarp.Options{})

@@ -101,7 +101,7 @@ func callTarget[R controlmsg.Message](
 		if s.target.requester.Err() != nil {
 			err = asPassing(err) // the connection has failed, not the request
 		}
-		return reply, fmt.Errorf("target %v: %w", s.settings.Target, err)
+		return reply, fmt.Errorf("target %v: %w", s.target.address, err)
 	}
 	return reply, nil
 }
@@ -119,10 +119,10 @@ func (s *session) OpenVolume(
 ) (*controlmsg.OpenVolumeReply, error) {
 	if s.target == nil {
 		if err := s.connectTarget(ctx); err != nil {
-			return nil, s.tellVolume(err)
+			return nil, err
 		}
 	} else if err := s.target.openVolume(ctx, s.channel.relay.devices); err != nil {
-		return nil, s.tellVolume(s.target.openError(err))
+		return nil, s.tellVolume(s.target.link, s.target.openError(err))
 	}
 	reply, limits := *s.target.volume, &s.settings.Limits
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
@@ -141,29 +141,46 @@ func (s *session) OpenVolume(
 }
 
 // tellVolume returns the error for the client in place of one of the target's.
-func (s *session) tellVolume(err error) error {
-	if status.CodeOf(err) != status.NotFound {
-		return err
+func (s *session) tellVolume(from *targetLink, err error) error {
+	switch status.CodeOf(err) {
+	case status.NoLock: // which another target has taken since
+		return status.Errorf(status.NotConnected, "%w", err)
+	case status.NotFound:
+		s.log.Warn("cannot open the volume", zap.Error(err))
+		return from.noVolume()
 	}
-	s.log.Warn("cannot open the volume", zap.Error(err))
-	return s.channel.noVolume()
+	return err
 }
 
-// connectTarget waits for the target, connects to it, and opens the volume.
+// connectTarget waits for a target that is ready, connects to it, and opens the volume. If it turns
+// out to be a stand-by, the volume has just moved: connectTarget waits for the next target.
 func (s *session) connectTarget(ctx context.Context) error {
-	if err := s.channel.link.await(ctx, s.settings.SessionWait); err != nil {
-		return err
+	waiting, cancel := s.settings.SessionWait.Context(ctx)
+	defer cancel()
+	for {
+		link, changed, err := s.channel.targets.await(ctx, s.settings.SessionWait)
+		if err != nil {
+			return err
+		}
+		if err := s.awaitDial(ctx, link.address); err != nil {
+			return err
+		}
+		target, err := s.channel.openTarget(ctx, link, s.settings, s.log)
+		if err == nil {
+			s.target = target
+			go s.watchTarget(target)
+			return nil
+		}
+		if !isStandBy(err) {
+			return s.tellVolume(link, err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(sessionDialInterval):
+		case <-waiting.Done():
+			return s.tellVolume(link, err)
+		}
 	}
-	if err := s.awaitDial(ctx); err != nil {
-		return err
-	}
-	target, err := s.channel.openTarget(ctx, s.settings, s.log)
-	if err != nil {
-		return err
-	}
-	s.target = target
-	go s.watchTarget(target)
-	return nil
 }
 
 // ConfigureDataPath imports the client's memory, exports it again for RDMA, and forwards the

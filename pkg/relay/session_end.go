@@ -27,7 +27,7 @@ func (s *session) watchTarget(target *targetConnection) {
 	select {
 	case <-target.requester.Done():
 		if !target.expendable.Load() {
-			s.cancel(fmt.Errorf("target %v: %w", s.settings.Target, target.requester.Err()))
+			s.cancel(fmt.Errorf("target %v: %w", target.address, target.requester.Err()))
 		}
 	case <-s.ctx.Done():
 	}
@@ -57,11 +57,12 @@ const targetShutdownTimeout = 30 * time.Second
 // onTargetShutdown ends the session when the target has completed the requests that it has not
 // declined. A lane calls it on its worker's thread.
 func (s *session) onTargetShutdown() {
+	address := s.target.address
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), targetShutdownTimeout)
 		defer cancel()
 		s.drain(ctx)
-		s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down", s.settings.Target))
+		s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down", address))
 	}()
 }
 

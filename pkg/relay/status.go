@@ -16,11 +16,17 @@ type ChannelStatus struct {
 	ChannelID
 	// Address is where clients connect; empty while they cannot.
 	Address string
-	Target  netip.AddrPort
-	Volume  string
-	Link    LinkStatus
-	Limits  Limits
-	QoS     QoS
+	// Target is the target that serves new sessions or was the last to do so, the first one if none
+	// has; Link is the connection to it.
+	Target netip.AddrPort
+	Volume string
+	Link   LinkStatus
+	// Targets holds all targets, in the order of the configuration. TargetMoves counts how often
+	// the channel has moved from one to another.
+	Targets     []TargetStatus
+	TargetMoves uint64
+	Limits      Limits
+	QoS         QoS
 	// Retiring reports that the channel has been removed from the configuration and waits for its
 	// sessions to end.
 	Retiring bool
@@ -37,6 +43,12 @@ type ChannelStatus struct {
 	// server itself are not included.
 	SessionsAccepted uint64
 	SessionsRefused  uint64
+}
+
+// TargetStatus is the state of one of a channel's targets at one moment.
+type TargetStatus struct {
+	Address netip.AddrPort
+	Link    LinkStatus
 }
 
 // SessionStatus is the state of a session at one moment.
@@ -114,14 +126,13 @@ func (r *Relay) Channels() []ChannelStatus {
 
 func (c *channel) status() ChannelStatus {
 	settings := c.settings.Load()
-	link, _ := c.link.snapshot()
 	s := ChannelStatus{
-		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume,
-		Link:   link,
+		ChannelID: c.id, Address: c.address(), Volume: settings.Volume,
 		Limits: settings.Limits, QoS: settings.QoS, Retiring: c.isRemoved(),
 		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()),
 		SessionsAccepted: c.accepted.Load(), SessionsRefused: c.rejected.Load(),
 	}
+	c.targets.addStatus(&s)
 	if c.ownPool != nil {
 		s.OwnWorkers = len(c.ownPool.Workers())
 	}

@@ -17,6 +17,7 @@ import (
 
 // targetConnection is a control connection to the target on which the volume is open.
 type targetConnection struct {
+	link      *targetLink
 	address   netip.AddrPort
 	name      string // of the volume, as configured
 	requester *controlmsg.Requester
@@ -29,31 +30,32 @@ type targetConnection struct {
 	expendable atomic.Bool
 }
 
-// openTarget connects to the target and opens the volume.
+// openTarget connects to a target and opens the volume.
 func (c *channel) openTarget(
-	ctx context.Context, settings *ChannelConfig, log *zap.Logger,
+	ctx context.Context, link *targetLink, settings *ChannelConfig, log *zap.Logger,
 ) (*targetConnection, error) {
+	address := link.address
 	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
 	defer cancel()
-	connection, err := c.relay.config.Network.Dial(ctx, netip.Addr{}, settings.Target)
+	connection, err := c.relay.config.Network.Dial(ctx, netip.Addr{}, address)
 	if err != nil {
 		return nil, status.Errorf(status.NotConnected,
-			"target %v cannot be reached (is it running?): %w", settings.Target, err)
+			"target %v cannot be reached (is it running?): %w", address, err)
 	}
 	var transport controlmsg.Transport
 	if credentials := c.relay.config.TLS; credentials == nil {
 		transport = controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{})
 	} else {
-		name := cmp.Or(settings.TLSServerName, settings.Target.Addr().String())
+		name := cmp.Or(settings.TLSServerName, address.Addr().String())
 		transport, err = controlmsg.NewTLSClient(ctx, connection, credentials.Client(name),
 			controlmsg.TCPConfig{})
 		if err != nil {
-			return nil, fmt.Errorf("connect to target %v: %w", settings.Target, asPassing(err))
+			return nil, fmt.Errorf("connect to target %v: %w", address, asPassing(err))
 		}
 	}
 	transport = c.relay.config.HookTransport(transport)
 	t := &targetConnection{
-		address: settings.Target, name: settings.Volume, source: settings.RDMAAddress,
+		link: link, address: address, name: settings.Volume, source: settings.RDMAAddress,
 		requester: controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
 			Role:      controlmsg.RoleRelay,
 			Timeout:   settings.ControlTimeout,
@@ -67,6 +69,9 @@ func (c *channel) openTarget(
 	if err == nil {
 		t.software = hello.Software
 		err = t.openVolume(ctx, c.relay.devices)
+	}
+	if err == nil {
+		err = c.targets.accept(t)
 	}
 	if err != nil {
 		t.requester.Close(err)

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// LinkState is the state of a channel's standing connection to its target.
+// LinkState is the state of a channel's standing connection to one of its targets.
 type LinkState uint8
 
 const (
@@ -25,6 +26,9 @@ const (
 	LinkWaiting
 	// LinkGivenUp means that all attempts have failed and none is scheduled.
 	LinkGivenUp
+	// LinkStandBy means that the target waits to take the volume over from another one, and that
+	// the next attempt is scheduled.
+	LinkStandBy
 )
 
 // String returns the name in logs, metrics and status.
@@ -38,11 +42,13 @@ func (s LinkState) String() string {
 		return "waiting"
 	case LinkGivenUp:
 		return "given-up"
+	case LinkStandBy:
+		return "stand-by"
 	}
 	return "invalid"
 }
 
-// LinkStatus describes a channel's standing connection to its target.
+// LinkStatus describes a channel's standing connection to one of its targets.
 type LinkStatus struct {
 	State LinkState
 	// Since is when the link entered State.
@@ -52,7 +58,7 @@ type LinkStatus struct {
 	// of a waiting session do not count. Attempts is how many there may be.
 	Attempt  int
 	Attempts retry.Count
-	// NextTry is when the next attempt begins; zero unless waiting.
+	// NextTry is when the next attempt begins; zero unless waiting or stand-by.
 	NextTry time.Time
 	// LastError is why the target was last found to be down; nil while it is ready.
 	LastError error
@@ -65,44 +71,49 @@ type LinkStatus struct {
 	// of the last time it was ready; zero if it never was.
 	Volume         controlmsg.OpenVolumeReply
 	TargetSoftware string
+	// tried is set by the first outcome of an attempt.
+	tried bool
 }
 
-// targetLink keeps a control connection to the target in addition to those of the sessions, so that
+// targetLink keeps a control connection to a target in addition to those of the sessions, so that
 // the relay knows before any client asks whether it can serve new sessions.
 type targetLink struct {
+	targets *targets
 	channel *channel
-	wanted  chan struct{} // has an element when a session waits for the target
+	address netip.AddrPort
+	log     *zap.Logger
+	wanted  chan struct{} // has an element when a session waits for a target
 	changed chan struct{} // has an element when the channel's settings have changed
+	// stop ends run with a reason; nil until run. targets.mu guards it.
+	stop context.CancelCauseFunc
 
-	mu         sync.Mutex // guards what follows
-	status     LinkStatus
-	nextStatus chan struct{} // closed at the next change of status
+	mu     sync.Mutex // guards what follows
+	status LinkStatus
 }
 
-func newTargetLink(c *channel) *targetLink {
+func newTargetLink(t *targets, address netip.AddrPort) *targetLink {
 	return &targetLink{
-		channel: c, wanted: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		status: LinkStatus{Since: time.Now()}, nextStatus: make(chan struct{}),
+		targets: t, channel: t.channel, address: address,
+		log:    t.channel.log.With(zap.Stringer("target", address)),
+		wanted: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		status: LinkStatus{Since: time.Now()},
 	}
 }
 
-// snapshot returns the status, and a channel that is closed when it changes.
-func (l *targetLink) snapshot() (LinkStatus, <-chan struct{}) {
+func (l *targetLink) snapshot() LinkStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.status, l.nextStatus
+	return l.status
 }
 
-// setState changes the status and wakes the sessions that wait for a change.
+// setState changes the status, and with it perhaps the choice of a target.
 func (l *targetLink) setState(state LinkState, change func(*LinkStatus)) {
 	l.mu.Lock()
 	s := &l.status
 	s.State, s.Since, s.NextTry = state, time.Now(), time.Time{}
 	change(s)
-	close(l.nextStatus)
-	l.nextStatus = make(chan struct{})
 	l.mu.Unlock()
-	l.channel.relay.reportReadiness()
+	l.targets.changed()
 }
 
 // count changes only counters of the status, for which no session waits.
@@ -161,17 +172,22 @@ func (l *targetLink) keepConnected(ctx context.Context) {
 // connect makes one attempt.
 func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	l.setState(LinkConnecting, func(*LinkStatus) {})
-	t, err := l.channel.openTarget(ctx, l.channel.settings.Load(), l.channel.log)
+	t, err := l.channel.openTarget(ctx, l, l.channel.settings.Load(), l.log)
 	if err != nil {
-		l.count(func(s *LinkStatus) { s.Failures++ })
+		l.count(func(s *LinkStatus) {
+			s.tried = true
+			if !isStandBy(err) {
+				s.Failures++
+			}
+		})
 		return nil, err
 	}
-	l.channel.log.Info("target is ready", zap.Stringer("target", t.address),
-		zap.String("volume", t.volume.Volume),
+	l.log.Info("target is ready", zap.String("volume", t.volume.Volume),
 		zap.Uint64("size_bytes", t.volume.Size), zap.Uint32("block_size_bytes", t.volume.BlockSize),
 		zap.String("target_software", t.software))
 	l.setState(LinkReady, func(s *LinkStatus) {
 		s.Connects++
+		s.tried = true
 		s.Attempt, s.LastError = 0, nil
 		s.Volume, s.TargetSoftware = *t.volume, t.software
 	})
@@ -179,23 +195,33 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 }
 
 // reconnect makes attempts as the schedule says, after the target was found to be down because of
-// reason. It returns nil if ctx ends, or if the settings change, and perhaps the target with them.
+// reason. It returns nil if ctx ends, or if the settings change. A stand-by is as it should be:
+// it is asked at long intervals, for ever, and what it answers is no failed attempt.
 func (l *targetLink) reconnect(
 	ctx context.Context, schedule *retry.Schedule, reason error,
 ) *targetConnection {
 	policy := l.channel.settings.Load().Reconnect
-	for ctx.Err() == nil {
-		pause, err := schedule.Next(time.Now())
-		if err != nil {
-			l.giveUp(ctx, schedule, reason)
-			return nil
+	for wasStandBy := false; ctx.Err() == nil; {
+		var pause time.Duration
+		if isStandBy(reason) {
+			schedule = policy.Begin(time.Now())
+			pause = policy.LongestPause - time.Duration(
+				float64(policy.LongestPause)*policy.Random()/4)
+			if !wasStandBy {
+				l.log.Info("target is a stand-by", zap.Error(reason))
+			}
+		} else {
+			var err error
+			if pause, err = schedule.Next(time.Now()); err != nil {
+				l.giveUp(ctx, schedule, reason)
+				return nil
+			}
+			l.log.Warn("target is not available", zap.Error(reason),
+				zap.Int("attempt", schedule.Attempt()), zap.Stringer("of", policy.Attempts),
+				zap.Duration("next_in", pause))
 		}
-		due := time.Now().Add(pause)
-		l.channel.log.Warn("target is not available",
-			zap.Stringer("target", l.channel.settings.Load().Target), zap.Error(reason),
-			zap.Int("attempt", schedule.Attempt()), zap.Stringer("of", policy.Attempts),
-			zap.Duration("next_in", pause))
-		target, failure := l.attempt(ctx, due, schedule, reason)
+		wasStandBy = isStandBy(reason)
+		target, failure := l.attempt(ctx, time.Now().Add(pause), schedule, reason)
 		if target != nil || failure == nil {
 			return target
 		}
@@ -211,7 +237,11 @@ func (l *targetLink) attempt(
 ) (*targetConnection, error) {
 	policy := l.channel.settings.Load().Reconnect
 	for {
-		l.setState(LinkWaiting, func(s *LinkStatus) {
+		state := LinkWaiting
+		if isStandBy(reason) {
+			state = LinkStandBy
+		}
+		l.setState(state, func(s *LinkStatus) {
 			s.Attempt, s.Attempts, s.LastError, s.NextTry = schedule.Attempt(), policy.Attempts,
 				reason, due
 		})
@@ -263,8 +293,7 @@ func (l *targetLink) wait(ctx context.Context, length, least time.Duration) wait
 // giveUp waits until the settings change or ctx ends.
 func (l *targetLink) giveUp(ctx context.Context, schedule *retry.Schedule, reason error) {
 	settings := l.channel.settings.Load()
-	l.channel.log.Error("gave up on the target: reload the configuration to try again",
-		zap.Stringer("target", settings.Target),
+	l.log.Error("gave up on the target: reload the configuration to try again",
 		zap.Int("attempts", schedule.Attempt()), zap.Error(reason))
 	l.setState(LinkGivenUp, func(s *LinkStatus) {
 		s.Attempt, s.Attempts, s.LastError = schedule.Attempt(), settings.Reconnect.Attempts, reason
@@ -276,7 +305,7 @@ func (l *targetLink) giveUp(ctx context.Context, schedule *retry.Schedule, reaso
 }
 
 // awaitLoss waits until the connection is lost and returns why. It returns nil if ctx ends, or if
-// the settings name another target or volume.
+// the settings name another volume.
 func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 	for {
 		select {
@@ -285,10 +314,14 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 			l.count(func(s *LinkStatus) { s.Losses++ })
 			return t.requester.Err()
 		case <-ctx.Done():
-			t.requester.Close(errShuttingDown)
+			reason := errShuttingDown
+			if context.Cause(ctx) == errTargetRemoved {
+				reason = errTargetRemoved
+			}
+			t.requester.Close(reason)
 			return nil
 		case <-l.changed:
-			if now := l.channel.settings.Load(); now.Target != t.address || now.Volume != t.name {
+			if l.channel.settings.Load().Volume != t.name {
 				t.requester.Close(nil)
 				return nil
 			}
@@ -296,50 +329,22 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 	}
 }
 
-// await waits until the target is ready, at most for bound. Otherwise it returns why the target is
-// not ready.
-func (l *targetLink) await(ctx context.Context, bound retry.Bound) error {
-	var expired <-chan time.Time
-	limit, limited := bound.Duration()
-	if limited {
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		expired = timer.C
-	}
-	for {
-		s, changed := l.snapshot()
-		if s.State == LinkReady {
-			return nil
-		}
-		if s.State == LinkGivenUp || limited && limit == 0 {
-			return l.unavailable(&s)
-		}
-		signal(l.wanted)
-		select {
-		case <-changed:
-		case <-expired:
-			s, _ = l.snapshot()
-			return l.unavailable(&s)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
 // noVolume returns the error for clients whose channel's volume the target does not have. The names
 // of the volumes that it has are for the relay's operator only: they are in its log and status.
-func (c *channel) noVolume() error {
-	settings := c.settings.Load()
+func (l *targetLink) noVolume() error {
 	return status.Errorf(status.NotFound, "target %v has no volume %q, which this channel of the "+
 		"relay is configured for: the relay's log and status list the volumes that it has",
-		settings.Target, settings.Volume)
+		l.address, l.channel.settings.Load().Volume)
 }
 
 // unavailable returns an error that says why the target cannot be used now.
 func (l *targetLink) unavailable(s *LinkStatus) error {
-	target := l.channel.settings.Load().Target
+	target := l.address
 	var text string
 	switch s.State {
+	case LinkStandBy:
+		return status.Errorf(status.NotConnected, "target %v is a stand-by: the volume is served by "+
+			"another one, or will be soon", target)
 	case LinkGivenUp:
 		text = fmt.Sprintf("gave up on target %v after %d attempts: "+
 			"reload the relay's configuration to try again", target, s.Attempt)
@@ -348,7 +353,7 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 			target, s.Attempt, s.Attempts,
 			max(0, time.Until(s.NextTry)).Round(time.Millisecond))
 		if status.CodeOf(s.LastError) == status.NotFound {
-			return l.channel.noVolume()
+			return l.noVolume()
 		}
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,18 +38,25 @@ type fakeTarget struct {
 	listener network.Listener
 	dialled  atomic.Int64
 	opened   atomic.Int64
+	reply    controlmsg.OpenVolumeReply
+	// ended returns a channel whose end ends the connections that exist; nil if nothing does.
+	ended func() <-chan struct{}
 	// answer returns the answer to the n-th open_volume of a connection, and whether to close the
 	// connection after it.
 	answer func(n int) (err error, disconnect bool)
 }
 
-func startFakeTarget(t *testing.T, answer func(n int) (err error, disconnect bool)) *fakeTarget {
+func startFakeTarget(t *testing.T, answer func(n int) (err error, disconnect bool),
+	changes ...func(*fakeTarget)) *fakeTarget {
 	t.Helper()
 	listener, err := network.Kernel{}.Listen(t.Context(), loopback)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeTarget{listener: listener, answer: answer}
+	f := &fakeTarget{listener: listener, answer: answer, reply: volumeReply}
+	for _, change := range changes {
+		change(f)
+	}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -72,6 +80,16 @@ func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
 		controlmsg.EndpointConfig{Role: controlmsg.RoleTarget,
 			KeepAlive: controlmsg.DefaultKeepAlive()})
 	defer s.Close(nil)
+	if f.ended != nil {
+		ended := f.ended()
+		go func() {
+			select {
+			case <-ended:
+				s.Close(status.Errorf(status.NoLock, "another target has taken over"))
+			case <-s.Done():
+			}
+		}()
+	}
 	for n := 1; ; n++ {
 		request, err := s.Next(t.Context())
 		if err != nil {
@@ -82,7 +100,7 @@ func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
 		if failure != nil {
 			err = s.Fail(t.Context(), request.Correlation, failure)
 		} else {
-			err = s.Reply(t.Context(), request.Correlation, &volumeReply)
+			err = s.Reply(t.Context(), request.Correlation, &f.reply)
 		}
 		if err != nil || disconnect {
 			return
@@ -93,7 +111,7 @@ func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
 func startRelayTo(t *testing.T, f *fakeTarget, channel relay.ChannelConfig) *chain {
 	t.Helper()
 	c := &chain{t: t}
-	channel.Target = f.listener.Address()
+	channel.Targets = []netip.AddrPort{f.listener.Address()}
 	c.startRelay(channel)
 	return c
 }

@@ -139,7 +139,7 @@ func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 		MaxQueues:    controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
 		Transport:     s.target.device.Capabilities().Transport,
-		Exclusive:     s.export.Exclusive,
+		Exclusive:     s.export.Exclusive, Fenced: info.Fenced,
 	}
 }
 

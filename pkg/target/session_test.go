@@ -3,6 +3,7 @@ package target_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -168,7 +169,7 @@ func openVolumeOf(t *testing.T, s *target.Target) *client.Volume {
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
 			ChannelID: relay.ChannelID{Device: emulated.DefaultDevice,
 				Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName},
-			Target: s.Address(), Volume: "disk", ControlTimeout: testTimeout,
+			Targets: []netip.AddrPort{s.Address()}, Volume: "disk", ControlTimeout: testTimeout,
 			KeepAlive: quiet,
 		}}},
 	})

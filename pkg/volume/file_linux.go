@@ -29,7 +29,13 @@ type FileBackend struct {
 	// Direct bypasses the page cache (O_DIRECT). It suits devices that are faster than copying, and
 	// content that is not worth caching. Writes still become durable only with a flush.
 	Direct bool
+	// FencedByOperator promises that the operator, by means of his own, keeps a former target that
+	// had the content open from writing before he starts the next one.
+	FencedByOperator bool
 }
+
+// fencedByOperator is the option of FileBackend.FencedByOperator.
+const fencedByOperator = "shared=fenced-by-operator"
 
 func parseFile(argument string) (Backend, error) {
 	path, options := CutOptions(argument)
@@ -50,12 +56,15 @@ func (b *FileBackend) parseOption(option string) error {
 	case "direct":
 		b.Direct = true
 		return nil
+	case fencedByOperator:
+		b.FencedByOperator = true
+		return nil
 	}
 	text, isSize := strings.CutPrefix(option, "size=")
 	if !isSize {
 		return status.Errorf(status.InvalidValue,
-			"file:%s: unknown option %q: the options are size=SIZE, readonly, direct, and exclusive "+
-				"(a path cannot contain a comma)", b.Path, option)
+			"file:%s: unknown option %q: the options are size=SIZE, readonly, direct, %s, and "+
+				"exclusive (a path cannot contain a comma)", b.Path, option, fencedByOperator)
 	}
 	var err error
 	b.Size, err = ParseSize("file:"+b.Path, "size", text)
@@ -74,6 +83,9 @@ func (b FileBackend) String() string {
 	if b.Direct {
 		text += ",direct"
 	}
+	if b.FencedByOperator {
+		text += "," + fencedByOperator
+	}
 	return text
 }
 
@@ -82,7 +94,7 @@ func (b FileBackend) Validate(spec *Spec) error {
 	switch {
 	case b.Path == "":
 		return status.Errorf(status.InvalidValue,
-			"file:PATH[,size=SIZE][,readonly][,direct]: the path is empty")
+			"file:PATH: the path is empty")
 	case b.ReadOnly && b.Size > 0:
 		return status.Errorf(status.InvalidValue,
 			"file:%s: size= creates a file, which readonly forbids: remove one of them", b.Path)
@@ -117,6 +129,7 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	}
 	info := Info{
 		Name: spec.Name, UUID: uuid, Size: bytes, BlockSize: spec.BlockSize, ReadOnly: b.ReadOnly,
+		Fenced: b.FencedByOperator,
 	}
 	var w witness
 	if !b.ReadOnly {

@@ -22,7 +22,7 @@ const (
 
 // BackendForms lists the text forms of backends, for help texts and errors.
 const BackendForms = "memory:SIZE[,exclusive] or " +
-	"file:PATH[,size=SIZE][,readonly][,direct][,exclusive] or " +
+	"file:PATH[,size=SIZE][,readonly][,direct][,shared=fenced-by-operator][,exclusive] or " +
 	"rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE][,readonly]" +
 	"[,takeover][,exclusive] or volume:NAME[,readonly]"
 

@@ -18,9 +18,11 @@ func TestSpecsAreParsedAndPrinted(t *testing.T) {
 		"v=file:a=b:c,size=1GiB":        volume.FileBackend{Path: "a=b:c", Size: 1 << 30},
 		"v=file:relative path,readonly": volume.FileBackend{Path: "relative path", ReadOnly: true},
 		"v=file:/dev/sdx,direct":        volume.FileBackend{Path: "/dev/sdx", Direct: true},
-		"v=file:/dev/sdx,exclusive":     volume.FileBackend{Path: "/dev/sdx"},
-		"v=volume:disk":                 volume.Alias{Of: "disk"},
-		"v=volume:disk,readonly":        volume.Alias{Of: "disk", ReadOnly: true},
+		"v=file:/dev/sdx,shared=fenced-by-operator": volume.FileBackend{Path: "/dev/sdx",
+			FencedByOperator: true},
+		"v=file:/dev/sdx,exclusive": volume.FileBackend{Path: "/dev/sdx"},
+		"v=volume:disk":             volume.Alias{Of: "disk"},
+		"v=volume:disk,readonly":    volume.Alias{Of: "disk", ReadOnly: true},
 	} {
 		spec, err := volume.ParseSpec(text, 4096)
 		if err != nil {

@@ -47,6 +47,9 @@ type Info struct {
 	WriteVerifier uint64
 	// Capabilities are the optional operations that the volume supports.
 	Capabilities Capability
+	// Fenced means that at most one program at a time can write to the content, and that nothing
+	// that a former one had in flight takes effect any more.
+	Fenced bool
 }
 
 // Capability is a set of optional operations.

@@ -225,7 +225,7 @@ func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 		ChannelID: relay.ChannelID{
 			Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name,
 		},
-		Target: target, Volume: volumeName, Isolation: isolation,
+		Targets: []netip.AddrPort{target}, Volume: volumeName, Isolation: isolation,
 		SessionWait: retry.Forever(), IOTimeout: retry.Within(testTimeout),
 		ControlTimeout: testTimeout,
 		KeepAlive:      quiet,

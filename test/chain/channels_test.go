@@ -237,7 +237,7 @@ func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
 				"gave up on target") {
 				t.Errorf("open: %v", err)
 			}
-			f.startTargetAt(config.Target)
+			f.startTargetAt(config.Targets[0])
 			if err := f.relay.Reconfigure(f.context(),
 				relay.Settings{Channels: []relay.ChannelConfig{config}}); err != nil {
 				t.Fatal(err)
@@ -293,7 +293,7 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 			before := f.status("c").Link.Failures
 			f.await("the target is tried again",
 				func() bool { return f.status("c").Link.Failures > before+1 })
-			f.startTargetAt(config.Target)
+			f.startTargetAt(config.Targets[0])
 			if err := <-opened; err != nil {
 				t.Errorf("open: %v", err)
 			}

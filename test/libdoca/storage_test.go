@@ -86,7 +86,7 @@ func startStorage(t *testing.T, directory string) {
 		channels = append(channels, relay.ChannelConfig{
 			ChannelID: relay.ChannelID{Device: emulated.DefaultDevice,
 				Representor: emulated.DefaultRepresentor, Name: name},
-			Target: storage.Address(), Volume: "disk",
+			Targets: []netip.AddrPort{storage.Address()}, Volume: "disk",
 		})
 	}
 	forwarder, err := relay.New(t.Context(), relay.Config{

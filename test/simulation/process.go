@@ -222,7 +222,7 @@ func (w *world) relaySettings() relay.Settings {
 		}
 		s.Channels = append(s.Channels, relay.ChannelConfig{
 			ChannelID: relay.ChannelID{Device: device, Representor: representor, Name: name},
-			Target:    netip.AddrPortFrom(address, controlPort), Volume: volume,
+			Targets:   []netip.AddrPort{netip.AddrPortFrom(address, controlPort)}, Volume: volume,
 			Isolation: isolation,
 			QoS: relay.QoS{
 				Channel: datapath.RateLimits{IOPS: 2 * w.plan.IOPS, Burst: 10 * time.Millisecond},

@@ -44,7 +44,9 @@ func (c *Relay) Descriptors(workers int) int {
 		if address := channels[i].RDMAAddress; address.IsValid() {
 			devices[address] = true
 		} else {
-			devices[channels[i].Target.Addr()] = true // the route to it decides
+			for _, target := range channels[i].TargetAddresses() {
+				devices[target.Addr()] = true // the route to it decides
+			}
 		}
 	}
 	total := reservedDescriptors + len(channels)*descriptorsPerChannel +

@@ -284,7 +284,7 @@ func (l *loader) decode(n *node, path string) {
 func (l *loader) decodeValue(n *node, path string) {
 	text, given := l.merged.Get(path).(string)
 	if !given {
-		if n.required && !l.partial && !l.hasProblem(path) {
+		if n.required && !l.partial && !l.hasProblem(path) && !l.isReplaced(n, path) {
 			l.problem(l.sourceOf(path), path, "", "is required: "+n.doc+flagHint(n))
 		}
 		return
@@ -292,6 +292,11 @@ func (l *loader) decodeValue(n *node, path string) {
 	if err := n.value.Set(text); err != nil {
 		l.problem(l.sourceOf(path), path, quote(text), plain(err))
 	}
+}
+
+// isReplaced reports whether another key of the section makes this one dispensable.
+func (l *loader) isReplaced(n *node, path string) bool {
+	return n.instead != "" && l.merged.String(strings.TrimSuffix(path, n.key)+n.instead) != ""
 }
 
 func flagHint(n *node) string {

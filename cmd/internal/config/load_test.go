@@ -71,6 +71,37 @@ func TestATargetMayBeGivenByName(t *testing.T) {
 	}
 }
 
+func TestAChannelHasOneTargetOrAList(t *testing.T) {
+	a, b := netip.MustParseAddrPort("10.0.0.5:7470"), netip.MustParseAddrPort("[fd00::6]:7471")
+	file := write(t, `channels: [{targets: ["10.0.0.5:7470", "[fd00::6]:7471"], volume: disk}]`)
+	for name, sources := range map[string]Sources{
+		"file": {File: file},
+		"flag": {Flags: relayFlags(t, "--storage-servers", "10.0.0.5:7470,[fd00::6]:7471",
+			"--volume", "disk")},
+	} {
+		got := mustLoadRelay(t, sources).Channels[0].TargetAddresses()
+		if !slices.Equal(got, []netip.AddrPort{a, b}) {
+			t.Errorf("%s: the targets are %v", name, got)
+		}
+	}
+	named := mustLoadRelay(t, Sources{Flags: relayFlags(t, "--storage-servers",
+		"localhost:7470,127.0.0.2:7470", "--volume", "disk")}).Channels[0].TargetAddresses()
+	if len(named) < 2 || !named[0].Addr().Is4() {
+		t.Errorf("the targets by name are %v", named)
+	}
+	for _, wrong := range []string{
+		`channels: [{target: "10.0.0.5:7470", targets: ["10.0.0.6:7470"], volume: disk}]`,
+		`channels: [{targets: ["10.0.0.5:7470", "10.0.0.5:7470"], volume: disk}]`,
+		`channels: [{targets: [":7470"], volume: disk}]`,
+		`channels: [{targets: [], volume: disk}]`,
+		`channels: [{targets: ["10.0.0.5:7470"], target_order: last, volume: disk}]`,
+	} {
+		if _, err := LoadRelay(Sources{File: write(t, wrong)}); err == nil {
+			t.Errorf("accepted: %s", wrong)
+		}
+	}
+}
+
 func mustLoadRelay(t testing.TB, s Sources) *Relay {
 	t.Helper()
 	c, err := LoadRelay(s)

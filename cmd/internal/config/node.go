@@ -51,6 +51,7 @@ type node struct {
 	seconds     bool // the flag, a duration, may lack a unit
 	reload      Reload
 	required    bool
+	instead     string // key of the section that makes this one dispensable
 }
 
 // list is a list of sections.
@@ -177,6 +178,12 @@ func (n *node) reloads(r Reload) *node {
 func (n *node) require() *node {
 	n.required = true
 	return n
+}
+
+// requireUnless makes the key mandatory where another key of the section is missing.
+func (n *node) requireUnless(instead string) *node {
+	n.instead = instead
+	return n.require()
 }
 
 // child returns the part of a section with the given key, nil if there is none.

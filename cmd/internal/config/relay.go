@@ -73,7 +73,7 @@ func (c *Relay) describe(s section) {
 	s.section("limits", "Limits of all channels together.", c.Limits.describe)
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, AtOnce) })
-	addList(s, "channels", "A Comch service with its target.", &c.Channels, DefaultChannel,
+	addList(s, "channels", "A Comch service with its targets.", &c.Channels, DefaultChannel,
 		(*Channel).describe)
 	channels := s.node.child("channels").reloads(AtOnce)
 	channels.list.single = true
@@ -129,12 +129,15 @@ func (c *Relay) check(report reporter) {
 
 const noTLS = "is given, but no TLS: give tls.certificate (--tls-cert), tls.key (--tls-key) and tls.ca (--tls-ca) too"
 
-// Channel is a Comch service with its target.
+// Channel is a Comch service with its targets.
 type Channel struct {
 	Name        string
 	Device      string
 	Representor string
+	// Target is the only target, invalid if there are several; TargetAddresses returns both.
 	Target      netip.AddrPort
+	Targets     []netip.AddrPort
+	TargetOrder string // relay.PreferredOrder or relay.AnyOrder
 	Volume      string
 	// TLSServerName is "" for the target's address. RDMAAddress is invalid for the local address of
 	// the route to the target.
@@ -194,6 +197,7 @@ func DefaultChannel() Channel {
 	return Channel{
 		Name: client.DefaultChannelName, Device: emulated.DefaultDevice,
 		Representor: emulated.DefaultRepresentor,
+		TargetOrder: string(relay.PreferredOrder),
 		Isolation:   string(relay.Direct),
 		Protocol:    string(relay.ProtocolAuto),
 		IOTimeout:   retry.Within(relay.DefaultIOTimeout),
@@ -225,7 +229,14 @@ func (c *Channel) describe(s section) {
 		flagged("representor", "r")
 	s.value("target", hostPort(&c.Target),
 		"control address of the target; the name of a host is looked up when the configuration is read").
-		flagged("storage-server", "").require().reloads(NewSessions)
+		flagged("storage-server", "").requireUnless("targets").reloads(NewSessions)
+	s.value("targets", hostPorts(&c.Targets, relay.HighestMaxTargets),
+		"control addresses of several targets that take over from one another, instead of target; the name of a host stands for all its addresses").
+		flagged("storage-servers", "").reloads(NewSessions)
+	s.value("target_order", choice(&c.TargetOrder, string(relay.PreferredOrder),
+		string(relay.AnyOrder)),
+		"which of several targets to choose: the first that is ready (preferred), or any, the next one behind the one that was lost").
+		flagged("target-order", "").reloads(NewSessions)
 	s.value("volume", text(&c.Volume, checkName(controlmsg.MaxVolumeNameLength)),
 		"name of the volume at the target").
 		flagged("volume", "").require().reloads(NewSessions)
@@ -321,7 +332,18 @@ func (c *Reconnect) describe(s section) {
 		flagged("session-wait", "").reloads(NewSessions)
 }
 
+// TargetAddresses returns the addresses of the targets.
+func (c *Channel) TargetAddresses() []netip.AddrPort {
+	if c.Target.IsValid() {
+		return []netip.AddrPort{c.Target}
+	}
+	return c.Targets
+}
+
 func (c *Channel) check(report reporter) {
+	if c.Target.IsValid() && len(c.Targets) > 0 {
+		report("targets", nil, "is given besides target: remove one of the two")
+	}
 	if c.Access.AnyUser && len(c.Access.Users) > 0 {
 		report.in("access")("users", c.Access.Users,
 			"any_user is true, which lets every user connect: remove one of the two")

@@ -224,31 +224,34 @@ func ipAddress(p *netip.Addr, optional bool) Value {
 // resolveTimeout bounds the look-up of a host's name.
 const resolveTimeout = 5 * time.Second
 
-// resolve returns the address and the port in HOST:PORT. It prefers IPv4, as a name such as
+// resolve returns the addresses of the host and the port in HOST:PORT, IPv4 first: a name such as
 // localhost has both, and targets listen on one.
-func resolve(text string) (netip.AddrPort, error) {
+func resolve(text string) ([]netip.AddrPort, error) {
+	if a, err := netip.ParseAddrPort(text); err == nil && a.Port() > 0 {
+		return []netip.AddrPort{a}, nil
+	}
 	host, portText, err := net.SplitHostPort(text)
 	if err != nil {
-		return netip.AddrPort{}, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
+		return nil, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil || port == 0 || host == "" {
-		return netip.AddrPort{}, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
+		return nil, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
 	defer cancel()
-	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("host %q has no address: %w", host, err)
+		return nil, fmt.Errorf("host %q has no address: %w", host, err)
 	}
-	best := addresses[0].Unmap()
-	for _, a := range addresses {
-		if a := a.Unmap(); a.Is4() {
-			best = a
-			break
-		}
+	addresses := make([]netip.AddrPort, len(found))
+	for i, a := range found {
+		addresses[i] = netip.AddrPortFrom(a.Unmap(), uint16(port))
 	}
-	return netip.AddrPortFrom(best, uint16(port)), nil
+	slices.SortStableFunc(addresses, func(a, b netip.AddrPort) int {
+		return a.Addr().BitLen() - b.Addr().BitLen()
+	})
+	return slices.Compact(addresses), nil
 }
 
 // hostPort is an address with a port. The address may be the name of a host, which is looked up
@@ -260,13 +263,45 @@ func hostPort(p *netip.AddrPort) Value {
 		}
 		return p.String()
 	}, set: func(s string) error {
-		a, err := netip.ParseAddrPort(s)
-		if err != nil || a.Port() == 0 {
-			if a, err = resolve(s); err != nil {
-				return err
+		addresses, err := resolve(s)
+		if err != nil {
+			return err
+		}
+		*p = addresses[0]
+		return nil
+	}}
+}
+
+// hostPorts is a list of at most so many addresses with ports. A name of a host stands for all its
+// addresses, which are looked up when the configuration is read.
+func hostPorts(p *[]netip.AddrPort, most int) Value {
+	return variable{kind: listType, get: func() string {
+		texts := make([]string, len(*p))
+		for i, a := range *p {
+			texts[i] = a.String()
+		}
+		return strings.Join(texts, ",")
+	}, set: func(s string) error {
+		var all []netip.AddrPort
+		for text := range strings.SplitSeq(s, ",") {
+			if s == "" {
+				break
+			}
+			addresses, err := resolve(strings.TrimSpace(text))
+			if err != nil {
+				return fmt.Errorf("%q: %w", text, err)
+			}
+			for _, a := range addresses {
+				if slices.Contains(all, a) {
+					return fmt.Errorf("%v is named twice", a)
+				}
+				all = append(all, a)
 			}
 		}
-		*p = a
+		if len(all) > most {
+			return fmt.Errorf("must be at most %d addresses, not %d", most, len(all))
+		}
+		*p = all
 		return nil
 	}}
 }

@@ -31,6 +31,15 @@ type Channel struct {
 	TargetConnects uint64
 	TargetLosses   uint64
 	TargetFailures uint64
+	// TargetMoves counts the moves from one target to another.
+	TargetMoves uint64
+	Targets     []Target
+}
+
+// Target is one of a channel's targets.
+type Target struct {
+	Address string
+	State   string // a relay.LinkState
 }
 
 // RelaySource is a relay. Its channels and workers may change over time.
@@ -159,28 +168,33 @@ func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.exported.send(out, float64(c.ExportedBytes), c.Name)
 }
 
-// linkMetrics are the metrics of a channel's standing connection to its target.
-type linkMetrics struct{ ready, attempt, connects, losses, failures *metric }
+// linkMetrics are the metrics of a channel's standing connections to its targets.
+type linkMetrics struct{ ready, attempt, connects, losses, failures, moves, state *metric }
 
 func newLinkMetrics() linkMetrics {
 	return linkMetrics{
 		ready: define(relayPrefix+"target_ready", Gauge,
-			"1 if the target can serve new sessions, else 0.", "channel"),
+			"1 if a target can serve new sessions, else 0.", "channel"),
 		attempt: define(relayPrefix+"target_connect_attempt", Gauge,
 			"Attempts to connect since the target was found to be down; 0 while it is up.",
 			"channel"),
 		connects: define(relayPrefix+"target_connects_total", Counter,
-			"Times that the standing connection to the target was set up; all except the first are reconnects.",
+			"Times that a standing connection to a target was set up; all except the first to each are reconnects.",
 			"channel"),
 		losses: define(relayPrefix+"target_losses_total", Counter,
-			"Times that the standing connection to the target was lost.", "channel"),
+			"Times that a standing connection to a target was lost.", "channel"),
 		failures: define(relayPrefix+"target_connect_failures_total", Counter,
-			"Attempts to connect to the target that failed.", "channel"),
+			"Attempts to connect to a target that failed. The answer of a stand-by is none.", "channel"),
+		moves: define(relayPrefix+"target_moves_total", Counter,
+			"Times that the channel has moved from one target to another.", "channel"),
+		state: define(relayPrefix+"target_state", Gauge,
+			"Always 1; the label says whether a target is connecting, ready, waiting, stand-by, or given-up.",
+			"channel", "target", "state"),
 	}
 }
 
 func (m *linkMetrics) all() []*metric {
-	return []*metric{m.ready, m.attempt, m.connects, m.losses, m.failures}
+	return []*metric{m.ready, m.attempt, m.connects, m.losses, m.failures, m.moves, m.state}
 }
 
 func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
@@ -193,4 +207,8 @@ func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.connects.send(out, float64(c.TargetConnects), c.Name)
 	m.losses.send(out, float64(c.TargetLosses), c.Name)
 	m.failures.send(out, float64(c.TargetFailures), c.Name)
+	m.moves.send(out, float64(c.TargetMoves), c.Name)
+	for _, t := range c.Targets {
+		m.state.send(out, 1, c.Name, t.Address, t.State)
+	}
 }

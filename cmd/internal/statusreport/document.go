@@ -68,16 +68,22 @@ type Worker struct {
 	LateWakeups uint64 `json:"late_wakeups"`
 }
 
-// Channel is a Comch service with its target.
+// Channel is a Comch service with its targets.
 type Channel struct {
 	Name        string `json:"name"` // DEVICE/REPRESENTOR/SERVICE
 	Device      string `json:"device"`
 	Representor string `json:"representor"`
 	Service     string `json:"service"`
 	Address     string `json:"address,omitempty"`
-	Target      string `json:"target"`
-	Volume      string `json:"volume"`
-	Link        Link   `json:"link"`
+	// Target is the target that serves new sessions or was the last to do so, Link the connection
+	// to it.
+	Target string `json:"target"`
+	Volume string `json:"volume"`
+	Link   Link   `json:"link"`
+	// Targets holds all targets if there are several, and TargetMoves how often the channel has
+	// moved from one to another.
+	Targets     []Target `json:"targets,omitempty"`
+	TargetMoves uint64   `json:"target_moves"`
 	SessionCount
 	Refused uint64 `json:"sessions_refused"`
 	// QoS holds the rate limits, nil if there are none.
@@ -113,10 +119,16 @@ func RateLimitsOf(l datapath.RateLimits) *RateLimits {
 	return &RateLimits{IOPS: l.IOPS, Bandwidth: l.Bandwidth, Burst: uint64(l.Burst)}
 }
 
-// Link is a channel's standing connection to its target.
+// Target is one of several targets of a channel.
+type Target struct {
+	Address string `json:"address"`
+	Link    Link   `json:"link"`
+}
+
+// Link is a channel's standing connection to a target.
 type Link struct {
-	// State is "connecting", "ready", "waiting" for the next attempt, or
-	// "given-up".
+	// State is "connecting", "ready", "waiting" for the next attempt, "stand-by" if the target
+	// waits to take over from another one, or "given-up".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	// Reason explains why the link is not ready.

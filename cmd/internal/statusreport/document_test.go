@@ -44,7 +44,14 @@ func exampleRelay() *Document {
 			{
 				Name: "03:00.0/b1:00.0/disk", Device: "03:00.0", Representor: "b1:00.0",
 				Service: "disk", Address: "/run/x", Target: "192.0.2.1:7470", Volume: "ram",
-				Link:         Link{State: "ready", Since: testNow, Connects: 3, Losses: 2},
+				Link: Link{State: "ready", Since: testNow, Connects: 3, Losses: 2},
+				Targets: []Target{
+					{Address: "192.0.2.3:7470", Link: Link{State: "stand-by", Since: testNow,
+						Reason: "another one serves", NextAttempt: new(testNow.Add(time.Second))}},
+					{Address: "192.0.2.1:7470", Link: Link{State: "ready", Since: testNow,
+						Connects: 3, Losses: 2}},
+				},
+				TargetMoves:  1,
 				SessionCount: SessionCount{Open: 1, Total: 7}, Queues: exampleQueues(),
 				Sessions: []Session{{ID: 7, ClientPID: 100, ClientUID: 1000,
 					Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{

@@ -79,6 +79,14 @@ func (r *Reload) text() string {
 func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	fmt.Fprintf(w, "\nchannel %s\n", c.Name)
 	fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
+	for i := range c.Targets {
+		if t := &c.Targets[i]; t.Address != c.Target {
+			fmt.Fprintf(w, "  also      %s: %s\n", t.Address, t.Link.text(d.Now))
+		}
+	}
+	if c.TargetMoves > 0 {
+		fmt.Fprintf(w, "  moved     %d times from one target to another\n", c.TargetMoves)
+	}
 	fmt.Fprintf(w, "  sessions  %d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
 		c.Refused, size.FormatBytes(c.Exported))
 	if c.QoS != nil {

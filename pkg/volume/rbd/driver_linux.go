@@ -103,7 +103,7 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 		return volume.Info{}, fmt.Errorf("ask for notifications of image %s: %w", b.path(), err)
 	}
 	info := volume.Info{Name: spec.Name, UUID: uuid, Size: usable, BlockSize: spec.BlockSize,
-		ReadOnly: b.ReadOnly,
+		ReadOnly: b.ReadOnly, Fenced: true,
 		// Writes are durable when they complete, whoever serves the image next.
 		WriteVerifier: binary.LittleEndian.Uint64(uuid[:8]) | 1,
 	}

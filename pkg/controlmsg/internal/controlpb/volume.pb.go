@@ -98,7 +98,10 @@ type OpenVolumeReply struct {
 	// Sessions that have the volume open: those that have configured a data path.
 	Sessions uint32 `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	// The client that has the volume open exclusively, at most 255 bytes; empty if none has.
-	Holder        string `protobuf:"bytes,14,opt,name=holder,proto3" json:"holder,omitempty"`
+	Holder string `protobuf:"bytes,14,opt,name=holder,proto3" json:"holder,omitempty"`
+	// At most one target at a time can write to the volume, and nothing that a former one had in
+	// flight takes effect any more. A relay moves sessions only between targets that say so.
+	Fenced        bool `protobuf:"varint,15,opt,name=fenced,proto3" json:"fenced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +234,13 @@ func (x *OpenVolumeReply) GetHolder() string {
 	return ""
 }
 
+func (x *OpenVolumeReply) GetFenced() bool {
+	if x != nil {
+		return x.Fenced
+	}
+	return false
+}
+
 var File_zc_relay_control_v1_volume_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
@@ -238,7 +248,7 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	" zc/relay/control/v1/volume.proto\x12\x13zc.relay.control.v1\"$\n" +
 	"\n" +
 	"OpenVolume\x12\x16\n" +
-	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xac\x03\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xc4\x03\n" +
 	"\x0fOpenVolumeReply\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12%\n" +
@@ -256,7 +266,8 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\ttransport\x18\v \x01(\tR\ttransport\x12\x1c\n" +
 	"\texclusive\x18\f \x01(\bR\texclusive\x12\x1a\n" +
 	"\bsessions\x18\r \x01(\rR\bsessions\x12\x16\n" +
-	"\x06holder\x18\x0e \x01(\tR\x06holderBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\x06holder\x18\x0e \x01(\tR\x06holder\x12\x16\n" +
+	"\x06fenced\x18\x0f \x01(\bR\x06fencedBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_volume_proto_rawDescOnce sync.Once

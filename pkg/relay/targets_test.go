@@ -1,0 +1,246 @@
+package relay_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// ownedVolume is a volume that one of several fake targets owns at a time.
+type ownedVolume struct {
+	owner atomic.Int64
+	mu    sync.Mutex
+	lost  chan struct{} // closed when the owner changes
+}
+
+// startOwners starts fake targets of one volume, which the first one owns.
+func startOwners(t *testing.T, count int) (*ownedVolume, []*fakeTarget) {
+	v := &ownedVolume{lost: make(chan struct{})}
+	all := make([]*fakeTarget, count)
+	for i := range all {
+		all[i] = startFakeTarget(t, func(int) (error, bool) {
+			if v.owner.Load() != int64(i) {
+				return status.Errorf(status.NoLock, "target %d is a stand-by", i), true
+			}
+			return nil, false
+		}, func(f *fakeTarget) {
+			f.reply.Fenced, f.reply.UUID = true, [16]byte{1}
+			f.ended = func() <-chan struct{} {
+				v.mu.Lock()
+				defer v.mu.Unlock()
+				return v.lost
+			}
+		})
+	}
+	return v, all
+}
+
+// move makes another target the owner, and the former one end its connections.
+func (v *ownedVolume) move(to int) {
+	v.owner.Store(int64(to))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	close(v.lost)
+	v.lost = make(chan struct{})
+}
+
+func addressesOf(targets []*fakeTarget) (addresses []netip.AddrPort) {
+	for _, f := range targets {
+		addresses = append(addresses, f.listener.Address())
+	}
+	return addresses
+}
+
+// quickly is a schedule for tests that wait for a target.
+var quickly = retry.Policy{FirstPause: time.Millisecond, LongestPause: 10 * time.Millisecond}
+
+// configTo returns the configuration of the channel with other targets.
+func (c *chain) configTo(targets []netip.AddrPort) relay.ChannelConfig {
+	config := c.channel
+	config.Targets = targets
+	return config
+}
+
+func (c *chain) status() relay.ChannelStatus { return c.relay.Channels()[0] }
+
+func (c *chain) awaitTarget(f *fakeTarget) {
+	c.t.Helper()
+	await(c.t, "the channel uses the target", func() bool {
+		s := c.status()
+		return s.Target == f.listener.Address() && s.Link.State == relay.LinkReady
+	})
+}
+
+func TestAChannelFollowsItsVolumeFromTargetToTarget(t *testing.T) {
+	for _, order := range []relay.TargetOrder{relay.PreferredOrder, relay.AnyOrder} {
+		t.Run(string(order), func(t *testing.T) {
+			volume, all := startOwners(t, 3)
+			c := &chain{t: t}
+			c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), TargetOrder: order,
+				Reconnect: quickly, SessionWait: retry.Within(testTimeout)})
+			c.awaitTarget(all[0])
+			for moves, next := range []int{1, 2, 0, 2} {
+				volume.move(next)
+				c.connect()
+				if err := c.call(&controlmsg.OpenVolume{}); err != nil {
+					t.Fatal(err)
+				}
+				c.requester.Close(nil)
+				c.awaitTarget(all[next])
+				if s := c.status(); s.TargetMoves != uint64(moves+1) || len(s.Targets) != len(all) {
+					t.Errorf("the channel is %+v", s)
+				}
+				await(t, "the others are stand-bys with a next attempt", func() bool {
+					for i, target := range c.status().Targets {
+						l := &target.Link
+						if i != next && (l.State != relay.LinkStandBy || l.NextTry.IsZero() ||
+							!errors.Is(l.LastError, status.NoLock)) {
+							return false
+						}
+					}
+					return true
+				})
+			}
+			for i, target := range c.status().Targets {
+				if target.Link.Failures > 0 {
+					t.Errorf("target %d: the answers of a stand-by count as failures: %+v", i,
+						target.Link)
+				}
+			}
+		})
+	}
+}
+
+func TestTheOrderOfTargetsDecidesBetweenThoseThatAreReady(t *testing.T) {
+	for _, order := range []relay.TargetOrder{relay.PreferredOrder, relay.AnyOrder} {
+		t.Run(string(order), func(t *testing.T) {
+			var down [3]atomic.Bool
+			var all []*fakeTarget
+			var ends [3]chan struct{}
+			for i := range down {
+				ends[i] = make(chan struct{})
+				f := startFakeTarget(t, func(int) (error, bool) {
+					if down[i].Load() {
+						return status.Errorf(status.Shutdown, "down"), true
+					}
+					return nil, false
+				}, func(f *fakeTarget) {
+					f.reply.Fenced = true
+					f.ended = func() <-chan struct{} { return ends[i] }
+				})
+				all = append(all, f)
+			}
+			c := &chain{t: t}
+			c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), TargetOrder: order,
+				Reconnect: retry.Policy{FirstPause: time.Hour, LongestPause: time.Hour}})
+			await(t, "all targets are ready", func() bool { return c.readyTargets() == len(all) })
+			if order == relay.PreferredOrder {
+				c.awaitTarget(all[0])
+			} // otherwise the first to answer serves
+			current := indexOf(all, c.status().Target)
+			for range 2 {
+				former := current
+				down[current].Store(true)
+				close(ends[current])
+				await(t, "the channel has moved", func() bool {
+					current = indexOf(all, c.status().Target)
+					return current != former
+				})
+				if want := (former + 1) % len(all); current != want {
+					t.Errorf("the channel moved from %d to %d, want %d", former, current, want)
+				}
+			}
+		})
+	}
+}
+
+func indexOf(all []*fakeTarget, address netip.AddrPort) int {
+	for i, f := range all {
+		if f.listener.Address() == address {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c *chain) readyTargets() (ready int) {
+	for _, target := range c.status().Targets {
+		if target.Link.State == relay.LinkReady {
+			ready++
+		}
+	}
+	return ready
+}
+
+func TestTargetsThatCannotReplaceOneAnotherAreRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		second controlmsg.OpenVolumeReply // the first is fenced and has the UUID 1
+		want   string
+	}{
+		"another volume": {controlmsg.OpenVolumeReply{Fenced: true, UUID: [16]byte{2}},
+			"offers another volume"},
+		"no fence": {controlmsg.OpenVolumeReply{UUID: [16]byte{1}}, "shared=fenced-by-operator"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, all := startOwners(t, 1)
+			var firstIsReady atomic.Bool
+			all = append(all, startFakeTarget(t, func(int) (error, bool) {
+				if !firstIsReady.Load() {
+					return status.Errorf(status.Again, "not yet"), true
+				}
+				return nil, false
+			}, func(f *fakeTarget) {
+				f.reply.Fenced, f.reply.UUID = test.second.Fenced, test.second.UUID
+			}))
+			c := &chain{t: t}
+			c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly})
+			c.awaitTarget(all[0])
+			firstIsReady.Store(true)
+			await(t, "the second target is refused", func() bool {
+				second := c.status().Targets[1].Link
+				return second.State == relay.LinkWaiting && second.LastError != nil &&
+					strings.Contains(second.LastError.Error(), test.want)
+			})
+			// A single target may change its volume, as one in memory does at each restart.
+			if err := c.relay.Reconfigure(t.Context(), relay.Settings{
+				Channels: []relay.ChannelConfig{c.configTo(addressesOf(all[1:]))}}); err != nil {
+				t.Fatal(err)
+			}
+			c.awaitTarget(all[1])
+		})
+	}
+}
+
+func TestAReloadChangesTheTargetsOfAChannel(t *testing.T) {
+	volume, all := startOwners(t, 3)
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{Targets: addressesOf(all[:2]), Reconnect: quickly})
+	c.awaitTarget(all[0])
+	connects := c.status().Link.Connects
+	reconfigure := func(targets []*fakeTarget) {
+		t.Helper()
+		if err := c.relay.Reconfigure(t.Context(), relay.Settings{
+			Channels: []relay.ChannelConfig{c.configTo(addressesOf(targets))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reconfigure([]*fakeTarget{all[2], all[0]})
+	if s := c.status(); s.Target != all[0].listener.Address() || s.Link.Connects != connects ||
+		s.TargetMoves > 0 {
+		t.Errorf("the target that stayed has been left: %+v", s)
+	}
+	volume.move(2)
+	c.awaitTarget(all[2])
+	reconfigure(all[1:2])
+	volume.move(1)
+	c.awaitTarget(all[1])
+}
