@@ -53,6 +53,7 @@ type capabilities struct {
 	Write       bool `json:"write"`
 	Trim        bool `json:"trim"`
 	WriteZeroes bool `json:"write_zeroes"`
+	Extents     bool `json:"extents"`
 }
 
 func newInfoCommand(connection *connectionFlags) *cobra.Command {
@@ -81,7 +82,7 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 	}
 	r.Volume = document.VolumeOf(&info)
 	r.Capabilities = &capabilities{Write: !info.ReadOnly, Trim: info.CanTrim,
-		WriteZeroes: info.CanWriteZeroes}
+		WriteZeroes: info.CanWriteZeroes, Extents: info.CanReportExtents}
 	r.Use = &use{Exclusive: info.Exclusive, Sessions: info.Sessions, Holder: info.Holder}
 	return nil
 }
@@ -90,9 +91,10 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 func (r *infoReport) WriteText(w io.Writer) error {
 	t := &document.Table{}
 	t.Connection(&r.Connection, r.Volume)
-	t.Row("capabilities", "read, flush%s%s%s", optional(", write", r.Capabilities.Write),
+	t.Row("capabilities", "read, flush%s%s%s%s", optional(", write", r.Capabilities.Write),
 		optional(", trim", r.Capabilities.Trim),
-		optional(", write zeroes", r.Capabilities.WriteZeroes))
+		optional(", write zeroes", r.Capabilities.WriteZeroes),
+		optional(", extents", r.Capabilities.Extents))
 	t.Row("open", "%s", r.Use)
 	t.Failure(r.Error)
 	_, err := io.WriteString(w, t.String())

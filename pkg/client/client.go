@@ -117,6 +117,8 @@ type Info struct {
 	// CanTrim and CanWriteZeroes report which optional operations the volume supports.
 	CanTrim        bool
 	CanWriteZeroes bool
+	// CanReportExtents means that the volume knows where its holes are: see Volume.Extents.
+	CanReportExtents bool
 	// WriteVerifier changes whenever writes that were not flushed may have been lost, as most
 	// restarts of the target may do.
 	WriteVerifier uint64
@@ -184,9 +186,10 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 	return Info{
 		Name: reply.Volume, UUID: reply.UUID, Size: reply.Size, BlockSize: reply.BlockSize,
 		ReadOnly: reply.ReadOnly, Exclusive: reply.Exclusive,
-		CanTrim:        capabilities.Has(volume.CanTrim),
-		CanWriteZeroes: capabilities.Has(volume.CanWriteZeroes),
-		WriteVerifier:  reply.WriteVerifier, Transport: reply.Transport,
+		CanTrim:          capabilities.Has(volume.CanTrim),
+		CanWriteZeroes:   capabilities.Has(volume.CanWriteZeroes),
+		CanReportExtents: capabilities.Has(volume.CanReportExtents),
+		WriteVerifier:    reply.WriteVerifier, Transport: reply.Transport,
 		Sessions: int(reply.Sessions), Holder: reply.Holder,
 	}
 }

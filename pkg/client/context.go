@@ -54,6 +54,20 @@ func (v *Volume) WriteZeroesContext(ctx context.Context, off, length int64) erro
 	return err
 }
 
+// ExtentsContext is Extents, except that it also returns when ctx ends, with the cause of that.
+func (v *Volume) ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error) {
+	var found []iomsg.Extent
+	_, err := during(ctx, func(c *call) (int, error) {
+		var err error
+		found, err = v.extents(c, off, length)
+		return 0, err
+	})
+	if err != nil {
+		return nil, err // the call may still go on
+	}
+	return found, nil
+}
+
 // call is one call of a blocking method whose caller may leave before it has ended. Requests cannot
 // be called back, so the call goes on, but no longer touches the caller's memory and starts nothing
 // new. A nil call is one whose caller stays.

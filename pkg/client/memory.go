@@ -239,7 +239,7 @@ func (q *Queue) dropFormerMemory() {
 // the new memory.
 func (q *Queue) checkMemory(r *Request) error {
 	if q.memory != q.pair.session.memory {
-		if r.movesData() {
+		if r.Type.MovesData() {
 			return ErrMemoryReplaced
 		}
 		return nil

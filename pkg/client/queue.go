@@ -22,13 +22,17 @@ const spareReceives = 4
 
 // Request is one operation of a Queue.
 type Request struct {
-	// Type is iomsg.Read, Write, Flush, Trim, or WriteZeroes.
+	// Type is iomsg.Read, Write, Flush, Trim, WriteZeroes, or Extents.
 	Type iomsg.Type
 	// Flags may contain iomsg.FUA and iomsg.Deallocate.
 	Flags iomsg.Flags
 	// Length is in bytes, a multiple of the block size. A read or write moves at most
-	// Info.BufferSize bytes.
+	// Info.BufferSize bytes. For Extents it is the size of the table, a multiple of
+	// iomsg.ExtentSize, which the request moves to the memory: see iomsg.DecodeExtents.
 	Length uint32
+	// Range is how many bytes of the volume Extents describes, a multiple of the block size, as far
+	// as the table has room. Other types ignore it.
+	Range uint64
 	// Offset is the position in the volume in bytes, a multiple of the block size.
 	Offset uint64
 	// Memory is the offset of the data in Volume.Memory.
@@ -36,9 +40,6 @@ type Request struct {
 	// Tag is returned in the Result.
 	Tag uint64
 }
-
-// movesData reports whether the request reads or writes the data memory.
-func (r *Request) movesData() bool { return r.Type == iomsg.Read || r.Type == iomsg.Write }
 
 // Result is the outcome of the Request with the same tag. The transport does not touch the
 // request's buffer any more, unless Quarantined is set.
@@ -165,7 +166,7 @@ func (q *Queue) Submit(r *Request) error {
 	}
 	iomsg.Encode(q.encoded[:], &iomsg.Message{
 		Type: r.Type, UserData: uint64(s.generation+1)<<32 | uint64(index), IOSize: r.Length,
-		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: r.Flags,
+		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: r.Flags, Range: r.Range,
 	})
 	if err := q.pair.producer.Send(q.encoded[:], nil); err != nil {
 		switch {

@@ -83,17 +83,8 @@ const longestRange = 1 << 30
 
 // clearRange carries out a Trim or WriteZeroes in as many requests as it takes.
 func (v *Volume) clearRange(c *call, t iomsg.Type, off, length int64) error {
-	if off < 0 || length < 0 || uint64(off) > v.info.Size ||
-		uint64(length) > v.info.Size-uint64(off) {
-		return status.Errorf(status.InvalidValue,
-			"%v of %d bytes at offset %d is outside the volume of %d bytes",
-			t, length, off, v.info.Size)
-	}
-	block := int64(v.info.BlockSize)
-	if off%block != 0 || length%block != 0 {
-		return status.Errorf(status.InvalidValue,
-			"%v of %d bytes at offset %d is not a range of whole blocks of %d bytes",
-			t, length, off, block)
+	if err := v.checkBlocks(t, off, length); err != nil {
+		return err
 	}
 	for length > 0 {
 		if err := c.err(); err != nil {
@@ -107,6 +98,76 @@ func (v *Volume) clearRange(c *call, t iomsg.Type, off, length int64) error {
 		length -= n
 	}
 	return nil
+}
+
+// checkBlocks fails unless the range consists of whole blocks of the volume.
+func (v *Volume) checkBlocks(t iomsg.Type, off, length int64) error {
+	if off < 0 || length < 0 || uint64(off) > v.info.Size ||
+		uint64(length) > v.info.Size-uint64(off) {
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d is outside the volume of %d bytes",
+			t, length, off, v.info.Size)
+	}
+	block := int64(v.info.BlockSize)
+	if off%block != 0 || length%block != 0 {
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d is not a range of whole blocks of %d bytes",
+			t, length, off, block)
+	}
+	return nil
+}
+
+// extentsAtOnce is how many extents one request of Extents returns.
+const extentsAtOnce = 256
+
+// longestExtents is the most bytes that one request describes, so that none takes long.
+const longestExtents = 64 << 30
+
+// Extents describes a range of whole blocks by its extents, in order: where data is, and where
+// holes are, which read as zeroes. Neighbors may be of the same kind. If the volume does not know
+// (see Info.CanReportExtents), everything is data. What is written meanwhile may be missing.
+func (v *Volume) Extents(off, length int64) ([]iomsg.Extent, error) {
+	return v.extents(nil, off, length)
+}
+
+func (v *Volume) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
+	if err := v.checkBlocks(iomsg.Extents, off, length); err != nil || length == 0 {
+		return nil, err
+	}
+	if !v.info.CanReportExtents {
+		return []iomsg.Extent{{Length: uint64(length)}}, nil
+	}
+	s, err := v.acquireSync()
+	if err != nil {
+		return nil, err
+	}
+	defer v.releaseSync()
+	slot := <-s.free
+	defer func() {
+		slot.request.Range = 0
+		s.free <- slot
+	}()
+	size := min(extentsAtOnce*iomsg.ExtentSize, v.info.BufferSize)
+	var all []iomsg.Extent
+	for length > 0 {
+		if err := c.err(); err != nil {
+			return nil, err
+		}
+		slot.request.Range = uint64(min(length, longestExtents))
+		slot.start(iomsg.Extents, uint64(off), size)
+		if err := slot.wait(); err != nil {
+			return nil, err
+		}
+		found := len(all)
+		all, err = iomsg.DecodeExtents(all, slot.buffer[:size], slot.request.Range)
+		if err != nil {
+			return nil, fmt.Errorf("%v: %w", slot, err)
+		}
+		for _, e := range all[found:] {
+			off, length = off+int64(e.Length), length-int64(e.Length)
+		}
+	}
+	return all, nil
 }
 
 // submitAndWait carries out one request that moves no data.

@@ -107,7 +107,7 @@ func (l *RelayLane) endCopy(c *dma.Copy) {
 	switch {
 	case c.Err != nil:
 		l.complete(index, s, status.IOFailed)
-	case s.ioType == iomsg.Read:
+	case s.ioType.FillsMemory():
 		l.complete(index, s, status.Success)
 	case l.state == laneRejecting:
 		l.complete(index, s, l.rejectCode)

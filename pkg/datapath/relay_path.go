@@ -238,7 +238,7 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 	case m.IOSize == 0, m.RequesterOffset > l.config.ExportLength,
 		uint64(m.IOSize) > l.config.ExportLength-m.RequesterOffset:
 		return status.InvalidValue
-	case m.Type == iomsg.Read && !l.config.ExportAccess.Has(memory.RemoteWrite),
+	case m.Type.FillsMemory() && !l.config.ExportAccess.Has(memory.RemoteWrite),
 		m.Type == iomsg.Write && !l.config.ExportAccess.Has(memory.RemoteRead):
 		return status.NotPermitted
 	}
@@ -328,7 +328,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 			// From the relay these mean that the session ends. A target cannot say that for it.
 			m.Result = status.IOFailed
 		}
-		if l.bounce != nil && s.ioType == iomsg.Read && m.Result == status.Success {
+		if l.bounce != nil && s.ioType.FillsMemory() && m.Result == status.Success {
 			l.startCopy(m.Slot)
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ type slowQueue struct {
 
 func (v *slowVolume) Info() volume.Info {
 	return volume.Info{Name: "slow", Size: testVolumeSize, BlockSize: testBlockSize,
-		ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes}
+		ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes | volume.CanReportExtents}
 }
 func (v *slowVolume) Memory() *memory.Region             { return nil }
 func (*slowVolume) Failures() []volume.Failure           { return nil }
@@ -71,6 +72,9 @@ func (l *slowQueue) finish() {
 		switch r.Operation {
 		case iomsg.OpRead:
 			copy(r.Buffer, l.volume.content[r.Offset:])
+		case iomsg.OpExtents:
+			iomsg.EncodeExtents(r.Buffer, []iomsg.Extent{{Length: r.Length - testBlockSize},
+				{Length: testBlockSize, Flags: iomsg.Hole}})
 		case iomsg.OpWrite:
 			copy(l.volume.content[r.Offset:], r.Buffer)
 		}
@@ -241,6 +245,25 @@ func TestReadDataArrivesBeforeItsResponse(t *testing.T) {
 	}
 }
 
+func TestATableOfExtentsArrivesBeforeItsResponse(t *testing.T) {
+	r := newTargetRig(t)
+	request := iomsg.Message{Type: iomsg.Extents, IOSize: 3 * iomsg.ExtentSize,
+		RequesterOffset: 100, StorageOffset: 5 * testBlockSize, Range: 3 * testBlockSize, Slot: 3}
+	r.relay.send(iomsg.DataConnection, &request)
+	got := r.relay.receive(iomsg.DataConnection)
+	request.Type = iomsg.Result
+	if got != request {
+		t.Errorf("completed with %+v, want %+v", got, request)
+	}
+	extents, err := iomsg.DecodeExtents(nil, r.client[100:][:3*iomsg.ExtentSize],
+		3*testBlockSize)
+	want := []iomsg.Extent{{Length: 2 * testBlockSize},
+		{Length: testBlockSize, Flags: iomsg.Hole}}
+	if err != nil || !slices.Equal(extents, want) {
+		t.Errorf("extents are %v, %v, want %v", extents, err, want)
+	}
+}
+
 func TestAWriteIsFetchedAndAppliedBeforeItsResponse(t *testing.T) {
 	r := newTargetRig(t)
 	for i := range r.client[:testBlockSize] {
@@ -304,6 +327,28 @@ func TestATargetRejectsBadRequestsAndKeepsRunning(t *testing.T) {
 		{"too big", func(m *iomsg.Message) { m.IOSize = testBufferSize + testBlockSize },
 			status.TooBig},
 		{"nothing", func(m *iomsg.Message) { m.IOSize = 0 }, status.InvalidValue},
+		{"extents of nothing", func(m *iomsg.Message) { m.Type = iomsg.Extents },
+			status.InvalidValue},
+		{"extents beyond the volume", func(m *iomsg.Message) {
+			m.Type, m.StorageOffset, m.Range = iomsg.Extents, testBlockSize, testVolumeSize
+		}, status.InvalidValue},
+		{"extents from within a block", func(m *iomsg.Message) {
+			m.Type, m.StorageOffset, m.Range = iomsg.Extents, 1, testBlockSize
+		}, status.InvalidValue},
+		{"a table with a part of an entry", func(m *iomsg.Message) {
+			m.Type, m.Range, m.IOSize = iomsg.Extents, testBlockSize, iomsg.ExtentSize+1
+		}, status.InvalidValue},
+		{"no table", func(m *iomsg.Message) {
+			m.Type, m.Range, m.IOSize = iomsg.Extents, testBlockSize, 0
+		}, status.InvalidValue},
+		{"a table that is too big", func(m *iomsg.Message) {
+			m.Type, m.Range, m.IOSize = iomsg.Extents, testBlockSize,
+				testBufferSize+iomsg.ExtentSize
+		}, status.TooBig},
+		{"a table beyond the export", func(m *iomsg.Message) {
+			m.Type, m.Range, m.IOSize = iomsg.Extents, testBlockSize, iomsg.ExtentSize
+			m.RequesterOffset = testExport - iomsg.ExtentSize + 1
+		}, status.InvalidValue},
 		{"trim, which the volume does not support", func(m *iomsg.Message) { m.Type = iomsg.Trim },
 			status.NotSupported},
 	} {

@@ -132,6 +132,9 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 	t.remote = l.config.Export.Base + m.RequesterOffset
 	t.request.Operation = m.Type.Operation()
 	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
+	if m.Type == iomsg.Extents {
+		t.request.Length = m.Range
+	}
 	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
 	t.request.Deallocate = m.Flags&iomsg.Deallocate != 0
 	t.request.Buffer = nil
@@ -146,7 +149,7 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 		})
 		return
 	}
-	if t.ioType.MovesData() {
+	if t.ioType == iomsg.Read || t.ioType == iomsg.Write {
 		t.request.Buffer = l.staging.bytes(slot, t.ioSize)
 	}
 	if t.ioType == iomsg.Write && m.Flags&iomsg.Pushed == 0 {
@@ -172,6 +175,8 @@ func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 	switch {
 	case m.IOSize > l.config.BufferSize:
 		return status.TooBig
+	case m.Type == iomsg.Extents:
+		return l.checkExtents(t, m)
 	case m.IOSize == 0, uint64(m.IOSize)&blockMask != 0, m.StorageOffset&blockMask != 0,
 		uint64(m.IOSize) > l.info.Size, m.StorageOffset > l.info.Size-uint64(m.IOSize),
 		uint64(m.IOSize) > export.Length, m.RequesterOffset > export.Length-uint64(m.IOSize):
@@ -182,6 +187,20 @@ func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 		return status.NotPermitted
 	}
 	return status.Success
+}
+
+// checkExtents is check for a request of that type, whose size does not exceed the buffer.
+func (l *TargetLane) checkExtents(t *transaction, m *iomsg.Message) status.Code {
+	export := &l.config.Export
+	if uint64(m.IOSize) > export.Length ||
+		m.RequesterOffset > export.Length-uint64(m.IOSize) {
+		return status.InvalidValue
+	}
+	if !export.Access.Has(memory.RemoteWrite) {
+		return status.NotPermitted
+	}
+	t.request.Buffer = l.staging.bytes(m.Slot, m.IOSize)
+	return status.CodeOf(l.info.Check(&t.request))
 }
 
 // fetch reads the data of a write from the client's memory. Reads beyond the agreed read depth wait
@@ -247,7 +266,7 @@ func (l *TargetLane) pollVolume() int {
 			}
 			slot := uint32(request.UserData)
 			t := &l.transactions[slot]
-			if request.Err == nil && t.ioType == iomsg.Read {
+			if request.Err == nil && t.ioType.FillsMemory() {
 				l.respondWithData(slot, l.staging.segment(slot, t.ioSize))
 				continue
 			}

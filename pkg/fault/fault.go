@@ -133,7 +133,7 @@ var seams = []struct {
 	{Volume, []operation{
 		{"read", set(Trace, Delay, Error, Corrupt, Freeze)},
 		{"write", set(Trace, Delay, Error, Corrupt, Freeze)},
-		{"flush", call}, {"trim", call}, {"write_zeroes", call},
+		{"flush", call}, {"trim", call}, {"write_zeroes", call}, {"extents", call},
 	}},
 	{Control, []operation{{"send", sending}, {"receive", arriving}}},
 }

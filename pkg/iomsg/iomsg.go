@@ -15,7 +15,7 @@ import (
 // Size is the length of every IO message in bytes.
 const Size = 64
 
-// Byte offsets of the fields. Bytes 4-7 are unused, bytes 56-63 are zero.
+// Byte offsets of the fields. Bytes 4-7 are unused.
 const (
 	offsetType            = 0
 	offsetUserData        = 8
@@ -27,7 +27,7 @@ const (
 	offsetGeneration      = 44
 	offsetFlags           = 48
 	offsetCause           = 52
-	offsetReserved        = 56
+	offsetRange           = 56
 )
 
 // Type is what an IO message requests, or Result in a response.
@@ -44,6 +44,7 @@ const (
 	Flush       Type = 16
 	Trim        Type = 17
 	WriteZeroes Type = 18
+	Extents     Type = 19
 )
 
 // String returns the lower-case name used in metrics and messages.
@@ -62,12 +63,15 @@ func (t Type) String() string {
 	return "unknown"
 }
 
-// MovesData reports whether an IO of this type transfers IOSize bytes between the requester's
-// memory and the volume.
-func (t Type) MovesData() bool { return t == Read || t == Write }
+// MovesData reports whether an IO of this type transfers IOSize bytes from or to the requester's
+// memory.
+func (t Type) MovesData() bool { return t == Write || t.FillsMemory() }
+
+// FillsMemory reports whether an IO of this type transfers IOSize bytes to the requester's memory.
+func (t Type) FillsMemory() bool { return t == Read || t == Extents }
 
 // HasRange reports whether an IO of this type covers a range of the volume.
-func (t Type) HasRange() bool { return t == Read || t == Write || t == Trim || t == WriteZeroes }
+func (t Type) HasRange() bool { return t.MovesData() || t == Trim || t == WriteZeroes }
 
 // IsRequest reports whether t is an IO that a client may request.
 func (t Type) IsRequest() bool { return t.HasRange() || t == Flush }
@@ -116,6 +120,7 @@ const (
 	OpFlush
 	OpTrim
 	OpWriteZeroes
+	OpExtents
 	OperationCount
 )
 
@@ -132,6 +137,8 @@ func (t Type) Operation() Operation {
 		return OpTrim
 	case WriteZeroes:
 		return OpWriteZeroes
+	case Extents:
+		return OpExtents
 	}
 	return OpOther
 }
@@ -149,12 +156,20 @@ func (o Operation) String() string {
 		return "trim"
 	case OpWriteZeroes:
 		return "write_zeroes"
+	case OpExtents:
+		return "extents"
 	}
 	return "other"
 }
 
 // MovesData reports whether the operation carries data.
-func (o Operation) MovesData() bool { return o == OpRead || o == OpWrite }
+func (o Operation) MovesData() bool { return o == OpRead || o == OpWrite || o == OpExtents }
+
+// FillsMemory reports whether the operation moves data to the requester.
+func (o Operation) FillsMemory() bool { return o == OpRead || o == OpExtents }
+
+// Changes reports whether the operation may change the content of a volume.
+func (o Operation) Changes() bool { return o == OpWrite || o == OpTrim || o == OpWriteZeroes }
 
 // Flags modify a request.
 type Flags uint32
@@ -187,7 +202,7 @@ type Message struct {
 	UserData uint64
 	// Result is the outcome in a response, 0 in a request.
 	Result status.Code
-	// IOSize is the length of the IO in bytes.
+	// IOSize is the length of the IO in bytes. For Extents it is the size of the table.
 	IOSize uint32
 	// RequesterOffset is the offset of the data in the client's exported region, in bytes.
 	RequesterOffset uint64
@@ -200,6 +215,8 @@ type Message struct {
 	// Cause says why a volume has failed the request, in a response with a result other than
 	// success.
 	Cause status.Cause
+	// Range is how many bytes of the volume Extents describes. Other types ignore it.
+	Range uint64
 }
 
 // Encode writes m into the first Size bytes of buf, all of which it sets.
@@ -216,7 +233,7 @@ func Encode(buf []byte, m *Message) {
 	binary.BigEndian.PutUint32(buf[offsetGeneration:], m.Generation)
 	binary.BigEndian.PutUint32(buf[offsetFlags:], uint32(m.Flags))
 	binary.BigEndian.PutUint32(buf[offsetCause:], uint32(m.Cause))
-	clear(buf[offsetReserved:Size])
+	binary.BigEndian.PutUint64(buf[offsetRange:], m.Range)
 }
 
 // Decode reads the first Size bytes of buf. Every bit pattern decodes: the receiver has to check
@@ -234,6 +251,7 @@ func Decode(buf []byte, m *Message) {
 	m.Generation = binary.BigEndian.Uint32(buf[offsetGeneration:])
 	m.Flags = Flags(binary.BigEndian.Uint32(buf[offsetFlags:]))
 	m.Cause = status.Cause(binary.BigEndian.Uint32(buf[offsetCause:]))
+	m.Range = binary.BigEndian.Uint64(buf[offsetRange:])
 }
 
 // StampTag writes the relay's tag into an encoded message.

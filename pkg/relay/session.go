@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // session is one client's use of a channel: its Comch connection, a control connection to the
@@ -125,6 +126,7 @@ func (s *session) OpenVolume(
 		return nil, s.tellVolume(s.target.link, s.target.openError(err))
 	}
 	reply, limits := *s.target.volume, &s.settings.Limits
+	reply.Capabilities &= uint32(volume.KnownCapabilities) // the relay forwards nothing else
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -96,7 +95,7 @@ type drivenStore struct {
 }
 
 func (s *drivenStore) start(r *Request) carrier {
-	if r.Err = s.rejection(r.Operation == iomsg.OpRead); r.Err != nil {
+	if r.Err = s.rejection(r.Operation.FillsMemory()); r.Err != nil {
 		return nil
 	}
 	return s

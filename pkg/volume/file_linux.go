@@ -152,6 +152,9 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 		return nil, err
 	}
 	config.size, config.regular = bytes, stat.Mode().IsRegular()
+	if config.regular && canFindExtents(int(file.Fd())) {
+		info.Capabilities |= CanReportExtents
+	}
 	s, err := newFileStore(file, config)
 	if err != nil {
 		return nil, err

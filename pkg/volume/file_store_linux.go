@@ -102,13 +102,13 @@ func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 
 // start reads from the page cache and leaves everything else to the pools.
 func (s *fileStore) start(r *Request) carrier {
-	if r.Err = s.rejection(r.Operation == iomsg.OpRead); r.Err != nil {
+	if r.Err = s.rejection(r.Operation.FillsMemory()); r.Err != nil {
 		return nil
 	}
 	switch {
 	case r.Operation == iomsg.OpRead && !s.direct && s.readCached(r):
 		return nil
-	case r.Operation == iomsg.OpRead:
+	case r.Operation.FillsMemory():
 		return s.reads
 	case r.Operation == iomsg.OpFlush && s.readOnly:
 		return nil
@@ -130,10 +130,14 @@ func (s *fileStore) readCached(r *Request) bool {
 	return errno == 0 && n == len(r.Buffer)
 }
 
-// readBatch carries out reads that may wait for the device.
+// readBatch carries out reads that may wait for the device, and searches for holes.
 func (s *fileStore) readBatch(batch *requestList) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
-		r.Err = s.readAt(r.Buffer, r.Offset)
+		if r.Operation == iomsg.OpExtents {
+			r.Err = s.findExtents(r)
+		} else {
+			r.Err = s.readAt(r.Buffer, r.Offset)
+		}
 		r.queue.complete(r)
 	}
 }
@@ -160,6 +164,18 @@ func (s *fileStore) readAt(buffer []byte, offset uint64) error {
 		done += n
 	}
 	return nil
+}
+
+// findExtents describes the range of a request by its extents.
+func (s *fileStore) findExtents(r *Request) error {
+	// What another program has cut off would look like a hole.
+	if err := s.checkSize(); err != nil {
+		return err
+	}
+	if err := findExtents(s.fd, r); err != nil {
+		return s.ioError("find extents in", r.Offset, r.Length, err)
+	}
+	return s.checkSize()
 }
 
 // aligned returns a new buffer that is aligned for direct IO.

@@ -48,10 +48,10 @@ func (b MemoryBackend) Open(spec *Spec) (Volume, error) {
 	}
 	info := Info{
 		Name: spec.Name, UUID: randomUUID(), Size: b.Size, BlockSize: spec.BlockSize,
-		Capabilities: CanTrim | CanWriteZeroes | CanFUA,
+		Capabilities: CanTrim | CanWriteZeroes | CanFUA | CanReportExtents,
 	}
 	m := &memoryStore{region: region}
-	if m.background, err = startPool(1, 1, m.zeroBatch); err != nil {
+	if m.background, err = startPool(1, 1, m.carryOutBatch); err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
 	v := newStoreVolume(info, m, newHealth(spec)).watched()
@@ -70,7 +70,7 @@ func randomUUID() UUID {
 // concurrent writes to the same blocks may mix.
 type memoryStore struct {
 	region     *memory.Region
-	background *pool // zeroes large ranges
+	background *pool // zeroes large ranges, and looks for holes
 }
 
 func (m *memoryStore) start(r *Request) carrier {
@@ -84,13 +84,20 @@ func (m *memoryStore) start(r *Request) carrier {
 			return m.background
 		}
 		r.Err = m.zero(r.Offset, r.Length)
+	case iomsg.OpExtents:
+		return m.background
 	}
 	return nil
 }
 
-func (m *memoryStore) zeroBatch(batch *requestList) {
+// carryOutBatch carries out what would keep a queue's thread for long.
+func (m *memoryStore) carryOutBatch(batch *requestList) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
-		r.Err = m.zero(r.Offset, r.Length)
+		if r.Operation == iomsg.OpExtents {
+			r.Err = findExtents(m.region.Descriptor(), r)
+		} else {
+			r.Err = m.zero(r.Offset, r.Length)
+		}
 		r.queue.complete(r)
 	}
 }

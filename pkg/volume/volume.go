@@ -56,10 +56,17 @@ type Info struct {
 type Capability uint32
 
 // The optional operations. Every volume supports read, write, and flush.
+//
+// The bits are those of OpenVolumeReply in the control protocol.
 const (
 	CanTrim Capability = 1 << iota
 	CanWriteZeroes
 	CanFUA
+	// CanReportExtents means that Extents knows where holes are.
+	CanReportExtents
+
+	// KnownCapabilities are all of them.
+	KnownCapabilities = CanReportExtents<<1 - 1
 )
 
 // Has reports whether c includes all of want.
@@ -108,8 +115,9 @@ type Request struct {
 	// ignores them.
 	Offset uint64
 	Length uint64
-	// Buffer holds the Length bytes to write, or receives the bytes read. Operations that move no
-	// data ignore it.
+	// Buffer holds the Length bytes to write, or receives the bytes read. For Extents, it receives
+	// a table (iomsg.EncodeExtents) that describes the start of the range, as far as it has room.
+	// Operations that move no data ignore it.
 	Buffer []byte
 	// UserData belongs to the caller; the volume does not use it.
 	UserData uint64
@@ -143,7 +151,7 @@ func (i *Info) Check(request *Request) error {
 	if request.Operation == iomsg.OpFlush {
 		return nil
 	}
-	if i.ReadOnly && request.Operation != iomsg.OpRead {
+	if i.ReadOnly && request.Operation.Changes() {
 		return status.NotPermitted
 	}
 	block := uint64(i.BlockSize) - 1
@@ -165,6 +173,13 @@ func (i *Info) Check(request *Request) error {
 	case iomsg.OpWriteZeroes:
 		if !i.Capabilities.Has(CanWriteZeroes) {
 			return status.NotSupported
+		}
+	case iomsg.OpExtents:
+		switch size := len(request.Buffer); {
+		case !i.Capabilities.Has(CanReportExtents):
+			return status.NotSupported
+		case request.Length == 0, size == 0, size%iomsg.ExtentSize != 0:
+			return status.InvalidValue
 		}
 	default:
 		return status.InvalidValue

@@ -9,6 +9,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -219,6 +221,43 @@ func TestZeroesAndTrimWorkOnWholeBlocks(t *testing.T) {
 	}
 	if err := v.Trim(1, blockSize); !errors.Is(err, status.InvalidValue) {
 		t.Errorf("trim inside a block: %v", err)
+	}
+}
+
+func TestExtentsTellWhereTheVolumeHasHoles(t *testing.T) {
+	hole := func(n uint64) iomsg.Extent {
+		return iomsg.Extent{Length: n * blockSize, Flags: iomsg.Hole}
+	}
+	const blocks = volumeSize / blockSize
+	for _, isolation := range []relay.Isolation{relay.Direct, relay.Staged} {
+		c := start(t, options{channel: func(c *relay.ChannelConfig) { c.Isolation = isolation }})
+		v := c.open(c.config())
+		if !v.Info().CanReportExtents {
+			t.Fatal("a volume in memory does not know where its holes are")
+		}
+		var want []iomsg.Extent // more than one table has room for
+		for i := int64(1); i < 800; i += 2 {
+			if _, err := v.WriteAt([]byte{1}, i*blockSize); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, hole(1), iomsg.Extent{Length: blockSize})
+		}
+		want = append(want, hole(blocks-800))
+		got, err := v.Extents(0, volumeSize)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("isolation %v: extents are %v, %v, want %v", isolation, got, err, want)
+		}
+		got, err = v.ExtentsContext(t.Context(), 799*blockSize, 3*blockSize)
+		want = []iomsg.Extent{{Length: blockSize}, hole(2)}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("isolation %v: extents are %v, %v, want %v", isolation, got, err, want)
+		}
+		for name, r := range map[string][2]int64{"inside a block": {1, blockSize},
+			"beyond the end": {volumeSize, blockSize}, "negative": {-blockSize, blockSize}} {
+			if got, err := v.Extents(r[0], r[1]); !errors.Is(err, status.InvalidValue) {
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+		}
 	}
 }
 

@@ -320,13 +320,16 @@ func (s *initiator) poll() (count int) {
 func (p *peer) request(length uint64) iomsg.Message {
 	m := iomsg.Message{
 		Type: pick(p.random, iomsg.Read, iomsg.Read, iomsg.Write, iomsg.Write, iomsg.Flush,
-			iomsg.Trim, iomsg.WriteZeroes),
+			iomsg.Trim, iomsg.WriteZeroes, iomsg.Extents),
 		Reserved: p.random.Uint32(), UserData: p.random.Uint64(),
 	}
 	if m.Type.HasRange() {
 		m.IOSize = blockSize * (1 + p.random.Uint32N(4))
 		m.StorageOffset = p.random.Uint64N(volumeSize/blockSize) * blockSize
 		m.RequesterOffset = p.random.Uint64N(length/blockSize+1) * blockSize
+	}
+	if m.Type == iomsg.Extents {
+		m.Range = blockSize * (1 + p.random.Uint64N((volumeSize-m.StorageOffset)/blockSize))
 	}
 	if m.Type == iomsg.Write && p.chance(10) {
 		m.Flags = iomsg.FUA
@@ -342,6 +345,8 @@ func (p *peer) request(length uint64) iomsg.Message {
 		m.StorageOffset = p.random.Uint64()
 	case 4:
 		m.Flags = iomsg.Flags(p.random.Uint32N(8))
+	case 5:
+		m.Range = p.random.Uint64()
 	}
 	return m
 }

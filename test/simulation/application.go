@@ -149,6 +149,7 @@ func (a *application) turn() int {
 var requestMix = []iomsg.Type{
 	iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Write, iomsg.Write,
 	iomsg.Write, iomsg.Write, iomsg.Write, iomsg.Write, iomsg.Flush, iomsg.Trim, iomsg.WriteZeroes,
+	iomsg.Extents,
 }
 
 func (a *application) submit(queue *client.Queue, q int) bool {
@@ -165,7 +166,11 @@ func (a *application) submit(queue *client.Queue, q int) bool {
 		if !a.choose(o) {
 			return false
 		}
-		if o.request.Type != iomsg.Read && random.IntN(5) == 0 {
+		switch {
+		case o.request.Type == iomsg.Extents:
+			o.request.Range = uint64(o.request.Length)
+			o.request.Length = uint32(o.count) * iomsg.ExtentSize
+		case o.request.Type != iomsg.Read && random.IntN(5) == 0:
 			o.request.Flags = iomsg.FUA
 		}
 	}
@@ -268,6 +273,10 @@ func (a *application) complete(q int, r client.Result) {
 		if r.Code == status.Success {
 			a.checkRead(o)
 		}
+	case iomsg.Extents:
+		if r.Code == status.Success {
+			a.checkExtents(o)
+		}
 	case iomsg.Flush:
 		if r.Code == status.Success {
 			a.flushed(o)
@@ -330,6 +339,26 @@ func (a *application) checkRead(o *operation) {
 		}
 		if !o.crashed { // else the crash may have changed it since
 			b.live = []uint64{stamp}
+		}
+	}
+}
+
+// checkExtents checks that blocks that are told to be holes can hold zeroes.
+func (a *application) checkExtents(o *operation) {
+	extents, err := iomsg.DecodeExtents(nil, a.memory(o.slot)[:o.request.Length], o.request.Range)
+	if err != nil || len(extents) != o.count {
+		a.world.violate("%s: %v returned %d extents, %v", a.name, o, len(extents), err)
+		return
+	}
+	for i, e := range extents {
+		b := &a.blocks[o.first+i]
+		switch {
+		case e.Flags&iomsg.Hole == 0:
+		case !slices.Contains(b.live, 0):
+			a.world.violate("%s: %v returned a hole at block %d, but it can only hold %v", a.name, o,
+				a.first+o.first+i, b.live)
+		case !o.crashed:
+			b.live = []uint64{0}
 		}
 	}
 }

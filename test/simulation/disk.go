@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -70,7 +71,7 @@ func (o *openDisk) Info() volume.Info {
 	return volume.Info{
 		Name: o.disk.name, UUID: o.disk.uuid, Size: uint64(len(o.disk.current)),
 		BlockSize:    blockSize,
-		Capabilities: volume.CanTrim | volume.CanWriteZeroes | volume.CanFUA,
+		Capabilities: volume.KnownCapabilities,
 	}
 }
 
@@ -193,9 +194,25 @@ func (d *disk) carryOut(r *volume.Request) error {
 		}
 	case iomsg.OpFlush:
 		clear(d.unsafe)
+	case iomsg.OpExtents:
+		iomsg.EncodeExtents(r.Buffer, d.extents(first, count))
 	}
 	return nil
 }
+
+// extents describes each block by itself. Not all that hold zeroes are holes.
+func (d *disk) extents(first, count int) []iomsg.Extent {
+	all := make([]iomsg.Extent, count)
+	for i := range all {
+		all[i].Length = blockSize
+		if isZero(d.current[(first+i)*blockSize:][:blockSize]) && d.random.IntN(4) > 0 {
+			all[i].Flags = iomsg.Hole
+		}
+	}
+	return all
+}
+
+func isZero(block []byte) bool { return bytes.Equal(block, make([]byte, len(block))) }
 
 func (d *disk) write(block int, data []byte, durable bool) {
 	d.inspect(block, data)

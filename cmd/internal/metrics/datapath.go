@@ -83,7 +83,7 @@ func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string,
 // requested, except reads and writes, which are there from the start so that rates can be computed.
 func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string,
 	operation iomsg.Operation, counts *datapath.QueueCounts) {
-	if counts.Total(operation) == 0 && !operation.MovesData() {
+	if counts.Total(operation) == 0 && operation != iomsg.OpRead && operation != iomsg.OpWrite {
 		return
 	}
 	for code := range status.Code(status.CodeCount) {

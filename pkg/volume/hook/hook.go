@@ -1,7 +1,7 @@
 // Package hook wraps any volume. The wrapper forwards everything, and traces, delays, fails,
 // corrupts, or freezes the operations that fault rules name.
 //
-// The operations of the seam "volume" are read, write, flush, trim, and write_zeroes. A
+// The operations of the seam "volume" are read, write, flush, trim, write_zeroes, and extents. A
 // request that fails by a rule is not carried out. Delayed and frozen requests are carried out at
 // once and complete later. A write is corrupted for as long as it is carried out: its buffer gets
 // the inverted bit back before it completes.
@@ -43,7 +43,7 @@ func Wrap(inner volume.Volume, config Config) volume.Volume {
 // operationNames are the names in rules.
 var operationNames = map[iomsg.Operation]string{
 	iomsg.OpRead: "read", iomsg.OpWrite: "write", iomsg.OpFlush: "flush", iomsg.OpTrim: "trim",
-	iomsg.OpWriteZeroes: "write_zeroes",
+	iomsg.OpWriteZeroes: "write_zeroes", iomsg.OpExtents: "extents",
 }
 
 type hookedVolume struct {

@@ -94,6 +94,10 @@ func testRejected(t *testing.T, v volume.Volume) {
 		"unaligned write zeroes": {Operation: iomsg.OpWriteZeroes,
 			Offset: block / 2, Length: block},
 		"write zeroes off limits": {Operation: iomsg.OpWriteZeroes, Offset: size, Length: block},
+		"extents past the end": {Operation: iomsg.OpExtents,
+			Offset: size - block, Length: 2 * block, Buffer: make([]byte, iomsg.ExtentSize)},
+		"unaligned extents": {Operation: iomsg.OpExtents,
+			Offset: block / 2, Length: block, Buffer: make([]byte, iomsg.ExtentSize)},
 	} {
 		if err := queue.Submit(&r); !errors.Is(err, status.InvalidValue) {
 			t.Errorf("%s: Submit returned %v", name, err)
@@ -176,6 +180,66 @@ func testClearing(
 		if inside && !acceptable(got, was) || !inside && !bytes.Equal(got, was) {
 			t.Fatalf("after %v, block %d (inside the range: %v) holds %x...", operation, i/block,
 				inside, got[:8])
+		}
+	}
+}
+
+// testExtents checks that a volume tells no holes where data is. Whether it tells the others is its
+// choice: file systems differ.
+func testExtents(t *testing.T, v volume.Volume) {
+	info := v.Info()
+	block := uint64(info.BlockSize)
+	queue := NewQueue(t, v, 4)
+	defer CloseQueue(t, queue)
+	whole := volume.Request{Operation: iomsg.OpExtents, Length: MinBlocks * block,
+		Buffer: make([]byte, 4*MinBlocks*iomsg.ExtentSize)}
+	if !info.Capabilities.Has(volume.CanReportExtents) {
+		if err := queue.Submit(&whole); !errors.Is(err, status.NotSupported) {
+			t.Errorf("submitting an unsupported operation returned %v, want NotSupported", err)
+		}
+		return
+	}
+	for name, r := range map[string]volume.Request{
+		"no range": {Operation: iomsg.OpExtents, Buffer: make([]byte, iomsg.ExtentSize)},
+		"no table": {Operation: iomsg.OpExtents, Length: block},
+		"a part of an entry": {Operation: iomsg.OpExtents, Length: block,
+			Buffer: make([]byte, iomsg.ExtentSize+1)},
+	} {
+		if err := queue.Submit(&r); !errors.Is(err, status.InvalidValue) {
+			t.Errorf("%s: Submit returned %v", name, err)
+		}
+	}
+	written := map[uint64]bool{}
+	for _, number := range []uint64{0, 7, 8, 9, 20, MinBlocks - 2} {
+		w := volume.Request{Operation: iomsg.OpWrite, Offset: number * block, Length: block,
+			Buffer: pattern(block, byte(number))}
+		if Do(t, queue, &w); w.Err != nil {
+			t.Fatal(w.Err)
+		}
+		written[number] = true
+	}
+	for _, entries := range []int{1, 2, 4 * MinBlocks} {
+		for position := uint64(0); position < MinBlocks*block; {
+			r := volume.Request{Operation: iomsg.OpExtents, Offset: position,
+				Length: MinBlocks*block - position, Buffer: make([]byte, entries*iomsg.ExtentSize)}
+			if Do(t, queue, &r); r.Err != nil {
+				t.Fatalf("extents from %d on: %v", position, r.Err)
+			}
+			extents, err := iomsg.DecodeExtents(nil, r.Buffer, r.Length)
+			if err != nil {
+				t.Fatalf("extents from %d on: %v", position, err)
+			}
+			for _, e := range extents {
+				if e.Length%block != 0 {
+					t.Errorf("an extent of %d bytes at %d is not made of blocks", e.Length, position)
+				}
+				for end := position + e.Length; position < end; position += block {
+					if e.Flags&iomsg.Hole != 0 && written[position/block] {
+						t.Errorf("with %d entries, block %d is told to be a hole", entries,
+							position/block)
+					}
+				}
+			}
 		}
 	}
 }

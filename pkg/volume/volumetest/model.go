@@ -44,7 +44,9 @@ func step(rt *rapid.T, t *testing.T, info volume.Info, queue volume.Queue, model
 			Offset: (uint64(i)*quarter + first) * block,
 			Length: rapid.Uint64Range(1, quarter-first).Draw(rt, "blocks") * block,
 		}
-		r.Buffer = pattern(r.Length, rapid.Byte().Draw(rt, "seed"))
+		if r.Buffer = pattern(r.Length, rapid.Byte().Draw(rt, "seed")); r.Operation == iomsg.OpExtents {
+			r.Buffer = make([]byte, rapid.IntRange(1, 5).Draw(rt, "entries")*iomsg.ExtentSize)
+		}
 		requests[i] = r
 	}
 	Do(t, queue, requests[:]...)
@@ -65,6 +67,9 @@ func offered(info volume.Info) []iomsg.Operation {
 	if info.Capabilities.Has(volume.CanWriteZeroes) {
 		operations = append(operations, iomsg.OpWriteZeroes)
 	}
+	if info.Capabilities.Has(volume.CanReportExtents) {
+		operations = append(operations, iomsg.OpExtents)
+	}
 	return operations
 }
 
@@ -75,6 +80,18 @@ func apply(rt *rapid.T, t *testing.T, queue volume.Queue, r *volume.Request, mod
 		if !bytes.Equal(r.Buffer, model) {
 			rt.Fatalf("read at %d differs from the model, first at byte %d", r.Offset,
 				firstDifference(r.Buffer, model))
+		}
+	case iomsg.OpExtents:
+		extents, err := iomsg.DecodeExtents(nil, r.Buffer, r.Length)
+		if err != nil {
+			rt.Fatalf("extents of %d bytes at %d: %v", r.Length, r.Offset, err)
+		}
+		for _, e := range extents {
+			if e.Flags&iomsg.Hole != 0 && !bytes.Equal(model[:e.Length], make([]byte, e.Length)) {
+				rt.Fatalf("extents %v of %d bytes at %d: a hole has content", extents, r.Length,
+					r.Offset)
+			}
+			model = model[e.Length:]
 		}
 	case iomsg.OpWrite:
 		copy(model, r.Buffer)

@@ -36,6 +36,7 @@ func Run(t *testing.T, open Open) {
 		{"DepthIsEnforced", testDepth},
 		{"ZeroedBlocksReadAsZeroes", testWriteZeroes},
 		{"TrimmedBlocksReadAsZeroesOrUnchanged", testTrim},
+		{"HolesReadAsZeroes", testExtents},
 		{"FlushAndForcedUnitAccessSucceed", testDurable},
 		{"CompletionsWakeAnArmedQueue", testWake},
 		{"NothingClosesWhileItIsInUse", testClose},

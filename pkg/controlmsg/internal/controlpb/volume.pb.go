@@ -83,7 +83,8 @@ type OpenVolumeReply struct {
 	BlockSize uint32 `protobuf:"varint,5,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
 	// Writes fail.
 	ReadOnly bool `protobuf:"varint,6,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
-	// Bit set of optional operations: 0 trim, 1 write zeroes, 2 FUA. Receivers ignore unknown bits.
+	// Bit set of optional operations: 0 trim, 1 write zeroes, 2 FUA, 3 extents. Receivers ignore
+	// unknown bits.
 	Capabilities uint32 `protobuf:"varint,7,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// Largest number of queues of a session.
 	MaxQueues uint32 `protobuf:"varint,8,opt,name=max_queues,json=maxQueues,proto3" json:"max_queues,omitempty"`
