@@ -273,8 +273,8 @@ func (c *connection) begin(h *header) {
 		return
 	}
 	switch {
-	case h.kind == BlockStatus:
-		c.replyBlockStatus(r)
+	case h.kind == BlockStatus && !c.info.CanReportExtents:
+		c.replyBlockStatus(r, []Extent{{Length: r.length}})
 	case h.length == 0 && h.kind != Flush:
 		// The specification leaves requests without a range open.
 		c.finish(r)
@@ -308,6 +308,8 @@ func (c *connection) check(h *header) (failure Errno, fatal string) {
 		return NotPermitted, ""
 	case h.kind == Trim && !c.info.CanTrim, h.kind == WriteZeroes && !c.info.CanWriteZeroes,
 		h.kind == BlockStatus && !c.context, h.kind.movesData() && h.length > MaxPayload:
+		return Invalid, ""
+	case h.kind == BlockStatus && h.length == 0:
 		return Invalid, ""
 	case h.kind == Flush:
 		h.offset, h.length = 0, 0 // reserved
@@ -407,6 +409,9 @@ func (c *connection) Completed(op *Operation) {
 	case r.collect:
 	case r.kind == Read && op.Error == Success:
 		c.replyData(r, op, complete && r.failure == Success)
+	case r.kind == BlockStatus && op.Error == Success:
+		c.replyBlockStatus(r, op.Extents)
+		c.session.Release(op)
 	default:
 		c.session.Release(op)
 	}

@@ -23,9 +23,10 @@ type memoryExport struct {
 	engines []*progress.Engine
 	flushes int
 	open    int
-	used    uint64 // bytes in buffers
-	cached  uint64 // bytes that Cache has covered
-	forced  int    // changes with FUA
+	used    uint64       // bytes in buffers
+	cached  uint64       // bytes that Cache has covered
+	forced  int          // changes with FUA
+	extents []nbd.Extent // of the whole disk
 }
 
 const testSize = 8 << 20
@@ -143,6 +144,15 @@ func (e *memoryExport) apply(op *nbd.Operation) {
 		e.flushes++
 	case nbd.Cache:
 		e.cached += op.Length
+	case nbd.BlockStatus:
+		position := uint64(0)
+		for _, extent := range e.extents {
+			end := min(position+extent.Length, op.Offset+op.Length)
+			if begin := max(position, op.Offset); begin < end {
+				op.Extents = append(op.Extents, nbd.Extent{Length: end - begin, Hole: extent.Hole})
+			}
+			position += extent.Length
+		}
 	}
 }
 

@@ -34,6 +34,9 @@ type Info struct {
 	// CanTrim and CanWriteZeroes report which optional commands a Session carries out.
 	CanTrim        bool
 	CanWriteZeroes bool
+	// CanReportExtents is set if a Session carries out BlockStatus. Otherwise the server reports
+	// everything as allocated.
+	CanReportExtents bool
 }
 
 // Export is a disk that clients can use. Any goroutine may call its methods.
@@ -67,7 +70,7 @@ type Handler interface {
 // Session is one connection's use of a disk. Only the worker's thread calls its methods.
 type Session interface {
 	// Claim returns an operation that carries out a command on the range of length bytes at offset,
-	// or as much from its start as fits into one buffer, if the command moves data. It returns nil
+	// or as much from its start as fits into one buffer, if it is a Read or Write. It returns nil
 	// if there is no room now; there will be after Release of an operation in use.
 	Claim(command Command, flags CommandFlags, offset, length uint64) *Operation
 	// Submit starts a claimed operation.
@@ -79,16 +82,25 @@ type Session interface {
 	Close()
 }
 
+// Extent is a range of a disk that is data, or a hole, which takes up no space and reads as zeroes.
+type Extent struct {
+	Length uint64 // bytes, not 0
+	Hole   bool
+}
+
 // Operation is a command, or a part of one, on its way through a Session.
 type Operation struct {
 	Command Command
-	// Flags may contain FUA, NoHole, and FastZero.
+	// Flags may contain FUA, NoHole, FastZero, and RequestOne.
 	Flags CommandFlags
 	// Offset and Length are the range of the disk, in bytes.
 	Offset, Length uint64
 	// Data is the buffer of a Read or Write, of Length bytes. The session may move it whenever it
 	// makes progress, with its content.
 	Data []byte
+	// Extents is the outcome of a successful BlockStatus: at least one extent from Offset on. They
+	// may end before the range, but not behind it.
+	Extents []Extent
 	// Error is the outcome.
 	Error Errno
 	// Slot belongs to the session.

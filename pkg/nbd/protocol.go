@@ -117,7 +117,7 @@ const (
 	FUA           CommandFlags = 1 << 0
 	NoHole        CommandFlags = 1 << 1
 	dontFragment  CommandFlags = 1 << 2
-	requestOne    CommandFlags = 1 << 3
+	RequestOne    CommandFlags = 1 << 3
 	FastZero      CommandFlags = 1 << 4
 	payloadLength CommandFlags = 1 << 5
 )
@@ -126,7 +126,7 @@ const (
 // command, which the specification allows.
 var allowedFlags = [CommandCount]CommandFlags{
 	Read: FUA | dontFragment, Write: FUA | payloadLength, Disconnect: FUA, Flush: FUA, Trim: FUA,
-	Cache: FUA, WriteZeroes: FUA | NoHole | FastZero, BlockStatus: FUA | requestOne,
+	Cache: FUA, WriteZeroes: FUA | NoHole | FastZero, BlockStatus: FUA | RequestOne,
 }
 
 // Types of structured reply chunks (section "Structured reply types").
@@ -147,6 +147,12 @@ const (
 	simpleReplySize     = 16
 	chunkHeaderSize     = 20
 	extendedHeaderSize  = 32
+)
+
+// Flags of an extent in base:allocation (section "Metadata querying").
+const (
+	stateHole uint32 = 1 << 0
+	stateZero uint32 = 1 << 1
 )
 
 // metaContext is the only metadata context, and contextID the number that stands for it.

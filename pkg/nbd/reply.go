@@ -7,19 +7,23 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rawsocket"
 )
 
-// reply is a message to the client: a header, then the data of an operation, if any.
+// reply is a message to the client: a header, then a payload or the data of an operation, if any.
 type reply struct {
 	header    [64]byte
 	size      int        // of the header
+	payload   []byte     // that follows
 	operation *Operation // whose data follows; nil for none
 	request   *request   // to release when the reply has been sent; nil if more will follow
 }
 
-func (r *reply) length() int {
+func (r *reply) length() int { return r.size + len(r.body()) }
+
+// body returns what follows the header.
+func (r *reply) body() []byte {
 	if r.operation == nil {
-		return r.size
+		return r.payload
 	}
-	return r.size + len(r.operation.Data)
+	return r.operation.Data
 }
 
 func (c *connection) hasReplies() bool { return c.nextReply < len(c.replies) }
@@ -151,26 +155,32 @@ func (c *connection) replyPart(r *request) {
 	r.first, r.last = nil, nil
 }
 
-// replyBlockStatus answers NBD_CMD_BLOCK_STATUS. The exports do not know their holes, so everything
-// is allocated, and nothing is known to be zero: flags 0 in base:allocation.
-func (c *connection) replyBlockStatus(r *request) {
-	if r.length == 0 {
-		c.fail(r, Invalid)
-		return
+// replyBlockStatus answers NBD_CMD_BLOCK_STATUS with extents in the context base:allocation.
+func (c *connection) replyBlockStatus(r *request, extents []Extent) {
+	if r.flags&RequestOne != 0 {
+		extents = extents[:1]
 	}
+	kind, b := chunkBlockStatus, []byte(nil)
+	b = binary.BigEndian.AppendUint32(b, contextID)
 	if c.extended {
-		p := c.chunk(r, chunkDone, chunkBlockStatusExt, 4+4+16)
-		p.append32(contextID)
-		p.append32(1) // descriptors
-		p.append64(r.length)
-		p.append64(0)
-		c.endReply(r, p, Success)
-		return
+		kind = chunkBlockStatusExt
+		b = binary.BigEndian.AppendUint32(b, uint32(len(extents)))
 	}
-	p := c.chunk(r, chunkDone, chunkBlockStatus, 4+8)
-	p.append32(contextID)
-	p.append32(uint32(r.length))
-	p.append32(0)
+	for _, e := range extents {
+		state := uint32(0)
+		if e.Hole {
+			state = stateHole | stateZero
+		}
+		if c.extended {
+			b = binary.BigEndian.AppendUint64(b, e.Length)
+			b = binary.BigEndian.AppendUint64(b, uint64(state))
+		} else {
+			b = binary.BigEndian.AppendUint32(b, uint32(e.Length))
+			b = binary.BigEndian.AppendUint32(b, state)
+		}
+	}
+	p := c.chunk(r, chunkDone, kind, uint64(len(b)))
+	p.payload = b
 	c.endReply(r, p, Success)
 }
 
@@ -185,8 +195,8 @@ func (c *connection) send() {
 			if skip < p.size {
 				g.Add(p.header[skip:p.size])
 			}
-			if p.operation != nil {
-				g.Add(p.operation.Data[max(skip-p.size, 0):])
+			if body := p.body(); len(body) > 0 {
+				g.Add(body[max(skip-p.size, 0):])
 			}
 			skip = 0
 		}
@@ -221,7 +231,7 @@ func (c *connection) remove(n int) {
 		if p.request != nil {
 			c.release(p.request)
 		}
-		p.operation, p.request = nil, nil
+		p.operation, p.payload, p.request = nil, nil, nil
 		c.nextReply++
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -193,6 +194,47 @@ func TestBlockStatusIsOneAllocatedExtent(t *testing.T) {
 		if len(o.extents) != 1 || o.extents[0] != (extent{1 << 20, 0}) {
 			t.Errorf("%v: extents are %v, error %v", m, o.extents, o.failure)
 		}
+	}
+}
+
+func TestBlockStatusTellsWhatTheDiskKnows(t *testing.T) {
+	export := newMemoryExport()
+	export.info.CanReportExtents = true
+	const unit = testSize / 1024
+	for i := range 1024 {
+		export.extents = append(export.extents, nbd.Extent{Length: unit, Hole: i%2 == 0})
+	}
+	_, path := startServer(t, nbd.Config{}, export)
+	for _, m := range []mode{structured, extended} {
+		c := connect(t, path, m)
+		for _, test := range []struct {
+			offset, length uint64
+			flags          uint16
+			want           []extent
+		}{
+			{0, 3 * unit, 0, []extent{{unit, 3}, {unit, 0}, {unit, 3}}},
+			{unit - 5, 7, 0, []extent{{5, 3}, {2, 0}}},
+			{unit - 5, 7, 1 << 3, []extent{{5, 3}}},
+			{testSize - 1, 1, 0, []extent{{1, 0}}},
+		} {
+			o := c.do(call{kind: nbd.BlockStatus, offset: test.offset, length: test.length,
+				flags: test.flags})
+			if o.failure != nbd.Success || !slices.Equal(o.extents, test.want) {
+				t.Errorf("%v: %d bytes at %d with flags %d: %v, %v, want %v", m, test.length,
+					test.offset, test.flags, o.failure, o.extents, test.want)
+			}
+		}
+		if o := c.do(call{kind: nbd.BlockStatus, length: testSize}); len(o.extents) != 1024 {
+			t.Errorf("%v: %d extents of 1024", m, len(o.extents))
+		}
+		if o := c.do(call{kind: nbd.BlockStatus}); o.failure != nbd.Invalid {
+			t.Errorf("%v: of nothing: %v", m, o.failure)
+		}
+	}
+	export.set(func() { export.fail = func(*nbd.Operation) nbd.Errno { return nbd.IOError } })
+	if o := connect(t, path, structured).do(call{kind: nbd.BlockStatus,
+		length: 5}); o.failure != nbd.IOError {
+		t.Errorf("a disk that fails: %v", o.failure)
 	}
 }
 

@@ -86,8 +86,8 @@ func TestNBDInfoDescribesTheExport(t *testing.T) {
 		t.Errorf("nbdinfo prints %s", output)
 	}
 	for script, want := range map[string]string{
-		`nbdinfo --is read-only "$uri" && nbdinfo --can write "$uri" || echo no`:    "no",
-		`nbdinfo --map "$uri" | head -1`:                                            "0 67108864 0 data",
+		`nbdinfo --is read-only "$uri" && nbdinfo --can write "$uri" || echo no`: "no",
+		`nbdinfo --map "$uri"`: "0 67108864 3 hole,zero",
 		`nbdinfo --list "nbd+unix:///?socket=$unixsocket" | grep -c '^export='`:     "1",
 		`nbdinfo "nbd+unix:///other?socket=$unixsocket" >/dev/null 2>&1 || echo no`: "no",
 	} {
@@ -139,7 +139,8 @@ func blocks(t *testing.T, file string) int64 {
 func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 	requireTools(t, "nbdcopy", "qemu-img")
 	const size, data = 4 << 30, 64 << 20
-	c, file := nbdChain(t, "4GiB")
+	file := filepath.Join(t.TempDir(), "disk.img")
+	c := startObservedChain(t, "disk=file:"+file+",size=4GiB")
 	image, err := os.Create(filepath.Join(c.dir, "image"))
 	if err != nil {
 		t.Fatal(err)
@@ -153,8 +154,40 @@ func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 	if err := image.Truncate(size); err != nil {
 		t.Fatal(err)
 	}
-	c.mustServe(`nbdcopy image "$uri"; nbdcopy --flush "$uri" copy
-		qemu-img compare -f raw -F raw image copy; qemu-img compare -f raw image -F raw "$uri"`)
+	c.mustServe(`nbdcopy image "$uri"`)
+	read := func() float64 {
+		var reads strings.Builder
+		for line := range strings.Lines(c.scrape(c.target)) {
+			if strings.Contains(line, `op="read"`) {
+				reads.WriteString(line)
+			}
+		}
+		return sumMetric(reads.String(), "zc_target_io_bytes_total")
+	}
+	before := read()
+	c.mustServe(`nbdcopy --flush "$uri" copy`)
+	if n := read() - before; n < data || n > 2*data {
+		t.Errorf("to copy %d bytes of data, %v were read", data, n)
+	}
+	c.mustServe(`qemu-img compare -f raw -F raw image copy
+		qemu-img compare -f raw image -F raw "$uri"
+		qemu-img map --output=json -f raw "$uri" >map`)
+	var extents []struct {
+		Length int64
+		Data   bool
+	}
+	if err := json.Unmarshal(readFile(t, filepath.Join(c.dir, "map")), &extents); err != nil {
+		t.Fatal(err)
+	}
+	mapped := int64(0)
+	for _, e := range extents {
+		if e.Data {
+			mapped += e.Length
+		}
+	}
+	if mapped < data || mapped > 2*data || len(extents) < 32 {
+		t.Errorf("qemu-img map finds %d bytes of data in %d extents", mapped, len(extents))
+	}
 	if n := blocks(t, file); n > 2*data {
 		t.Errorf("the volume's file occupies %d bytes for %d bytes of data", n, data)
 	}

@@ -130,6 +130,8 @@ func (d *disk) complete(result *client.Result) {
 	switch {
 	case op.session.handler == nil:
 		d.finish(op, nbd.Shutdown) // nobody waits for it
+	case result.Code == status.Success && op.Command == nbd.BlockStatus:
+		d.finish(op, op.takeExtents())
 	case result.Code == status.Success:
 		op.repeats = 0
 		d.goOn(op)
@@ -263,7 +265,7 @@ func (s *session) Release(operation *nbd.Operation) {
 			s.buffers.release(op.buffer, op.bufferSize)
 		}
 	}
-	op.Data, op.quarantined, op.claimed = nil, false, false
+	op.Data, op.Extents, op.quarantined, op.claimed = nil, nil, false, false
 	op.bufferSize = 0
 	s.free = append(s.free, op.Slot)
 }
@@ -317,4 +319,5 @@ func errnoOf(code status.Code, cause status.Cause) nbd.Errno {
 var requestTypes = [nbd.CommandCount]iomsg.Type{
 	nbd.Read: iomsg.Read, nbd.Write: iomsg.Write, nbd.Flush: iomsg.Flush, nbd.Trim: iomsg.Trim,
 	nbd.Cache: iomsg.Read, nbd.WriteZeroes: iomsg.WriteZeroes,
+	nbd.BlockStatus: iomsg.Extents,
 }

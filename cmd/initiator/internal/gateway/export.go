@@ -101,6 +101,7 @@ func (e *Export) Info() nbd.Info {
 		PreferredBlock: max(preferredBlock, e.info.BlockSize),
 		ReadOnly:       e.config.ReadOnly || e.info.ReadOnly,
 		CanTrim:        e.info.CanTrim, CanWriteZeroes: e.info.CanWriteZeroes,
+		CanReportExtents: e.info.CanReportExtents,
 	}
 }
 

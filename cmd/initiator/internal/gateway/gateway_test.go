@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -41,6 +42,7 @@ func (v volume) Memory() []byte      { return v.Volume.Memory }
 func newVolume(queues int) volume {
 	v := volume{queuetest.New(volumeSize, block, queues, 8, buffer)}
 	v.Volume.Info.CanTrim, v.Volume.Info.CanWriteZeroes = true, true
+	v.Volume.Info.CanReportExtents = true
 	v.Intercept = v.apply
 	return v
 }
@@ -53,6 +55,25 @@ func (v volume) apply(r *client.Request) status.Code {
 			return status.InvalidValue
 		}
 		clear(v.Data()[r.Offset:][:r.Length])
+		return status.Success
+	case iomsg.Extents:
+		if r.Offset%block != 0 || r.Range%block != 0 || r.Range == 0 ||
+			r.Offset+r.Range > volumeSize || r.Length%iomsg.ExtentSize != 0 {
+			return status.InvalidValue
+		}
+		var extents []iomsg.Extent
+		for ; r.Range > 0; r.Offset, r.Range = r.Offset+block, r.Range-block {
+			flags := iomsg.ExtentFlags(0)
+			if bytes.Equal(v.Data()[r.Offset:][:block], make([]byte, block)) {
+				flags = iomsg.Hole
+			}
+			if n := len(extents); n > 0 && extents[n-1].Flags == flags {
+				extents[n-1].Length += block
+			} else {
+				extents = append(extents, iomsg.Extent{Length: block, Flags: flags})
+			}
+		}
+		iomsg.EncodeExtents(v.Memory()[r.Memory:][:r.Length], extents)
 		return status.Success
 	}
 	return v.Apply(r)
@@ -221,6 +242,81 @@ func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
 			t.Fatalf("%v of %d bytes at %d has another effect", command, length, offset)
 		}
 	})
+}
+
+// status carries out a block status, which may describe less than the range.
+func (th *thread) status(flags nbd.CommandFlags, offset, length uint64) ([]nbd.Extent, nbd.Errno) {
+	var op *nbd.Operation
+	outcome := make(chan nbd.Errno, 1)
+	th.do(func() {
+		op = th.session.Claim(nbd.BlockStatus, flags, offset, length)
+		th.mu.Lock()
+		th.completed[op] = outcome
+		th.mu.Unlock()
+		th.session.Submit(op)
+		th.disk.Flush()
+	})
+	failure := <-outcome
+	var extents []nbd.Extent
+	th.do(func() {
+		extents = slices.Clone(op.Extents)
+		th.session.Release(op)
+	})
+	return extents, failure
+}
+
+func TestBlockStatusDescribesTheRangeAndNothingElse(t *testing.T) {
+	v := newVolume(1)
+	th := start(t, newExport(t, v, 1, 1), 0)
+	rapid.Check(t, func(t *rapid.T) {
+		clear(v.Data())
+		for range rapid.IntRange(0, 600).Draw(t, "blocks with data") {
+			v.Data()[rapid.IntRange(0, volumeSize/block-1).Draw(t, "block")*block] = 1
+		}
+		longest := rapid.SampledFrom([]uint64{3, 3 * block, volumeSize}).Draw(t, "longest")
+		length := rapid.Uint64Range(1, longest).Draw(t, "length")
+		offset := rapid.Uint64Range(0, volumeSize-length).Draw(t, "offset")
+		flags := rapid.SampledFrom([]nbd.CommandFlags{0, nbd.RequestOne}).Draw(t, "flags")
+		for length > 0 {
+			extents, failure := th.status(flags, offset, length)
+			if failure != nbd.Success || len(extents) == 0 ||
+				len(extents) > 1 && flags == nbd.RequestOne {
+				t.Fatalf("status of %d bytes at %d with flags %d: %v, %v", length, offset, flags,
+					extents, failure)
+			}
+			for _, e := range extents {
+				if e.Length == 0 || e.Length > length {
+					t.Fatalf("extents %v of %d bytes at %d", extents, length, offset)
+				}
+				for end := offset + e.Length; offset < end; {
+					hole := v.Data()[offset/block*block] == 0
+					if hole != e.Hole {
+						t.Fatalf("byte %d is told to be a hole: %v", offset, e.Hole)
+					}
+					n := min(end, offset/block*block+block) - offset
+					offset, length = offset+n, length-n
+				}
+			}
+		}
+	})
+}
+
+func TestATableOfExtentsThatCannotBeTrueIsAnError(t *testing.T) {
+	for name, extents := range map[string][]iomsg.Extent{
+		"empty":               nil,
+		"more than the range": {{Length: block}, {Length: 2 * block}},
+		"only what is before": {{Length: 5}},
+	} {
+		v := newVolume(1)
+		v.Intercept = func(r *client.Request) status.Code {
+			iomsg.EncodeExtents(v.Memory()[r.Memory:][:r.Length], extents)
+			return status.Success
+		}
+		th := start(t, newExport(t, v, 1, 1), 0)
+		if got, failure := th.status(0, block+5, block); failure != nbd.IOError {
+			t.Errorf("%s: %v, %v", name, got, failure)
+		}
+	}
 }
 
 // Several threads change neighboring bytes of the same blocks, while sessions are lost and memory

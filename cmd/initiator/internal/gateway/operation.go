@@ -11,9 +11,16 @@ import (
 // requests and is a multiple of every block size.
 const longestRange = 1 << 30
 
+// longestStatus is the most bytes that a request for extents describes, so that none takes long.
+const longestStatus = 64 << 30
+
+// extentsAtOnce is how many extents a request asks for at most, unless the client wants only one.
+const extentsAtOnce = 256
+
 // operation is an operation of a session. It takes one request to the volume, or several in a row:
 //
-//	read, flush      one
+//	read, flush, block status
+//	                 one
 //	write            one; before it one for each block of which only a part is written, which
 //	                 reads the block
 //	write zeroes     one for each 1 GiB of whole blocks, and a read and a write for each part of
@@ -21,7 +28,8 @@ const longestRange = 1 << 30
 //	trim, cache      one for each 1 GiB, or buffer, of whole blocks
 //
 // The buffer of a read or write holds whole blocks, with Data in the middle. Behind them a write
-// has scratch space for two blocks, if it needs any.
+// has scratch space for two blocks, if it needs any. That of a block status receives a table of
+// extents.
 type operation struct {
 	nbd.Operation
 	session *session
@@ -86,6 +94,11 @@ func (op *operation) prepare(s *session, command nbd.Command, flags nbd.CommandF
 	case nbd.Cache:
 		op.position = op.start
 		op.bufferSize = min(op.end-op.start, limit)
+	case nbd.BlockStatus:
+		op.bufferSize = min(extentsAtOnce*iomsg.ExtentSize, limit)
+		if flags&nbd.RequestOne != 0 {
+			op.bufferSize = iomsg.ExtentSize
+		}
 	}
 }
 
@@ -142,8 +155,12 @@ func (op *operation) next() bool {
 		return false
 	}
 	op.stage = written
-	if op.Command == nbd.Read {
+	switch op.Command {
+	case nbd.Read:
 		op.setRange(op.start, op.end-op.start, 0)
+	case nbd.BlockStatus:
+		op.setRange(op.start, op.bufferSize, 0)
+		op.request.Range = min(op.end-op.start, longestStatus)
 	}
 	return true
 }
@@ -238,4 +255,27 @@ func (op *operation) nextRange() bool {
 	op.setRange(op.position, n, 0)
 	op.position += n
 	return true
+}
+
+// takeExtents makes the table in the buffer the outcome of a block status, without what is in the
+// first and the last block but not in the range.
+func (op *operation) takeExtents() nbd.Errno {
+	found, err := iomsg.DecodeExtents(nil, op.bytes(0, op.bufferSize), op.request.Range)
+	if err != nil {
+		return nbd.IOError // the target does not keep to the protocol
+	}
+	before, rest := op.Offset-op.start, op.Length
+	for _, e := range found {
+		skipped := min(before, e.Length)
+		length := min(e.Length-skipped, rest)
+		before, rest = before-skipped, rest-length
+		if length > 0 {
+			op.Extents = append(op.Extents,
+				nbd.Extent{Length: length, Hole: e.Flags&iomsg.Hole != 0})
+		}
+	}
+	if len(op.Extents) == 0 {
+		return nbd.IOError
+	}
+	return nbd.Success
 }
