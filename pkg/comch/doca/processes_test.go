@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,8 +24,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// hostDirectory makes the test binary run TestHostProcess as the host of another test.
-const hostDirectory = "COMCH_DOCA_TEST_DIRECTORY"
+// These make the test binary run TestHostProcess or TestDPUProcess as the other side of a test.
+const (
+	hostDirectory = "COMCH_DOCA_TEST_DIRECTORY"
+	dpuDirectory  = "COMCH_DOCA_TEST_DPU_DIRECTORY"
+)
 
 const (
 	processMessages = 200
@@ -62,7 +66,7 @@ func TestHostProcess(t *testing.T) {
 		select {
 		case err := <-done:
 			if err != nil {
-				t.Fatal(err)
+				t.Errorf("the DPU has not said that it is done: %v", err)
 			}
 			running = false
 		default:
@@ -100,6 +104,94 @@ func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
 	d.end(t)
 }
 
+// A host that stands still takes nothing, confirms nothing, and does not end.
+func TestAHostThatStandsStillHoldsUpNobody(t *testing.T) {
+	d, host := startHost(t)
+	d.exchange(t)
+	if err := host.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * processReceives { // more than the host has receives for
+		if err := d.path.producer.Send([]byte("nobody reads it"), nil); err != nil {
+			break
+		}
+	}
+	d.path.producer.Flush()
+	for _, object := range []interface{ Close() error }{d.path.producer, d.path.consumer,
+		d.connection, d.server} {
+		begin := time.Now()
+		if err := object.Close(); err != nil {
+			t.Errorf("close %T: %v", object, err)
+		}
+		if took := time.Since(begin); took > time.Minute {
+			t.Errorf("closing %T has taken %v", object, took)
+		}
+	}
+	if err := host.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	var failure *exec.ExitError
+	if err := host.Wait(); !errors.As(err, &failure) || failure.ExitCode() != 1 {
+		t.Errorf("the host has ended with %v, not because its connection has ended", err)
+	}
+}
+
+func TestADPUThatIsKilledLeavesNothingOnTheHost(t *testing.T) {
+	directory := t.TempDir()
+	provider := comchdoca.New(comchdoca.Options{Loader: emulateIn(t, directory, libdoca.Config{
+		Devices: []libdoca.Device{{PCI: "b1:00.0", Role: libdoca.Host}}})})
+	process := startProcess(t, "TestDPUProcess", dpuDirectory+"="+directory)
+	ctx := testContext(t)
+	var connection comch.Connection
+	for connection == nil {
+		var err error
+		connection, err = provider.Connect(ctx, comch.ClientConfig{Name: "server"})
+		if err != nil && (!errors.Is(err, status.NotFound) || ctx.Err() != nil) {
+			t.Fatal(err)
+		}
+	}
+	path := openPath(ctx, t, connection)
+	path.send(ctx, t, []byte("hello"))
+	for answer := ""; answer != "hello" && ctx.Err() == nil; {
+		path.poll(func(message []byte) { answer = string(message) })
+		runtime.Gosched()
+	}
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait() // it was killed
+	select {
+	case <-connection.Done():
+	case <-ctx.Done():
+		t.Fatal("the connection has not ended")
+	}
+	if _, err := connection.Receive(ctx); !errors.Is(err, status.NotConnected) {
+		t.Errorf("received from a DPU that was killed: %v", err)
+	}
+	path.close(t)
+	if err := connection.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDPUProcess is the DPU: it sends back what it receives until it is killed.
+func TestDPUProcess(t *testing.T) {
+	directory := os.Getenv(dpuDirectory)
+	if directory == "" {
+		return // it is not a test by itself
+	}
+	provider := comchdoca.New(comchdoca.Options{Loader: emulateIn(t, directory, libdoca.Config{
+		Devices: []libdoca.Device{{PCI: "03:00.0",
+			Representors: []libdoca.Representor{{PCI: "b1:00.0"}}}}})})
+	ctx := testContext(t)
+	server := must[comch.Server](t)(provider.Listen(ctx, comch.ServerConfig{Name: "server"}))
+	path := openPath(ctx, t, must[comch.Connection](t)(server.Accept(ctx)))
+	for ctx.Err() == nil {
+		path.poll(func(message []byte) { path.send(ctx, t, message) })
+		runtime.Gosched()
+	}
+}
+
 // dpu is the side of the test.
 type dpu struct {
 	ctx        context.Context
@@ -118,22 +210,28 @@ func startHost(t *testing.T) (*dpu, *exec.Cmd) {
 	t.Cleanup(cancel)
 	provider := comchdoca.New(comchdoca.Options{Loader: d.loader})
 	d.server = must[comch.Server](t)(provider.Listen(d.ctx, comch.ServerConfig{Name: "server"}))
-	host := exec.Command(os.Args[0], "-test.run=^TestHostProcess$", "-test.v")
-	host.Env = append(os.Environ(), hostDirectory+"="+directory)
+	host := startProcess(t, "TestHostProcess", hostDirectory+"="+directory)
+	d.connection = must[comch.Connection](t)(d.server.Accept(d.ctx))
+	return d, host
+}
+
+// startProcess runs one test of this binary in another process, until the end of this one.
+func startProcess(t *testing.T, test string, environment ...string) *exec.Cmd {
+	process := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
+	process.Env = append(os.Environ(), environment...)
 	var output bytes.Buffer
-	host.Stdout, host.Stderr = &output, &output
-	if err := host.Start(); err != nil {
+	process.Stdout, process.Stderr = &output, &output
+	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = host.Process.Kill()
-		_ = host.Wait()
+		_ = process.Process.Kill()
+		_ = process.Wait()
 		if t.Failed() {
-			t.Logf("the host:\n%s", output.String())
+			t.Logf("%s in another process:\n%s", test, output.String())
 		}
 	})
-	d.connection = must[comch.Connection](t)(d.server.Accept(d.ctx))
-	return d, host
+	return process
 }
 
 // exchange uses the host's memory by DMA, and sends messages that come back in order.
@@ -265,6 +363,9 @@ func (p *echoPath) send(ctx context.Context, t *testing.T, message []byte) {
 		p.producer.Flush()
 		switch {
 		case err == nil:
+			return
+		case errors.Is(err, status.NotConnected):
+			t.Error(err) // and close everything, for which others wait
 			return
 		case !errors.Is(err, status.Again) || ctx.Err() != nil:
 			t.Fatal(err)
