@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/bench/internal/peer"
 	"github.com/zc-relay/zc-relay/bench/internal/process"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/size"
 )
 
 // peersCommand is "measure peers".
@@ -27,7 +28,8 @@ func newPeersCommand() *cobra.Command {
 		Use:   "peers",
 		Short: "Measure the chain and comparable programs in Debian",
 		Long: `peers runs the same sizes and depths on zc-relay and on iperf3, fio over NBD with
-nbdkit and with qemu-storage-daemon, ucx_perftest and fi_pingpong, one after another.
+the gateway of zc-relay, with nbdkit and with qemu-storage-daemon, ucx_perftest and fi_pingpong,
+one after another.
 It installs missing programs with apt-get as root, and skips them otherwise. It writes
 result.json, result.md and result.svg to a directory.`,
 		Args: cobra.NoArgs,
@@ -114,6 +116,7 @@ func (r *runner) measurePeers(peers []peer.Peer, w benchsuite.Workload) error {
 		run, err := p.Measure(r.ctx, &peer.Job{
 			Workload: w, Warmup: r.options.warmup, Runtime: r.options.runtime,
 			VolumeSize: r.options.volumeSize, Directory: directory,
+			Gateway: r.chain.Gateway,
 		})
 		if removeErr := os.RemoveAll(directory); removeErr != nil {
 			return removeErr
@@ -131,15 +134,29 @@ func (r *runner) measurePeers(peers []peer.Peer, w benchsuite.Workload) error {
 	return nil
 }
 
-// atLeastStream is the goal for the throughput of long requests, relative to one TCP stream.
-const atLeastStream = 0.9
+// Goals for the throughput of long requests relative to one TCP stream, and for the NBD gateway
+// relative to nbdkit: the IOPS of single requests, and the throughput of long ones.
+const (
+	atLeastStream = 0.9
+	atLeastNBDKit = 1.0
+)
+
+// longRequest is the size from which on throughput matters, in bytes.
+const longRequest = 128 * size.KiB
 
 func (r *runner) judgePeers() {
 	for i := range r.document.Cases {
 		c := &r.document.Cases[i]
-		if c.System == system {
+		nbdkit := r.document.Find(peer.NBDKit, c.Workload)
+		switch {
+		case c.System == system:
 			r.compare(c, r.document.Find(peer.IPerf3, c.Workload), benchsuite.BytesPerSecond,
 				atLeastStream, false)
+		case c.System != peer.Gateway:
+		case size.Bytes(c.Workload.BlockSize) >= longRequest:
+			r.compare(c, nbdkit, benchsuite.BytesPerSecond, atLeastNBDKit, false)
+		case c.Workload.QueueDepth == 1:
+			r.compare(c, nbdkit, benchsuite.IOPS, atLeastNBDKit, false)
 		}
 	}
 }

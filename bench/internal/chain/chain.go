@@ -228,9 +228,16 @@ func (c *Chain) Verify(ctx context.Context, length size.Bytes) (benchsuite.Check
 }
 
 func (c *Chain) initiator(command string, args ...string) []string {
+	return c.client(command, append(args, "--output", "json")...)
+}
+
+// Gateway returns the command that serves the volume to NBD clients on a Unix socket.
+func (c *Chain) Gateway(socket string) []string { return c.client("nbd", "--socket", socket) }
+
+func (c *Chain) client(command string, args ...string) []string {
 	all := append(c.config.program("initiator"), command)
 	all = append(append(all, args...), c.comch()...)
-	return append(all, "--poll", c.config.Poll, "--log-level", "warn", "--output", "json")
+	return append(all, "--poll", c.config.Poll, "--log-level", "warn")
 }
 
 // comch returns the flags that select the Comch provider. The emulation of libdoca uses the

@@ -14,10 +14,23 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
+// Gateway is the name of the peer that is zc-relay itself, accessed as the other NBD servers are.
+const Gateway = "fio nbd, zc-relay"
+
+// gateway is the volume of the chain, accessed by fio over NBD: five processes.
+func gateway() Peer {
+	return nbd(Gateway, "fio", func(j *Job, socket string) ([]string, error) {
+		return j.Gateway(socket), nil
+	})
+}
+
+// NBDKit is the name of the peer nbdkit.
+const NBDKit = "fio nbd, nbdkit memory"
+
 // nbdkit is a disk in the memory of nbdkit, accessed by fio over NBD on a Unix socket: two
 // processes, no relay.
 func nbdkit() Peer {
-	return nbd("fio nbd, nbdkit memory", "nbdkit", func(j *Job, socket string) ([]string, error) {
+	return nbd(NBDKit, "nbdkit", func(j *Job, socket string) ([]string, error) {
 		return []string{"nbdkit", "--foreground", "--unix", socket, "memory",
 			strconv.FormatUint(uint64(j.VolumeSize), 10)}, nil
 	}, "nbdkit")

@@ -1,4 +1,5 @@
-// Package peer runs what Debian offers to compare zc-relay with.
+// Package peer runs what Debian offers to compare zc-relay with, and the NBD gateway, which makes
+// the two comparable.
 package peer
 
 import (
@@ -35,11 +36,15 @@ type Job struct {
 	VolumeSize size.Bytes
 	// Directory is for the files of the run.
 	Directory string
+	// Gateway returns the command that serves the volume of the running chain to NBD clients on a
+	// Unix socket. The volume has the size above.
+	Gateway func(socket string) []string
 }
 
 // All returns all peers.
 func All() []Peer {
-	return []Peer{iperf3(), nbdkit(), qemuStorageDaemon(), ucx("tcp"), ucx("sm"), fiPingpong()}
+	return []Peer{iperf3(), gateway(), nbdkit(), qemuStorageDaemon(), ucx("tcp"), ucx("sm"),
+		fiPingpong()}
 }
 
 // Missing returns the reason why the peer cannot be run, "" if it can.
