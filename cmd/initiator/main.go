@@ -117,7 +117,6 @@ func failureOf(err error) *report.Failure {
 // volume is the part of a client.Volume that the commands use.
 type volume interface {
 	Info() client.Info
-	OfferedSize() uint64
 	Memory() []byte
 	Queue(i int) queue
 	ReadAt(p []byte, off int64) (int, error)

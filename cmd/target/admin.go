@@ -121,6 +121,27 @@ func (a *administered) RemoveVolume(ctx context.Context, name string, force bool
 	})
 }
 
+// ResizeVolume changes the size of a volume.
+func (a *administered) ResizeVolume(ctx context.Context, name string,
+	to admin.VolumeSize) (admin.Volume, error) {
+	var resized admin.Volume
+	err := a.change(ctx, func() error {
+		s := a.volumes.find(name)
+		if s == nil {
+			return status.Errorf(status.NotFound, "the target serves no volume %q", name)
+		}
+		if err := s.Volume.Resize(to.Size, to.Shrink); err != nil {
+			return err
+		}
+		resized = s.describe(a.Uses()[name])
+		return nil
+	})
+	if err != nil {
+		return admin.Volume{}, err
+	}
+	return resized, nil
+}
+
 // namesOf returns the other names of a volume.
 func (v *volumes) namesOf(name string) []string {
 	v.mu.Lock()

@@ -183,6 +183,7 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 			v.finish()
 		}
 	}()
+	resized := v.resized(configs)
 	gone, different := v.compare(v.withAdded(configs))
 	added := make(map[string]*served)
 	for _, c := range configs {
@@ -203,6 +204,7 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 		for _, name := range slices.Sorted(maps.Keys(added)) {
 			errs = append(errs, v.offer(t, added[name]))
 		}
+		errs = append(errs, v.resize(resized))
 		v.adopt(configs)
 		return errors.Join(append(errs, v.change(func() { v.replace(ctx, t, gone, different) }))...)
 	}, nil
@@ -225,6 +227,39 @@ func (v *volumes) withAdded(configs []config.Volume) []config.Volume {
 		}
 	}
 	return all
+}
+
+// resized returns the configurations of volumes that differ from what is served in nothing but the
+// size that the file has at least.
+func (v *volumes) resized(configs []config.Volume) []config.Volume {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var resized []config.Volume
+	for _, c := range configs {
+		if s := v.served[c.Name]; s != nil && !s.config.Equal(&c) && s.config.EqualButSize(&c) {
+			resized = append(resized, c)
+		}
+	}
+	return resized
+}
+
+// resize extends volumes to the sizes that their configurations say. Volumes that are larger stay as
+// they are.
+func (v *volumes) resize(configs []config.Volume) error {
+	var errs []error
+	for _, c := range configs {
+		s := v.find(c.Name)
+		if bytes := c.FileSize(); bytes > s.Volume.Info().Size {
+			if err := s.Volume.Resize(bytes, false); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		v.mu.Lock()
+		s.config = c
+		v.mu.Unlock()
+	}
+	return errors.Join(errs...)
 }
 
 // adopt makes volumes that an administrator has added, and that the configuration has as well,
@@ -250,7 +285,7 @@ func (v *volumes) compare(configs []config.Volume) (gone []string, different []c
 	}
 	changed := func(name string) bool {
 		s, c := v.served[name], wanted[name]
-		return s == nil || !s.config.Equal(&c)
+		return s == nil || !s.config.EqualButSize(&c)
 	}
 	for _, c := range ordered(configs) {
 		if v.served[c.Name] == nil && c.AliasOf() == "" {

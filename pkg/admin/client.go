@@ -32,7 +32,7 @@ const (
 	ReloadPath   = "/reload"   // POST
 	SessionsPath = "/sessions" // GET; DELETE with "/ID"
 	DrainPath    = "/drain"    // GET, POST, DELETE
-	VolumesPath  = "/volumes"  // GET, POST; DELETE with "/NAME"
+	VolumesPath  = "/volumes"  // GET, POST; DELETE with "/NAME", POST with "/NAME/size"
 )
 
 // CodeHeader is the header of a reply that does not mean success with the symbolic name of the

@@ -93,6 +93,27 @@ func (c *Client) RemoveVolume(ctx context.Context, name string, force bool) erro
 	return c.call(ctx, http.MethodDelete, volumePath(name)+"?"+parameters.Encode(), nil, nil)
 }
 
+// VolumeSize is the document that asks for another size of a volume.
+type VolumeSize struct {
+	// Size is in bytes; 0 means the size that the storage has, if something else has changed it.
+	Size uint64 `json:"size_bytes"`
+	// Shrink allows a smaller size. What is beyond it is lost.
+	Shrink bool `json:"shrink"`
+}
+
+// ResizeVolume changes the size of a volume whose content is in a file. Clients that have it open
+// see it grow within a few seconds. It fails with InvalidValue if the size is smaller than now and
+// Shrink is not set, with InUse if it is smaller and sessions have the volume open, with
+// NotSupported if something else manages the storage, with NotFound if the target has no volume of
+// that name, and with InProgress if ctx has a deadline that is too short: the target then
+// continues.
+func (c *Client) ResizeVolume(ctx context.Context, name string, to VolumeSize) (Volume, error) {
+	var resized Volume
+	err := c.call(ctx, http.MethodPost, volumePath(name)+"/size?"+waitFor(ctx).Encode(), to,
+		&resized)
+	return resized, err
+}
+
 func volumePath(name string) string { return VolumesPath + "/" + url.PathEscape(name) }
 
 // longestWait is how long the daemon waits for a change if the caller sets no deadline.

@@ -155,12 +155,12 @@ func (v *Volume) checkSameVolume(s *session, reply *controlmsg.OpenVolumeReply) 
 		return fmt.Errorf("%w: its UUID is %x, expected %x "+
 			"(a volume in memory is lost when its target restarts)",
 			ErrAnotherVolume, reply.UUID, v.info.UUID)
-	case reply.BlockSize != v.info.BlockSize || reply.Size < v.info.Size:
+	case reply.BlockSize != v.info.BlockSize || reply.Size < v.size.Load():
 		return fmt.Errorf("%w: it has %d bytes in blocks of %d, expected %d in blocks of %d",
-			ErrAnotherVolume, reply.Size, reply.BlockSize, v.info.Size, v.info.BlockSize)
+			ErrAnotherVolume, reply.Size, reply.BlockSize, v.size.Load(), v.info.BlockSize)
 	}
-	s.offered = reply.Size
-	s.info.Size, s.info.Queues = v.info.Size, v.info.Queues
+	v.grow(reply.Size)
+	s.info.Queues = v.info.Queues
 	s.info.Depth, s.info.BufferSize = v.info.Depth, v.info.BufferSize
 	return v.checkLimits(reply)
 }

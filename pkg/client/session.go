@@ -65,8 +65,7 @@ type session struct {
 	number     uint64 // counts the volume's sessions, from 1
 	connection comch.Connection
 	requester  *controlmsg.Requester
-	info       Info
-	offered    uint64 // size of the volume in bytes; info has that of the first session
+	info       Info // Size is that at the beginning of the session
 	memory     *dataMemory
 	lease      *memory.Lease // the relay's, of memory
 	evidence   atomic.Uint32 // that memory is safe to use after the session has ended
@@ -103,7 +102,8 @@ func newSession(v *Volume, connection comch.Connection, number uint64) *session 
 	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
-			Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
+			Timeout: v.config.ControlTimeout, OnVolumeSize: v.grow, Software: v.config.Software,
+			Logger: v.config.Logger,
 		})
 	return s
 }
@@ -154,7 +154,6 @@ func (s *session) describe(ctx context.Context) (*controlmsg.OpenVolumeReply, er
 	}
 	s.info = infoOf(reply)
 	s.info.Relay = hello.Software
-	s.offered = s.info.Size
 	return reply, nil
 }
 
@@ -169,6 +168,7 @@ func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error 
 	}
 	s.info.Queues, s.info.Depth, s.info.BufferSize = v.config.Queues, v.depth(), v.config.BufferSize
 	v.info = s.info
+	v.size.Store(s.info.Size) // last: see grow
 	return nil
 }
 

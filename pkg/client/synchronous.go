@@ -31,10 +31,10 @@ func (v *Volume) readAt(c *call, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, status.Errorf(status.InvalidValue, "read at negative offset %d", off)
 	}
-	if uint64(off) >= v.info.Size {
+	if uint64(off) >= v.size.Load() {
 		return 0, io.EOF
 	}
-	rest := v.info.Size - uint64(off)
+	rest := v.size.Load() - uint64(off)
 	short := uint64(len(p)) > rest
 	if short {
 		p = p[:rest]
@@ -58,10 +58,10 @@ func (v *Volume) writeAt(c *call, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer v.releaseSync()
-	if off < 0 || uint64(off) > v.info.Size || uint64(len(p)) > v.info.Size-uint64(off) {
+	if off < 0 || uint64(off) > v.size.Load() || uint64(len(p)) > v.size.Load()-uint64(off) {
 		return 0, status.Errorf(status.InvalidValue,
 			"write of %d bytes at offset %d is outside the volume of %d bytes",
-			len(p), off, v.info.Size)
+			len(p), off, v.size.Load())
 	}
 	return s.write(c, p, uint64(off))
 }
@@ -102,11 +102,11 @@ func (v *Volume) clearRange(c *call, t iomsg.Type, off, length int64) error {
 
 // checkBlocks fails unless the range consists of whole blocks of the volume.
 func (v *Volume) checkBlocks(t iomsg.Type, off, length int64) error {
-	if off < 0 || length < 0 || uint64(off) > v.info.Size ||
-		uint64(length) > v.info.Size-uint64(off) {
+	if off < 0 || length < 0 || uint64(off) > v.size.Load() ||
+		uint64(length) > v.size.Load()-uint64(off) {
 		return status.Errorf(status.InvalidValue,
 			"%v of %d bytes at offset %d is outside the volume of %d bytes",
-			t, length, off, v.info.Size)
+			t, length, off, v.size.Load())
 	}
 	block := int64(v.info.BlockSize)
 	if off%block != 0 || length%block != 0 {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -21,6 +23,7 @@ const clockTick = 100 * time.Millisecond
 type Volume struct {
 	config  Config
 	info    Info                       // as negotiated by Open
+	size    atomic.Uint64              // of the volume in bytes; 0 until info is valid
 	memory  atomic.Pointer[dataMemory] // of the next session
 	queues  []*Queue                   // the application's, then that of the blocking methods
 	session atomic.Pointer[session]
@@ -45,13 +48,26 @@ type Volume struct {
 	formerMemory []*dataMemory
 }
 
-// Info describes the volume as its current session negotiated it.
-func (v *Volume) Info() Info { return v.session.Load().info }
+// Info describes the volume as its current session negotiated it, with its current size: while the
+// volume is open, it may grow, but not shrink.
+func (v *Volume) Info() Info {
+	info := v.session.Load().info
+	info.Size = v.size.Load()
+	return info
+}
 
-// OfferedSize returns the size in bytes that the volume has in its current session. It is larger
-// than Info.Size if the volume was enlarged and then reopened. Queues can use all of it; the
-// blocking methods cannot.
-func (v *Volume) OfferedSize() uint64 { return v.session.Load().offered }
+// grow adopts a size in bytes that the relay has announced. It ignores what cannot be the size of
+// the volume, and a relay that announces before the volume is open.
+func (v *Volume) grow(size uint64) {
+	for now := v.size.Load(); now > 0 && size > now &&
+		size%uint64(v.info.BlockSize) == 0; now = v.size.Load() {
+		if v.size.CompareAndSwap(now, size) {
+			v.config.Logger.Info("volume has grown", zap.String("volume", v.info.Name),
+				zap.Uint64("size_bytes", size))
+			return
+		}
+	}
+}
 
 // Queue returns queue i, where i is below Config.Queues.
 func (v *Volume) Queue(i int) *Queue { return v.queues[:v.config.Queues][i] }

@@ -1,6 +1,7 @@
 package controlmsg_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,57 @@ func TestAPeerThatStopsReadingEndsTheConversation(t *testing.T) {
 		checkError(t, "Err", r.Err(), status.TimeOut, "send message")
 		if waited := time.Since(start); waited > 20*time.Second {
 			t.Errorf("it took %v", waited)
+		}
+	})
+}
+
+func TestKeepAlivesTellTheSizeOfTheVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var size, told atomic.Uint64
+		target := watching(controlmsg.RoleTarget)
+		target.VolumeSize = size.Load
+		relay := asRelay
+		relay.OnVolumeSize = told.Store
+		r := newRequester(t, relay, controlmsgtest.Serve(t, target, acceptAll()))
+		mustCall(t, r, &controlmsg.OpenVolume{})
+		for _, want := range []uint64{0, 1 << 20, 1 << 40} {
+			size.Store(want)
+			time.Sleep(5 * controlmsg.DefaultKeepAlive().Interval / 2)
+			if told.Load() != want {
+				t.Errorf("the relay knows %d bytes, the target has %d", told.Load(), want)
+			}
+		}
+	})
+}
+
+// TestASizeIsAnnouncedWithoutKeepAlives is about transports that detect a dead peer themselves.
+func TestASizeIsAnnouncedWithoutKeepAlives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var size, told atomic.Uint64
+		var calls atomic.Int32
+		near, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
+		target := asTarget
+		target.VolumeSize = size.Load
+		s := controlmsgtest.ServeOn(t, far, target, acceptAll())
+		relay := asRelay
+		relay.OnVolumeSize = func(bytes uint64) {
+			told.Store(bytes)
+			calls.Add(1)
+		}
+		r := newRequester(t, relay, near)
+		mustCall(t, r, &controlmsg.OpenVolume{})
+		for want := range uint64(1000) {
+			size.Store(want + 1)
+			s.AnnounceVolumeSize()
+		}
+		synctest.Wait()
+		if told.Load() != 1000 || calls.Load() > 1000 {
+			t.Errorf("the relay knows %d bytes after %d messages", told.Load(), calls.Load())
+		}
+		size.Store(7)
+		synctest.Wait()
+		if told.Load() != 1000 {
+			t.Error("a size was sent that nobody has announced")
 		}
 	})
 }

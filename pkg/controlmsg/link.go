@@ -41,6 +41,12 @@ type EndpointConfig struct {
 	// OnHello is called by a Responder before it answers a valid hello. An error ends the
 	// conversation, with that reason, instead of the answer. It may be nil.
 	OnHello func() error
+	// VolumeSize returns the size of the session's volume, in bytes, for the keep-alives of a
+	// Responder; 0 means that there is none. Any goroutine may call it. It may be nil.
+	VolumeSize func() uint64
+	// OnVolumeSize is called by a Requester with each size in a keep-alive, on the goroutine that
+	// receives, which it must not delay. It may be nil.
+	OnVolumeSize func(bytes uint64)
 	// Software is the name and version that the peer sees.
 	Software string
 	// Logger receives the endpoint's log entries; it may be nil.
@@ -56,6 +62,12 @@ func (c EndpointConfig) withDefaults() EndpointConfig {
 	}
 	if c.Software == "" {
 		c.Software = "zc-relay"
+	}
+	if c.VolumeSize == nil {
+		c.VolumeSize = func() uint64 { return 0 }
+	}
+	if c.OnVolumeSize == nil {
+		c.OnVolumeSize = func(uint64) {}
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
@@ -89,6 +101,7 @@ type link struct {
 	err      error      // why the link has ended
 	farewell *Error     // the last message to the peer; nil if none
 	abort    bool       // close without waiting for the peer
+	sizes    int        // calls of announceSize that have not been carried out
 }
 
 // linkOwner is the endpoint that owns a link. Any goroutine may call its methods.
@@ -133,14 +146,17 @@ func (l *link) receive() {
 		e, err := l.config.Codec.Decode(b)
 		if err == nil {
 			farewell, isError := e.Message.(*Error)
+			keepAlive, isKeepAlive := e.Message.(*KeepAlive)
 			switch {
 			case isError && e.Correlation == 0:
 				l.end(farewell, nil)
 				return
-			case e.Message.Kind() != KindKeepAlive:
+			case !isKeepAlive:
 				err = l.owner.deliver(e)
 			case l.owner.Phase() == PhaseConnect:
 				err = status.Errorf(status.BadState, "%v came before hello", KindKeepAlive)
+			case keepAlive.VolumeSize > 0:
+				l.config.OnVolumeSize(keepAlive.VolumeSize)
 			}
 		}
 		if err != nil {
@@ -395,15 +411,47 @@ func (l *link) keepAlive(interval time.Duration) {
 		if l.sent.Swap(false) {
 			continue
 		}
-		b, err := l.encode(&Envelope{Message: &KeepAlive{}})
-		if err != nil {
-			l.fail(err)
-			return
-		}
-		if l.send(context.Background(), b) != nil {
+		if l.sendKeepAlive(l.config.VolumeSize()) != nil {
 			return // the link has ended
 		}
 	}
+}
+
+// sendKeepAlive sends a keep-alive with the size of the volume. A failure ends the link.
+func (l *link) sendKeepAlive(volumeSize uint64) error {
+	b, err := l.encode(&Envelope{Message: &KeepAlive{VolumeSize: volumeSize}})
+	if err != nil {
+		l.fail(err)
+		return err
+	}
+	return l.send(context.Background(), b)
+}
+
+// announceSize sends the size that VolumeSize returns now, and again when it has changed meanwhile.
+// It does not wait.
+func (l *link) announceSize() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sizes++
+	if l.err != nil || l.sizes > 1 {
+		return // nobody to tell, or the goroutine that already runs does it
+	}
+	l.watchers.Go(func() {
+		for {
+			l.mu.Lock()
+			announced := l.sizes
+			l.mu.Unlock()
+			if l.sendKeepAlive(l.config.VolumeSize()) != nil {
+				return
+			}
+			l.mu.Lock()
+			if l.sizes -= announced; l.sizes == 0 {
+				l.mu.Unlock()
+				return
+			}
+			l.mu.Unlock()
+		}
+	})
 }
 
 // silence decides when a peer has been silent for too long. It counts only time in which this

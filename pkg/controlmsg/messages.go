@@ -325,7 +325,11 @@ type DestroyObjects struct{}
 type DestroyObjectsReply struct{}
 
 // KeepAlive shows that the sender is alive. It has no reply.
-type KeepAlive struct{}
+type KeepAlive struct {
+	// VolumeSize is the size of the session's volume in bytes, a multiple of its block size, if a
+	// Responder says it; 0 otherwise. A volume never becomes smaller while sessions have it open.
+	VolumeSize uint64
+}
 
 func (*StartStorage) validate() error        { return nil }
 func (*StartStorageReply) validate() error   { return nil }

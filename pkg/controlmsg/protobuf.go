@@ -54,7 +54,7 @@ func (protobufCodec) Decode(b []byte) (*Envelope, error) {
 // wireFormats holds the wire format of each kind of message.
 var wireFormats = [kindCount]wireFormat{
 	KindError:                         format((*Error).translate),
-	KindKeepAlive:                     format[KeepAlive, controlpb.KeepAlive](nil),
+	KindKeepAlive:                     format((*KeepAlive).translate),
 	KindHello:                         format((*Hello).translate),
 	KindHelloReply:                    format((*HelloReply).translate),
 	KindOpenVolume:                    format((*OpenVolume).translate),
@@ -72,6 +72,10 @@ var wireFormats = [kindCount]wireFormat{
 	KindDestroyObjects:                format[DestroyObjects, controlpb.DestroyObjects](nil),
 	KindDestroyObjectsReply: format[DestroyObjectsReply,
 		controlpb.DestroyObjectsReply](nil),
+}
+
+func (m *KeepAlive) translate(w *controlpb.KeepAlive, t *translation) {
+	plain(t, &m.VolumeSize, &w.VolumeSize)
 }
 
 func (m *Hello) translate(w *controlpb.Hello, t *translation) {

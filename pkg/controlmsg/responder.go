@@ -275,6 +275,11 @@ func (s *Responder) canPeerClose() bool {
 		phases(PhaseConnect, PhaseHello, PhaseOpenVolume, PhaseDestroying).has(s.machine.completed)
 }
 
+// AnnounceVolumeSize sends a keep-alive with the size that EndpointConfig.VolumeSize returns, soon
+// and without waiting. Over transports without regular keep-alives, only this tells the peer of a
+// new size. Call it only after the hello.
+func (s *Responder) AnnounceVolumeSize() { s.link.announceSize() }
+
 // Phase returns the current step or, between requests, the last completed one.
 func (s *Responder) Phase() Phase {
 	s.mu.Lock()

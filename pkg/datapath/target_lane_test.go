@@ -46,6 +46,7 @@ func (v *slowVolume) Info() volume.Info {
 }
 func (v *slowVolume) Memory() *memory.Region             { return nil }
 func (*slowVolume) Failures() []volume.Failure           { return nil }
+func (*slowVolume) Resize(uint64, bool) error            { return status.NotSupported }
 func (v *slowVolume) NewQueue(int) (volume.Queue, error) { return v.queue, nil }
 func (v *slowVolume) Close(context.Context) error        { return nil }
 func (l *slowQueue) Descriptor() int                     { return l.bell.Descriptor() }

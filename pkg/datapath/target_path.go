@@ -138,7 +138,11 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
 	t.request.Deallocate = m.Flags&iomsg.Deallocate != 0
 	t.request.Buffer = nil
-	if code := l.check(t, m); code != status.Success {
+	code := l.check(t, m)
+	if code == status.InvalidValue && l.follow() {
+		code = l.check(t, m)
+	}
+	if code != status.Success {
 		l.respond(slot, code)
 		return
 	}
@@ -157,6 +161,17 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 		return
 	}
 	l.submit(slot)
+}
+
+// follow adopts the size of the volume if that has grown. Only a request beyond the end is a reason
+// to look.
+func (l *TargetLane) follow() bool {
+	size := l.config.Volume.Info().Size
+	if size <= l.info.Size {
+		return false
+	}
+	l.info.Size = size
+	return true
 }
 
 // check returns the code with which to reject a request, or Success if it may be carried out. The

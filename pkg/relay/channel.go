@@ -273,7 +273,7 @@ func (c *channel) startSession(connection comch.Connection) {
 		c.rejected.Add(1)
 		c.running.Go(func() {
 			transport := c.relay.config.HookTransport(controlmsg.NewComchTransport(connection))
-			c.respond(transport, c.log).Close(err)
+			c.respond(transport, c.log, nil).Close(err)
 			connection.Abort()
 		})
 		return

@@ -55,7 +55,7 @@ func (s *session) openConversation() (conversation clientConversation, err error
 		controlmsg.NewComchTransport(s.connection))
 	switch protocol := s.settings.Protocol; protocol {
 	case ProtocolNative:
-		return s.channel.respond(transport, s.log), nil
+		return s.channel.respond(transport, s.log, s.volumeSize.Load), nil
 	case ProtocolAuto:
 	default:
 		v, err := dialects.ParseVersion(string(protocol))
@@ -65,17 +65,17 @@ func (s *session) openConversation() (conversation clientConversation, err error
 	defer cancel()
 	first, err := transport.Receive(ctx)
 	if cause := context.Cause(s.ctx); cause != nil {
-		return s.channel.respond(transport, s.log), cause
+		return s.channel.respond(transport, s.log, s.volumeSize.Load), cause
 	}
 	if status.CodeOf(err) == status.TimeOut {
-		return s.channel.respond(transport, s.log), status.Errorf(status.TimeOut,
+		return s.channel.respond(transport, s.log, s.volumeSize.Load), status.Errorf(status.TimeOut,
 			"no request within %v in phase %v", s.settings.ControlTimeout, controlmsg.PhaseConnect)
 	}
 	transport = &begunTransport{Transport: transport, first: first, err: err}
 	if v := dialects.Detect(first); v != dialects.None {
 		return newDialectClient(s, transport, v, true), nil
 	}
-	return s.channel.respond(transport, s.log), nil
+	return s.channel.respond(transport, s.log, s.volumeSize.Load), nil
 }
 
 // begunTransport is a transport whose first message, or error, has been received already.
@@ -95,9 +95,22 @@ func (t *begunTransport) Receive(ctx context.Context) ([]byte, error) {
 }
 
 // respond begins a conversation in our own protocol.
-func (c *channel) respond(transport controlmsg.Transport, log *zap.Logger) *controlmsg.Responder {
+func (c *channel) respond(transport controlmsg.Transport, log *zap.Logger,
+	volumeSize func() uint64) *controlmsg.Responder {
 	return controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
 		Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
-		Software: c.relay.config.Software, Logger: log,
+		VolumeSize: volumeSize, Software: c.relay.config.Software, Logger: log,
 	})
+}
+
+// grow passes a new size of the volume, in bytes, on to the client. Sizes that the client knows, and
+// clients in a dialect, which has no message for it, need nothing.
+func (s *session) grow(size uint64) {
+	if size <= s.volumeSize.Load() {
+		return
+	}
+	s.volumeSize.Store(size)
+	if native, ok := s.client.(*controlmsg.Responder); ok {
+		native.AnnounceVolumeSize()
+	}
 }

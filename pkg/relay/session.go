@@ -38,7 +38,8 @@ type session struct {
 	client     clientConversation
 	target     *targetConnection // nil until the volume is open
 	epoch      *epoch.Session
-	dials      pace // connections to the target
+	dials      pace          // connections to the target
+	volumeSize atomic.Uint64 // in bytes, as the client knows it
 	throttle   datapath.Throttle
 
 	// ctx ends with the session; its cause is the reason.
@@ -127,6 +128,7 @@ func (s *session) OpenVolume(
 	}
 	reply, limits := *s.target.volume, &s.settings.Limits
 	reply.Capabilities &= uint32(volume.KnownCapabilities) // the relay forwards nothing else
+	s.volumeSize.Store(reply.Size) // the next keep-alive brings a larger size that this replaces
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
@@ -167,7 +169,7 @@ func (s *session) connectTarget(ctx context.Context) error {
 		if err := s.awaitDial(ctx, link.address); err != nil {
 			return err
 		}
-		target, err := s.channel.openTarget(ctx, link, s.settings, s.log)
+		target, err := s.channel.openTarget(ctx, link, s.settings, s.log, s.grow)
 		if err == nil {
 			s.target = target
 			go s.watchTarget(target)

@@ -30,9 +30,11 @@ type targetConnection struct {
 	expendable atomic.Bool
 }
 
-// openTarget connects to a target and opens the volume.
+// openTarget connects to a target and opens the volume. onSize is called with each size in bytes
+// that the target announces later, and must not block.
 func (c *channel) openTarget(
 	ctx context.Context, link *targetLink, settings *ChannelConfig, log *zap.Logger,
+	onSize func(bytes uint64),
 ) (*targetConnection, error) {
 	address := link.address
 	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
@@ -59,7 +61,8 @@ func (c *channel) openTarget(
 		requester: controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
 			Role:      controlmsg.RoleRelay,
 			Timeout:   settings.ControlTimeout,
-			KeepAlive: settings.KeepAlive, Software: c.relay.config.Software, Logger: log,
+			KeepAlive: settings.KeepAlive, OnVolumeSize: onSize,
+			Software: c.relay.config.Software, Logger: log,
 		}),
 	}
 	if !t.source.IsValid() {

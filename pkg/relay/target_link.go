@@ -172,7 +172,7 @@ func (l *targetLink) keepConnected(ctx context.Context) {
 // connect makes one attempt.
 func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	l.setState(LinkConnecting, func(*LinkStatus) {})
-	t, err := l.channel.openTarget(ctx, l, l.channel.settings.Load(), l.log)
+	t, err := l.channel.openTarget(ctx, l, l.channel.settings.Load(), l.log, l.resized)
 	if err != nil {
 		l.count(func(s *LinkStatus) {
 			s.tried = true
@@ -192,6 +192,11 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 		s.Volume, s.TargetSoftware = *t.volume, t.software
 	})
 	return t, nil
+}
+
+// resized records the size of the volume, in bytes.
+func (l *targetLink) resized(bytes uint64) {
+	l.count(func(s *LinkStatus) { s.Volume.Size = bytes })
 }
 
 // reconnect makes attempts as the schedule says, after the target was found to be down because of

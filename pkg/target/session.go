@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,7 +41,8 @@ type session struct {
 
 	opening      *time.Timer // ends a session that opens no volume
 	export       *export
-	access       Access // to it
+	served       atomic.Pointer[export] // the same, for any goroutine
+	access       Access                 // to it
 	config       controlmsg.ConfigureDataPath
 	memory       int64 // bytes reserved
 	domain       rdma.ProtectionDomain
@@ -70,7 +72,8 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 	s.relay = controlmsg.NewResponder(t.config.HookTransport(transport), controlmsg.EndpointConfig{
 		Role:      controlmsg.RoleTarget,
 		Timeout:   t.config.ControlTimeout,
-		KeepAlive: t.config.KeepAlive, OnHello: s.greeted, Software: t.config.Software, Logger: log,
+		KeepAlive: t.config.KeepAlive, OnHello: s.greeted, VolumeSize: s.volumeSize,
+		Software: t.config.Software, Logger: log,
 	})
 	return s
 }
@@ -124,6 +127,7 @@ func (s *session) OpenVolume(
 	}
 	s.opening.Stop()
 	s.export, s.access = e, access
+	s.served.Store(e)
 	reply := s.describeVolume()
 	reply.Sessions, reply.Holder = s.target.exports.describe(e)
 	return reply, nil
@@ -141,6 +145,14 @@ func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 		Transport:     s.target.device.Capabilities().Transport,
 		Exclusive:     s.export.Exclusive, Fenced: info.Fenced,
 	}
+}
+
+// volumeSize returns the size of the volume for keep-alives, 0 while there is none.
+func (s *session) volumeSize() uint64 {
+	if e := s.served.Load(); e != nil {
+		return e.Volume.Info().Size
+	}
+	return 0
 }
 
 // isReadOnly reports whether no session of this relay can change the volume.

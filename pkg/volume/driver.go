@@ -19,6 +19,9 @@ type Driver interface {
 	// calls r.Complete once, from any goroutine. The threads of all queues call Submit
 	// concurrently.
 	Submit(r *Request)
+	// Resize changes the size of the storage, in bytes, or adopts it if bytes is 0, and calls
+	// v.Resized. It fails with NotSupported if the driver cannot do that.
+	Resize(bytes uint64) error
 	// Inspect looks for damage that requests may not notice. It is called about every second, off
 	// the data path.
 	Inspect()
@@ -71,9 +74,9 @@ func (q *drivenQueue) Close() error {
 	return err
 }
 
-// Resize makes Info return another size in bytes, rounded down to whole blocks. Open queues keep
-// the size that the volume had when they were opened.
-func (v *Driven) Resize(bytes uint64) { v.size.Store(bytes &^ (uint64(v.info.BlockSize) - 1)) }
+// Resized makes Info return another size in bytes, rounded down to whole blocks. Open queues accept
+// requests for a new part; if the volume has become smaller, the driver fails those beyond its end.
+func (v *Driven) Resized(bytes uint64) { v.size.Store(bytes &^ (uint64(v.info.BlockSize) - 1)) }
 
 // Fail makes the volume reject every request from now on, with an error that wraps err. message is
 // what the log says.
@@ -101,6 +104,7 @@ func (s *drivenStore) start(r *Request) carrier {
 	return s
 }
 
-func (s *drivenStore) submit(r *Request) { s.Submit(r) }
-func (s *drivenStore) inspect()          { s.Inspect() }
-func (s *drivenStore) close() error      { return s.Close() }
+func (s *drivenStore) submit(r *Request)         { s.Submit(r) }
+func (s *drivenStore) inspect()                  { s.Inspect() }
+func (s *drivenStore) resize(bytes uint64) error { return s.Resize(bytes) }
+func (s *drivenStore) close() error              { return s.Close() }

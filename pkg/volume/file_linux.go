@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -22,8 +23,8 @@ import (
 type FileBackend struct {
 	Path string
 	// Size is the size in bytes of a file that does not exist yet or is empty. Any other file must
-	// have exactly this size. 0 accepts a file of any number of blocks. Of a device, it ignores an
-	// incomplete block at the end.
+	// have at least this size, because it may have grown. 0 accepts a file of any number of blocks.
+	// Of a device, it ignores an incomplete block at the end.
 	Size     uint64
 	ReadOnly bool
 	// Direct bypasses the page cache (O_DIRECT). It suits devices that are faster than copying, and
@@ -137,7 +138,7 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA
 	}
 	config := fileStoreConfig{
-		readOnly: b.ReadOnly, direct: b.Direct,
+		readOnly: b.ReadOnly, direct: b.Direct, blockSize: spec.BlockSize,
 		writeStep: max(cachedWriteStep, int(spec.BlockSize)), health: newHealth(spec),
 		witness: w,
 	}
@@ -151,7 +152,8 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	if err != nil {
 		return nil, err
 	}
-	config.size, config.regular = bytes, stat.Mode().IsRegular()
+	config.size, config.regular = new(atomic.Uint64), stat.Mode().IsRegular()
+	config.size.Store(bytes)
 	if config.regular && canFindExtents(int(file.Fd())) {
 		info.Capabilities |= CanReportExtents
 	}
@@ -159,7 +161,9 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	if err != nil {
 		return nil, err
 	}
-	return newStoreVolume(info, s, config.health).watched(), nil
+	v := newStoreVolume(info, s, config.health)
+	v.size = config.size
+	return v.watched(), nil
 }
 
 // openFile opens the file, or creates it if a size was given, and locks it.
@@ -373,10 +377,11 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if b.Size > 0 && uint64(end) != b.Size {
+	if b.Size > 0 && uint64(end) < b.Size {
 		return 0, status.Errorf(status.InvalidValue,
-			"file %q has %v although size=%v was given: remove size= to use it as it is",
-			b.Path, size.Bytes(end), size.Bytes(b.Size))
+			"file %q has %v although size=%v was given: remove size= to use it as it is, or extend "+
+				"the file (truncate -s %d FILE)",
+			b.Path, size.Bytes(end), size.Bytes(b.Size), b.Size)
 	}
 	usable := uint64(end) &^ (uint64(spec.BlockSize) - 1)
 	if usable == 0 {

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -51,6 +54,8 @@ type fileStore struct {
 
 	syncFile func() error // fdatasync(2)
 
+	resizing sync.Mutex // serializes changes of the size
+
 	opened      time.Time
 	sizeChecked atomic.Int64 // when checkSize was last called, in ns since opened
 
@@ -64,10 +69,11 @@ type fileStore struct {
 type fileStoreConfig struct {
 	readOnly  bool
 	direct    bool
-	alignment int    // required of buffers, in bytes; 0 means none
-	writeStep int    // the most bytes that one system call writes
-	size      uint64 // bytes; the file must never become shorter
-	regular   bool   // a file, which a write beyond its end extends, and not a block device
+	alignment int            // required of buffers, in bytes; 0 means none
+	writeStep int            // the most bytes that one system call writes
+	size      *atomic.Uint64 // the volume's, in bytes; the file must never become shorter
+	blockSize uint32
+	regular   bool // a file, which a write beyond its end extends, and not a block device
 	witness   witness
 	*health
 }
@@ -207,7 +213,7 @@ func (s *fileStore) change(r *Request) error {
 		return err
 	}
 	// A write up to the end of the volume would hide a truncation from every later comparison.
-	if r.Offset+r.Length == s.size {
+	if r.Offset+r.Length == s.size.Load() {
 		if err := s.checkSize(); err != nil {
 			return err
 		}
@@ -355,8 +361,69 @@ func readNothing(fd int) error {
 	})
 }
 
-// inspect notices a truncated file even if nobody uses the volume.
-func (s *fileStore) inspect() { _ = s.checkSize() }
+// inspect notices a truncated file even if nobody uses the volume, and one that has grown.
+func (s *fileStore) inspect() {
+	if s.checkSize() == nil {
+		_ = s.follow()
+	}
+}
+
+// follow makes the volume as large as the file or device is, if that has grown.
+func (s *fileStore) follow() error {
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	end, err := unix.Seek(s.fd, 0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("find the size of %q: %w", s.file.Name(), err)
+	}
+	usable := uint64(end) &^ (uint64(s.blockSize) - 1)
+	if before := s.size.Load(); usable > before && s.rejection(false) == nil {
+		s.size.Store(usable)
+		s.log.Info("the volume has grown", zap.Uint64("before_bytes", before),
+			zap.Uint64("after_bytes", usable))
+	}
+	return nil
+}
+
+// resize changes the size of the file, durably. New blocks are holes.
+func (s *fileStore) resize(bytes uint64) error {
+	before := s.size.Load()
+	switch {
+	case bytes == 0 || bytes == before:
+		return s.follow()
+	case !s.regular:
+		return status.Errorf(status.NotSupported, "%q is a device: resize it (lvextend, for "+
+			"instance), and the volume follows", s.file.Name())
+	case s.readOnly:
+		return status.Errorf(status.NotPermitted, "%q is open for reading only", s.file.Name())
+	}
+	if err := s.rejection(false); err != nil {
+		return err
+	}
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	end, err := unix.Seek(s.fd, 0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("find the size of %q: %w", s.file.Name(), err)
+	}
+	if uint64(end) > max(bytes, before) {
+		return status.Errorf(status.InvalidValue, "%q already has %v: something else has extended it",
+			s.file.Name(), size.Bytes(end))
+	}
+	// A file that is shorter than the volume would count as truncated.
+	s.size.Store(min(before, bytes))
+	err = retryInterrupted(func() error { return unix.Ftruncate(s.fd, int64(bytes)) })
+	if err == nil {
+		err = s.file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("change the size of %q to %v: %w", s.file.Name(), size.Bytes(bytes), err)
+	}
+	s.size.Store(bytes)
+	s.log.Info("the volume has been resized", zap.Uint64("before_bytes", before),
+		zap.Uint64("after_bytes", bytes))
+	return nil
+}
 
 // sizeCheckInterval is how long changes may go on without a comparison of the sizes, which costs
 // half as much as a small write.
@@ -380,7 +447,7 @@ func (s *fileStore) checkSize() error {
 	// The cheapest way to get the size. Nothing uses the position.
 	end, err := unix.Seek(s.fd, 0, io.SeekEnd)
 	s.sizeChecked.Store(int64(time.Since(s.opened)))
-	if err != nil || uint64(end) >= s.size {
+	if err != nil || uint64(end) >= s.size.Load() {
 		return nil // a file system that cannot say fails the request that follows
 	}
 	return s.failShrunk()
@@ -401,7 +468,7 @@ func (s *fileStore) failShrunk() error {
 		message: "another program has truncated the volume: it fails every request until it is reopened",
 		err: status.Errorf(status.IOFailed, "%q: %w: it had %s instead of at least %d: "+
 			"find out what truncated it, restore the content, and restart the target",
-			s.file.Name(), errShrunk, now, s.size),
+			s.file.Name(), errShrunk, now, s.size.Load()),
 	})
 }
 

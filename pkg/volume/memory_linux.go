@@ -105,6 +105,11 @@ func (m *memoryStore) carryOutBatch(batch *requestList) {
 // inspect does nothing: memory is as the store left it.
 func (m *memoryStore) inspect() {}
 
+// resize fails: devices have registered the memory as it is.
+func (m *memoryStore) resize(uint64) error {
+	return status.Errorf(status.NotSupported, "a volume in memory keeps its size")
+}
+
 func (m *memoryStore) close() error { return errors.Join(m.background.stop(), m.region.Close()) }
 
 // zero clears a range. It skips holes, so that trimming a large volume does not allocate it.

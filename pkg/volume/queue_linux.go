@@ -19,9 +19,9 @@ import (
 // of the volume carries out everything else.
 type queue struct {
 	info     Info
+	volume   *storeVolume
 	store    store
 	health   *health
-	queues   *atomic.Int32 // the volume's number of open queues
 	depth    int
 	running  int         // submitted and not yet polled
 	ready    requestList // completed, in the order in which Poll returns them
@@ -35,9 +35,7 @@ type queue struct {
 	completing atomic.Int32
 }
 
-func newQueue(
-	info Info, s store, h *health, queues *atomic.Int32, depth int,
-) (*queue, error) {
+func newQueue(v *storeVolume, depth int) (*queue, error) {
 	if depth < 1 {
 		return nil, status.Errorf(status.InvalidValue, "depth %d is below 1", depth)
 	}
@@ -45,9 +43,9 @@ func newQueue(
 	if err != nil {
 		return nil, err
 	}
-	queues.Add(1)
+	v.queues.Add(1)
 	return &queue{
-		info: info, store: s, health: h, queues: queues, depth: depth, doorbell: bell,
+		info: v.Info(), volume: v, store: v.store, health: v.health, depth: depth, doorbell: bell,
 	}, nil
 }
 
@@ -57,7 +55,15 @@ func (q *queue) Submit(r *Request) error {
 		return status.Full
 	}
 	if err := q.info.Check(r); err != nil {
-		return err
+		// The queue looks for a new size only when it matters.
+		size := q.volume.size.Load()
+		if size <= q.info.Size {
+			return err
+		}
+		q.info.Size = size
+		if err := q.info.Check(r); err != nil {
+			return err
+		}
 	}
 	q.running++
 	r.Err, r.queue = nil, q
@@ -133,7 +139,7 @@ func (q *queue) Close() error {
 	for q.completing.Load() > 0 {
 		runtime.Gosched() // ringing is one system call, so this is short
 	}
-	q.queues.Add(-1)
+	q.volume.queues.Add(-1)
 	if err := q.doorbell.close(); err != nil {
 		return fmt.Errorf("close queue of volume %q: %w", q.info.Name, err)
 	}

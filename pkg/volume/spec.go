@@ -208,11 +208,13 @@ func (s *Spec) validate() error {
 }
 
 // CheckNewSize returns an error unless a volume of this size in bytes can be created.
-func (s *Spec) CheckNewSize(bytes uint64) error {
-	if bytes == 0 || bytes > math.MaxInt64 || bytes%uint64(s.BlockSize) != 0 {
+func (s *Spec) CheckNewSize(bytes uint64) error { return checkNewSize(bytes, s.BlockSize) }
+
+func checkNewSize(bytes uint64, blockSize uint32) error {
+	if bytes == 0 || bytes > math.MaxInt64 || bytes%uint64(blockSize) != 0 {
 		return status.Errorf(status.InvalidValue,
 			"size %v is not a positive multiple of the block size %v",
-			size.Bytes(bytes), size.Bytes(s.BlockSize))
+			size.Bytes(bytes), size.Bytes(blockSize))
 	}
 	return nil
 }

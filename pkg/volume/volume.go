@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -80,6 +81,11 @@ type Volume interface {
 	Memory() *memory.Region
 	// NewQueue opens a queue for one thread. At most depth requests may be in flight on it.
 	NewQueue(depth int) (Queue, error)
+	// Resize changes the size in bytes; 0 means the size that the storage has, if something else
+	// has changed it. Open queues accept requests for a new part at once. Resize fails with
+	// NotSupported if the kind of volume cannot do that, InvalidValue if the size is not one, or is
+	// smaller than now and shrink is not set, and InUse if it is smaller and queues are open.
+	Resize(bytes uint64, shrink bool) error
 	// Failures returns how many requests have failed since the volume was opened, by operation and
 	// cause, without those of which there were none.
 	Failures() []Failure
@@ -193,9 +199,13 @@ type store interface {
 	// returns nil. For any other request it returns what will carry it out. The threads of all
 	// queues call it concurrently.
 	start(r *Request) carrier
-	// inspect looks for damage that requests may not notice. It is called about every second, off
-	// the data path.
+	// inspect looks for damage that requests may not notice, and for growth. It is called about
+	// every second, off the data path.
 	inspect()
+	// resize changes the size, in bytes, a multiple of the block size, or adopts that of the storage
+	// if bytes is 0. The store sets the volume's size. If the size becomes smaller, no queue is
+	// open.
+	resize(bytes uint64) error
 	// close makes everything durable and frees the store. It may block. No request is in flight.
 	close() error
 }
@@ -211,7 +221,9 @@ type storeVolume struct {
 	health *health
 	memory *memory.Region // nil unless the content is in memory
 	queues atomic.Int32   // number of open queues
-	size   atomic.Uint64  // the current size in bytes
+	size   *atomic.Uint64 // the current size in bytes
+
+	resizing sync.Mutex // keeps queues from being opened while the volume becomes smaller
 
 	watching  sync.WaitGroup
 	stopWatch chan struct{}
@@ -224,8 +236,8 @@ type storeVolume struct {
 // newStoreVolume returns the volume of a store that reports its failures to h. The caller also
 // calls watched.
 func newStoreVolume(info Info, s store, h *health) *storeVolume {
-	v := &storeVolume{info: info, store: s, health: h, stopWatch: make(chan struct{}),
-		closed: make(chan struct{})}
+	v := &storeVolume{info: info, store: s, health: h, size: new(atomic.Uint64),
+		stopWatch: make(chan struct{}), closed: make(chan struct{})}
 	v.size.Store(info.Size)
 	return v
 }
@@ -248,11 +260,47 @@ func (v *storeVolume) Memory() *memory.Region { return v.memory }
 
 // NewQueue opens a queue for one thread.
 func (v *storeVolume) NewQueue(depth int) (Queue, error) {
-	q, err := newQueue(v.Info(), v.store, v.health, &v.queues, depth)
+	v.resizing.Lock()
+	defer v.resizing.Unlock()
+	q, err := newQueue(v, depth)
 	if err != nil {
 		return nil, fmt.Errorf("open queue of volume %q: %w", v.info.Name, err)
 	}
 	return q, nil
+}
+
+// Resize changes the size.
+func (v *storeVolume) Resize(bytes uint64, shrink bool) error {
+	v.resizing.Lock()
+	defer v.resizing.Unlock()
+	if err := v.checkResize(bytes, shrink); err != nil {
+		return fmt.Errorf("resize volume %q: %w", v.info.Name, err)
+	}
+	if err := v.store.resize(bytes); err != nil {
+		return fmt.Errorf("resize volume %q: %w", v.info.Name, err)
+	}
+	return nil
+}
+
+func (v *storeVolume) checkResize(bytes uint64, shrink bool) error {
+	if bytes == 0 {
+		return nil
+	}
+	if err := checkNewSize(bytes, v.info.BlockSize); err != nil {
+		return err
+	}
+	now := v.size.Load()
+	switch {
+	case bytes >= now:
+		return nil
+	case !shrink:
+		return status.Errorf(status.InvalidValue,
+			"%v is less than the size of %v: what is beyond would be lost; ask for that explicitly",
+			size.Bytes(bytes), size.Bytes(now))
+	case v.queues.Load() > 0:
+		return status.Errorf(status.InUse, "it cannot become smaller while sessions have it open")
+	}
+	return nil
 }
 
 // Failures returns how many requests have failed.

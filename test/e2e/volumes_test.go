@@ -84,6 +84,18 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 		t.Errorf("disk is %+v", v)
 	}
 	a.expect(1, "has other names", "remove", "extra")
+	a.expect(0, "volume extra has 2MiB", "resize", "extra", "2MiB")
+	a.expect(2, "ask for that explicitly", "resize", "extra", "1MiB")
+	a.expect(0, "volume extra has 512KiB", "resize", "extra", "512KiB", "--shrink")
+	a.expect(0, "volume other has 1MiB", "resize", "other", "1024KiB")
+	a.expect(2, "keeps its size", "resize", "disk", "128MiB")
+	a.expect(2, "serves no volume", "resize", "none", "1MiB")
+	a.expect(2, "at least one block", "resize", "extra", "0")
+	if err := os.Truncate(content, 1<<20+512); err != nil {
+		t.Fatal(err)
+	}
+	a.expect(0, "volume extra has 1049088", "resize", "extra")
+	a.expect(0, "volume extra has 1MiB", "resize", "extra", "1MiB", "--shrink")
 
 	// A reload leaves what was added alone, and adopts what the file has as well.
 	reload := func() {
@@ -101,6 +113,13 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	reload()
 	if v := volumeList(t, address); v["extra"].Origin != admin.OriginConfiguration || len(v) != 3 {
 		t.Errorf("after a reload of a file that has the volume: %+v", v)
+	}
+	configure(disk, strings.ReplaceAll(strings.ReplaceAll(configured, "CONTENT", content), "=1MiB",
+		"=3MiB"))
+	reload()
+	if v := volumeList(t, address); v["extra"].Size != 3<<20 || len(v) != 3 ||
+		strings.Contains(c.target.stderr.String(), `removed volume	{"volume": "extra"`) {
+		t.Errorf("after a reload with another size: %+v", v)
 	}
 	a.expect(0, "volume other is removed", "remove", "other")
 	a.expect(0, "volume extra is removed", "remove", "extra")

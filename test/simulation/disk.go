@@ -85,6 +85,9 @@ func (o *openDisk) NewQueue(depth int) (volume.Queue, error) {
 	return q, nil
 }
 
+// Resize fails: simulated disks keep their size.
+func (o *openDisk) Resize(uint64, bool) error { return status.NotSupported }
+
 func (o *openDisk) Failures() []volume.Failure { return nil }
 
 // Close makes everything durable.

@@ -2,6 +2,7 @@ package administer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -21,7 +22,7 @@ func NewVolumeCommand(address string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume",
 		Short: "List or change the volumes of a running target",
-		Long: `volume lists, adds, and removes volumes of a running target. Sessions of other volumes
+		Long: `volume lists, adds, removes, and resizes volumes of a running target. Sessions of other volumes
 do not notice.
 
 The configuration file is what survives a restart: put there what is to stay. A reload leaves a
@@ -29,7 +30,7 @@ volume that was added here alone, unless the file has a volume of that name, and
 the file again that was removed here.`,
 	}
 	cmd.AddCommand(newVolumeListCommand(address), newVolumeAddCommand(address),
-		newVolumeRemoveCommand(address))
+		newVolumeRemoveCommand(address), newVolumeResizeCommand(address))
 	return cmd
 }
 
@@ -131,6 +132,45 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 	f.StringSliceVar(&added.Writers, "writer", nil, "relay that may read and write; repeatable")
 	f.StringSliceVar(&added.Owners, "owner", nil,
 		"relay that may read, write, and open the volume exclusively; repeatable")
+	return cmd
+}
+
+func newVolumeResizeCommand(address string) *cobra.Command {
+	var o options
+	var to admin.VolumeSize
+	cmd := &cobra.Command{
+		Use:   "resize NAME [SIZE]",
+		Short: "Change the size of a volume while clients use it",
+		Long: `resize extends the file of a volume to SIZE; clients see it within a second or two. Without
+SIZE, it looks at once whether a device or an image has grown, which the target otherwise does every
+second.
+
+A smaller size loses what is beyond it. It needs --shrink, and that no session has the volume
+open.`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		operands []string) error {
+		if len(operands) > 1 {
+			bytes, err := size.Parse(operands[1])
+			if err == nil && bytes == 0 {
+				err = errors.New("a volume has at least one block")
+			}
+			if err != nil {
+				return program.Usage(err)
+			}
+			to.Size = uint64(bytes)
+		}
+		v, err := client.ResizeVolume(ctx, operands[0], to)
+		if err != nil {
+			return failure(err)
+		}
+		return o.print(cmd, admin.VolumeList{Schema: admin.VolumesSchema,
+			Volumes: []admin.Volume{v}}, fmt.Sprintf("volume %s has %v", v.Name,
+			size.Bytes(v.Size)))
+	})
+	cmd.Flags().BoolVar(&to.Shrink, "shrink", false,
+		"allow a smaller size: what is beyond it is lost")
 	return cmd
 }
 

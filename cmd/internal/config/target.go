@@ -88,6 +88,36 @@ func (c *Volume) Equal(other *Volume) bool {
 		slices.Equal(c.Rights(), other.Rights())
 }
 
+// EqualButSize reports whether two configurations are the same, except perhaps for the size that a
+// file has at least.
+func (c *Volume) EqualButSize(other *Volume) bool {
+	mine, theirs := *c, *other
+	mine.Backend, _ = c.cutSize()
+	theirs.Backend, _ = other.cutSize()
+	return mine.Equal(&theirs)
+}
+
+// FileSize returns the size in bytes that the volume's file has at least, 0 if none is configured.
+func (c *Volume) FileSize() uint64 {
+	_, bytes := c.cutSize()
+	return bytes
+}
+
+// cutSize returns the backend without the size of a file, and that.
+func (c *Volume) cutSize() (backend string, bytes uint64) {
+	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
+	if err != nil {
+		return c.Backend, 0
+	}
+	file, isFile := spec.Backend.(volume.FileBackend)
+	if !isFile {
+		return c.Backend, 0
+	}
+	bytes, file.Size = file.Size, 0
+	spec.Backend = file
+	return spec.String(), bytes
+}
+
 // CheckAdded returns an error unless the volume can be added to a target that runs with or without
 // TLS.
 func (c *Volume) CheckAdded(tls bool) error {

@@ -21,6 +21,7 @@ type VolumeKeeper interface {
 	AddVolume(ctx context.Context, v admin.NewVolume) (admin.Volume, error)
 	// RemoveVolume drains the sessions of the volume unless force is set, and ends them.
 	RemoveVolume(ctx context.Context, name string, force bool) error
+	ResizeVolume(ctx context.Context, name string, to admin.VolumeSize) (admin.Volume, error)
 }
 
 // HandleVolumes serves admin.VolumesPath.
@@ -40,6 +41,14 @@ func (a *Admin) HandleVolumes(k VolumeKeeper) {
 			return nil, err
 		}
 		return k.AddVolume(ctx, v)
+	})
+	a.handleChange("POST "+admin.VolumesPath+"/{name}/size", func(ctx context.Context,
+		r *http.Request) (any, error) {
+		var to admin.VolumeSize
+		if err := readDocument(r, &to); err != nil {
+			return nil, err
+		}
+		return k.ResizeVolume(ctx, r.PathValue("name"), to)
 	})
 	a.handleChange("DELETE "+admin.VolumesPath+"/{name}", func(ctx context.Context,
 		r *http.Request) (any, error) {
@@ -82,8 +91,8 @@ func (a *Admin) handleChange(pattern string,
 		})))
 }
 
-// extendDeadlines lets a request take longer than requestTimeout. A connection that does not support
-// that keeps its deadlines.
+// extendDeadlines lets a request take longer than requestTimeout. A connection that does not
+// support that keeps its deadlines.
 func extendDeadlines(w http.ResponseWriter, by time.Duration) {
 	controller, deadline := http.NewResponseController(w), time.Now().Add(by)
 	_ = controller.SetReadDeadline(deadline)

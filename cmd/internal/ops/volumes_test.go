@@ -18,6 +18,7 @@ import (
 type fakeVolumes struct {
 	added   admin.NewVolume
 	removed string
+	resized admin.VolumeSize
 	forced  bool
 	waited  time.Duration
 	err     error
@@ -36,6 +37,12 @@ func (f *fakeVolumes) RemoveVolume(ctx context.Context, name string, force bool)
 	deadline, _ := ctx.Deadline()
 	f.removed, f.forced, f.waited = name, force, time.Until(deadline)
 	return f.err
+}
+
+func (f *fakeVolumes) ResizeVolume(_ context.Context, name string,
+	to admin.VolumeSize) (admin.Volume, error) {
+	f.resized = to
+	return admin.Volume{NewVolume: admin.NewVolume{Name: name}, Size: to.Size}, f.err
 }
 
 func TestVolumesAreChangedByClients(t *testing.T) {
@@ -57,6 +64,11 @@ func TestVolumesAreChangedByClients(t *testing.T) {
 	}
 	if all, err := client.Volumes(ctx); err != nil || len(all) != 1 || all[0].Name != want.Name {
 		t.Errorf("list: %+v, %v", all, err)
+	}
+	size := admin.VolumeSize{Size: 1 << 40, Shrink: true}
+	if v, err := client.ResizeVolume(ctx, want.Name, size); err != nil || f.resized != size ||
+		v.Size != size.Size || v.Name != want.Name {
+		t.Errorf("resized to %+v, returned %+v, %v", f.resized, v, err)
 	}
 	// The daemon stops waiting before its client does.
 	if err := client.RemoveVolume(ctx, want.Name, true); err != nil || f.removed != want.Name ||

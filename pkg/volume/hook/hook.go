@@ -120,7 +120,10 @@ func (q *queue) Submit(r *volume.Request) error {
 		return status.Full
 	}
 	if err := q.info.Check(r); err != nil {
-		return err
+		q.info = q.volume.Info() // it may have grown
+		if err := q.info.Check(r); err != nil {
+			return err
+		}
 	}
 	var hit fault.Hit
 	if p := q.volume.points[r.Operation]; p != nil {

@@ -44,14 +44,15 @@ func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) {
 // driver carries out the requests of a volume on an image. Workers start requests; one goroutine,
 // which has a thread of its own, waits for librbd to complete them.
 type driver struct {
-	backend Backend
-	cluster *cluster
-	pool    *rados.IOContext
-	image   *image
-	locked  bool
-	volume  atomic.Pointer[volume.Driven]
-	log     *zap.Logger
-	bytes   uint64 // the size when last inspected
+	backend   Backend
+	cluster   *cluster
+	pool      *rados.IOContext
+	image     *image
+	locked    bool
+	volume    atomic.Pointer[volume.Driven]
+	log       *zap.Logger
+	following sync.Mutex // guards bytes
+	bytes     uint64     // the size when last inspected
 
 	slots   slotTable
 	eventfd int // librbd writes to it when a request has completed
@@ -306,18 +307,33 @@ func (d *driver) failFenced(cause error) error {
 }
 
 // Inspect follows the size of the image.
-func (d *driver) Inspect() {
-	if d.fenced.Load() {
-		return // librbd would wait for an answer that does not come
+func (d *driver) Inspect() { _ = d.follow() }
+
+// Resize follows the size of the image. Whoever manages the image changes it.
+func (d *driver) Resize(bytes uint64) error {
+	if bytes != 0 && bytes != d.volume.Load().Info().Size {
+		return status.Errorf(status.NotSupported,
+			"resize the image instead (rbd resize %s --size …): the volume follows",
+			d.backend.path())
 	}
+	return d.follow()
+}
+
+func (d *driver) follow() error {
+	if d.fenced.Load() {
+		return nil // librbd would wait for an answer that does not come
+	}
+	d.following.Lock()
+	defer d.following.Unlock()
 	bytes, err := d.image.size()
 	if err != nil || bytes == d.bytes {
-		return
+		return err
 	}
 	d.log.Info("the image has been resized", zap.Uint64("before_bytes", d.bytes),
 		zap.Uint64("after_bytes", bytes))
 	d.bytes = bytes
-	d.volume.Load().Resize(bytes)
+	d.volume.Load().Resized(bytes)
+	return nil
 }
 
 // Close releases lock, image, and connection.

@@ -18,11 +18,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Volume is the part of a client.Volume that an export needs for its description.
+// Volume is the part of a client.Volume that an export needs for its description. Its size may
+// grow.
 type Volume interface {
 	Info() client.Info
-	// OfferedSize is the size of the volume in the current session, in bytes.
-	OfferedSize() uint64
 	Memory() []byte
 }
 
@@ -97,7 +96,7 @@ const preferredBlock = 4096
 func (e *Export) Info() nbd.Info {
 	return nbd.Info{
 		Description:    fmt.Sprintf("volume %s through %s", e.info.Name, e.info.Relay),
-		Size:           e.config.Volume.OfferedSize(),
+		Size:           e.config.Volume.Info().Size,
 		PreferredBlock: max(preferredBlock, e.info.BlockSize),
 		ReadOnly:       e.config.ReadOnly || e.info.ReadOnly,
 		CanTrim:        e.info.CanTrim, CanWriteZeroes: e.info.CanWriteZeroes,

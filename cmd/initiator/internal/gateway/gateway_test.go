@@ -35,9 +35,8 @@ const (
 // volume makes the volume of package queuetest one for exports.
 type volume struct{ *queuetest.Volume }
 
-func (v volume) Info() client.Info   { return v.Volume.Info }
-func (v volume) OfferedSize() uint64 { return v.Volume.Info.Size }
-func (v volume) Memory() []byte      { return v.Volume.Memory }
+func (v volume) Info() client.Info { return v.Volume.Info }
+func (v volume) Memory() []byte    { return v.Volume.Memory }
 
 func newVolume(queues int) volume {
 	v := volume{queuetest.New(volumeSize, block, queues, 8, buffer)}

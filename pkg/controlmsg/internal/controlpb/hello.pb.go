@@ -244,9 +244,12 @@ func (x *HelloReply) GetSilenceLimitMs() uint32 {
 }
 
 // KeepAlive shows that the sender is alive. It is sent when nothing else was, often enough for the
-// receiver's silence limit.
+// receiver's silence limit, and whenever volume_size changes.
 type KeepAlive struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Size of the session's volume in bytes, a multiple of its block size. 0 means that the sender
+	// does not say. Receivers ignore a size that is smaller than what they know.
+	VolumeSize    uint64 `protobuf:"varint,1,opt,name=volume_size,json=volumeSize,proto3" json:"volume_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -281,6 +284,13 @@ func (*KeepAlive) Descriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_hello_proto_rawDescGZIP(), []int{2}
 }
 
+func (x *KeepAlive) GetVolumeSize() uint64 {
+	if x != nil {
+		return x.VolumeSize
+	}
+	return 0
+}
+
 var File_zc_relay_control_v1_hello_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
@@ -300,8 +310,10 @@ const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12(\n" +
 	"\x10max_message_size\x18\x02 \x01(\rR\x0emaxMessageSize\x12\x1a\n" +
 	"\bsoftware\x18\x03 \x01(\tR\bsoftware\x12(\n" +
-	"\x10silence_limit_ms\x18\x04 \x01(\rR\x0esilenceLimitMs\"\v\n" +
-	"\tKeepAlive*Q\n" +
+	"\x10silence_limit_ms\x18\x04 \x01(\rR\x0esilenceLimitMs\",\n" +
+	"\tKeepAlive\x12\x1f\n" +
+	"\vvolume_size\x18\x01 \x01(\x04R\n" +
+	"volumeSize*Q\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eROLE_INITIATOR\x10\x01\x12\x0e\n" +

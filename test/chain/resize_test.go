@@ -1,0 +1,56 @@
+package chain
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
+)
+
+// TestClientsSeeAVolumeGrow grows a volume by the target and by another program.
+func TestClientsSeeAVolumeGrow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "content")
+	c := start(t, options{
+		spec: volumeName + "=file:" + path + ",size=8MiB",
+		target: func(config *target.Config) {
+			config.KeepAlive = controlmsg.KeepAliveConfig{Interval: 10 * time.Millisecond,
+				DeadAfter: testTimeout}
+		},
+	})
+	v := c.open(c.config())
+	content, found := bytes.Repeat([]byte{9}, 2*blockSize), make([]byte, 2*blockSize)
+	size := int64(volumeSize)
+	for _, grow := range []func(bytes int64) error{
+		func(bytes int64) error { return c.volumes[volumeName].Volume.Resize(uint64(bytes), false) },
+		func(bytes int64) error { return os.Truncate(path, bytes) },
+	} {
+		if _, err := v.WriteAt(content, size-blockSize); !errors.Is(err, status.InvalidValue) {
+			t.Errorf("a write across the end: %v", err)
+		}
+		if err := grow(size + volumeSize); err != nil {
+			t.Fatal(err)
+		}
+		c.await("the client sees the size", func() bool {
+			return v.Info().Size == uint64(size+volumeSize)
+		})
+		if _, err := v.WriteAt(content, size-blockSize); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := v.ReadAt(found, size-blockSize); err != nil || !bytes.Equal(found, content) {
+			t.Errorf("what was written across the former end: %v", err)
+		}
+		size += volumeSize
+		if n, err := v.ReadAt(found, size-blockSize); n != blockSize || !errors.Is(err, io.EOF) {
+			t.Errorf("a read across the end: %d, %v", n, err)
+		}
+	}
+	c.await("the relay's status has the size",
+		func() bool { return c.relay.Channels()[0].Link.Volume.Size == uint64(size) })
+}
