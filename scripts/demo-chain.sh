@@ -33,10 +33,10 @@ finish() {
 trap finish EXIT
 
 # start_chain NAME SIZE [RDMA] starts a target with a volume in the file $work/volume.img, and a
-# relay; both use the RDMA provider iwarp or the given one.
+# relay; both use the RDMA provider auto or the given one.
 start_chain() {
     rm -f "$work/target.address"
-    "$bin/target" --rdma-provider "${3:-iwarp}" --listen-address 127.0.0.1 --listen-port 0 --address-file "$work/target.address" \
+    "$bin/target" --rdma-provider "${3:-auto}" --listen-address 127.0.0.1 --listen-port 0 --address-file "$work/target.address" \
         --volume "$1=file:$work/volume.img,size=$2" 2>"$work/target.log" &
     target=$!
     for _ in $(seq 200); do
@@ -44,7 +44,7 @@ start_chain() {
         kill -0 "$target"
         sleep 0.05
     done
-    "$bin/zc-relay" run --rdma-provider "${3:-iwarp}" --storage-server "$(cat "$work/target.address")" --volume "$1" \
+    "$bin/zc-relay" run --rdma-provider "${3:-auto}" --storage-server "$(cat "$work/target.address")" --volume "$1" \
         --emulated-dir "$work/comch" 2>"$work/relay.log" &
     relay=$!
 }

@@ -13,7 +13,7 @@ initiator() { "$bin/initiator" "$@" --emulated-dir "$work/comch"; }
 
 head -c "$size" /dev/urandom >"$work/original"
 rows=
-for provider in iwarp shm; do
+for provider in iwarp auto; do
     step "starting target and relay with the RDMA provider $provider"
     start_chain demo $size $provider
     initiator info

@@ -30,7 +30,7 @@ func (a *administered) AdminSessions() []admin.Session {
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = admin.Session{ID: s.ID, Opened: s.Opened.UTC(), Peer: s.Relay, Volume: s.Volume,
-			Queues: s.Queues}
+			Queues: s.Queues, Transports: admin.DistinctTransports(s.Transports)}
 	}
 	return all
 }

@@ -129,11 +129,11 @@ func TestDoctorChecksWhatTheTargetWouldUse(t *testing.T) {
 	}{
 		"--config=": {program.ExitOK, []string{"127.0.0.1:7470 is"}},
 		"-d 03:00.0 --listen-port 0 --block-count 8": {program.ExitOK,
-			[]string{"need up to 32KiB", "flags and variables", "iwarp at 0.0.0.0"}},
+			[]string{"need up to 32KiB", "flags and variables", "auto at 0.0.0.0"}},
 		"--volume disk=file:/no/such/file": {program.ExitFailure,
 			[]string{"fail  volumes", "no such file"}},
 		"--listen-address 192.0.2.1 --volume a=memory:1MiB": {program.ExitFailure,
-			[]string{"cannot listen on 192.0.2.1:7470", "iwarp at 192.0.2.1"}},
+			[]string{"cannot listen on 192.0.2.1:7470", "auto at 192.0.2.1"}},
 		"--config /no/such/file": {program.ExitUsage, []string{"/no/such/file"}},
 	} {
 		var out bytes.Buffer

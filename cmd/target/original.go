@@ -81,7 +81,7 @@ func (o *original) translate(f *pflag.FlagSet) error {
 	return o.translateVolume(f)
 }
 
-// usesDevice reports whether a provider that uses RDMA devices can be configured: iwarp, the
+// usesDevice reports whether a provider that uses RDMA devices can be configured: auto, the
 // default, needs none.
 func usesDevice(f *pflag.FlagSet) bool {
 	return f.Changed("config") || f.Lookup("rdma-provider").Value.String() == "verbs" ||

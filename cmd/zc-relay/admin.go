@@ -40,8 +40,13 @@ func (a administered) AdminSessions() []admin.Session {
 			if s.Client.Known {
 				peer = fmt.Sprintf("process %d of user %d", s.Client.PID, s.Client.UID)
 			}
+			var transports []string
+			for _, q := range s.Queues {
+				transports = append(transports, q.Transport)
+			}
 			all = append(all, admin.Session{ID: s.ID, Opened: s.Opened.UTC(),
-				Channel: c.ChannelID.String(), Peer: peer, Volume: c.Volume, Queues: len(s.Queues)})
+				Channel: c.ChannelID.String(), Peer: peer, Volume: c.Volume, Queues: len(s.Queues),
+				Transports: admin.DistinctTransports(transports)})
 		}
 	}
 	slices.SortFunc(all, func(x, y admin.Session) int { return cmp.Compare(x.ID, y.ID) })

@@ -135,8 +135,8 @@ channels:
 	for _, want := range []doctor.Finding{
 		{Check: "configuration", Verdict: doctor.OK, Detail: file},
 		{Check: "cores", Verdict: doctor.Fail, Detail: "200 unpinned workers"},
-		{Check: "rdma-provider", Verdict: doctor.OK, Detail: "iwarp at 127.0.0.1"},
-		{Check: "rdma-provider", Verdict: doctor.Fail, Detail: "iwarp at 192.0.2.1"},
+		{Check: "rdma-provider", Verdict: doctor.OK, Detail: "auto at 127.0.0.1"},
+		{Check: "rdma-provider", Verdict: doctor.Fail, Detail: "auto at 192.0.2.1"},
 		{Check: "comch-provider", Verdict: doctor.OK, Detail: "device 03:00.0"},
 		{Check: "dma-provider", Verdict: doctor.OK, Detail: "device 03:00.0 copies"},
 		{Check: "users", Verdict: doctor.Fail, Detail: "nobody2"},

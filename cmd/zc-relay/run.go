@@ -267,6 +267,11 @@ func (o observed) Channels() []metrics.Channel {
 			if c.OpenSessions[i].Unreleased {
 				channel.SessionsUnreleased++
 			}
+			for _, q := range c.OpenSessions[i].Queues {
+				if q.Transport != "" {
+					channel.ConnectedQueues[q.Transport]++
+				}
+			}
 		}
 	}
 	return channels
@@ -279,7 +284,7 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 		Service: c.ChannelID.Name,
 		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters,
 		TargetReady: c.Link.State == relay.LinkReady, TargetAttempt: c.Link.Attempt,
-		TargetMoves: c.TargetMoves,
+		TargetMoves: c.TargetMoves, ConnectedQueues: make(map[string]int),
 	}
 	for i := range c.Targets {
 		link := &c.Targets[i].Link

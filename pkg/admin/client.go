@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -129,6 +130,15 @@ type Session struct {
 	// Volume is empty until it has been opened.
 	Volume string `json:"volume"`
 	Queues int    `json:"queues"`
+	// Transports lists the RDMA transports of the queues' data; none while no queue is connected.
+	Transports []string `json:"transports,omitempty"`
+}
+
+// DistinctTransports returns the transports of queues, each once and in order. Queues that are not
+// connected have the transport "".
+func DistinctTransports(ofQueues []string) []string {
+	distinct := slices.Compact(slices.Sorted(slices.Values(ofQueues)))
+	return slices.DeleteFunc(distinct, func(transport string) bool { return transport == "" })
 }
 
 // Sessions lists the open sessions, oldest first.

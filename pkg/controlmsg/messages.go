@@ -99,7 +99,8 @@ type OpenVolumeReply struct {
 	MaxQueues     uint32
 	MaxDepth      uint32
 	MaxBufferSize uint32
-	// Transport is the target's RDMA transport, for instance "iwarp"; empty from a relay.
+	// Transport is an RDMA transport, for instance "iwarp". A target announces its device's, a relay
+	// tells an initiator which one a session would use.
 	Transport string
 	// Exclusive means that only one owner may open the volume at a time.
 	Exclusive bool
@@ -111,6 +112,8 @@ type OpenVolumeReply struct {
 	// Fenced means that at most one target at a time can write to the volume, and that nothing of
 	// a former one takes effect any more.
 	Fenced bool
+	// RDMAPort is the port of the target's RDMA listener; 0 if it is not known, and from a relay.
+	RDMAPort uint16
 }
 
 func (m *OpenVolume) validate() error {

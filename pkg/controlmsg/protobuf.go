@@ -114,6 +114,7 @@ func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation
 	plain(t, &m.Sessions, &w.Sessions)
 	plain(t, &m.Holder, &w.Holder)
 	plain(t, &m.Fenced, &w.Fenced)
+	port(t, "rdma_port", &m.RDMAPort, &w.RdmaPort)
 }
 
 func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {
@@ -170,14 +171,11 @@ func (m *CreateRDMAConnection) translate(w *controlpb.CreateRdmaConnection, t *t
 func (m *CreateRDMAConnectionReply) translate(
 	w *controlpb.CreateRdmaConnectionReply, t *translation,
 ) {
-	address, port := m.Address.Addr(), uint32(m.Address.Port())
+	address, number := m.Address.Addr(), m.Address.Port()
 	ipAddress(t, "address", &address, &w.Address)
-	plain(t, &port, &w.Port)
-	if port > math.MaxUint16 {
-		t.fail("port %d exceeds 16 bits", port)
-	}
+	port(t, "port", &number, &w.Port)
 	if t.decoding {
-		m.Address = netip.AddrPortFrom(address, uint16(port))
+		m.Address = netip.AddrPortFrom(address, number)
 	}
 	sixteenBytes(t, "token", &m.Token, &w.Token)
 	switch {
@@ -267,6 +265,18 @@ func sixteenBytes(t *translation, name string, field *[16]byte, wire *[]byte) {
 	default:
 		*field = [16]byte(*wire)
 	}
+}
+
+// port translates port numbers.
+func port(t *translation, name string, field *uint16, wire *uint32) {
+	if !t.decoding {
+		*wire = uint32(*field)
+		return
+	}
+	if *wire > math.MaxUint16 {
+		t.fail("%s %d exceeds 16 bits", name, *wire)
+	}
+	*field = uint16(*wire)
 }
 
 // ipAddress translates IP addresses. It encodes IPv4 addresses in 4 bytes, even if they are mapped

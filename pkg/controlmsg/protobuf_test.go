@@ -68,6 +68,11 @@ func samples() []sample {
 			ReadOnly: true, Capabilities: 5, MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20,
 			Transport: "iwarp", Exclusive: true, Sessions: 2, Holder: "verify on host-a", Fenced: true,
 		}},
+		{"open_volume_reply_of_target", 2, &OpenVolumeReply{
+			Volume: "backup", UUID: sixteen(0x10), Size: 1 << 20, BlockSize: 4096,
+			MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20,
+			Transport: "iwarp", RDMAPort: 20049,
+		}},
 		{"configure_data_path_of_initiator", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
 			Export: Export{Access: memory.PCIRead | memory.PCIWrite, Length: 256 << 20,
@@ -239,7 +244,7 @@ func fill(t *rapid.T, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Bool:
 		v.SetBool(true)
-	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(rapid.Uint64Range(1, math.MaxUint64>>(64-v.Type().Bits())).Draw(t, "number"))
 	case reflect.String:
 		v.SetString(rapid.StringMatching("[a-z]{1,9}").Draw(t, "text"))

@@ -104,6 +104,22 @@ type ForeignDevice interface {
 	NewForeignDomain(foreign ForeignMemory) (ProtectionDomain, error)
 }
 
+// MultiTransportDevice is a Device whose connections use one of several transports.
+type MultiTransportDevice interface {
+	Device
+	// TransportTo returns the transport that a connection to a listener would use, as in
+	// Capabilities. It may block until ctx ends.
+	TransportTo(ctx context.Context, remote netip.AddrPort) string
+}
+
+// TransportTo returns the transport that a connection of device to a listener would use.
+func TransportTo(ctx context.Context, device Device, remote netip.AddrPort) string {
+	if d, has := device.(MultiTransportDevice); has {
+		return d.TransportTo(ctx, remote)
+	}
+	return device.Capabilities().Transport
+}
+
 // NewDomainFor creates the protection domain in which region can be registered: one of its own, or
 // the one that an opaque region belongs to. It fails with status.NotSupported if device cannot use
 // the region.

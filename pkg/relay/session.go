@@ -140,6 +140,7 @@ func (s *session) OpenVolume(
 		reply.MaxBufferSize = uint32(min(uint64(reply.MaxBufferSize),
 			device.Capabilities().MaxBufferSize))
 	}
+	reply.Transport, reply.RDMAPort = s.target.transport(ctx), 0
 	s.announced = &reply
 	return &reply, nil
 }

@@ -83,6 +83,15 @@ func (c *channel) openTarget(
 	return t, nil
 }
 
+// transport returns the RDMA transport that a session's connections to the target would use.
+func (t *targetConnection) transport(ctx context.Context) string {
+	if t.volume.RDMAPort == 0 {
+		return t.volume.Transport
+	}
+	listener := netip.AddrPortFrom(t.address.Addr(), t.volume.RDMAPort)
+	return rdma.TransportTo(ctx, t.device, listener)
+}
+
 // openError adds the volume and the target to an error of openVolume.
 func (t *targetConnection) openError(err error) error {
 	return fmt.Errorf("open volume %q of target %v: %w", t.name, t.address, asPassing(err))

@@ -144,6 +144,7 @@ func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
 		Transport:     s.target.device.Capabilities().Transport,
 		Exclusive:     s.export.Exclusive, Fenced: info.Fenced,
+		RDMAPort: s.target.rdma.Address().Port(),
 	}
 }
 

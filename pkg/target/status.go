@@ -16,6 +16,9 @@ type SessionStatus struct {
 	Relay  string // address of the relay
 	Volume string // empty until the relay has opened it
 	Queues int
+	// Transports holds the RDMA transport of each queue's data; empty for a queue that is not
+	// connected.
+	Transports []string
 }
 
 // OpenSessions returns the state of all sessions, oldest first. It may be called concurrently.
@@ -27,10 +30,27 @@ func (t *Target) OpenSessions() []SessionStatus {
 			Volume: t.exports.chosen(s)}
 		s.mu.Lock()
 		all[i].Queues = len(s.lanes)
+		for _, lane := range s.lanes {
+			all[i].Transports = append(all[i].Transports, lane.Transport())
+		}
 		s.mu.Unlock()
 	}
 	slices.SortFunc(all, func(a, b SessionStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return all
+}
+
+// ConnectedQueues counts the queues of open sessions that are connected to their relay, by RDMA
+// transport. It may be called concurrently.
+func (t *Target) ConnectedQueues() map[string]int {
+	counts := make(map[string]int)
+	for _, s := range t.OpenSessions() {
+		for _, transport := range s.Transports {
+			if transport != "" {
+				counts[transport]++
+			}
+		}
+	}
+	return counts
 }
 
 // EndSession starts to end a session, because an administrator wants it to end, and returns. The

@@ -8,20 +8,26 @@ import (
 )
 
 // TestDaemonsOnOneMachineUseSharedMemory moves a file through relay and target with every pair of
-// RDMA providers that fit each other, and looks at the transport that the relay reports.
+// RDMA providers that fit each other, and looks at the transport that info and both daemons report.
 func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
 	for name, test := range map[string]struct{ relay, target, transport string }{
 		"shm":                   {"shm", "shm", "shm"},
-		"auto":                  {"auto", "auto", "shm"},
+		"the default":           {"", "", "shm"},
 		"auto to another iwarp": {"auto", "iwarp", "iwarp"},
 		"iwarp to auto":         {"iwarp", "auto", "iwarp"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
 				address: listenAddress()}
-			c.startTarget("--rdma-provider", test.target)
-			c.relay = c.startRelay("comch", "--rdma-provider", test.relay,
-				"--metrics-listen", "127.0.0.1:0")
+			flags := func(provider string) []string {
+				observed := []string{"--metrics-listen", "127.0.0.1:0"}
+				if provider == "" {
+					return observed
+				}
+				return append(observed, "--rdma-provider", provider)
+			}
+			c.startTarget(flags(test.target)...)
+			c.relay = c.startRelay("comch", flags(test.relay)...)
 			original, content := randomFile(t, c.dir, 16<<20)
 			copied := filepath.Join(c.dir, "copy")
 			c.mustRun("put", original)
@@ -29,7 +35,21 @@ func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
 			if !bytes.Equal(readFile(t, copied), content) {
 				t.Error("the copy differs from the original")
 			}
+			if info := c.mustRun("info", "-o", "json"); !strings.Contains(
+				strings.ReplaceAll(info, " ", ""), `"transport":"`+test.transport+`"`) {
+				t.Errorf("info does not announce %s:\n%s", test.transport, info)
+			}
 			c.startIO(bench(8)...)
+			for metric, daemon := range map[string]*process{
+				`zc_relay_connected_queues{channel="03:00.0/b1:00.0/storage_zero_copy_comch",`: c.relay,
+				`zc_target_connected_queues{`: c.target,
+			} {
+				want := metric + `transport="` + test.transport + `"} 1`
+				eventually(t, "the metrics have "+want, func() bool {
+					_, all := get(t, daemon, "/metrics")
+					return strings.Contains(all, want)
+				})
+			}
 			_, status := get(t, c.relay, "/status")
 			status = strings.ReplaceAll(status, " ", "")
 			if want := `"transport":"` + test.transport + `"`; !strings.Contains(status, want) {

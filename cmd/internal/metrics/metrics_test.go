@@ -49,10 +49,15 @@ func (f fakeRelay) Workers() []*datapath.Worker { return nil }
 
 func TestChannelsAreToldApart(t *testing.T) {
 	collector := NewRelayCollector(fakeRelay{
-		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsAccepted: 5},
+		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsAccepted: 5,
+			ConnectedQueues: map[string]int{"shm": 3, "iwarp": 1}},
 		{Name: "b", Counters: &datapath.CounterSet{}, SessionsUnreleased: 1},
 	})
 	want := `
+# HELP zc_relay_connected_queues Queues of open sessions that are connected to the target, by RDMA transport.
+# TYPE zc_relay_connected_queues gauge
+zc_relay_connected_queues{channel="a",transport="iwarp"} 1
+zc_relay_connected_queues{channel="a",transport="shm"} 3
 # HELP zc_relay_sessions Sessions that are open now.
 # TYPE zc_relay_sessions gauge
 zc_relay_sessions{channel="a"} 2
@@ -63,7 +68,7 @@ zc_relay_sessions_unreleased{channel="a"} 0
 zc_relay_sessions_unreleased{channel="b"} 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
-		"zc_relay_sessions", "zc_relay_sessions_unreleased"); err != nil {
+		"zc_relay_connected_queues", "zc_relay_sessions", "zc_relay_sessions_unreleased"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {
@@ -75,6 +80,7 @@ type fakeTarget map[string][]volume.Failure
 
 func (f fakeTarget) Failures() map[string][]volume.Failure { return f }
 func (f fakeTarget) Sessions() int                         { return 0 }
+func (f fakeTarget) ConnectedQueues() map[string]int       { return map[string]int{"shm": 2} }
 func (f fakeTarget) SessionsTotal() uint64                 { return 0 }
 func (f fakeTarget) Workers() []*datapath.Worker           { return nil }
 func (f fakeTarget) Counters() map[string]*datapath.CounterSet {
@@ -92,13 +98,16 @@ func TestFailuresOfVolumesAreCountedByCause(t *testing.T) {
 		"ram": nil,
 	})
 	want := `
+# HELP zc_target_connected_queues Queues of open sessions that are connected to their relay, by RDMA transport.
+# TYPE zc_target_connected_queues gauge
+zc_target_connected_queues{transport="shm"} 2
 # HELP zc_target_volume_failures_total Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.
 # TYPE zc_target_volume_failures_total counter
 zc_target_volume_failures_total{cause="ENOSPC",op="write",volume="disk"} 3
 zc_target_volume_failures_total{cause="volume_failed",op="flush",volume="disk"} 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
-		"zc_target_volume_failures_total"); err != nil {
+		"zc_target_connected_queues", "zc_target_volume_failures_total"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {

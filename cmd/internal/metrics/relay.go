@@ -25,6 +25,8 @@ type Channel struct {
 	SessionsAccepted   uint64
 	SessionsRefused    uint64
 	ExportedBytes      uint64
+	// ConnectedQueues counts the queues of open sessions by their RDMA transport.
+	ConnectedQueues map[string]int
 
 	TargetReady    bool
 	TargetAttempt  int
@@ -140,7 +142,7 @@ func (m *channelMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 }
 
 // sessionMetrics are the metrics of a channel's sessions.
-type sessionMetrics struct{ open, unreleased, accepted, refused, exported *metric }
+type sessionMetrics struct{ open, unreleased, accepted, refused, exported, queues *metric }
 
 func newSessionMetrics() sessionMetrics {
 	return sessionMetrics{
@@ -153,11 +155,14 @@ func newSessionMetrics() sessionMetrics {
 			"Clients that were rejected because the relay had its maximum of sessions.", "channel"),
 		exported: define(relayPrefix+"exported_bytes", Gauge,
 			"Memory that the clients have exported.", "channel"),
+		queues: define(relayPrefix+"connected_queues", Gauge,
+			"Queues of open sessions that are connected to the target, by RDMA transport.",
+			"channel", "transport"),
 	}
 }
 
 func (m *sessionMetrics) all() []*metric {
-	return []*metric{m.open, m.unreleased, m.accepted, m.refused, m.exported}
+	return []*metric{m.open, m.unreleased, m.accepted, m.refused, m.exported, m.queues}
 }
 
 func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
@@ -166,6 +171,9 @@ func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.accepted.send(out, float64(c.SessionsAccepted), c.Name)
 	m.refused.send(out, float64(c.SessionsRefused), c.Name)
 	m.exported.send(out, float64(c.ExportedBytes), c.Name)
+	for transport, count := range c.ConnectedQueues {
+		m.queues.send(out, float64(count), c.Name, transport)
+	}
 }
 
 // linkMetrics are the metrics of a channel's standing connections to its targets.

@@ -17,6 +17,8 @@ type TargetSource interface {
 	// Failures returns the requests that each volume has failed, keyed by volume name.
 	Failures() map[string][]volume.Failure
 	Sessions() int
+	// ConnectedQueues counts the queues of open sessions by their RDMA transport.
+	ConnectedQueues() map[string]int
 	SessionsTotal() uint64
 	Workers() []*datapath.Worker
 }
@@ -29,6 +31,7 @@ type TargetCollector struct {
 
 type targetMetrics struct {
 	sessions, sessionsTotal *metric
+	connected               *metric
 	failures                *metric
 	queues                  queueMetrics
 	workers                 workerMetrics
@@ -42,6 +45,9 @@ func newTargetMetrics() targetMetrics {
 			"Control connections of relays that are open now; each relay has one more than it has sessions."),
 		sessionsTotal: define(targetPrefix+"sessions_total", Counter,
 			"Control connections of relays that have been opened."),
+		connected: define(targetPrefix+"connected_queues", Gauge,
+			"Queues of open sessions that are connected to their relay, by RDMA transport.",
+			"transport"),
 		failures: define(targetPrefix+"volume_failures_total", Counter,
 			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.",
 			"volume", "op", "cause"),
@@ -53,7 +59,7 @@ func newTargetMetrics() targetMetrics {
 }
 
 func (m *targetMetrics) all() []*metric {
-	all := append([]*metric{m.sessions, m.sessionsTotal}, m.queues.all()...)
+	all := append([]*metric{m.sessions, m.sessionsTotal, m.connected}, m.queues.all()...)
 	return append(append(all, m.failures), m.workers.all()...)
 }
 
@@ -69,6 +75,9 @@ func (c *TargetCollector) Describe(out chan<- *prometheus.Desc) { describe(out, 
 func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	c.sessions.send(out, float64(c.source.Sessions()))
 	c.sessionsTotal.send(out, float64(c.source.SessionsTotal()))
+	for transport, count := range c.source.ConnectedQueues() {
+		c.connected.send(out, float64(count), transport)
+	}
 	counters, failures := c.source.Counters(), c.source.Failures()
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
 		c.queues.collect(out, name, counters[name])

@@ -27,7 +27,7 @@ import (
 // The default providers, which work on any machine.
 const (
 	DefaultComch = "emulated"
-	DefaultRDMA  = "iwarp"
+	DefaultRDMA  = "auto"
 	DefaultDMA   = "software"
 )
 
@@ -133,10 +133,16 @@ type Description struct {
 func All() []Description {
 	return []Description{
 		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New(doca.Options{})),
-		describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
+		describeAuto(), describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
 		describeRDMA(shm.New(shm.Options{})), describeRDMA(rdmadoca.New(rdmadoca.Options{})),
 		describeDMA(software.New(software.Options{})), describeDMA(dmadoca.New(dmadoca.Options{})),
 	}
+}
+
+func describeAuto() Description {
+	d := describeRDMA(auto.New(iwarp.Options{}))
+	d.Detail += "; over shared memory (shm) where both programs are on one machine"
+	return d
 }
 
 func describeVerbs() Description {

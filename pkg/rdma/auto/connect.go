@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/shm"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -36,6 +37,15 @@ func (d *device) Connect(
 	}
 	config.Queue = q.tcp
 	return d.tcp.Connect(ctx, remote, config)
+}
+
+// TransportTo returns the transport of a connection to a listener: that of shared memory if its
+// socket answers, otherwise that of TCP.
+func (d *device) TransportTo(ctx context.Context, remote netip.AddrPort) string {
+	if isLocal(remote.Addr()) && shm.Probe(ctx, remote.Port()) == nil {
+		return d.local.Capabilities().Transport
+	}
+	return d.tcp.Capabilities().Transport
 }
 
 // fallsBack reports whether TCP may succeed where shared memory has failed: nobody listens, or only

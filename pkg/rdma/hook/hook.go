@@ -112,6 +112,11 @@ type device struct {
 	points *points
 }
 
+// TransportTo returns the transport that a connection to a listener would use.
+func (d *device) TransportTo(ctx context.Context, remote netip.AddrPort) string {
+	return rdma.TransportTo(ctx, d.Device, remote)
+}
+
 // NewProtectionDomain creates a protection domain.
 func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	inner, err := d.Device.NewProtectionDomain()

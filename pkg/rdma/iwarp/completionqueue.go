@@ -23,7 +23,7 @@ type completionQueue struct {
 	spare     []*connection
 	staging   []byte // input from sockets that does not go straight to registered memory
 	regions   registration.Held
-	fairness  fairness
+	fairness  connections.Fairness
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
@@ -56,7 +56,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
-	if q.fairness.yieldDue() {
+	if q.fairness.YieldDue() {
 		progress.Yield()
 	}
 	if q.connections.Notified() {
@@ -193,60 +193,6 @@ func (q *completionQueue) setBlocked(c *connection, blocked bool) {
 	if err := q.poller.watchWritable(&c.socket, c.slot, blocked); err != nil {
 		c.end(err, rdma.StatusFatal)
 	}
-}
-
-// Sessions share threads, and their threads share cores. A thread that always has work, because of
-// large payloads or many sessions, never yields its core for lack of work. The kernel preempts such
-// a thread only at a scheduler tick, so a session on another thread would wait for milliseconds. A
-// thread therefore yields deliberately while other sessions are active. It does not yield while its
-// session is alone: that would only give the core to other threads that poll in vain.
-const (
-	// contendedTurnBytes bounds the bytes that a connection moves per turn while other sessions are
-	// active.
-	contendedTurnBytes = 128 << 10
-	// yieldBytes is the number of bytes after which a thread yields.
-	yieldBytes = 64 << 10
-	// contendedYields is how many times a thread yields after it last saw another session, which
-	// may be waiting for this very core.
-	contendedYields = 64
-)
-
-// fairness decides when a completion queue's thread yields to other active sessions.
-type fairness struct {
-	yieldsLeft int // 0 if no other session is active
-	moved      int // bytes since the last yield
-}
-
-// countMoved records that n bytes of the connection were received or sent. Another session is
-// active if a connection of another protection domain was the last to move bytes.
-func (c *connection) countMoved(n int) {
-	q := c.queue
-	if last := q.device.lastActive.Load(); last != c.domain {
-		q.device.lastActive.Store(c.domain)
-		if last != nil {
-			q.fairness.yieldsLeft = contendedYields
-		}
-	}
-	q.fairness.moved += n
-}
-
-// turnBudget returns how many bytes a connection may move in one turn: usual, or less while other
-// sessions are active.
-func (q *completionQueue) turnBudget(usual int) int {
-	if q.fairness.yieldsLeft > 0 {
-		return contendedTurnBytes
-	}
-	return usual
-}
-
-// yieldDue reports whether to yield now. If so, it counts the yield.
-func (f *fairness) yieldDue() bool {
-	if f.yieldsLeft == 0 || f.moved < yieldBytes {
-		return false
-	}
-	f.moved = 0
-	f.yieldsLeft--
-	return true
 }
 
 // Close releases the queue's descriptors. It does nothing if the queue is closed already.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
 
@@ -38,7 +39,7 @@ func (e *endpoint) receiveFrame(c *connection, client io.Writer) {
 	if _, err := client.Write(appendZeroWrite(nil, false)); err != nil {
 		e.Fatal(err)
 	}
-	for c.queue.device.lastActive.Load() != c.domain {
+	for c.domain.Activate() {
 		c.queue.Poll(nil)
 	}
 }
@@ -78,43 +79,12 @@ func TestTurnIsShorterUnderContention(t *testing.T) {
 		c.queue.Poll(make([]rdma.Completion, 1))
 		return moved
 	}
-	if n := turn(); n <= contendedTurnBytes+batchBytes {
+	if n := turn(); n <= connections.ContendedTurnBytes+batchBytes {
 		t.Errorf("a turn of the only session sends %d bytes", n)
 	}
 	e.receiveFrame(other, otherClient)
-	if n := turn(); n == 0 || n > contendedTurnBytes+batchBytes {
+	if n := turn(); n == 0 || n > connections.ContendedTurnBytes+batchBytes {
 		t.Errorf("a turn next to another session sends %d bytes", n)
 	}
 	e.closeAll([]*connection{c, other})
-}
-
-func TestQueueYieldsOnlyUnderContention(t *testing.T) {
-	d := &device{}
-	first, second := &completionQueue{device: d}, &completionQueue{device: d}
-	c := &connection{queue: first, domain: &registration.Domain{}}
-	other := &connection{queue: second, domain: &registration.Domain{}}
-	yields := func(c *connection, rounds, bytes int) (count int) {
-		for range rounds {
-			c.countMoved(bytes)
-			if c.queue.fairness.yieldDue() {
-				count++
-			}
-		}
-		return count
-	}
-	if n := yields(c, 1000, yieldBytes); n != 0 {
-		t.Errorf("the only session yielded %d times", n)
-	}
-	yields(other, 1, 1)
-	if n := yields(c, 1000, yieldBytes); n != contendedYields {
-		t.Errorf("the queue yielded %d times after another session was last active, want %d",
-			n, contendedYields)
-	}
-	for range contendedYields {
-		yields(other, 1, 1)
-		if n := yields(c, 40, yieldBytes/4); n != 10 {
-			t.Fatalf("next to another session, the queue yielded %d times for %d bytes",
-				n, 10*yieldBytes)
-		}
-	}
 }

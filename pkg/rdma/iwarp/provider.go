@@ -2,7 +2,6 @@ package iwarp
 
 import (
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -116,8 +115,6 @@ type device struct {
 	softrdma.Device
 	options Options
 	kernel  bool // all streams are sockets of the kernel
-	// lastActive is the domain whose connections last moved bytes. Each session has its own domain.
-	lastActive atomic.Pointer[registration.Domain]
 }
 
 // Capabilities returns the device's limits.

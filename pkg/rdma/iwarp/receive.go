@@ -148,7 +148,7 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 // receive reads and processes input until none is left or the turn is over. Unread input keeps the
 // socket readable.
 func (c *connection) receive() {
-	for done := 0; done < c.queue.turnBudget(receiveBudget); {
+	for done := 0; done < c.queue.fairness.TurnBudget(receiveBudget); {
 		n, wanted, err := c.receiveOnce()
 		if c.phase != phaseOpen {
 			return
@@ -190,7 +190,7 @@ func (c *connection) receiveOnce() (n, wanted int, err errno) {
 // receiveStaged reads into staging only.
 func (c *connection) receiveStaged(staging []byte) (n, wanted int, err errno) {
 	if n, err = c.socket.receive(staging); n > 0 {
-		c.countMoved(n)
+		c.queue.fairness.Count(n, c.domain.Activate())
 		c.process(staging[:n])
 	}
 	return n, len(staging), err
@@ -214,7 +214,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	if n == 0 {
 		return 0, 1, err
 	}
-	c.countMoved(n)
+	c.queue.fairness.Count(n, c.domain.Activate())
 	placed := min(n, len(target))
 	r.advance(placed)
 	c.process(staging[:n-placed])

@@ -141,7 +141,7 @@ func (c *connection) transmit() {
 	if t.awaitingPeer || t.blocked {
 		return
 	}
-	for sent := 0; sent < c.queue.turnBudget(transmitBudget); {
+	for sent := 0; sent < c.queue.fairness.TurnBudget(transmitBudget); {
 		if t.batch.empty() {
 			v := c.compose()
 			c.queue.regions.ReleaseAll()
@@ -367,7 +367,7 @@ func (c *connection) sendBatch() int {
 		return 0
 	}
 	if n > 0 {
-		c.countMoved(n)
+		c.queue.fairness.Count(n, c.domain.Activate())
 		b.gather.Advance(n)
 	}
 	if !b.empty() {

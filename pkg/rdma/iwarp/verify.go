@@ -39,7 +39,7 @@ func (c *connection) receivePartial(staging []byte) (n, wanted int, err errno) {
 	p := &c.receiver.partial
 	target := p.bytes[p.have:p.need]
 	if n, err = c.socket.receiveInto(target, staging); n > 0 {
-		c.countMoved(n)
+		c.queue.fairness.Count(n, c.domain.Activate())
 		collected := min(n, len(target))
 		p.have += collected
 		c.process(staging[:n-collected])

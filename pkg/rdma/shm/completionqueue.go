@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
@@ -21,6 +22,7 @@ type completionQueue struct {
 	scheduled []*connection
 	spare     []*connection
 	held      registration.Held
+	fairness  connections.Fairness
 	polls     uint32
 	armed     bool
 }
@@ -58,6 +60,9 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
+	if q.fairness.YieldDue() {
+		progress.Yield()
+	}
 	if q.connections.Notified() {
 		q.handleNotification()
 	}

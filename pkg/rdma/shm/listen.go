@@ -131,6 +131,10 @@ func (l *listener) serve(conn *net.UnixConn) {
 		}
 	}
 	closeAll(passed)
+	if errors.Is(err, status.ConnectionReset) {
+		_ = conn.Close() // it only asked whether somebody listens: see Probe
+		return
+	}
 	l.drop(conn, err)
 }
 

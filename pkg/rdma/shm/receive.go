@@ -74,7 +74,9 @@ func (c *connection) receive(tail uint64) {
 			tail, c.position)
 		return
 	}
-	for budget := turnBytes; budget > 0 && c.position != tail; {
+	usual := c.queue.fairness.TurnBudget(turnBytes)
+	budget := usual
+	for budget > 0 && c.position != tail {
 		at := c.position % ringBytes
 		r := c.peer.read(at)
 		span := r.span()
@@ -92,6 +94,7 @@ func (c *connection) receive(tail uint64) {
 		c.position += span
 		budget -= recordCost + int(min(r.length, turnBytes))
 	}
+	c.queue.fairness.Count(usual-budget, c.domain.Activate())
 	c.publish()
 }
 

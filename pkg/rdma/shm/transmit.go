@@ -100,8 +100,8 @@ func (c *connection) Flush() {
 // transmit writes responses to the peer's Reads and posted requests to the ring, for one turn. What
 // remains waits for the next turn or, if the ring is full, for the peer.
 func (c *connection) transmit() {
-	budget := turnBytes
-	hasRoom := true
+	usual := c.queue.fairness.TurnBudget(turnBytes)
+	budget, hasRoom := usual, true
 	for hasRoom && budget > 0 && c.responses.Len() > 0 && c.phase == phaseOpen {
 		hasRoom = c.respond(&budget)
 	}
@@ -110,6 +110,9 @@ func (c *connection) transmit() {
 	}
 	if c.phase != phaseOpen {
 		return
+	}
+	if budget < usual {
+		c.queue.fairness.Count(usual-budget, c.domain.Activate())
 	}
 	c.publish()
 	c.completeSends()

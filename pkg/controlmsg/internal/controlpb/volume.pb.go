@@ -92,7 +92,8 @@ type OpenVolumeReply struct {
 	MaxDepth uint32 `protobuf:"varint,9,opt,name=max_depth,json=maxDepth,proto3" json:"max_depth,omitempty"`
 	// Largest IO in bytes.
 	MaxBufferSize uint32 `protobuf:"varint,10,opt,name=max_buffer_size,json=maxBufferSize,proto3" json:"max_buffer_size,omitempty"`
-	// RDMA transport of the target, for instance "iwarp"; at most 32 bytes. Empty from a relay.
+	// RDMA transport, for instance "iwarp"; at most 32 bytes. A target announces the one of its RDMA
+	// device, a relay tells an initiator which one a session would use.
 	Transport string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
 	// Only one owner may open the volume at a time.
 	Exclusive bool `protobuf:"varint,12,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
@@ -102,7 +103,9 @@ type OpenVolumeReply struct {
 	Holder string `protobuf:"bytes,14,opt,name=holder,proto3" json:"holder,omitempty"`
 	// At most one target at a time can write to the volume, and nothing that a former one had in
 	// flight takes effect any more. A relay moves sessions only between targets that say so.
-	Fenced        bool `protobuf:"varint,15,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	Fenced bool `protobuf:"varint,15,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	// Port of the target's RDMA listener; 0 if it is not known, and from a relay.
+	RdmaPort      uint32 `protobuf:"varint,16,opt,name=rdma_port,json=rdmaPort,proto3" json:"rdma_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,6 +245,13 @@ func (x *OpenVolumeReply) GetFenced() bool {
 	return false
 }
 
+func (x *OpenVolumeReply) GetRdmaPort() uint32 {
+	if x != nil {
+		return x.RdmaPort
+	}
+	return 0
+}
+
 var File_zc_relay_control_v1_volume_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
@@ -249,7 +259,7 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	" zc/relay/control/v1/volume.proto\x12\x13zc.relay.control.v1\"$\n" +
 	"\n" +
 	"OpenVolume\x12\x16\n" +
-	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xc4\x03\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xe1\x03\n" +
 	"\x0fOpenVolumeReply\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12%\n" +
@@ -268,7 +278,8 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\texclusive\x18\f \x01(\bR\texclusive\x12\x1a\n" +
 	"\bsessions\x18\r \x01(\rR\bsessions\x12\x16\n" +
 	"\x06holder\x18\x0e \x01(\tR\x06holder\x12\x16\n" +
-	"\x06fenced\x18\x0f \x01(\bR\x06fencedBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\x06fenced\x18\x0f \x01(\bR\x06fenced\x12\x1b\n" +
+	"\trdma_port\x18\x10 \x01(\rR\brdmaPortBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_volume_proto_rawDescOnce sync.Once

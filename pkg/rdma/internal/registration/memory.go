@@ -31,6 +31,17 @@ func NewDomain(provider string, table *Table, closed func()) *Domain {
 // Table returns the table that the domain's regions are in.
 func (d *Domain) Table() *Table { return d.table }
 
+// Activate records that connections of the domain move bytes, and reports whether those of another
+// domain of its table were the last to do so. Each session has a domain of its own.
+func (d *Domain) Activate() (contended bool) {
+	last := d.table.active.Load()
+	if last == d {
+		return false
+	}
+	d.table.active.Store(d)
+	return last != nil
+}
+
 // Acquire adds a connection to the domain. It returns false if the domain is closed.
 func (d *Domain) Acquire() bool { return d.uses.Acquire() }
 
@@ -188,7 +199,8 @@ func (r *Region) CopyOut(target []byte, offset uint64) bool {
 // A key is a 32-bit random number whose highest bits select the slot. So neither the number of
 // registrations nor a known key helps to guess another.
 type Table struct {
-	slots atomic.Pointer[slots]
+	slots  atomic.Pointer[slots]
+	active atomic.Pointer[Domain] // whose connections were the last to move bytes
 
 	mu    sync.Mutex
 	count int
