@@ -28,6 +28,7 @@ type benchCommand struct {
 	connection *connectionFlags
 	flags      benchFlags
 	output     benchOutput
+	sweep      sweepFlags
 	status     *program.StatusLine
 }
 
@@ -45,29 +46,51 @@ The flags of the DOCA storage applications work as well: --operation
 --transaction-count and --task-count (--queue-depth), --execution-strategy,
 --blocks-per-io, --batch-size, --local-io-region-size. So does their command line as
 it is, without "bench". As there, --run-limit-operation-count counts the operations of
-each queue if there is an --execution-strategy, and those of all queues otherwise.`,
+each queue if there is an --execution-strategy, and those of all queues otherwise.
+
+With --sweep, bench measures each combination of block sizes, queue depths, and
+numbers of queues in turn, and prints a table or one document:
+
+  bench --rw randread --sweep block-size=4KiB,128KiB --sweep queue-depth=1,32,128`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
 	b.flags.add(cmd)
 	b.output.add(cmd)
+	b.sweep.add(cmd)
 	addJob(cmd)
 	return cmd
 }
 
 func (b *benchCommand) run(cmd *cobra.Command) error {
 	b.status = program.NewStatusLine(cmd.ErrOrStderr())
-	r := &bench.Report{
+	if len(b.sweep.axes) > 0 {
+		return b.runSweep(cmd)
+	}
+	if b.sweep.picture != "" {
+		return program.Usagef("--picture is for --sweep")
+	}
+	r := b.newReport()
+	return b.output.end(r, b.complete(cmd.Context(), r))
+}
+
+// newReport returns the report of a run that has not begun.
+func (b *benchCommand) newReport() *bench.Report {
+	return &bench.Report{
 		Schema: bench.Schema, StartedAt: time.Now().Truncate(time.Second),
 		Connection: b.connection.report(), Measurement: bench.CurrentMeasurement(b.flags.rate > 0),
 	}
+}
+
+// complete runs the benchmark and completes its report, with the error it returns.
+func (b *benchCommand) complete(ctx context.Context, r *bench.Report) error {
 	err := during(phasePrepare, b.output.begin(r))
 	if err == nil {
-		err = b.fill(cmd.Context(), r)
+		err = b.fill(ctx, r)
 	}
 	r.Environment = report.CurrentEnvironment()
 	r.Error = failureOf(err)
-	return b.output.end(r, err)
+	return err
 }
 
 // fill runs the benchmark and fills the report.

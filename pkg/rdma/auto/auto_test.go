@@ -42,6 +42,10 @@ func TestTheTransportIsWhatBothSidesHave(t *testing.T) {
 			listener, err := y.device.Listen(t.Context(), netip.AddrPortFrom(loopback, 0))
 			must(t, err)
 			defer func() { must(t, listener.Close()) }()
+			expected := rdma.TransportTo(t.Context(), x.device, listener.Address())
+			if expected != test.want {
+				t.Errorf("the transport would be %s, want %s", expected, test.want)
+			}
 			result := make(chan error, 1)
 			go func() {
 				var err error

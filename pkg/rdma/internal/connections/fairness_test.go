@@ -8,8 +8,8 @@ import (
 
 func TestQueueYieldsOnlyUnderContention(t *testing.T) {
 	table := registration.NewTable()
-	domain := func() *registration.Domain { return registration.NewDomain("test", table, func() {}) }
-	first, second := domain(), domain()
+	first := registration.NewDomain("test", table, func() {})
+	second := registration.NewDomain("test", table, func() {})
 	var ofFirst, ofSecond Fairness
 	yields := func(f *Fairness, d *registration.Domain, rounds, bytes int) (count int) {
 		for range rounds {
