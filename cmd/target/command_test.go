@@ -92,7 +92,7 @@ func TestWithAVolumeTheOriginalsFlagsChangeNothingElse(t *testing.T) {
 		t.Errorf("two devices: %+v, error %v", c, err)
 	}
 	if _, _, err = load(t, "--rdma-device b --volume disk=memory:1MiB"); err == nil ||
-		!strings.Contains(err.Error(), "is for the provider verbs") {
+		!strings.Contains(err.Error(), "is for the providers verbs and doca") {
 		t.Errorf("a device without a provider that uses it: error %v", err)
 	}
 }
