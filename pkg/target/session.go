@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // session is a client's session as the target sees it: a relay's control connection, and the lanes
@@ -43,6 +44,7 @@ type session struct {
 	export       *export
 	served       atomic.Pointer[export] // the same, for any goroutine
 	access       Access                 // to it
+	owned        *volume.Ownership      // ends the session; nil if nobody can take the volume over
 	config       controlmsg.ConfigureDataPath
 	memory       int64 // bytes reserved
 	domain       rdma.ProtectionDomain
@@ -124,6 +126,16 @@ func (s *session) OpenVolume(
 	e, access, err := s.target.exports.choose(s, m.Volume)
 	if err != nil {
 		return nil, err
+	}
+	if o := e.Volume.Ownership(); o != nil {
+		standBy, changed := o.State()
+		if standBy != nil {
+			return nil, fmt.Errorf("volume %q: %w", e.name, standBy)
+		}
+		if s.owned != o { // the relay may repeat the request
+			s.owned = o
+			go s.watchOwnership(o, changed)
+		}
 	}
 	s.opening.Stop()
 	s.export, s.access = e, access

@@ -8,6 +8,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // watchRelay ends the session when the connection to the relay ends, even while one of its requests
@@ -16,6 +18,20 @@ func (s *session) watchRelay() {
 	select {
 	case <-s.relay.Done():
 		s.cancel(fmt.Errorf("relay: %w", s.relay.Err()))
+	case <-s.ctx.Done():
+	}
+}
+
+// watchOwnership ends the session when this target loses the volume. Nothing is drained: what is in
+// flight fails.
+func (s *session) watchOwnership(o *volume.Ownership, changed <-chan struct{}) {
+	select {
+	case <-changed:
+		standBy, _ := o.State()
+		if standBy == nil { // lost, and owned again
+			standBy = status.Errorf(status.NoLock, "another target has owned the volume meanwhile")
+		}
+		s.cancel(standBy)
 	case <-s.ctx.Done():
 	}
 }

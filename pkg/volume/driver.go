@@ -30,15 +30,33 @@ type Driver interface {
 	Close() error
 }
 
+// OwnerChecker is a Driver whose volume another program can take over. After the program has stood
+// still, requests wait for CheckOwner.
+type OwnerChecker interface {
+	Driver
+	// CheckOwner returns nil if this program still owns the volume. It waits until it knows. If it
+	// fails, it has called Driven.Lose.
+	CheckOwner() error
+}
+
 // Driven is a volume that a Driver serves. It provides the queues, counts and logs failures, and
 // rejects requests after Fail.
-type Driven struct{ *storeVolume }
+type Driven struct {
+	*storeVolume
+	lose sync.Once
+	lost chan struct{}
+	loss error // valid once lost is closed
+}
 
 // NewDriven returns the volume that a driver serves, and owns the driver.
 func NewDriven(spec *Spec, info Info, driver Driver) *Driven {
 	store := &drivenStore{Driver: driver, health: newHealth(spec)}
-	v := &Driven{newStoreVolume(info, store, store.health)}
+	v := &Driven{storeVolume: newStoreVolume(info, store, store.health), lost: make(chan struct{})}
 	driver.Start(v)
+	if checker, ok := driver.(OwnerChecker); ok {
+		store.guard = newPauseGuard(driver.Submit, checker.CheckOwner)
+		store.guard.run()
+	}
 	v.watched()
 	return v
 }
@@ -85,9 +103,38 @@ func (v *Driven) Fail(message string, err error) {
 		err: status.Errorf(status.IOFailed, "%w", err)})
 }
 
+// Lose is Fail for a driver that has found that this program does not own the volume any more. The
+// volume rejects requests with the code of err: status.Shutdown if it contends for the ownership,
+// so that the request is repeated where the volume is served next, and otherwise status.IOFailed.
+func (v *Driven) Lose(message string, err error) {
+	_ = v.health.fail(&failure{rejects: rejectAll, message: message, err: err})
+	v.lose.Do(func() {
+		v.loss = err
+		close(v.lost)
+	})
+}
+
+// Lost returns a channel that is closed after Lose. LossReason then returns the error of the first
+// call.
+func (v *Driven) Lost() <-chan struct{} { return v.lost }
+
+// LossReason returns why this program does not own the volume any more; nil if it does.
+func (v *Driven) LossReason() error {
+	select {
+	case <-v.lost:
+		return v.loss
+	default:
+		return nil
+	}
+}
+
 // Complete ends a request with its outcome. Only the driver that was given the request calls it.
 func (r *Request) Complete(err error) {
 	r.Err = err
+	if s, ok := r.queue.store.(*drivenStore); ok && s.guard != nil {
+		s.guard.finish(r)
+		return
+	}
 	r.queue.complete(r)
 }
 
@@ -95,6 +142,7 @@ func (r *Request) Complete(err error) {
 type drivenStore struct {
 	Driver
 	*health
+	guard *pauseGuard // nil if nobody can take the volume over
 }
 
 func (s *drivenStore) start(r *Request) carrier {
@@ -104,7 +152,20 @@ func (s *drivenStore) start(r *Request) carrier {
 	return s
 }
 
-func (s *drivenStore) submit(r *Request)         { s.Submit(r) }
+func (s *drivenStore) submit(r *Request) {
+	if s.guard != nil {
+		s.guard.submit(r)
+		return
+	}
+	s.Submit(r)
+}
+
 func (s *drivenStore) inspect()                  { s.Inspect() }
 func (s *drivenStore) resize(bytes uint64) error { return s.Resize(bytes) }
-func (s *drivenStore) close() error              { return s.Close() }
+
+func (s *drivenStore) close() error {
+	if s.guard != nil {
+		s.guard.close()
+	}
+	return s.Close()
+}

@@ -31,3 +31,18 @@ func HardwareIdentity(t *testing.T, directory string) string {
 	t.Helper()
 	return hardwareIdentity(directory)
 }
+
+// SetContendPause changes the pause between attempts to own a volume, until restore.
+func SetContendPause(pause time.Duration) (restore func()) {
+	former := contendPause
+	contendPause = pause
+	return func() { contendPause = former }
+}
+
+// SetPauseClock changes the clock by which volumes notice that the program stood still, and the
+// bound, until restore.
+func SetPauseClock(now func() time.Duration, bound time.Duration) (restore func()) {
+	formerNow, formerBound := pauseClock, pauseBound
+	pauseClock, pauseBound = now, bound
+	return func() { pauseClock, pauseBound = formerNow, formerBound }
+}

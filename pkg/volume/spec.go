@@ -62,7 +62,13 @@ func Open(spec Spec) (Volume, error) {
 	if spec.Log == nil {
 		spec.Log = zap.NewNop()
 	}
-	v, err := spec.Backend.Open(&spec)
+	var v Volume
+	var err error
+	if c, ok := spec.Backend.(Contender); ok && c.Contends() {
+		v, err = openContended(spec, c)
+	} else {
+		v, err = spec.Backend.Open(&spec)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
 	}

@@ -79,6 +79,8 @@ type Volume interface {
 	// Memory returns the region that holds the content, or nil if the content is not in memory. It
 	// may be read directly; only a Queue may write to it.
 	Memory() *memory.Region
+	// Ownership tells whether this program owns the volume; nil if no other one can take it over.
+	Ownership() *Ownership
 	// NewQueue opens a queue for one thread. At most depth requests may be in flight on it.
 	NewQueue(depth int) (Queue, error)
 	// Resize changes the size in bytes; 0 means the size that the storage has, if something else
@@ -257,6 +259,9 @@ func (v *storeVolume) Info() Info {
 
 // Memory returns the region that holds the content, or nil if there is none.
 func (v *storeVolume) Memory() *memory.Region { return v.memory }
+
+// Ownership returns nil.
+func (v *storeVolume) Ownership() *Ownership { return nil }
 
 // NewQueue opens a queue for one thread.
 func (v *storeVolume) NewQueue(depth int) (Queue, error) {

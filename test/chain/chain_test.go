@@ -116,6 +116,15 @@ func start(t testing.TB, o options) *chain {
 func (c *chain) startTarget(o options, listen netip.AddrPort) {
 	c.t.Helper()
 	c.openVolume(o)
+	c.startTargetWith(o, listen, c.volumes)
+}
+
+// startTargetWith serves volumes that are open.
+func (c *chain) startTargetWith(
+	o options, listen netip.AddrPort, volumes map[string]target.Export,
+) {
+	c.t.Helper()
+	c.volumes = volumes
 	config := target.Config{
 		RDMA: newRDMA(o.crc), Listen: listen, RDMAListen: loopback, Volumes: c.volumes,
 		CPUs:           unpinned(2),

@@ -57,6 +57,9 @@ type pendingRequest struct {
 	request *volume.Request
 }
 
+// Ownership returns nil: the targets of the simulation do not take over from one another.
+func (o *openDisk) Ownership() *volume.Ownership { return nil }
+
 func (d *disk) open() *openDisk {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -8,7 +8,16 @@ import (
 )
 
 // Open fails with status.NotSupported: this build does not contain librbd.
-func (b Backend) Open(*volume.Spec) (volume.Volume, error) {
+func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) { return b.Contend(spec) }
+
+// Prepare fails as Open does.
+func (b Backend) Prepare() (release func(), err error) {
+	_, err = b.Contend(nil)
+	return nil, err
+}
+
+// Contend fails as Open does.
+func (b Backend) Contend(*volume.Spec) (*volume.Driven, error) {
 	return nil, status.Errorf(status.NotSupported,
 		"this program was built without librbd, which rbd:%s needs: install the package "+
 			"zc-relay-target-ceph instead of zc-relay-target, or run make build-ceph", b.path())

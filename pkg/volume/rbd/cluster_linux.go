@@ -5,6 +5,7 @@ package rbd
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 
 	"github.com/ceph/go-ceph/rados"
@@ -77,10 +78,24 @@ func (c *cluster) release() {
 	clusters.mu.Lock()
 	defer clusters.mu.Unlock()
 	if c.users--; c.users == 0 {
-		delete(clusters.open, c.key)
+		if clusters.open[c.key] == c {
+			delete(clusters.open, c.key)
+		}
 		c.Shutdown()
 	}
 }
+
+// abandon makes the next user of the group connect anew, because the cluster has fenced c.
+func (c *cluster) abandon() {
+	clusters.mu.Lock()
+	defer clusters.mu.Unlock()
+	if clusters.open[c.key] == c {
+		delete(clusters.open, c.key)
+	}
+}
+
+// id returns what distinguishes the connection from every other to the cluster.
+func (c *cluster) id() string { return strconv.FormatUint(c.GetInstanceID(), 10) }
 
 func connect(key clusterKey) (*rados.Conn, error) {
 	connection, err := rados.NewConnWithUser(key.user)

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ceph/go-ceph/rados"
 	"github.com/ceph/go-ceph/rbd"
@@ -27,7 +28,19 @@ func (b Backend) configFile() string { return cmp.Or(b.ConfigFile, DefaultConfig
 func (b Backend) user() string       { return cmp.Or(b.User, DefaultUser) }
 
 // Open connects to the cluster, opens the image or creates it, and takes its exclusive lock.
-func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) {
+func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) { return b.Contend(spec) }
+
+// Prepare connects to the cluster.
+func (b Backend) Prepare() (release func(), err error) {
+	c, err := acquireCluster(b)
+	if err != nil {
+		return nil, err
+	}
+	return c.release, nil
+}
+
+// Contend is Open.
+func (b Backend) Contend(spec *volume.Spec) (*volume.Driven, error) {
 	c, err := acquireCluster(b)
 	if err != nil {
 		return nil, err
@@ -283,10 +296,10 @@ func (d *driver) failed(r *volume.Request, cause error) error {
 	case errors.Is(cause, unix.ESHUTDOWN):
 		return d.failFenced(cause)
 	case errors.Is(cause, unix.EROFS) && !d.backend.ReadOnly:
-		err := status.Errorf(status.IOFailed, "image %s: the exclusive lock is lost: somebody else "+
-			"has taken it (rbd lock ls %s): restart the target: %w", path, path, cause)
-		d.volume.Load().Fail("the image's exclusive lock is lost: the volume fails every request until it "+
-			"is reopened", err)
+		err := status.Errorf(d.backend.lossCode(), "image %s: the exclusive lock is lost: somebody else "+
+			"has taken it (rbd lock ls %s)%s: %w", path, path, d.backend.remedy(), cause)
+		d.volume.Load().Lose("the image's exclusive lock is lost: the volume fails every request until "+
+			"it is reopened", err)
 		return err
 	}
 	return status.Errorf(status.IOFailed, "%v %d bytes at offset %d of image %s: %w", r.Operation,
@@ -296,14 +309,60 @@ func (d *driver) failed(r *volume.Request, cause error) error {
 // failFenced makes the volume fail every request, and returns the error of the one that noticed.
 func (d *driver) failFenced(cause error) error {
 	d.fenced.Store(true)
-	err := status.Errorf(status.IOFailed, "image %s: the cluster has fenced this target, because "+
-		"another one has taken the image over, or by hand (ceph osd blocklist ls): restart the "+
-		"target: %w", d.backend.path(), cause)
+	d.cluster.abandon()
+	err := status.Errorf(d.backend.lossCode(), "image %s: the cluster has fenced this target, because "+
+		"another one has taken the image over, or by hand (ceph osd blocklist ls)%s: %w",
+		d.backend.path(), d.backend.remedy(), cause)
 	if v := d.volume.Load(); v != nil {
-		v.Fail("the cluster has fenced this target: the volume fails every request until the target "+
-			"restarts", err)
+		v.Lose("the cluster has fenced this target: the volume fails every request until it is "+
+			"reopened", err)
 	}
 	return err
+}
+
+// lossCode is the code of requests that fail because the image is lost.
+func (b Backend) lossCode() status.Code {
+	if b.TakeOver {
+		return status.Shutdown
+	}
+	return status.IOFailed
+}
+
+// remedy says what reopens a lost volume.
+func (b Backend) remedy() string {
+	if b.TakeOver {
+		return ""
+	}
+	return ": restart the target"
+}
+
+// CheckOwner asks the cluster until it answers. It has to be asked with the newest map: an older
+// one may not show the fence.
+func (d *driver) CheckOwner() error {
+	if d.presence == nil {
+		return nil
+	}
+	for {
+		err := withErrno(d.cluster.WaitForLatestOSDMap())
+		var recorded string
+		if err == nil {
+			recorded, err = d.recordedOwner(d.presence.object)
+		}
+		switch {
+		case errors.Is(err, unix.ESHUTDOWN):
+			return d.failFenced(err)
+		case err == nil && recorded != d.cluster.id():
+			err := status.Errorf(d.backend.lossCode(), "image %s: client.%s has taken the image over",
+				d.backend.path(), recorded)
+			d.volume.Load().Lose("another target owns the image: the volume fails every request "+
+				"until it is reopened", err)
+			return err
+		case err == nil:
+			return nil
+		}
+		d.log.Warn("cannot find out whether this target still owns the image", zap.Error(err))
+		time.Sleep(rewatchPause)
+	}
 }
 
 // Inspect follows the size of the image.
@@ -352,10 +411,11 @@ func (d *driver) free() error {
 		d.answering.Wait()
 	}
 	if d.image != nil {
-		if !d.backend.ReadOnly {
+		isFenced := d.fenced.Load() // librbd would only wait for answers that do not come
+		if !d.backend.ReadOnly && !isFenced {
 			errs = append(errs, d.image.flush())
 		}
-		if d.locked {
+		if d.locked && !isFenced {
 			errs = append(errs, d.image.unlock())
 		}
 		errs = append(errs, d.image.close())

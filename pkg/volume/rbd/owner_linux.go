@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
@@ -54,8 +53,7 @@ func (d *driver) announce(imageID string) error {
 		return fmt.Errorf("watch object %q: %w", p.object, withErrno(err))
 	}
 	// The ID comes last: whoever finds it there can rely on the watch.
-	id := strconv.FormatUint(d.cluster.GetInstanceID(), 10)
-	if err := withErrno(d.pool.WriteFull(p.object, []byte(id))); err != nil {
+	if err := withErrno(d.pool.WriteFull(p.object, []byte(d.cluster.id()))); err != nil {
 		return errors.Join(fmt.Errorf("write object %q: %w", p.object, err), watcher.Delete())
 	}
 	d.presence = p
@@ -120,21 +118,19 @@ func (d *driver) takeOver() error {
 		return nil
 	}
 	owner := lockers[0]
-	if err := d.checkDead(owner); err != nil {
+	if err := d.checkDead(other, owner); err != nil {
 		return err
 	}
 	d.log.Warn("the image's owner does not answer: fencing it, and taking the image over",
 		zap.String("owner", owner.Client), zap.String("address", owner.Addr))
-	holders, err := other.LockGetOwners()
-	if err != nil {
-		return fmt.Errorf("get the owner of image %s: %w", path, withErrno(err))
+	// This fences the owner, too, but not for long enough. librbd calls owners by their addresses,
+	// so another target that has been faster keeps its lock.
+	err = withErrno(other.LockBreak(rbd.LockModeExclusive, owner.Addr))
+	if errors.Is(err, unix.EBUSY) {
+		return status.Errorf(status.InUse, "image %s: another target has taken it over", path)
 	}
-	for _, holder := range holders {
-		// This fences the holder, too, but not for long enough.
-		err := withErrno(other.LockBreak(rbd.LockModeExclusive, holder.Owner))
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("break the lock of %s on image %s: %w", owner.Client, path, err)
-		}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("break the lock of %s on image %s: %w", owner.Client, path, err)
 	}
 	if err := d.cluster.fence(owner.Addr); err != nil {
 		return fmt.Errorf("fence %s, the owner of image %s: %w", owner.Client, path, err)
@@ -142,20 +138,39 @@ func (d *driver) takeOver() error {
 	return nil
 }
 
-// checkDead returns nil if the owner is a target that does not answer.
-func (d *driver) checkDead(owner rbd.Locker) error {
+// recordedOwner returns the ID in an image's object, "" if there is none.
+func (d *driver) recordedOwner(object string) (string, error) {
+	recorded := make([]byte, 32)
+	n, err := d.pool.Read(object, recorded, 0)
+	if err != nil && !errors.Is(withErrno(err), unix.ENOENT) {
+		return "", fmt.Errorf("read object %q: %w", object, withErrno(err))
+	}
+	return string(recorded[:n]), nil
+}
+
+// checkDead returns nil if the owner is a target that does not answer, or if the cluster itself has
+// noticed that the owner is gone.
+func (d *driver) checkDead(other *rbd.Image, owner rbd.Locker) error {
 	path := d.backend.path()
 	id, err := d.image.id()
 	if err != nil {
 		return fmt.Errorf("get the ID of image %s: %w", path, err)
 	}
 	object := ownerObject(id)
-	recorded := make([]byte, 32)
-	n, err := d.pool.Read(object, recorded, 0)
-	if err != nil && !errors.Is(withErrno(err), unix.ENOENT) {
-		return fmt.Errorf("read object %q: %w", object, withErrno(err))
+	recorded, err := d.recordedOwner(object)
+	if err != nil {
+		return err
 	}
-	if string(recorded[:n]) != strings.TrimPrefix(owner.Client, "client.") {
+	if "client."+recorded != owner.Client {
+		watchers, err := other.ListWatchers()
+		if err != nil {
+			return fmt.Errorf("list the watchers of image %s: %w", path, withErrno(err))
+		}
+		if !slices.ContainsFunc(watchers, func(w rbd.ImageWatcher) bool {
+			return fmt.Sprintf("client.%d", w.Id) == owner.Client
+		}) {
+			return nil
+		}
 		return status.Errorf(status.InUse, "image %s is locked by %s at %s, which is no target, or "+
 			"one that is about to start: only targets are taken over from", path, owner.Client,
 			owner.Addr)
@@ -163,7 +178,7 @@ func (d *driver) checkDead(owner rbd.Locker) error {
 	// The result says that some have not answered; only the owner's answer counts.
 	answers, _, _ := d.pool.NotifyWithTimeout(object, nil, aliveTimeout)
 	if slices.ContainsFunc(answers, func(a rados.NotifyAck) bool {
-		return strconv.FormatUint(uint64(a.NotifierID), 10) == string(recorded[:n])
+		return strconv.FormatUint(uint64(a.NotifierID), 10) == recorded
 	}) {
 		return status.Errorf(status.InUse, "image %s is served by another target, %s at %s, which is "+
 			"alive", path, owner.Client, owner.Addr)

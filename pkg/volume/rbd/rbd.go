@@ -34,10 +34,14 @@ type Backend struct {
 	// size. 0 accepts only an image that exists.
 	Create   uint64
 	ReadOnly bool
-	// TakeOver makes Open fence the image's owner and take its place, if the owner is a target that
-	// does not answer. Otherwise Open waits until the cluster has noticed the death of the owner.
+	// TakeOver makes the volume a stand-by while another target owns the image. It fences the owner
+	// and takes its place if the owner does not answer. Otherwise Open waits until the cluster has
+	// noticed the death of the owner.
 	TakeOver bool
 }
+
+// Contends reports whether TakeOver is set.
+func (b Backend) Contends() bool { return b.TakeOver }
 
 // The defaults of a Backend.
 const (

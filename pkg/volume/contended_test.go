@@ -1,0 +1,213 @@
+package volume_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
+)
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("timed out waiting until %s", what)
+		}
+	}
+}
+
+func standBy(v volume.Volume) error {
+	err, _ := v.Ownership().State()
+	return err
+}
+
+func openProgram(t *testing.T, p *volumetest.Program) volume.Volume {
+	t.Helper()
+	v, err := volume.Open(volume.Spec{Name: "disk", BlockSize: 4096, Backend: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestOfEagerProgramsExactlyOneOwnsTheVolume(t *testing.T) {
+	defer volume.SetContendPause(time.Millisecond)()
+	image := volumetest.NewSharedImage(1 << 20)
+	programs := []*volumetest.Program{{Image: image}, {Image: image}, {Image: image}}
+	var volumes []volume.Volume
+	for _, p := range programs {
+		volumes = append(volumes, openProgram(t, p))
+	}
+	owner := func() int {
+		found := -1
+		for i, v := range volumes {
+			if standBy(v) == nil {
+				if found >= 0 {
+					t.Fatalf("programs %d and %d both own the volume", found, i)
+				}
+				found = i
+			}
+		}
+		return found
+	}
+	time.Sleep(50 * time.Millisecond) // the stand-bys try all the time
+	if owners, _ := image.Owners(); owners != 1 || owner() != 0 {
+		t.Fatalf("program %d is the owner, after %d changes", owner(), owners)
+	}
+	if _, err := volumes[1].NewQueue(1); !errors.Is(err, status.NoLock) {
+		t.Errorf("a queue of a stand-by: %v", err)
+	}
+	// A closed volume passes to a stand-by.
+	volumetest.CloseVolume(t, volumes[0])
+	volumes = volumes[1:]
+	eventually(t, "a stand-by owns the volume", func() bool { return owner() >= 0 })
+	if info := volumes[owner()].Info(); info.Size != 1<<20 || info.UUID != (volume.UUID{1}) {
+		t.Errorf("the volume is %+v", info)
+	}
+	if owners, _ := image.Owners(); owners != 2 {
+		t.Errorf("the volume has had %d owners", owners)
+	}
+	for _, v := range volumes {
+		volumetest.CloseVolume(t, v)
+	}
+}
+
+// A stopped owner with writes in flight continues after the take-over: nothing of it arrives, it
+// says why, and it becomes a stand-by that can take over again.
+func TestAStoppedOwnerWritesNothingAfterATakeOver(t *testing.T) {
+	defer volume.SetContendPause(time.Millisecond)()
+	image := volumetest.NewSharedImage(1 << 20)
+	programs := [2]*volumetest.Program{{Image: image}, {Image: image}}
+	volumes := [2]volume.Volume{openProgram(t, programs[0]), openProgram(t, programs[1])}
+	const inFlight = 64
+	for round := range 6 {
+		former, next := round%2, (round+1)%2
+		queue := volumetest.NewQueue(t, volumes[former], inFlight)
+		programs[former].Stop()
+		requests := make([]volume.Request, inFlight)
+		ghost := bytes.Repeat([]byte{0xee}, 4096)
+		for i := range requests {
+			requests[i] = volume.Request{Operation: iomsg.OpWrite, Offset: uint64(i) * 4096,
+				Length: 4096, Buffer: ghost}
+			if err := queue.Submit(&requests[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "the stand-by owns the volume",
+			func() bool { return standBy(volumes[next]) == nil })
+		programs[former].Continue()
+		done := make([]*volume.Request, inFlight)
+		for count := 0; count < inFlight; {
+			for _, r := range done[:queue.Poll(done)] {
+				if !errors.Is(r.Err, status.Shutdown) {
+					t.Errorf("a ghost was acknowledged: %v", r.Err)
+				}
+				count++
+			}
+		}
+		if bytes.Contains(image.Content(), ghost[:16]) {
+			t.Fatal("a former owner has written")
+		}
+		eventually(t, "the former owner is a stand-by", func() bool {
+			err := standBy(volumes[former])
+			return errors.Is(err, status.NoLock) &&
+				strings.Contains(err.Error(), "taken the image over")
+		})
+		volumetest.CloseQueue(t, queue)
+	}
+	for _, v := range volumes {
+		volumetest.CloseVolume(t, v)
+	}
+}
+
+// guardedDriver completes requests when the test says so.
+type guardedDriver struct {
+	started atomic.Int32
+	last    atomic.Pointer[volume.Request]
+	verdict chan error // of CheckOwner
+	volume  *volume.Driven
+}
+
+func (d *guardedDriver) Start(v *volume.Driven) { d.volume = v }
+func (d *guardedDriver) Reserve(int) error      { return nil }
+func (d *guardedDriver) Release(int)            {}
+func (d *guardedDriver) Resize(uint64) error    { return status.NotSupported }
+func (d *guardedDriver) Inspect()               {}
+func (d *guardedDriver) Close() error           { return nil }
+func (d *guardedDriver) CheckOwner() error      { return <-d.verdict }
+
+func (d *guardedDriver) Submit(r *volume.Request) {
+	d.last.Store(r)
+	d.started.Add(1)
+}
+
+func TestAfterAPauseNothingHappensBeforeTheOwnerIsKnown(t *testing.T) {
+	var now atomic.Int64
+	const bound = 160 * time.Millisecond
+	defer volume.SetPauseClock(func() time.Duration { return time.Duration(now.Load()) }, bound)()
+	pause := func() { now.Add(int64(bound) + 1) }
+	d := &guardedDriver{verdict: make(chan error)}
+	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.NewNop()},
+		volume.Info{Name: "disk", Size: 1 << 20, BlockSize: 4096}, d)
+	queue := volumetest.NewQueue(t, v, 8)
+	submit := func() *volume.Request {
+		t.Helper()
+		r := &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: make([]byte, 4096)}
+		if err := queue.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	completed := make([]*volume.Request, 8)
+	poll := func(want int) {
+		t.Helper()
+		got := 0
+		eventually(t, "the requests complete", func() bool {
+			got += queue.Poll(completed)
+			return got >= want
+		})
+	}
+	submit()
+	d.last.Load().Complete(nil)
+	poll(1)
+	submit()
+	before := d.last.Load()
+	pause()
+	submit() // is parked
+	before.Complete(nil)
+	time.Sleep(bound) // some beats, whose check waits
+	if n := d.started.Load(); n != 2 || queue.Poll(completed) != 0 {
+		t.Fatalf("%d requests were started, or one completed, before the check", n)
+	}
+	d.verdict <- nil
+	poll(1)
+	eventually(t, "the parked request is started", func() bool { return d.started.Load() == 3 })
+	last := d.last.Load()
+	pause()
+	parked := submit()
+	last.Complete(nil)
+	d.verdict <- status.Errorf(status.IOFailed, "somebody else")
+	poll(2)
+	if d.started.Load() != 3 || !errors.Is(parked.Err, status.IOFailed) || last.Err == nil {
+		t.Errorf("after the loss, %d requests were started, and the errors are %v and %v",
+			d.started.Load(), parked.Err, last.Err)
+	}
+	late := submit()
+	poll(1)
+	if !errors.Is(late.Err, status.IOFailed) || d.started.Load() != 3 {
+		t.Errorf("a later request: %v", late.Err)
+	}
+	close(d.verdict)
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
+}
