@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ type campaign struct {
 	t       *testing.T
 	relays  [2]*process
 	clients [2]*process
+	rdma    netip.AddrPort // of the target, the same after restarts
 	random  *rand.Rand
 	matches map[*process]uint64 // of fault rules, at the last look
 
@@ -131,7 +133,9 @@ func campaignDirectory(i int) string { return fmt.Sprintf("comch%d", i) }
 
 func (c *campaign) startTarget() {
 	c.t.Helper()
-	c.chain.startTarget(campaignFlags...)
+	c.chain.startTarget(append([]string{"--rdma-port", fmt.Sprint(c.rdma.Port())},
+		campaignFlags...)...)
+	c.rdma = netip.MustParseAddrPort(c.rdmaAddress())
 }
 
 func (c *campaign) startRelay(i int) {
@@ -261,7 +265,8 @@ func (c *campaign) attack() (stop func()) {
 	c.t.Cleanup(stop)
 	sockets := []struct{ network, address string }{
 		{"tcp", c.address.String()},
-		{"tcp", c.rdmaAddress()},
+		{"tcp", c.rdma.String()},
+		{"unixpacket", fmt.Sprintf("@zc-relay/rdma/%d", c.rdma.Port())},
 	}
 	for i := range c.relays {
 		paths, err := filepath.Glob(filepath.Join(c.dir, campaignDirectory(i), "*", "*", "*"))
