@@ -306,23 +306,7 @@ func TestNBDClientsNoticeNoKill(t *testing.T) {
 		`; echo round; done; echo passed`, "--metrics-listen", "127.0.0.1:0")
 	p.awaitLog("NBD client connected")
 	for i := range nbdKills {
-		if i%2 == 0 {
-			c.relay.signal(syscall.SIGKILL)
-			c.relay.wait()
-			c.relay = c.startRelay("comch")
-		} else {
-			c.target.signal(syscall.SIGKILL)
-			c.target.wait()
-			c.startTarget()
-		}
-		eventually(t, fmt.Sprintf("the volume is reopened after %d kills", i+1), func() bool {
-			select {
-			case <-p.ended:
-				t.Fatalf("fio failed after %d kills", i+1)
-			default:
-			}
-			return strings.Count(p.stderr.String(), "volume reopened") > i
-		})
+		c.killDaemon(p, i)
 		time.Sleep(50 * time.Millisecond) // IO between two kills
 	}
 	// fio ignores errors of flushes.
@@ -335,6 +319,32 @@ func TestNBDClientsNoticeNoKill(t *testing.T) {
 		t.Errorf("exit code %d: fio has failed, or a flush reported a loss", code)
 	}
 	t.Logf("%d kills, %d rounds of fio", nbdKills, strings.Count(p.stdout.String(), "round\n"))
+}
+
+// killDaemon kills the relay or the target, starts it again, and waits until the gateway has
+// reopened its volume, for a client that goes on.
+func (c *chain) killDaemon(gateway *process, i int) {
+	c.t.Helper()
+	const reopened = "volume reopened"
+	before := strings.Count(gateway.stderr.String(), reopened)
+	if i%2 == 0 {
+		c.relay.signal(syscall.SIGKILL)
+		c.relay.wait()
+		c.relay = c.startRelay("comch")
+	} else {
+		c.target.signal(syscall.SIGKILL)
+		c.target.wait()
+		c.startTarget()
+	}
+	eventually(c.t, fmt.Sprintf("the volume is reopened after %d kills", i+1), func() bool {
+		select {
+		case <-gateway.ended:
+			c.t.Fatalf("the client has ended after %d kills:\n%s", i+1,
+				tail(gateway.stdout.String()))
+		default:
+		}
+		return strings.Count(gateway.stderr.String(), reopened) > before
+	})
 }
 
 func TestAFlushReportsWhatAKilledTargetMayHaveLost(t *testing.T) {

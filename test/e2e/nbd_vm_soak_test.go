@@ -1,0 +1,76 @@
+//go:build soak
+
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// guestKills is how often relay or target are killed.
+	guestKills = 100
+	// guestFiles are as many as a large package has, of up to guestFileSize bytes.
+	guestFiles    = 1000
+	guestFileSize = 64 << 10
+)
+
+// TestTheFileSystemOfAVirtualMachineSurvivesKills lets a guest with ext4 on a virtio disk copy
+// files while relay and target are killed by turns. The guest finds no difference and no error, and
+// the file system is clean afterwards.
+func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
+	requireTools(t, "qemu-system-x86_64", "busybox", "cpio", "depmod", "mke2fs", "e2fsck",
+		"nbdcopy", "apt-get")
+	c, file := managedChain(t, "512MiB")
+	makeImage := exec.Command("testdata/vm-image.sh", c.dir)
+	if output, err := makeImage.CombinedOutput(); err != nil {
+		t.Fatalf("make the image of the guest: %v\n%s", err, output)
+	}
+	makeTree(t, filepath.Join(c.dir, "tree", "tree"))
+	c.mustServe(`truncate -s 512M disk; mke2fs -q -t ext4 -d tree disk; nbdcopy disk "$uri"`)
+
+	p := c.gateway(`mkfifo end
+		cat end | qemu-system-x86_64 -accel tcg -m 256 -nodefaults -no-reboot \
+			-display none -serial stdio -kernel vmlinuz -initrd initramfs \
+			-append "console=ttyS0 quiet panic=-1" \
+			-drive file="$uri",format=raw,if=virtio,cache=none`)
+	eventually(t, "the guest has copied its files once", func() bool {
+		select {
+		case <-p.ended:
+			t.Fatalf("the guest has ended:\n%s", tail(p.stdout.String()))
+		default:
+		}
+		return strings.Contains(p.stdout.String(), "copied 1\r")
+	})
+	for i := range guestKills {
+		c.killDaemon(p, i)
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // IO between two kills
+	}
+	writeFile(t, filepath.Join(c.dir, "end"), []byte("\n"))
+	if code := p.wait(); code != 0 || !strings.Contains(p.stdout.String(), "all is well") {
+		t.Errorf("exit code %d; the guest says:\n%s", code, tail(p.stdout.String()))
+	}
+	if output, err := exec.Command("e2fsck", "-fn", file).CombinedOutput(); err != nil {
+		t.Errorf("e2fsck: %v\n%s", err, output)
+	}
+	t.Logf("%d kills, %d copies of %d files", guestKills,
+		strings.Count(p.stdout.String(), "copied "), guestFiles)
+}
+
+// makeTree makes a directory with files like those of a package.
+func makeTree(t *testing.T, directory string) {
+	t.Helper()
+	for i := range guestFiles {
+		d := filepath.Join(directory, fmt.Sprint(i%37))
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(d, fmt.Sprint(i)), someContent(rand.IntN(guestFileSize)))
+	}
+}
