@@ -175,6 +175,11 @@ func (d *driver) checkDead(other *rbd.Image, owner rbd.Locker) error {
 			"one that is about to start: only targets are taken over from", path, owner.Client,
 			owner.Addr)
 	}
+	// The OSD learns from this process of the newest map. An owner that is fenced by it, which the
+	// OSD may not know yet, cannot answer.
+	if err := d.cluster.WaitForLatestOSDMap(); err != nil {
+		return fmt.Errorf("wait for the newest OSD map: %w", withErrno(err))
+	}
 	// The result says that some have not answered; only the owner's answer counts.
 	answers, _, _ := d.pool.NotifyWithTimeout(object, nil, aliveTimeout)
 	if slices.ContainsFunc(answers, func(a rados.NotifyAck) bool {

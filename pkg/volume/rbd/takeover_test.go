@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -101,6 +103,17 @@ func (o *owner) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
+// contend tries once to own an image.
+func contend(t *testing.T, text string) (*volume.Driven, error) {
+	t.Helper()
+	spec, err := volume.ParseSpec(text, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Log = zap.NewNop()
+	return spec.Backend.(volume.Contender).Contend(&spec)
+}
+
 // check fills the blocks that the owner writes to, calls between, and expects them unchanged.
 func check(t *testing.T, v volume.Volume, between func()) {
 	t.Helper()
@@ -148,7 +161,7 @@ func TestAFormerOwnerWritesNothingAfterATakeOver(t *testing.T) {
 	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
 	for round := range takeOverRounds {
 		o := startOwner(t, text)
-		if v, err := open(t, text); !errors.Is(err, status.InUse) ||
+		if v, err := contend(t, text); !errors.Is(err, status.InUse) ||
 			!strings.Contains(err.Error(), "is alive") {
 			t.Fatalf("the image of an owner that is alive was opened: %v, %v", v, err)
 		}
@@ -189,6 +202,36 @@ func TestAKilledOwnerIsTakenOverFrom(t *testing.T) {
 	volumetest.CloseVolume(t, v)
 }
 
+// Of two targets that contend for an image, one owns it for as long as it is alive. When it has
+// stood still and lost the image, it is a stand-by on a new connection, and can own it again.
+func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
+	name := newImage(t)
+	volumetest.CloseVolume(t, mustOpen(t, backend(name, ",create=8MiB")))
+	volumes := [2]volume.Volume{mustOpen(t, backend(name, ",takeover")),
+		mustOpen(t, backend(name, ",takeover,group=other"))}
+	standBy := func(i int) error {
+		err, _ := volumes[i].Ownership().State()
+		return err
+	}
+	if standBy(0) != nil || !errors.Is(standBy(1), status.NoLock) {
+		t.Fatalf("the targets are stand-bys because of %v and %v", standBy(0), standBy(1))
+	}
+	for round := range 2 {
+		former, next := round%2, (round+1)%2
+		address := strings.Fields(strings.SplitAfter(ceph(t, "rbd", "lock", "ls",
+			pool()+"/"+name), "client.")[1])
+		ceph(t, "ceph", "osd", "blocklist", "add", address[len(address)-1])
+		start := time.Now()
+		await(t, func() bool { return standBy(next) == nil && standBy(former) != nil })
+		t.Logf("round %d: taken over %v after the fence", round,
+			time.Since(start).Round(time.Millisecond))
+		check(t, volumes[next], func() {})
+	}
+	for _, v := range volumes {
+		volumetest.CloseVolume(t, v)
+	}
+}
+
 // An owner that is no target does not know the question, so its silence means nothing.
 func TestOnlyTargetsAreTakenOverFrom(t *testing.T) {
 	name := newImage(t)
@@ -205,7 +248,7 @@ func TestOnlyTargetsAreTakenOverFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	ceph(t, "rados", "-p", pool(), "put", "zc-relay.owner."+image.ID, record)
-	if v, err := open(t, backend(name, ",takeover,group=other")); !errors.Is(err, status.InUse) ||
+	if v, err := contend(t, backend(name, ",takeover,group=other")); !errors.Is(err, status.InUse) ||
 		!strings.Contains(err.Error(), "is no target") {
 		t.Errorf("the image was opened: %v, %v", v, err)
 	}
