@@ -31,8 +31,9 @@ static void on_received(struct doca_comch_consumer_task_post_recv *task, union d
 
 	if (!received)
 		return;
-	received->code = DOCA_SUCCESS;
-	f->buf_get_data_len(consumer->receives[received->slot].buffer, &length);
+	received->code = f->buf_get_data_len(consumer->receives[received->slot].buffer, &length);
+	if (received->code != DOCA_SUCCESS)
+		zcd_context_fail(&consumer->context, received->code);
 	received->length = length < UINT32_MAX ? (uint32_t)length : UINT32_MAX;
 	received->producer = f->comch_consumer_task_post_recv_get_producer_id(task);
 	received->immediate_length = f->comch_consumer_task_post_recv_get_imm_data_len(task);

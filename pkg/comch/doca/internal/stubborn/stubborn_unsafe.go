@@ -19,7 +19,7 @@ package stubborn
 // static doca_comch_producer_task_send_completion_cb_t sent, failed;
 // static _Thread_local const struct doca_task *failing;
 //
-// enum { DOCA_ERROR_IO_FAILED = 17 };
+// enum { DOCA_ERROR_IO_FAILED = 17, DOCA_ERROR_DRIVER = 21 };
 //
 // static uint8_t stubborn_progress(struct doca_pe *pe)
 // {
@@ -72,6 +72,10 @@ package stubborn
 // { get_status = real; return stubborn_status; }
 // static void stubborn_set_as_task(void *real) { as_task = real; }
 //
+// // stubborn_fail stands for any function that returns a doca_error_t.
+// static doca_error_t stubborn_fail(void) { return DOCA_ERROR_DRIVER; }
+// static void *stubborn_fail_pointer(void) { return stubborn_fail; }
+//
 // static void stubborn_hold_progress(int on)
 // { __atomic_store_n(&holds_progress, on, __ATOMIC_SEQ_CST); }
 // static void stubborn_hold_disconnects(int on)
@@ -104,6 +108,18 @@ func Over(resolve func(name string) unsafe.Pointer) func(name string) unsafe.Poi
 			return change(real)
 		}
 		return real
+	}
+}
+
+// Without returns the functions of resolve, but the one with that name fails with the error DRIVER
+// whenever it is called. It must return a doca_error_t.
+func Without(resolve func(name string) unsafe.Pointer,
+	failing string) func(name string) unsafe.Pointer {
+	return func(name string) unsafe.Pointer {
+		if name == failing {
+			return C.stubborn_fail_pointer()
+		}
+		return resolve(name)
 	}
 }
 
