@@ -16,6 +16,7 @@ const (
 )
 
 func (s *suite) testMemory(t *testing.T) {
+	s.skipWithHost(t, "memory of this process is not on the host")
 	t.Run("ImportReachesTheExportedBytes", func(t *testing.T) { s.bothWays(t, testImport) })
 	t.Run("RightsTravelWithTheExport", func(t *testing.T) { s.bothWays(t, testRights) })
 	t.Run("ImportOutlivesTheConnection", func(t *testing.T) { s.bothWays(t, testImportOutlives) })

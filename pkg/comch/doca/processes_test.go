@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
@@ -28,6 +30,14 @@ import (
 const (
 	hostDirectory = "COMCH_DOCA_TEST_DIRECTORY"
 	dpuDirectory  = "COMCH_DOCA_TEST_DPU_DIRECTORY"
+)
+
+// These make the two sides of TestConformanceOfDPUAndHost meet, and use devices of hardware.
+const (
+	suiteListen     = "COMCH_DOCA_TEST_LISTEN"      // where the DPU waits for the host
+	suiteHost       = "COMCH_DOCA_TEST_DPU"         // where the host finds the DPU
+	suiteDevice     = "COMCH_DOCA_TEST_DEVICE"      // of the DPU
+	suiteHostDevice = "COMCH_DOCA_TEST_HOST_DEVICE" // both its representor and the host's device
 )
 
 const (
@@ -189,6 +199,54 @@ func TestDPUProcess(t *testing.T) {
 	for ctx.Err() == nil {
 		path.poll(func(message []byte) { path.send(ctx, t, message) })
 		runtime.Gosched()
+	}
+}
+
+// The suite runs on the DPU, and another process does on the host what it asks for. By default both
+// are on this machine, over the emulation of libdoca. The environment makes them use the hardware
+// of two machines: docs/comch-conformance.md says how.
+func TestConformanceOfDPUAndHost(t *testing.T) {
+	config := comchtest.Config{Device: os.Getenv(suiteDevice),
+		Representor: os.Getenv(suiteHostDevice), HostDevice: os.Getenv(suiteHostDevice)}
+	var loader *doca.Loader
+	var listener net.Listener
+	if address := os.Getenv(suiteListen); address != "" {
+		listener = must[net.Listener](t)(net.Listen("tcp", address))
+	} else {
+		directory := t.TempDir()
+		loader = emulateIn(t, directory, libdoca.Config{Devices: []libdoca.Device{
+			{PCI: "03:00.0", Representors: []libdoca.Representor{{PCI: "b1:00.0"}}}}})
+		listener = must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+		startProcess(t, "TestHostOfTheSuite", suiteHost+"="+listener.Addr().String(),
+			hostDirectory+"="+directory)
+		if !soak {
+			config.Groups = []string{"Provider", "Server", "Connect", "Messages", "Consumers", "Ending"}
+		}
+	}
+	peer := must[net.Conn](t)(listener.Accept())
+	provider, end := comchtest.WithHost(comchdoca.New(comchdoca.Options{Loader: loader}), peer)
+	config.Provider = provider
+	comchtest.Run(t, config)
+	if err := errors.Join(end(), listener.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHostOfTheSuite is the host of TestConformanceOfDPUAndHost.
+func TestHostOfTheSuite(t *testing.T) {
+	address := os.Getenv(suiteHost)
+	if address == "" {
+		return // it is not a test by itself
+	}
+	var loader *doca.Loader
+	if directory := os.Getenv(hostDirectory); directory != "" {
+		loader = emulateIn(t, directory, libdoca.Config{
+			Devices: []libdoca.Device{{PCI: "b1:00.0", Role: libdoca.Host}}})
+	}
+	peer := must[net.Conn](t)(net.Dial("tcp", address))
+	provider := comchdoca.New(comchdoca.Options{Loader: loader})
+	if err := comchtest.ServeHost(provider, peer); err != nil {
+		t.Error(err)
 	}
 }
 
