@@ -45,5 +45,7 @@ func TestVolumesAreProtected(t *testing.T) {
 		t.Errorf("info exited with %d", code)
 	}
 	holder.interruptVerify()
+	noise, _ := randomFile(t, c.dir, 1<<20)
+	c.mustRun("put", noise) // over the file system, which the holder may have left intact
 	c.mustRun("verify", "--passes", "1")
 }
