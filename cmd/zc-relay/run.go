@@ -181,7 +181,8 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 		Targets:   c.TargetAddresses(), TargetOrder: relay.TargetOrder(c.TargetOrder),
 		Volume: c.Volume, TLSServerName: c.TLSServerName,
 		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation),
-		Protocol: relay.Protocol(c.Protocol), CPUs: c.CPUs,
+		Protocol: relay.Protocol(c.Protocol), TargetProtocol: relay.Protocol(c.TargetProtocol),
+		CPUs: c.CPUs,
 		Limits: relay.Limits{
 			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
 			MaxOutstanding: c.Limits.Outstanding,

@@ -57,14 +57,20 @@ func (r *Requester) Greet(ctx context.Context) (HelloReply, error) {
 	return *reply, nil
 }
 
-// Call calls r.Call and returns the reply with the type that belongs to the request.
-func Call[R Message](ctx context.Context, r *Requester, request RequestFor[R]) (R, error) {
-	reply, err := r.Call(ctx, request)
+// Caller carries out requests: a Requester, or what stands for one towards a peer with another
+// protocol. Its replies have the type that belongs to their request.
+type Caller interface {
+	Call(ctx context.Context, request Message) (Message, error)
+}
+
+// Call calls c.Call and returns the reply with the type that belongs to the request.
+func Call[R Message](ctx context.Context, c Caller, request RequestFor[R]) (R, error) {
+	reply, err := c.Call(ctx, request)
 	if err != nil {
 		var none R
 		return none, err
 	}
-	return reply.(R), nil // the machine accepts no other
+	return reply.(R), nil // a Caller returns no other
 }
 
 // Call sends a request and waits for its reply. Calls of several goroutines take turns.

@@ -46,6 +46,10 @@ type RelayLaneConfig struct {
 	SessionThrottle *Throttle
 	// Translator, if set, translates the client's messages.
 	Translator Translator
+	// Foreign, if set, translates messages for a target that is not one of ours: it knows neither
+	// hello nor stop, takes one message per Send, and reads and writes only. ConnectForeign
+	// connects it.
+	Foreign ForeignTarget
 	// Depth is how many requests the client may have outstanding.
 	Depth int
 	// BufferSize is the largest data transfer of one request, in bytes.
@@ -67,6 +71,17 @@ type Translator interface {
 	// ToClient turns a message that FromClient has made, whose type and result may have changed
 	// since, into one for the client.
 	ToClient(message []byte)
+}
+
+// ForeignTarget translates messages for targets that do not use the layout of package iomsg. Their
+// responses have the type, the result, and the tag of package iomsg, which such targets return
+// unread. It works in place and must not allocate. The worker of the lane calls it.
+type ForeignTarget interface {
+	// CanCarry reports whether the target's protocol has a request of the type, with its data at
+	// the offset in the client's memory and at the offset in the volume.
+	CanCarry(t iomsg.Type, requesterOffset, storageOffset uint64) bool
+	// ToTarget turns a request that CanCarry accepts into one for the target.
+	ToTarget(message []byte)
 }
 
 // RelayConsumerConfig returns the configuration of the Comch consumers of a queue of the given
@@ -201,6 +216,46 @@ func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
 			role, config.Remote, err)
 	}
 	return nil
+}
+
+// ConnectForeign establishes one of the lane's two connections to a Foreign target: exchange passes
+// the details of this side's end to the target, and returns those of the target's. Messages travel
+// on the data connection. The control connection is the one on which the target moves data.
+func (l *RelayLane) ConnectForeign(
+	ctx context.Context, role iomsg.ConnectionRole, inboundReads int,
+	exchange func(details []byte) ([]byte, error),
+) error {
+	device, ok := l.config.Device.(rdma.DetailsDevice)
+	if !ok {
+		return status.Errorf(status.NotSupported, "an RDMA device of transport %s cannot connect "+
+			"to programs written for DOCA", l.config.Device.Capabilities().Transport)
+	}
+	c := &l.connections[role]
+	end, err := device.Prepare(rdma.ConnectionConfig{
+		Domain: l.config.Domain, Queue: l.dispatcher.queue, Context: l.registration.context(role),
+		SendRequests: sendQueueDepth(l.config.Depth), ReceiveRequests: int(c.receives),
+		InboundReads: inboundReads, Receives: c.initialReceives(),
+	})
+	if err != nil {
+		return fmt.Errorf("prepare %v connection: %w", role, err)
+	}
+	details, err := exchange(end.Details())
+	if err != nil {
+		return errors.Join(err, end.Discard())
+	}
+	established, err := end.Connect(details)
+	if err != nil {
+		return fmt.Errorf("connect %v connection: %w", role, err)
+	}
+	err = l.worker.do(ctx, func() {
+		if l.adopt(role, established) {
+			c.ready = true
+		}
+	})
+	if err != nil {
+		established.Abort()
+	}
+	return err
 }
 
 // Start begins to forward requests. Both connections must be ready.

@@ -213,7 +213,11 @@ func (l *RelayLane) forward(slot uint32, s *slot, request *message) {
 		w.RemoteKey = l.staging.Key
 		w.RemoteAddress = l.staging.Base + uint64(slot)*uint64(l.config.BufferSize)
 	}
-	*c.send.addMessage() = *request
+	sent := c.send.addMessage()
+	*sent = *request
+	if t := l.config.Foreign; t != nil {
+		t.ToTarget(sent[:])
+	}
 	if c.send.isFull() {
 		l.postGathered(c)
 	}
@@ -231,6 +235,9 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 		return status.BadState
 	case !m.Type.IsRequest(), m.Flags&^iomsg.ClientFlags != 0:
 		return status.InvalidValue
+	case l.config.Foreign != nil &&
+		!l.config.Foreign.CanCarry(m.Type, m.RequesterOffset, m.StorageOffset):
+		return status.NotSupported
 	case !m.Type.MovesData():
 		return status.Success
 	case m.IOSize > l.config.BufferSize:
@@ -249,6 +256,11 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 // the data connection could otherwise overtake it.
 func (l *RelayLane) forwardStop() {
 	if l.stop != stopReceived || l.state != laneRunning || l.slots.inFlight() > 0 {
+		return
+	}
+	if l.config.Foreign != nil { // which learns of the end by a control message
+		l.stop = stopReturned
+		l.returnStop()
 		return
 	}
 	l.stop = stopForwarded
@@ -322,8 +334,11 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 		}
 		switch m.Result {
 		case status.Shutdown:
-			l.hold(s)
-			return
+			if l.config.Foreign == nil {
+				l.hold(s)
+				return
+			}
+			m.Result = status.IOFailed
 		case status.TimeOut, status.ConnectionReset:
 			// From the relay these mean that the session ends. A target cannot say that for it.
 			m.Result = status.IOFailed
@@ -377,12 +392,17 @@ func (l *RelayLane) endBatch() {
 	l.inFlight.Store(int64(l.awaitingTarget()))
 	l.forwardStop()
 	if l.stop == stopReturned {
-		l.stop = stopCompleted
-		l.respond(&l.stopMessage)
-		close(l.stopped)
+		l.returnStop()
 	}
 	l.counters.publish()
 	l.flushResponses()
+}
+
+// returnStop answers the client's stop.
+func (l *RelayLane) returnStop() {
+	l.stop = stopCompleted
+	l.respond(&l.stopMessage)
+	close(l.stopped)
 }
 
 // To the client: respond, sendOutbox, flushResponses.

@@ -120,6 +120,36 @@ func TransportTo(ctx context.Context, device Device, remote netip.AddrPort) stri
 	return device.Capabilities().Transport
 }
 
+// DetailsDevice is a Device whose connections can also be set up without a listener: each side
+// describes its end of a connection, the descriptions are exchanged by other means, and both sides
+// connect. Programs written for DOCA do it that way. Either side may then send first, and a Send
+// waits for the peer's receive.
+type DetailsDevice interface {
+	Device
+	// Prepare makes this side's end of a connection, with config's receives posted. It ignores
+	// PrivateData, Source, and Lent.
+	Prepare(config ConnectionConfig) (PreparedConnection, error)
+}
+
+// PreparedConnection is one end of a connection that is not connected. The caller must call exactly
+// one of Connect and Discard.
+type PreparedConnection interface {
+	// Details describes the end to the peer.
+	Details() []byte
+	// Connect connects to the peer's end, which details describe. It does not wait for the peer.
+	// details may hold any bytes. If it fails, nothing is left of the connection.
+	Connect(details []byte) (Connection, error)
+	// Discard releases the end.
+	Discard() error
+}
+
+// ExportedRegion is a MemoryRegion that a peer on a connection of a DetailsDevice can reach.
+type ExportedRegion interface {
+	MemoryRegion
+	// Export describes the memory to the peer. It is nil if the peer has no rights.
+	Export() []byte
+}
+
 // NewDomainFor creates the protection domain in which region can be registered: one of its own, or
 // the one that an opaque region belongs to. It fails with status.NotSupported if device cannot use
 // the region.

@@ -119,6 +119,9 @@ type ChannelConfig struct {
 	Isolation Isolation
 	// Protocol is what the clients speak; "" means ProtocolAuto.
 	Protocol Protocol
+	// TargetProtocol is what the target speaks: "" or ProtocolNative, or the name of a release 3.x
+	// of the applications.
+	TargetProtocol Protocol
 	// CPUs has an element per worker of this channel: the core to pin it to, or datapath.NoCPU. If
 	// it is empty, the channel shares the relay's workers with other channels.
 	CPUs   []int
@@ -218,6 +221,7 @@ func (c *ChannelConfig) setDefaults() {
 	c.TargetOrder = cmp.Or(c.TargetOrder, PreferredOrder)
 	c.Isolation = cmp.Or(c.Isolation, Direct)
 	c.Protocol = cmp.Or(c.Protocol, ProtocolAuto)
+	c.TargetProtocol = cmp.Or(c.TargetProtocol, ProtocolNative)
 	c.IOTimeout = c.IOTimeout.Or(retry.Within(DefaultIOTimeout))
 	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
 	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
@@ -264,6 +268,10 @@ func (c *ChannelConfig) validate() error {
 	}
 	if err := c.Protocol.validate(); err != nil {
 		return fmt.Errorf("channel %v: protocol: %w", c.ChannelID, err)
+	}
+	if !slices.Contains(TargetProtocols(), c.TargetProtocol) {
+		return status.Errorf(status.InvalidValue, "channel %v: target protocol %q is none of %v",
+			c.ChannelID, c.TargetProtocol, TargetProtocols())
 	}
 	return nil
 }

@@ -30,6 +30,17 @@ func Protocols() []Protocol {
 	return protocols
 }
 
+// TargetProtocols returns the protocols that a channel's target can have. Targets of 2.10 use a
+// storage as large as the initiator's memory, which they learn of only then, so they have no volume
+// that a client could open.
+func TargetProtocols() []Protocol {
+	protocols := []Protocol{ProtocolNative}
+	for v := dialects.DOCA3_0; v <= dialects.DOCA3_2; v++ {
+		protocols = append(protocols, Protocol(v.String()))
+	}
+	return protocols
+}
+
 func (p Protocol) validate() error {
 	if p == ProtocolAuto || p == ProtocolNative {
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -47,6 +48,7 @@ type session struct {
 	cancel context.CancelCauseFunc
 
 	translator datapath.Translator          // of the client's IO messages; nil for our protocol
+	foreign    datapath.ForeignTarget       // of IO messages for the target; nil for our protocol
 	announced  *controlmsg.OpenVolumeReply  // to the client
 	config     controlmsg.ConfigureDataPath // accepted by the target
 	region     *memory.Region
@@ -128,7 +130,8 @@ func (s *session) OpenVolume(
 	}
 	reply, limits := *s.target.volume, &s.settings.Limits
 	reply.Capabilities &= uint32(volume.KnownCapabilities) // the relay forwards nothing else
-	s.volumeSize.Store(reply.Size) // the next keep-alive brings a larger size that this replaces
+	// The next keep-alive brings a larger size that this replaces.
+	s.volumeSize.Store(reply.Size)
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
@@ -216,6 +219,12 @@ func (s *session) ConfigureDataPath(
 			Transport: s.target.device.Capabilities().Transport,
 			Key:       s.registered.RemoteKey(), Base: s.registered.Base(),
 		},
+	}
+	if d := s.target.dialect; d != nil {
+		if err := d.describeExport(&request, s.registered); err != nil {
+			return nil, errors.Join(err, s.releaseMemory())
+		}
+		s.foreign = dialects.NewTargetTranslator(d.version, s.registered.Base())
 	}
 	reply, err := callTarget(ctx, s, &request)
 	if err != nil {
@@ -355,6 +364,7 @@ func (s *session) openQueue(
 		Bounce:   bounce,
 		Consumer: consumer, Producer: producer,
 		Translator:      s.translator,
+		Foreign:         s.foreign,
 		ChannelThrottle: &s.channel.throttle, SessionThrottle: &s.throttle,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
 		OnTargetShutdown: s.onTargetShutdown,
@@ -381,6 +391,9 @@ func (s *session) openQueue(
 func (s *session) connectLane(
 	ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole,
 ) error {
+	if s.target.dialect != nil {
+		return s.connectForeignLane(ctx, lane, queue, role)
+	}
 	source := s.target.source
 	details, err := callTarget(ctx, s,
 		&controlmsg.CreateRDMAConnection{Queue: uint32(queue), Role: role, Source: source})
@@ -410,6 +423,24 @@ func (s *session) connectLane(
 		Role:         role,
 		Staging:      staging,
 	}))
+}
+
+// connectForeignLane establishes one RDMA connection to a target of the DOCA applications. Messages
+// travel on what is the data connection here, and the control connection there.
+func (s *session) connectForeignLane(
+	ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole,
+) error {
+	theirs := dialects.RoleData
+	if role == iomsg.DataConnection {
+		theirs = dialects.RoleControl
+	}
+	connecting, cancel := s.stepTimeout(ctx)
+	defer cancel()
+	reads := min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads)
+	return asPassing(lane.ConnectForeign(connecting, role, reads,
+		func(details []byte) ([]byte, error) {
+			return s.target.dialect.connect(connecting, queue, theirs, details)
+		}))
 }
 
 // StartStorage starts the data path, the target's side first.

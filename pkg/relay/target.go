@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -20,7 +21,8 @@ type targetConnection struct {
 	link      *targetLink
 	address   netip.AddrPort
 	name      string // of the volume, as configured
-	requester *controlmsg.Requester
+	requester targetConversation
+	dialect   *dialectTarget // the requester, if the target is one of the DOCA applications
 	volume    *controlmsg.OpenVolumeReply
 	software  string
 	// source is the local address of RDMA connections, device the RDMA device with that address.
@@ -28,6 +30,15 @@ type targetConnection struct {
 	device rdma.Device
 	// expendable is set when losing the target no longer ends the session.
 	expendable atomic.Bool
+}
+
+// targetConversation is the relay's side of a conversation with a target: a controlmsg.Requester,
+// or a dialectTarget.
+type targetConversation interface {
+	controlmsg.Caller
+	Done() <-chan struct{}
+	Err() error
+	Close(reason error)
 }
 
 // openTarget connects to a target and opens the volume. onSize is called with each size in bytes
@@ -44,6 +55,9 @@ func (c *channel) openTarget(
 		return nil, status.Errorf(status.NotConnected,
 			"target %v cannot be reached (is it running?): %w", address, err)
 	}
+	if settings.TargetProtocol != ProtocolNative {
+		return c.openDialectTarget(ctx, link, settings, connection)
+	}
 	var transport controlmsg.Transport
 	if credentials := c.relay.config.TLS; credentials == nil {
 		transport = controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{})
@@ -56,19 +70,20 @@ func (c *channel) openTarget(
 		}
 	}
 	transport = c.relay.config.HookTransport(transport)
+	requester := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
+		Role:      controlmsg.RoleRelay,
+		Timeout:   settings.ControlTimeout,
+		KeepAlive: settings.KeepAlive, OnVolumeSize: onSize,
+		Software: c.relay.config.Software, Logger: log,
+	})
 	t := &targetConnection{
 		link: link, address: address, name: settings.Volume, source: settings.RDMAAddress,
-		requester: controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
-			Role:      controlmsg.RoleRelay,
-			Timeout:   settings.ControlTimeout,
-			KeepAlive: settings.KeepAlive, OnVolumeSize: onSize,
-			Software: c.relay.config.Software, Logger: log,
-		}),
+		requester: requester,
 	}
 	if !t.source.IsValid() {
 		t.source = network.AddressOf(connection.LocalAddr()).Addr()
 	}
-	hello, err := t.requester.Greet(ctx)
+	hello, err := requester.Greet(ctx)
 	if err == nil {
 		t.software = hello.Software
 		err = t.openVolume(ctx, c.relay.devices)
@@ -90,6 +105,39 @@ func (t *targetConnection) transport(ctx context.Context) string {
 	}
 	listener := netip.AddrPortFrom(t.address.Addr(), t.volume.RDMAPort)
 	return rdma.TransportTo(ctx, t.device, listener)
+}
+
+// openDialectTarget begins a conversation with a target of the DOCA applications.
+func (c *channel) openDialectTarget(
+	ctx context.Context, link *targetLink, settings *ChannelConfig, connection network.Stream,
+) (*targetConnection, error) {
+	if c.relay.config.TLS != nil {
+		_ = connection.Close()
+		return nil, status.Errorf(status.BadConfig, "target %v: protocol %s has no TLS",
+			link.address, settings.TargetProtocol)
+	}
+	v, err := dialects.ParseVersion(string(settings.TargetProtocol))
+	if err != nil {
+		_ = connection.Close()
+		return nil, err
+	}
+	dialect := newDialectTarget(v, connection, settings.ControlTimeout)
+	t := &targetConnection{
+		link: link, address: link.address, name: settings.Volume, source: settings.RDMAAddress,
+		requester: dialect, dialect: dialect, software: v.String() + " target",
+	}
+	if !t.source.IsValid() {
+		t.source = network.AddressOf(connection.LocalAddr()).Addr()
+	}
+	err = t.openVolume(ctx, c.relay.devices)
+	if err == nil {
+		err = c.targets.accept(t)
+	}
+	if err != nil {
+		t.requester.Close(err)
+		return nil, t.openError(err)
+	}
+	return t, nil
 }
 
 // openError adds the volume and the target to an error of openVolume.

@@ -134,7 +134,21 @@ func signal(to chan<- struct{}) {
 // run keeps the target connected until ctx ends.
 func (l *targetLink) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		l.keepConnected(ctx)
+		if l.channel.settings.Load().TargetProtocol == ProtocolNative {
+			l.keepConnected(ctx)
+		} else {
+			l.assumeReady(ctx)
+		}
+	}
+}
+
+// assumeReady leaves the target to the sessions, until the settings change or ctx ends: targets of
+// the DOCA applications accept one connection in their life.
+func (l *targetLink) assumeReady(ctx context.Context) {
+	l.setState(LinkReady, func(s *LinkStatus) { s.tried, s.LastError = true, nil })
+	select {
+	case <-ctx.Done():
+	case <-l.changed:
 	}
 }
 
@@ -310,7 +324,7 @@ func (l *targetLink) giveUp(ctx context.Context, schedule *retry.Schedule, reaso
 }
 
 // awaitLoss waits until the connection is lost and returns why. It returns nil if ctx ends, or if
-// the settings name another volume.
+// the settings name another volume or protocol.
 func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 	for {
 		select {
@@ -326,7 +340,8 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 			t.requester.Close(reason)
 			return nil
 		case <-l.changed:
-			if l.channel.settings.Load().Volume != t.name {
+			now := l.channel.settings.Load()
+			if now.Volume != t.name || now.TargetProtocol != ProtocolNative {
 				t.requester.Close(nil)
 				return nil
 			}

@@ -2,4 +2,7 @@
 
 package libdoca_test
 
-const storageOperations = 100_000
+const (
+	storageOperations = 100_000
+	clientOperations  = 100_000
+)

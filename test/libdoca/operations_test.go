@@ -2,5 +2,9 @@
 
 package libdoca_test
 
-// storageOperations is how many blocks each thread of an initiator writes and verifies.
-const storageOperations = 2000
+const (
+	// storageOperations is how many blocks each thread of an initiator writes and verifies.
+	storageOperations = 2000
+	// clientOperations is the same for our client, which does one after the other.
+	clientOperations = 400
+)

@@ -141,16 +141,17 @@ type Channel struct {
 	Volume      string
 	// TLSServerName is "" for the target's address. RDMAAddress is invalid for the local address of
 	// the route to the target.
-	TLSServerName string
-	RDMAAddress   netip.Addr
-	Isolation     string // relay.Direct or relay.Staged
-	Protocol      string // one of relay.Protocols
-	CPUs          []int  // empty for the shared workers
-	IOTimeout     retry.Bound
-	Limits        ChannelLimits
-	QoS           QoS
-	Access        Access
-	Reconnect     Reconnect
+	TLSServerName  string
+	RDMAAddress    netip.Addr
+	Isolation      string // relay.Direct or relay.Staged
+	Protocol       string // one of relay.Protocols
+	TargetProtocol string // one of relay.TargetProtocols
+	CPUs           []int  // empty for the shared workers
+	IOTimeout      retry.Bound
+	Limits         ChannelLimits
+	QoS            QoS
+	Access         Access
+	Reconnect      Reconnect
 }
 
 // QoS limits the rates of a channel's clients.
@@ -196,11 +197,12 @@ func DefaultChannel() Channel {
 	policy := retry.Policy{}.WithDefaults()
 	return Channel{
 		Name: client.DefaultChannelName, Device: emulated.DefaultDevice,
-		Representor: emulated.DefaultRepresentor,
-		TargetOrder: string(relay.PreferredOrder),
-		Isolation:   string(relay.Direct),
-		Protocol:    string(relay.ProtocolAuto),
-		IOTimeout:   retry.Within(relay.DefaultIOTimeout),
+		Representor:    emulated.DefaultRepresentor,
+		TargetOrder:    string(relay.PreferredOrder),
+		Isolation:      string(relay.Direct),
+		Protocol:       string(relay.ProtocolAuto),
+		TargetProtocol: string(relay.ProtocolNative),
+		IOTimeout:      retry.Within(relay.DefaultIOTimeout),
 		Limits: ChannelLimits{
 			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues,
 			Depth:       relay.HighestMaxDepth,
@@ -249,9 +251,12 @@ func (c *Channel) describe(s section) {
 	s.value("isolation", choice(&c.Isolation, string(relay.Direct), string(relay.Staged)),
 		"direct moves data straight between target and client; staged copies it through memory of the relay, so that the target never reaches the client's").
 		flagged("isolation", "").reloads(NewSessions)
-	s.value("protocol", choice(&c.Protocol, protocols()...),
+	s.value("protocol", choice(&c.Protocol, names(relay.Protocols())...),
 		"what clients speak: our own protocol, that of a release of the DOCA storage applications, or auto, whatever a client's first message is in").
 		flagged("protocol", "").reloads(NewSessions)
+	s.value("target_protocol", choice(&c.TargetProtocol, names(relay.TargetProtocols())...),
+		"what the target speaks: our own protocol, or that of a release of the DOCA storage applications, which needs rdma.provider doca").
+		flagged("target-protocol", "").reloads(NewSessions)
 	s.value("cpus", cpuList(&c.CPUs),
 		"workers of this channel alone, pinned to these cores; empty uses the shared workers")
 	s.value("io_timeout", bound(&c.IOTimeout, time.Millisecond),
@@ -383,9 +388,9 @@ func checkUser(s string) error {
 	return nil
 }
 
-func protocols() (names []string) {
-	for _, protocol := range relay.Protocols() {
-		names = append(names, string(protocol))
+func names(protocols []relay.Protocol) (all []string) {
+	for _, protocol := range protocols {
+		all = append(all, string(protocol))
 	}
-	return names
+	return all
 }

@@ -138,10 +138,11 @@ var restrictive = map[string]bool{
 func (p pair) setting() string { return p.key.Path + "=" + p.value }
 
 func (p pair) isRestrictive() bool {
-	// A relay needs one of the target's sessions for itself. The clients of the pairs speak the
-	// native protocol only.
+	// A relay needs one of the target's sessions for itself. The clients and targets of
+	// the pairs speak the native protocol only.
 	return restrictive[p.setting()] || p.name == "target" && p.setting() == "limits.sessions=1" ||
-		strings.HasPrefix(p.setting(), "channels.0.protocol=doca-")
+		strings.HasPrefix(p.setting(), "channels.0.protocol=doca-") ||
+		strings.HasPrefix(p.setting(), "channels.0.target_protocol=doca-")
 }
 
 func (p pair) environ() []string {

@@ -2,6 +2,7 @@ package dialects
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
@@ -75,4 +76,44 @@ func (t *Translator) ToClient(m []byte) {
 		binary.BigEndian.PutUint64(m[offsetStorage:], 0)
 		binary.BigEndian.PutUint32(m[offsetStorage:], uint32(requester-storage))
 	}
+}
+
+// TargetTranslator translates requests for a target of 3.x. Such targets return what they do not
+// know as they got it, so their responses need no translation. It neither allocates nor keeps
+// state.
+type TargetTranslator struct {
+	version Version
+	base    uint64
+}
+
+// NewTargetTranslator returns a translator for a target that knows the initiator's memory as
+// starting at base.
+func NewTargetTranslator(v Version, base uint64) *TargetTranslator {
+	return &TargetTranslator{version: v, base: base}
+}
+
+// CanCarry reports whether the version has a request of the type with these offsets: reads and
+// writes only, and in 3.0 only those whose place in the initiator's memory is at most 4 GiB behind
+// that in the storage, and not before it.
+func (t *TargetTranslator) CanCarry(
+	ioType iomsg.Type, requesterOffset, storageOffset uint64,
+) bool {
+	if !ioType.MovesData() {
+		return false
+	}
+	return t.version != DOCA3_0 || requesterOffset >= storageOffset &&
+		requesterOffset-storageOffset <= math.MaxUint32
+}
+
+// ToTarget turns a request of package iomsg into one for the target, in place.
+func (t *TargetTranslator) ToTarget(m []byte) {
+	_ = m[iomsg.Size-1]
+	if t.version != DOCA3_0 {
+		return
+	}
+	requester := binary.BigEndian.Uint64(m[offsetAddress:])
+	storage := binary.BigEndian.Uint64(m[offsetStorage:])
+	binary.BigEndian.PutUint64(m[offsetAddress:], t.base+storage)
+	binary.BigEndian.PutUint64(m[offsetStorage:], 0)
+	binary.BigEndian.PutUint32(m[offsetStorage:], uint32(requester-storage))
 }
