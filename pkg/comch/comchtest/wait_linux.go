@@ -16,6 +16,7 @@ import (
 )
 
 func (s *suite) testWait(t *testing.T) {
+	s.skipWithHost(t, "only this side can sleep")
 	if !s.capabilities.CanWait {
 		t.Run("DescriptorIsAbsent", func(t *testing.T) { s.bothWays(t, testNoDescriptor) })
 		return
