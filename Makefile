@@ -158,6 +158,10 @@ bench-peers: build-bench ## Measure the chain beside what Debian offers: iperf3,
 bench-scrape: build ## Measure what a scrape of the metrics every 100 ms costs
 	scripts/bench-scrape.sh
 
+.PHONY: bench-sessions
+bench-sessions: ## Measure what a thousand sessions cost a target (docs/scaling.md)
+	go test -run '^$$' -bench SessionsOfATarget -benchtime 1000x ./test/e2e
+
 .PHONY: bench-once
 bench-once: build-bench build-emulation ## Run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./cmd/... ./test/e2e

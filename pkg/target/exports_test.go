@@ -262,6 +262,46 @@ func credentials(t *testing.T, authority *mutualtlstest.Authority,
 	return c
 }
 
+func TestNamesOfAVolumeShareWhoHasItAndNotWhatTheyAllow(t *testing.T) {
+	s := startTarget(t, func(c *target.Config) {
+		other := c.Volumes["disk"]
+		other.ReadOnly = true
+		c.Volumes["other"] = other
+	})
+	owner, _, err := opener{t: t, target: s, owner: 0, exclusive: true}.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := controlmsg.Call(t.Context(), reader, &controlmsg.OpenVolume{Volume: "other"})
+	if err != nil || !reply.ReadOnly || reply.Sessions != 1 {
+		t.Errorf("the other name: %+v, %v", reply, err)
+	}
+	m := configuration(1, 4)
+	_, _ = rand.Read(m.ClientInstance[:]) // never fails
+	m.Owner[0] = 1
+	if _, err := reader.Call(t.Context(), m); !errors.Is(err, status.InUse) {
+		t.Errorf("the other name of a volume that is open exclusively: %v", err)
+	}
+	if uses := s.Uses(); uses["disk"].Sessions != 1 || uses["other"] != uses["disk"] {
+		t.Errorf("uses: %+v", uses)
+	}
+	destroy(t, owner)
+	granted, err := controlmsg.Call(t.Context(), reader, m)
+	if err != nil || !granted.ReadOnly {
+		t.Errorf("the read-only name, after the owner has left: %+v, %v", granted, err)
+	}
+	writer, granted, err := opener{t: t, target: s, owner: 2}.open()
+	if err != nil || granted.ReadOnly {
+		t.Errorf("the other name beside a reader: %+v, %v", granted, err)
+	}
+	destroy(t, writer)
+	destroy(t, reader)
+}
+
 func TestRightsFollowTheCertificate(t *testing.T) {
 	authority := mutualtlstest.NewAuthority(t)
 	s := startTarget(t, func(c *target.Config) {
