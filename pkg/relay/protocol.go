@@ -114,8 +114,8 @@ func (c *channel) respond(transport controlmsg.Transport, log *zap.Logger,
 	})
 }
 
-// grow passes a new size of the volume, in bytes, on to the client. Sizes that the client knows, and
-// clients in a dialect, which has no message for it, need nothing.
+// grow passes a new size of the volume, in bytes, on to the client. It ignores sizes that are known
+// to the client, and clients that speak a dialect, which has no message for it.
 func (s *session) grow(size uint64) {
 	if size <= s.volumeSize.Load() {
 		return

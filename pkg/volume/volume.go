@@ -204,9 +204,9 @@ type store interface {
 	// inspect looks for damage that requests may not notice, and for growth. It is called about
 	// every second, off the data path.
 	inspect()
-	// resize changes the size, in bytes, a multiple of the block size, or adopts that of the storage
-	// if bytes is 0. The store sets the volume's size. If the size becomes smaller, no queue is
-	// open.
+	// resize changes the size, in bytes, a multiple of the block size, or adopts that of the
+	// storage if bytes is 0. The store sets the volume's size. If the size becomes smaller, no
+	// queue is open.
 	resize(bytes uint64) error
 	// close makes everything durable and frees the store. It may block. No request is in flight.
 	close() error
