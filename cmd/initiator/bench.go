@@ -163,6 +163,9 @@ func (b *benchCommand) measure(ctx context.Context, r *bench.Report, config *ben
 	for _, v := range volumes {
 		err = closeVolume(ctx, v, err)
 	}
+	if traceError := b.flags.trace.end(); err == nil {
+		err = traceError
+	}
 	return err
 }
 
@@ -190,11 +193,15 @@ func (b *benchCommand) fitVolume(ctx context.Context, p *bench.Parameters) error
 func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters,
 	reconnect *retry.Policy, protection *protection) ([]volume, error) {
 	var volumes []volume
+	config := protection.apply(client.Config{
+		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1,
+		Reconnect: reconnect,
+	})
+	if err := b.flags.trace.start(&config); err != nil {
+		return nil, during(phasePrepare, err)
+	}
 	for range p.Sessions {
-		v, err := b.connection.openVolume(ctx, protection.apply(client.Config{
-			Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1,
-			Reconnect: reconnect,
-		}))
+		v, err := b.connection.openVolume(ctx, config)
 		if err != nil {
 			return volumes, during(phaseConnect, err)
 		}
@@ -290,6 +297,7 @@ type benchFlags struct {
 	reconnect      reconnectFlags
 	guard          guard
 	rate           uint64
+	trace          traceFlags
 }
 
 // aliases maps flags of the DOCA storage applications to flags of this program.
@@ -344,6 +352,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 		"file with the content of the whole volume, to compare reads with and to write")
 	b.reconnect.add(f)
 	b.guard.add(f, overwriteHelp)
+	b.trace.add(f)
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("block-size", "blocks-per-io")

@@ -29,7 +29,8 @@ func (s *sweepFlags) add(cmd *cobra.Command) {
 		"NAME=VALUE,VALUE…: a run for each value of block-size, queue-depth, or queues; repeatable, for each combination")
 	f.StringVar(&s.picture, "picture", "",
 		"with --sweep: draw the rates and latencies to this file, as SVG")
-	for _, other := range []string{"json-stream", "hlog", "interval", "execution-strategy"} {
+	for _, other := range []string{"json-stream", "hlog", "interval", "execution-strategy",
+		"trace"} {
 		cmd.MarkFlagsMutuallyExclusive("sweep", other)
 	}
 }

@@ -35,6 +35,7 @@ type verifyCommand struct {
 	seed           uint64
 	reconnect      reconnectFlags
 	guard          guard
+	trace          traceFlags
 	output         report.Output
 }
 
@@ -63,6 +64,7 @@ OF THE RANGE IS DESTROYED.`,
 		"seed of the order and sizes of requests (default: random, shown in the result)")
 	c.reconnect.add(f)
 	c.guard.add(f, overwriteHelp)
+	c.trace.add(f)
 	c.output.AddFlag(f)
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 	return cmd
@@ -103,10 +105,14 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 	if err != nil {
 		return during(phaseConnect, err)
 	}
-	v, err := c.connection.openVolume(ctx, protection.apply(client.Config{
+	config := protection.apply(client.Config{
 		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1,
 		Reconnect: policy,
-	}))
+	})
+	if err := c.trace.start(&config); err != nil {
+		return during(phasePrepare, errors.Join(err, protection.end(ctx)))
+	}
+	v, err := c.connection.openVolume(ctx, config)
 	if end := protection.end(ctx); err == nil && end != nil {
 		return closeVolume(ctx, v, end)
 	}
@@ -125,7 +131,11 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 		c.status.Clear()
 		r.Result.Reconnections.Add(v.Reconnections())
 	}
-	return closeVolume(ctx, v, during(phaseRun, err))
+	err = closeVolume(ctx, v, during(phaseRun, err))
+	if traceError := c.trace.end(); err == nil {
+		err = traceError
+	}
+	return err
 }
 
 // parameters returns the parameters that the flags ask for, before the volume is known.

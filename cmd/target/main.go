@@ -126,6 +126,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
 			DeadAfter: c.Control.KeepAliveDeadAfter},
 		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, HookTransport: env.HookTransport,
+		Tracer:       env.Tracer,
 		MaxSessions:  c.Limits.Sessions,
 		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
@@ -134,6 +135,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	}
 	env.SetStatus(describe(t))
 	administered := &administered{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
+	env.SetTrace("target", "the volume")
 	env.SetSessions(administered)
 	env.SetVolumes(administered)
 	env.BoundTeardown(t)

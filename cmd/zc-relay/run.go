@@ -132,6 +132,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	r, err := relay.New(ctx, relay.Config{
 		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
 		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
+		Tracer:   env.Tracer,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
 		Settings: settings,
 	})
@@ -146,6 +147,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		return errors.Join(err, r.Close())
 	}
 	env.SetStatus(describe(r))
+	env.SetTrace("zc-relay", "the target")
 	env.SetDrainer(administered{r})
 	env.SetSessions(administered{r})
 	env.BoundTeardown(r)

@@ -33,6 +33,7 @@ const (
 	ReloadPath   = "/reload"   // POST
 	SessionsPath = "/sessions" // GET; DELETE with "/ID"
 	DrainPath    = "/drain"    // GET, POST, DELETE
+	TracePath    = "/trace"    // POST, DELETE
 	VolumesPath  = "/volumes"  // GET, POST; DELETE with "/NAME", POST with "/NAME/size"
 )
 
@@ -152,6 +153,18 @@ func (c *Client) Sessions(ctx context.Context) ([]Session, error) {
 // is no such session.
 func (c *Client) EndSession(ctx context.Context, id uint64) error {
 	return c.call(ctx, http.MethodDelete, SessionsPath+"/"+strconv.FormatUint(id, 10), nil, nil)
+}
+
+// StartTrace makes the daemon record the passages of the IOs that clients sample, and forget former
+// ones. It keeps a bounded number.
+func (c *Client) StartTrace(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, TracePath, nil, nil)
+}
+
+// StopTrace ends what StartTrace has begun, and returns the records in the JSON format of Chrome's
+// trace viewer.
+func (c *Client) StopTrace(ctx context.Context) (json.RawMessage, error) {
+	return c.do(ctx, http.MethodDelete, TracePath, nil)
 }
 
 // DrainState is the progress of a drain.

@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -97,6 +98,10 @@ type Config struct {
 	// Instance makes the target end the previous session, and returns only when none of that
 	// session's IO can take effect any more. nil means a new instance.
 	Instance *Instance
+	// Tracer records one request in TraceEvery of each queue, and makes relay and target record
+	// them, too, if their tracers are on. 0 or nil means none.
+	Tracer     *trace.Tracer
+	TraceEvery int
 	// Software is the program name reported to the relay.
 	Software string
 	// Logger may be nil.

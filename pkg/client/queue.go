@@ -104,6 +104,8 @@ type Queue struct {
 	engine       atomic.Pointer[progress.Engine]
 	acknowledged atomic.Uint64 // volatile writes completed so far
 	lossesSeen   uint64        // guarded by acknowledgedWrites.mu
+
+	sampler sampler
 }
 
 // slot holds one outstanding request. The slot's index and generation are the user data of the
@@ -124,6 +126,7 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 		volume: volume, index: index, pair: pair, memory: pair.session.memory,
 		slots: make([]slot, depth), free: make([]uint32, depth), failed: make([]uint32, 0, depth),
 	}
+	q.sampler = newSampler(&volume.config, index, depth)
 	q.memory.users.Add(1)
 	q.session.Store(pair.session)
 	for i := range q.free {
@@ -164,9 +167,16 @@ func (q *Queue) Submit(r *Request) error {
 			return err
 		}
 	}
+	flags, traceID := r.Flags, uint32(0)
+	if q.sampler.isOn() {
+		if traceID = q.sampler.sample(); traceID != 0 {
+			flags |= iomsg.Traced
+		}
+	}
 	iomsg.Encode(q.encoded[:], &iomsg.Message{
 		Type: r.Type, UserData: uint64(s.generation+1)<<32 | uint64(index), IOSize: r.Length,
-		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: r.Flags, Range: r.Range,
+		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: flags, Range: r.Range,
+		Trace: traceID,
 	})
 	if err := q.pair.producer.Send(q.encoded[:], nil); err != nil {
 		switch {
@@ -184,6 +194,9 @@ func (q *Queue) Submit(r *Request) error {
 	s.generation++
 	s.tag, s.outstanding, s.since = r.Tag, true, q.volume.clock.Load()
 	s.volatile = r.isVolatile()
+	if q.sampler.isOn() {
+		q.sampler.begin(index, traceID, r)
+	}
 	return nil
 }
 
@@ -279,6 +292,9 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 		q.acknowledged.Store(q.acknowledged.Load() + 1)
 	case s.flush:
 		q.volume.writes.completeFlush(s.cover)
+	}
+	if q.sampler.isOn() {
+		q.sampler.end(index, m.Result)
 	}
 	q.release(index)
 	return true

@@ -1,14 +1,17 @@
 package client_test
 
 import (
+	"context"
 	"errors"
 	"syscall"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // roundTrip returns a function that submits as many requests as the queue is deep, lets the relay
@@ -98,6 +101,59 @@ func TestAResultSaysWhyTheVolumeHasFailedTheRequest(t *testing.T) {
 		if err := got.Err(); got.Cause != c.want || status.CodeOf(err) != c.code ||
 			!errors.Is(err, c.wantError) {
 			t.Errorf("%v with cause %d became %+v, %v", c.code, uint32(c.sent), got, err)
+		}
+	}
+}
+
+func TestAQueueTracesOneRequestInSoMany(t *testing.T) {
+	var tracer trace.Tracer
+	r := newFakeRelay(t)
+	v, err := client.Open(context.Background(), client.Config{Provider: r.provider,
+		Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, SyncDepth: -1,
+		Tracer: &tracer, TraceEvery: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Abort)
+	q := v.Queue(0)
+	received, results := make([]comch.Received, 1), make([]client.Result, 1)
+	tracer.Start()
+	var ids []uint32
+	for i := range uint64(7) {
+		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock,
+			Offset: i * testBlock}); err != nil {
+			t.Fatal(err)
+		}
+		q.Flush()
+		if n := r.consumers[0].Poll(received); n != 1 {
+			t.Fatalf("%d requests arrived", n)
+		}
+		message := r.consumers[0].Memory()[received[0].Offset:][:iomsg.Size]
+		if id := iomsg.TraceID(message); id != 0 {
+			ids = append(ids, id)
+		}
+		iomsg.TurnIntoResult(message, status.Success)
+		if err := r.producers[0].Send(message, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.consumers[0].PostReceive(received[0].Offset, iomsg.Size,
+			received[0].UserData); err != nil {
+			t.Fatal(err)
+		}
+		r.producers[0].Flush()
+		r.consumers[0].Flush()
+		if n := q.Poll(results); n != 1 {
+			t.Fatalf("polled %d results", n)
+		}
+	}
+	records, _ := tracer.Stop()
+	if len(ids) != 2 || len(records) != 2 {
+		t.Fatalf("%d of 7 requests have an ID, and %d are recorded", len(ids), len(records))
+	}
+	for i, record := range records {
+		if record.ID != ids[i] || record.Operation != iomsg.OpRead || record.Size != testBlock ||
+			record.Offset != uint64(3*i+2)*testBlock || record.EndNs < record.BeginNs {
+			t.Errorf("record %d is %+v, the ID is %d", i, record, ids[i])
 		}
 	}
 }

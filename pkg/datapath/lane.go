@@ -12,6 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // lane is what both kinds of lanes share: a worker, two RDMA connections, and the life from attach
@@ -66,6 +67,7 @@ type lane struct {
 	state       laneState
 	draining    bool
 	stop        stopState
+	tracer      *trace.Tracer
 	stopMessage message
 
 	connections [iomsg.ConnectionRoleCount]connection
@@ -110,8 +112,9 @@ const (
 )
 
 // init prepares a lane for attach.
-func (l *lane) init(worker *Worker, counters *Counters, onFailure func(error)) {
-	l.worker, l.counters, l.onFailure = worker, counters, onFailure
+func (l *lane) init(worker *Worker, counters *Counters, tracer *trace.Tracer,
+	onFailure func(error)) {
+	l.worker, l.counters, l.tracer, l.onFailure = worker, counters, tracer, onFailure
 	for role := range iomsg.ConnectionRoleCount {
 		l.ready[role] = make(chan error, 1)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // comchBatch is how many requests of a client are forwarded together at most.
@@ -44,6 +45,8 @@ type RelayLaneConfig struct {
 	// sets no limits.
 	ChannelThrottle *Throttle
 	SessionThrottle *Throttle
+	// Tracer records traced IOs; it may be nil.
+	Tracer *trace.Tracer
 	// Translator, if set, translates the client's messages.
 	Translator Translator
 	// Foreign, if set, translates messages for a target that is not one of ours: it knows neither
@@ -141,7 +144,7 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 	l.lateConsumer, _ = config.Consumer.(comch.LateConsumer)
 	l.isLate = l.lateProducer != nil || l.lateConsumer != nil
 	counters := countersOf(config.Counters, config.Queue, config.Worker)
-	l.init(config.Worker, counters, config.OnFailure)
+	l.init(config.Worker, counters, config.Tracer, config.OnFailure)
 	var err error
 	if l.connections, l.messages, err = newConnections(config.Domain, config.Depth); err != nil {
 		return nil, fmt.Errorf("create relay lane: %w", err)
@@ -349,6 +352,7 @@ func (l *RelayLane) FailRequests(ctx context.Context, code status.Code) error {
 				continue
 			}
 			l.counters.complete(s.ioType, code, 0, nowNs-s.startNs)
+			l.traced(l.config.Queue, &s.request, code, s.startNs, &s.next)
 			iomsg.TurnIntoResult(s.request[:], code)
 			l.respond(&s.request)
 			l.slots.release(uint32(i))

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 const (
@@ -37,6 +38,7 @@ type relayRig struct {
 	offered  rdma.RemoteMemory
 	failure  chan error
 	counters CounterSet
+	tracer   trace.Tracer
 	// targetShutdown gets an element when the lane reports that the target shuts down.
 	targetShutdown chan struct{}
 	// bounced is the memory of the bounce buffers and engine copies to and from them; both are nil
@@ -90,6 +92,7 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 		Export: r.exported, ExportLength: testExport,
 		ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Bounce:       bounce,
+		Tracer:       &r.tracer,
 		Consumer:     r.client.consumer, Producer: r.client.producer, Depth: testDepth,
 		ChannelThrottle: options.channel, SessionThrottle: options.session,
 		BufferSize:       testBufferSize,
@@ -198,7 +201,7 @@ func (r *relayRig) expectFailure(code status.Code) {
 
 func readRequest(userData uint64) *iomsg.Message {
 	return &iomsg.Message{Type: iomsg.Read, UserData: userData, IOSize: 4096, RequesterOffset: 8192,
-		StorageOffset: 1 << 20, Reserved: 77}
+		StorageOffset: 1 << 20, Trace: 77}
 }
 
 func TestARequestReachesTheTargetUnchangedExceptForItsTag(t *testing.T) {

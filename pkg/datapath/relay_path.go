@@ -196,6 +196,7 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 // forward adds a claimed slot's request, of which the caller passes a copy, to the batch for the
 // target.
 func (l *RelayLane) forward(slot uint32, s *slot, request *message) {
+	s.next.begin(request)
 	iomsg.StampTag(request[:], slot, s.generation)
 	if l.bounce != nil && s.ioType.MovesData() {
 		iomsg.SetRequesterOffset(request[:], l.bounce.buffer(slot))
@@ -343,6 +344,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 			// From the relay these mean that the session ends. A target cannot say that for it.
 			m.Result = status.IOFailed
 		}
+		s.next.end(&s.request)
 		if l.bounce != nil && s.ioType.FillsMemory() && m.Result == status.Success {
 			l.startCopy(m.Slot)
 			return
@@ -362,6 +364,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 // complete responds to the client's request in a slot, and frees the slot.
 func (l *RelayLane) complete(index uint32, s *slot, result status.Code) {
 	l.counters.complete(s.ioType, result, s.ioSize, l.now()-s.startNs)
+	l.traced(l.config.Queue, &s.request, result, s.startNs, &s.next)
 	iomsg.TurnIntoResult(s.request[:], result)
 	l.respond(&s.request)
 	l.slots.release(index)

@@ -17,6 +17,7 @@ type slot struct {
 	inFlight   bool
 	copying    bool // its data is on the way between the client and the bounce buffer
 	startNs    int64
+	next       next
 }
 
 func newSlotTable(depth int) slotTable {

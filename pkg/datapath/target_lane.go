@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -32,6 +33,8 @@ type TargetLaneConfig struct {
 	VolumeMemory rdma.MemoryRegion
 	// Export is the client's memory as the relay has exported it.
 	Export rdma.RemoteMemory
+	// Tracer records traced IOs; it may be nil.
+	Tracer *trace.Tracer
 	// ReadOnly makes the lane reject whatever would change the volume.
 	ReadOnly bool
 	// Depth is how many requests the relay may have outstanding, BufferSize the largest data
@@ -94,7 +97,7 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		waitingReads: fifo.New[uint32](config.Depth),
 	}
 	counters := countersOf(config.Counters, config.Queue, config.Worker)
-	l.init(config.Worker, counters, config.OnFailure)
+	l.init(config.Worker, counters, config.Tracer, config.OnFailure)
 	for i := range l.transactions {
 		l.transactions[i].request.UserData = uint64(i)
 	}

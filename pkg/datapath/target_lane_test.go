@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -126,6 +127,7 @@ type targetRig struct {
 	domain   rdma.ProtectionDomain
 	failure  chan error
 	counters CounterSet
+	tracer   trace.Tracer
 }
 
 func newTargetRig(t *testing.T) *targetRig { return makeTargetRig(t, true, 0) }
@@ -160,6 +162,7 @@ func makeTargetRig(t *testing.T, start bool, accepts uint32) *targetRig {
 			Key: export.RemoteKey(), Base: export.Base(), Length: testExport,
 			Access: memory.RemoteRead | memory.RemoteWrite,
 		},
+		Tracer:    &r.tracer,
 		OnFailure: func(err error) { r.failure <- err },
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ type transaction struct {
 	ioSize  uint32
 	remote  uint64 // address in the client's memory
 	startNs int64
+	next    next
 	request volume.Request
 }
 
@@ -250,6 +251,7 @@ func (l *TargetLane) completeFetch(slot uint32) {
 // submit hands a transaction to the volume.
 func (l *TargetLane) submit(slot uint32) {
 	l.submitted++
+	l.transactions[slot].next.begin(&l.transactions[slot].message)
 	if err := l.volume.Submit(&l.transactions[slot].request); err != nil {
 		l.submitted--
 		l.respond(slot, status.CodeOf(err))
@@ -281,6 +283,7 @@ func (l *TargetLane) pollVolume() int {
 			}
 			slot := uint32(request.UserData)
 			t := &l.transactions[slot]
+			t.next.end(&t.message)
 			if request.Err == nil && t.ioType.FillsMemory() {
 				l.respondWithData(slot, l.staging.segment(slot, t.ioSize))
 				continue
@@ -310,6 +313,7 @@ func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 // respond ends a transaction. Its response may share a Send with others.
 func (l *TargetLane) respond(slot uint32, code status.Code) {
 	t := &l.transactions[slot]
+	l.traced(l.config.Queue, &t.message, code, t.startNs, &t.next)
 	c := &l.connections[t.ioType.Connection()]
 	m := c.send.addMessage()
 	*m = t.message

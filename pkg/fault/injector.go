@@ -195,7 +195,7 @@ func (p *Point) NextOf(size uint64, kind string) Hit {
 		}
 		r.matches.Add(1)
 		if recorder := p.injector.recorder; recorder != nil {
-			recorder.record(Event{Time: time.Now(), Seam: p.seam, Operation: p.operation,
+			recorder.events.Record(&Event{Time: time.Now(), Seam: p.seam, Operation: p.operation,
 				Kind: kind, Action: r.Action, Size: size, Number: number})
 		}
 		if hit.Action == None && r.Action != Trace {

@@ -15,9 +15,10 @@ import (
 // Size is the length of every IO message in bytes.
 const Size = 64
 
-// Byte offsets of the fields. Bytes 4-7 are unused.
+// Byte offsets of the fields.
 const (
 	offsetType            = 0
+	offsetTrace           = 4
 	offsetUserData        = 8
 	offsetResult          = 16
 	offsetIOSize          = 20
@@ -183,11 +184,13 @@ const (
 	// Deallocate lets a write of zeroes free the space of its range, which needs space again when
 	// it is written. Without it, the range stays allocated where the volume can do that.
 	Deallocate Flags = 1 << 2
+	// Traced means that Message.Trace is the ID of a trace.
+	Traced Flags = 1 << 3
 )
 
 const (
 	// ClientFlags are the flags allowed in a client's request.
-	ClientFlags = FUA | Deallocate
+	ClientFlags = FUA | Deallocate | Traced
 	// KnownFlags are the flags allowed in a relay's request.
 	KnownFlags = ClientFlags | Pushed
 )
@@ -195,9 +198,9 @@ const (
 // Message is a decoded IO message.
 type Message struct {
 	Type Type
-	// Reserved is bytes 4-7, echoed but never interpreted: the transaction index of DOCA 3.0 and
-	// 3.1.
-	Reserved uint32
+	// Trace identifies a request with the flag Traced, in all of its messages; it is not 0. In
+	// others it is echoed but never interpreted: the transaction index of DOCA 3.0 and 3.1.
+	Trace uint32
 	// UserData belongs to the client and is returned in the response.
 	UserData uint64
 	// Result is the outcome in a response, 0 in a request.
@@ -223,7 +226,7 @@ type Message struct {
 func Encode(buf []byte, m *Message) {
 	_ = buf[Size-1]
 	binary.BigEndian.PutUint32(buf[offsetType:], uint32(m.Type))
-	binary.BigEndian.PutUint32(buf[offsetType+4:], m.Reserved)
+	binary.BigEndian.PutUint32(buf[offsetTrace:], m.Trace)
 	binary.BigEndian.PutUint64(buf[offsetUserData:], m.UserData)
 	binary.BigEndian.PutUint32(buf[offsetResult:], uint32(m.Result))
 	binary.BigEndian.PutUint32(buf[offsetIOSize:], m.IOSize)
@@ -241,7 +244,7 @@ func Encode(buf []byte, m *Message) {
 func Decode(buf []byte, m *Message) {
 	_ = buf[Size-1]
 	m.Type = Type(binary.BigEndian.Uint32(buf[offsetType:]))
-	m.Reserved = binary.BigEndian.Uint32(buf[offsetType+4:])
+	m.Trace = binary.BigEndian.Uint32(buf[offsetTrace:])
 	m.UserData = binary.BigEndian.Uint64(buf[offsetUserData:])
 	m.Result = status.Code(binary.BigEndian.Uint32(buf[offsetResult:]))
 	m.IOSize = binary.BigEndian.Uint32(buf[offsetIOSize:])
@@ -278,6 +281,15 @@ func SetFlags(buf []byte, flags Flags) {
 	_ = buf[Size-1]
 	binary.BigEndian.PutUint32(buf[offsetFlags:],
 		binary.BigEndian.Uint32(buf[offsetFlags:])|uint32(flags))
+}
+
+// TraceID returns the ID of the trace of an encoded message, or 0 if it is not traced.
+func TraceID(buf []byte) uint32 {
+	_ = buf[Size-1]
+	if binary.BigEndian.Uint32(buf[offsetFlags:])&uint32(Traced) == 0 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(buf[offsetTrace:])
 }
 
 // SetCause sets the cause in an encoded message.

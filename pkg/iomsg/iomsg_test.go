@@ -71,7 +71,7 @@ func TestEveryFieldHasItsOwnBytes(t *testing.T) {
 		0x39, 0x3a, 0x3b, 0x3c, 0x3d, 0x3e, 0x3f, 0x40,
 	}
 	m := iomsg.Message{
-		Type: 0x01020304, Reserved: 0x05060708, UserData: 0x090a0b0c0d0e0f10,
+		Type: 0x01020304, Trace: 0x05060708, UserData: 0x090a0b0c0d0e0f10,
 		Result: 0x11121314, IOSize: 0x15161718,
 		RequesterOffset: 0x191a1b1c1d1e1f20, StorageOffset: 0x2122232425262728,
 		Slot: 0x292a2b2c, Generation: 0x2d2e2f30, Flags: 0x31323334,
@@ -87,7 +87,7 @@ func TestEveryFieldHasItsOwnBytes(t *testing.T) {
 func TestMessagesSurviveEncodingAndDecoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := iomsg.Message{
-			Type: iomsg.Type(rapid.Uint32().Draw(t, "type")), Reserved: rapid.Uint32().Draw(t,
+			Type: iomsg.Type(rapid.Uint32().Draw(t, "type")), Trace: rapid.Uint32().Draw(t,
 				"reserved"),
 			UserData: rapid.Uint64().Draw(t,
 				"user data"), Result: status.Code(rapid.Uint32().Draw(t, "result")),

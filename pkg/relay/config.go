@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // The highest values of Limits. They are also the defaults, except for MaxSessions.
@@ -66,6 +67,8 @@ type Config struct {
 	// HookTransport wraps the transport of each control connection, to clients and to targets; nil
 	// means that it stays as it is.
 	HookTransport func(controlmsg.Transport) controlmsg.Transport
+	// Tracer records traced IOs; nil means that none are.
+	Tracer *trace.Tracer
 	// Software is the name and version that clients and targets see.
 	Software string
 	Logger   *zap.Logger

@@ -365,6 +365,7 @@ func (s *session) openQueue(
 		Consumer: consumer, Producer: producer,
 		Translator:      s.translator,
 		Foreign:         s.foreign,
+		Tracer:          s.channel.relay.config.Tracer,
 		ChannelThrottle: &s.channel.throttle, SessionThrottle: &s.throttle,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
 		OnTargetShutdown: s.onTargetShutdown,

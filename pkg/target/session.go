@@ -264,8 +264,8 @@ func (s *session) createLanes(ctx context.Context) error {
 	for queue := range int(s.config.QueueCount) {
 		lane, err := datapath.NewTargetLane(ctx, datapath.TargetLaneConfig{
 			Worker: s.target.pool.Pick(), Queue: queue,
-			Counters: s.export.counters,
-			Device:   device, Domain: s.domain,
+			Counters: s.export.counters, Tracer: s.target.config.Tracer,
+			Device: device, Domain: s.domain,
 			Volume: s.export.Volume, VolumeMemory: s.volumeMemory,
 			Export: s.config.Export.RemoteMemory(), ReadOnly: s.config.ReadOnly || s.isReadOnly(),
 			Depth: int(s.config.Depth), BufferSize: s.config.BufferSize,

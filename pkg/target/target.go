@@ -27,6 +27,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // Defaults of Config.
@@ -73,6 +74,8 @@ type Config struct {
 	// HookTransport wraps the transport of each control connection; nil means that it stays as it
 	// is.
 	HookTransport func(controlmsg.Transport) controlmsg.Transport
+	// Tracer records traced IOs; nil means that none are.
+	Tracer *trace.Tracer
 	// MaxSessions bounds sessions, and pending control connections to twice as many. StagingLimit
 	// bounds the memory of all sessions together: staging, messages, and the queues for both, in
 	// bytes. 0 means the defaults.

@@ -321,7 +321,7 @@ func (p *peer) request(length uint64) iomsg.Message {
 	m := iomsg.Message{
 		Type: pick(p.random, iomsg.Read, iomsg.Read, iomsg.Write, iomsg.Write, iomsg.Flush,
 			iomsg.Trim, iomsg.WriteZeroes, iomsg.Extents),
-		Reserved: p.random.Uint32(), UserData: p.random.Uint64(),
+		Trace: p.random.Uint32(), UserData: p.random.Uint64(),
 	}
 	if m.Type.HasRange() {
 		m.IOSize = blockSize * (1 + p.random.Uint32N(4))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // socketMode allows only root and the daemon's user to connect.
@@ -205,6 +206,21 @@ func (a *Admin) HandleReload(reload func(context.Context) admin.Reload) {
 			ctx, cancel := context.WithTimeout(r.Context(), requestTimeout/2)
 			defer cancel()
 			reply(w, reload(ctx))
+		})))
+}
+
+// HandleTrace serves admin.TracePath: POST starts a trace, DELETE ends it and replies with what was
+// recorded.
+func (a *Admin) HandleTrace(p trace.Program, t *trace.Tracer) {
+	a.Handle("POST "+admin.TracePath, http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		t.Start()
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	a.Handle("DELETE "+admin.TracePath, limitRequests(maxRequestsAtATime,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			records, lost := t.Stop()
+			reply(w, trace.NewFile(p, records, lost))
 		})))
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // listener is a listener for operators.
@@ -73,6 +74,14 @@ func (e *Environment) SetSessions(k ops.SessionKeeper) {
 func (e *Environment) SetVolumes(k ops.VolumeKeeper) {
 	if e.admin != nil {
 		e.admin.HandleVolumes(k)
+	}
+}
+
+// SetTrace lets administrators trace IOs. next is what the daemon passes them on to.
+func (e *Environment) SetTrace(program, next string) {
+	if e.admin != nil {
+		e.admin.HandleTrace(trace.Program{Name: program, Process: os.Getpid(), Next: next},
+			e.Tracer)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
 // Config is the part of a configuration that both daemons have.
@@ -49,6 +50,9 @@ type Environment struct {
 	CPUs     []int // core of each worker, or affinity.AnyCPU
 	Policy   progress.Policy
 	TLS      *mutualtls.Credentials // nil for plain text
+
+	// Tracer records traced IOs while an administrator wants it.
+	Tracer *trace.Tracer
 
 	ops       *ops.Server // nil without this listener
 	admin     *ops.Admin  // nil without this listener
@@ -161,7 +165,7 @@ func newEnvironment(ctx context.Context, name string, c Config) (*Environment, e
 		faults: faults, lifecycle: lifecycle,
 		status: newStatusSource(name, lifecycle.reloader.state, faults.injector),
 		Log:    log, LogLevel: level,
-		RDMA: provider, CPUs: cpus, TLS: credentials,
+		RDMA: provider, CPUs: cpus, TLS: credentials, Tracer: &trace.Tracer{},
 		Policy: progress.Policy{Mode: mode, SpinTime: c.Workers.SpinTime},
 	}
 	env.hookRDMA()

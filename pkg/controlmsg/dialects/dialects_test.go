@@ -249,7 +249,7 @@ func TestIOMessagesAreTranslatedAndBack(t *testing.T) {
 		iomsg.Decode(message, &after)
 		if after.Result != 0 || after.Flags != 0 || after.Slot != 0 || after.Generation != 0 ||
 			after.IOSize != before.IOSize || after.UserData != before.UserData ||
-			after.Reserved != before.Reserved {
+			after.Trace != before.Trace {
 			t.Errorf("%s became %+v", name, after)
 		}
 		want, isRequest := translations[name]

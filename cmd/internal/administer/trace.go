@@ -1,0 +1,78 @@
+package administer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/admin"
+)
+
+// defaultTraceTime is how long to trace unless the user says otherwise.
+const defaultTraceTime = 10 * time.Second
+
+func newTraceCommand(address string) *cobra.Command {
+	var duration time.Duration
+	cmd := &cobra.Command{
+		Use:   "trace FILE",
+		Short: "Trace sampled IOs through a running relay or target",
+		Long: `trace records when the daemon got and completed each IO that a client samples, and
+when it passed it on (initiator bench --trace, client.Config.Tracer), for --duration or
+until Ctrl-C. It writes FILE for Chrome's trace viewer and Perfetto. An IO has the same
+ID in the files of client, relay and target; jq joins them into one:
+
+  jq -s '{traceEvents: map(.traceEvents) | add}' initiator.json relay.json target.json
+
+The daemon keeps the first 16384 IOs; the file says how many more there were.`,
+		Args: program.Operands("FILE"),
+	}
+	f := cmd.Flags()
+	f.StringVar(&address, "admin", address,
+		"admin address of the daemon, as given to its --admin-listen")
+	if address == "" {
+		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
+	}
+	f.DurationVar(&duration, "duration", defaultTraceTime, "how long to trace")
+	cmd.RunE = func(cmd *cobra.Command, operands []string) (err error) {
+		if duration <= 0 {
+			return program.Usagef("--duration %v is not positive", duration)
+		}
+		client, err := admin.New(address)
+		if err != nil {
+			return program.Usage(fmt.Errorf("--admin: %w", err))
+		}
+		file, err := os.Create(operands[0])
+		if err != nil {
+			return program.Usage(err)
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		content, err := traceFor(cmd.Context(), client, duration)
+		if err != nil {
+			return failure(err)
+		}
+		_, err = file.Write(content)
+		return err
+	}
+	return cmd
+}
+
+// traceFor traces for a time, or until ctx ends, and returns the trace.
+func traceFor(ctx context.Context, client *admin.Client, duration time.Duration) ([]byte, error) {
+	starting, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	if err := client.StartTrace(starting); err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(duration):
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultTimeout)
+	defer cancel()
+	return client.StopTrace(ending)
+}
