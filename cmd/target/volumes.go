@@ -243,8 +243,8 @@ func (v *volumes) resized(configs []config.Volume) []config.Volume {
 	return resized
 }
 
-// resize extends volumes to the sizes that their configurations say. Volumes that are larger stay as
-// they are.
+// resize extends volumes to the sizes that their configurations say. Volumes that are larger stay
+// as they are.
 func (v *volumes) resize(configs []config.Volume) error {
 	var errs []error
 	for _, c := range configs {

@@ -28,7 +28,9 @@ func TestClientsSeeAVolumeGrow(t *testing.T) {
 	content, found := bytes.Repeat([]byte{9}, 2*blockSize), make([]byte, 2*blockSize)
 	size := int64(volumeSize)
 	for _, grow := range []func(bytes int64) error{
-		func(bytes int64) error { return c.volumes[volumeName].Volume.Resize(uint64(bytes), false) },
+		func(bytes int64) error {
+			return c.volumes[volumeName].Volume.Resize(uint64(bytes), false)
+		},
 		func(bytes int64) error { return os.Truncate(path, bytes) },
 	} {
 		if _, err := v.WriteAt(content, size-blockSize); !errors.Is(err, status.InvalidValue) {

@@ -22,8 +22,8 @@ import (
 // DefaultTimeout bounds the wait for a reply. It exceeds the time that a daemon waits for a reload.
 const DefaultTimeout = 10 * time.Second
 
-// NewCommands returns the commands status, top, sessions, reload, log-level, and trace, for a daemon
-// whose admin address is usually the given one; "" means that users must say it.
+// NewCommands returns the commands status, top, sessions, reload, log-level, and trace, for a
+// daemon whose admin address is usually the given one; "" means that users must say it.
 func NewCommands(address string) []*cobra.Command {
 	return []*cobra.Command{newStatusCommand(address), newTopCommand(address),
 		newSessionsCommand(address),
