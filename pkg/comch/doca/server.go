@@ -35,6 +35,10 @@ func checkAdmission(admission *comch.Admission, c comch.Capabilities) error {
 		return status.Errorf(status.InvalidValue,
 			"comch provider %s cannot tell users: leave out allowed users", providerName)
 	}
+	if c.MaxClients == 0 {
+		return status.Errorf(status.Driver,
+			"the device does not tell how many clients a server may have, so nobody could connect")
+	}
 	if admission.MaxClients < 0 || admission.MaxClients > c.MaxClients {
 		return status.Errorf(status.InvalidValue, "%d clients: the device supports up to %d",
 			admission.MaxClients, c.MaxClients)
