@@ -139,7 +139,7 @@ build-bench: build ## Build all programs, and the benchmark programs into bin/be
 bench: build-bench ## Measure the chain, and each hop alone
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	go test -run '^$$' -bench FileCopy ./test/e2e
-	$(MEASURE) chain --series small,large --output-directory '$(RESULTS)'
+	$(MEASURE) chain --series small,large,shm --output-directory '$(RESULTS)'
 
 .PHONY: bench-chain
 bench-chain: build-bench ## Measure the chain with all series, beside a bare chain: JSON, Markdown and SVG into RESULTS

@@ -31,6 +31,7 @@ type chainCommand struct {
 	volumes    []string
 	comch      []string
 	isolations []string
+	rdma       []string
 }
 
 func newChainCommand() *cobra.Command {
@@ -63,6 +64,8 @@ to a directory.`,
 		"axis: Comch providers: emulated or doca; doca needs programs built by make build-emulation")
 	f.StringSliceVar(&c.isolations, "isolation", []string{directIsolation},
 		"axis: isolation of the channel: direct or staged")
+	f.StringSliceVar(&c.rdma, "rdma", []string{overTCP},
+		"axis: RDMA providers between relay and target: iwarp or shm")
 	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: protection of connections by CRC32C")
 	return cmd
 }
@@ -79,7 +82,7 @@ func (c *chainCommand) run(cmd *cobra.Command) error {
 
 // axisFlags lists the flags that replace the series.
 var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "sessions", "volume", "poll",
-	"crc", "comch", "isolation"}
+	"crc", "comch", "isolation", "rdma"}
 
 func (c *chainCommand) usesAxes() bool { return slices.ContainsFunc(axisFlags, c.set.Changed) }
 
@@ -95,7 +98,7 @@ func (c *chainCommand) axes() (axes, error) {
 	a := baseAxes()
 	a.depths, a.queues, a.sessions, a.polls, a.crc, a.volumes = c.depths, c.queues, c.sessions,
 		c.polls, c.crc, c.volumes
-	a.patterns, a.blockSizes, a.comch, a.isolations = nil, nil, nil, nil
+	a.patterns, a.blockSizes, a.comch, a.isolations, a.rdma = nil, nil, nil, nil, nil
 	for _, text := range c.patterns {
 		var pattern benchsuite.Pattern
 		if err := pattern.Set(text); err != nil {
@@ -140,6 +143,16 @@ func (c *chainCommand) axes() (axes, error) {
 				directIsolation)
 		}
 	}
+	for _, provider := range c.rdma {
+		switch provider {
+		case overTCP:
+			a.rdma = append(a.rdma, "")
+		case sharedMemory:
+			a.rdma = append(a.rdma, provider)
+		default:
+			return a, fmt.Errorf("--rdma %q is neither %s nor %s", provider, overTCP, sharedMemory)
+		}
+	}
 	for _, poll := range c.polls {
 		if _, err := progress.ParseMode(poll); err != nil {
 			return a, fmt.Errorf("--poll: %w", err)
@@ -148,8 +161,9 @@ func (c *chainCommand) axes() (axes, error) {
 	return a, nil
 }
 
-// The defaults of two axes.
+// The defaults of axes.
 const (
+	overTCP         = "iwarp"
 	emulatedComch   = "emulated"
 	directIsolation = "direct"
 )

@@ -173,7 +173,8 @@ func (r *runner) skip(name, reason string) {
 // bareKnows reports whether the bare chain can run the workload.
 func (r *runner) bareKnows(w benchsuite.Workload) bool {
 	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 && w.Sessions == 1 &&
-		w.Volume == memoryVolume && w.Comch == "" && w.Isolation == "" && w.Condition == ""
+		w.Volume == memoryVolume && w.RDMA == "" && w.Comch == "" && w.Isolation == "" &&
+		w.Condition == ""
 }
 
 // volumeFile returns the path of a volume in a file.
@@ -182,7 +183,7 @@ func (r *runner) volumeFile() string { return filepath.Join(r.files, "volume") }
 // config returns the chain configuration for a workload.
 func (r *runner) config(w benchsuite.Workload) chain.Config {
 	c := chain.Config{Programs: r.options.programs, Poll: w.Poll, CRC: w.CRC,
-		Comch: w.Comch, Isolation: w.Isolation}
+		Comch: w.Comch, Isolation: w.Isolation, RDMA: w.RDMA}
 	if w.Condition == withCollections {
 		c.CollectInterval = collectInterval
 	}

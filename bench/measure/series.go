@@ -16,6 +16,9 @@ const (
 	directVolume = "file,direct" // bypassing the page cache
 )
 
+// sharedMemory is the RDMA provider that is not the default of cases.
+const sharedMemory = "shm"
+
 // Names of conditions in cases.
 const (
 	alone           = "alone" // the baseline of besideLarge
@@ -35,6 +38,7 @@ type axes struct {
 	volumes    []string
 	comch      []string
 	isolations []string
+	rdma       []string
 	conditions []string
 }
 
@@ -48,7 +52,7 @@ func baseAxes() axes {
 		blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
 		queues: []int{1}, polls: []string{adaptive}, crc: []bool{false},
 		sessions: []int{1}, volumes: []string{memoryVolume}, comch: []string{""},
-		isolations: []string{""}, conditions: []string{""},
+		isolations: []string{""}, rdma: []string{""}, conditions: []string{""},
 	}
 }
 
@@ -70,6 +74,7 @@ func (a axes) workloads() []benchsuite.Workload {
 	all = crossed(all, a.sessions, func(w *benchsuite.Workload, v int) { w.Sessions = v })
 	all = crossed(all, a.volumes, func(w *benchsuite.Workload, v string) { w.Volume = v })
 	all = crossed(all, a.isolations, func(w *benchsuite.Workload, v string) { w.Isolation = v })
+	all = crossed(all, a.rdma, func(w *benchsuite.Workload, v string) { w.RDMA = v })
 	all = crossed(all, a.comch, func(w *benchsuite.Workload, v string) { w.Comch = v })
 	return crossed(all, a.conditions, func(w *benchsuite.Workload, v string) { w.Condition = v })
 }
@@ -89,8 +94,12 @@ func crossed[T any](workloads []benchsuite.Workload, values []T, set func(*bench
 
 // series holds the named sets of workloads. By default all are measured.
 var series = map[string][]axes{
-	"small":     {baseAxes().with(bothRandom, sizes(4*size.KiB), depths(1, 32, 128))},
-	"large":     {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
+	"small": {baseAxes().with(bothRandom, sizes(4*size.KiB), depths(1, 32, 128))},
+	"large": {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
+	"shm": {
+		baseAxes().with(bothRandom, overSharedMemory, sizes(4*size.KiB), depths(1, 32, 128)),
+		baseAxes().with(bothRandom, overSharedMemory, sizes(128*size.KiB), depths(32)),
+	},
 	"queues":    {baseAxes().with(func(a *axes) { a.queues = []int{2, 4} })},
 	"sessions":  sessionAxes(),
 	"neighbour": {baseAxes().with(func(a *axes) { a.conditions = []string{alone, besideLarge} })},
@@ -136,7 +145,7 @@ func inRounds(workloads []benchsuite.Workload) []benchsuite.Workload {
 const idleSeries = "idle"
 
 // seriesOrder is the order in which series are measured.
-var seriesOrder = []string{"small", "large", "queues", "sessions", "neighbour", "collections",
+var seriesOrder = []string{"small", "large", "shm", "queues", "sessions", "neighbour", "collections",
 	"file", "poll", "crc", idleSeries}
 
 // sessionDepth is the total depth of all sessions of the series.
@@ -161,6 +170,8 @@ func (a axes) with(changes ...func(*axes)) axes {
 func bothRandom(a *axes) {
 	a.patterns = []benchsuite.Pattern{benchsuite.RandomRead, benchsuite.RandomWrite}
 }
+
+func overSharedMemory(a *axes) { a.rdma = []string{sharedMemory} }
 
 func sizes(values ...size.Bytes) func(*axes) { return func(a *axes) { a.blockSizes = values } }
 

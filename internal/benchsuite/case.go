@@ -30,6 +30,8 @@ type Workload struct {
 	// default.
 	Comch     string `json:"comch,omitempty"`
 	Isolation string `json:"isolation,omitempty"`
+	// RDMA is the provider between relay and target; "" means iwarp.
+	RDMA string `json:"rdma,omitempty"`
 	// Condition is anything else of note, such as another load at the same time.
 	Condition string `json:"condition,omitempty"`
 }
@@ -68,7 +70,7 @@ func (w Workload) String() string {
 	if w.Comch != "" {
 		parts = append(parts, "comch="+w.Comch)
 	}
-	parts = append(parts, w.Isolation, w.Condition)
+	parts = append(parts, w.RDMA, w.Isolation, w.Condition)
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
 }
 

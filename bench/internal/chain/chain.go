@@ -31,6 +31,8 @@ type Config struct {
 	// Comch is the provider of relay and initiator, and Isolation that of the channel; "" means the
 	// default.
 	Comch, Isolation string
+	// RDMA is the provider between relay and target; "" means iwarp.
+	RDMA string
 	// CollectInterval is the interval of forced garbage collections, 0 for none.
 	CollectInterval time.Duration
 }
@@ -99,7 +101,8 @@ func (c *Chain) startRelay(ctx context.Context) error {
 
 func (c *Chain) daemon(name string, args ...string) []string {
 	command := append(c.config.program(name), args...)
-	command = append(command, "--poll", c.config.Poll, "--log-level", "warn")
+	command = append(command, "--poll", c.config.Poll, "--log-level", "warn", "--rdma-provider",
+		cmp.Or(c.config.RDMA, "iwarp"))
 	if c.config.CRC {
 		command = append(command, "--rdma-crc")
 	}
@@ -269,6 +272,9 @@ func (c Config) String() string {
 	}
 	if c.CRC {
 		text += ", crc"
+	}
+	if c.RDMA != "" {
+		text += ", " + c.RDMA
 	}
 	if c.Comch != "" {
 		text += ", comch " + c.Comch
