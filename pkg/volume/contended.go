@@ -145,6 +145,7 @@ func (v *contended) leave(ctx context.Context, inner *Driven) {
 		v.mu.Lock()
 		v.inner = nil
 		v.mu.Unlock()
+		sleep(ctx, 2*contendPause) // a target that waits already goes first
 		return
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -216,16 +217,26 @@ func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 	if standBy(0) != nil || !errors.Is(standBy(1), status.NoLock) {
 		t.Fatalf("the targets are stand-bys because of %v and %v", standBy(0), standBy(1))
 	}
+	lockAddress := func() string {
+		_, lock, locked := strings.Cut(ceph(t, "rbd", "lock", "ls", pool()+"/"+name), "client.")
+		if fields := strings.Fields(lock); locked {
+			return fields[len(fields)-1]
+		}
+		return ""
+	}
 	for round := range 2 {
-		former, next := round%2, (round+1)%2
-		address := strings.Fields(strings.SplitAfter(ceph(t, "rbd", "lock", "ls",
-			pool()+"/"+name), "client.")[1])
-		ceph(t, "ceph", "osd", "blocklist", "add", address[len(address)-1])
+		former := lockAddress()
+		ceph(t, "ceph", "osd", "blocklist", "add", former)
 		start := time.Now()
-		await(t, func() bool { return standBy(next) == nil && standBy(former) != nil })
-		t.Logf("round %d: taken over %v after the fence", round,
+		owner := -1
+		await(t, func() bool { // usually the other target, but the fenced one may be faster
+			owner = slices.IndexFunc([]int{0, 1}, func(i int) bool { return standBy(i) == nil })
+			now := lockAddress()
+			return owner >= 0 && standBy(1-owner) != nil && now != "" && now != former
+		})
+		t.Logf("round %d: target %d owns the image %v after the fence", round, owner,
 			time.Since(start).Round(time.Millisecond))
-		check(t, volumes[next], func() {})
+		check(t, volumes[owner], func() {})
 	}
 	for _, v := range volumes {
 		volumetest.CloseVolume(t, v)
