@@ -115,6 +115,7 @@ func TestAQueueTracesOneRequestInSoMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(v.Abort)
+	<-r.started
 	q := v.Queue(0)
 	received, results := make([]comch.Received, 1), make([]client.Result, 1)
 	tracer.Start()
