@@ -9,7 +9,8 @@ import (
 
 // The goals.
 const (
-	atLeastBare       = 1.0  // IOPS, relative to the bare chain
+	atLeastBare       = 1.0  // IOPS, relative to the bare chain over TCP
+	atLeastBareShared = 0.7  // IOPS, relative to the bare chain over shared memory
 	atLeastOfBest     = 0.85 // IOPS of any number of sessions, relative to the best number
 	atMostBesideLarge = 3.0  // p99 beside large transfers, relative to p99 alone
 	atMostCollecting  = 1.25 // p99.9 with collections, relative to p99.9 without: noise
@@ -28,7 +29,11 @@ func (r *runner) judge() {
 			continue
 		}
 		w := c.Workload
-		r.compare(c, d.Find(chain.BareSystem, w), benchsuite.IOPS, atLeastBare, false)
+		bare := atLeastBare
+		if w.RDMA == sharedMemory {
+			bare = atLeastBareShared
+		}
+		r.compare(c, d.Find(chain.BareSystem, w), benchsuite.IOPS, bare, false)
 		r.compare(c, d.Find(fioSystem, w), benchsuite.IOPS, atLeastDirect, false)
 		usual := w
 		usual.Condition = ""

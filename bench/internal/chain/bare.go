@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,7 +36,8 @@ func FindBare() (*Bare, error) {
 	return b, nil
 }
 
-// Measure runs a workload. The bare chain knows only pattern, block size and depth.
+// Measure runs a workload. The bare chain knows only pattern, block size, depth, and whether the
+// storage is behind TCP or shared memory.
 func (b *Bare) Measure(ctx context.Context, w benchsuite.Workload,
 	runtime time.Duration) (run benchsuite.Run, err error) {
 	directory, err := os.MkdirTemp("", "zc-relay-calibrator")
@@ -45,7 +47,8 @@ func (b *Bare) Measure(ctx context.Context, w benchsuite.Workload,
 	defer os.RemoveAll(directory)
 	pattern := strings.TrimPrefix(string(w.Pattern), "rand")
 	output, err := process.Output(ctx, b.path, directory, pattern,
-		strconv.Itoa(int(w.BlockSize)), strconv.Itoa(w.QueueDepth), runtime.String())
+		strconv.Itoa(int(w.BlockSize)), strconv.Itoa(w.QueueDepth), runtime.String(),
+		cmp.Or(w.RDMA, "tcp"))
 	if err != nil {
 		return run, err
 	}
