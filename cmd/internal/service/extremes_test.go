@@ -120,7 +120,8 @@ var neighbours = map[string][2]string{
 }
 
 // missing holds settings for which this build or this machine has nothing to offer.
-var missing = map[string]bool{"rdma.provider=verbs": true, "comch.provider=doca": true}
+var missing = map[string]bool{"rdma.provider=verbs": true, "rdma.provider=doca": true,
+	"comch.provider=doca": true}
 
 // restrictive holds settings with which the daemon may reject or end any session.
 var restrictive = map[string]bool{
