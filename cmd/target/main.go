@@ -25,6 +25,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
@@ -131,7 +132,11 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {
-		return fmt.Errorf("start: %w", err)
+		err = fmt.Errorf("start: %w", err)
+		if errors.Is(err, status.NotSupported) { // by this build, or by the device
+			return program.Usage(err)
+		}
+		return err
 	}
 	env.SetStatus(describe(t))
 	administered := &administered{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
