@@ -129,13 +129,7 @@ func (d *device) Capabilities() rdma.Capabilities {
 // NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
 // more requests outstanding.
 func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
-	if err := d.AcquireQueue(capacity); err != nil {
-		return nil, err
-	}
-	q, err := newCompletionQueue(d, capacity)
-	if err != nil {
-		d.Uses.Release()
-		return nil, err
-	}
-	return q, nil
+	return softrdma.OpenQueue(&d.Device, capacity, func() (*completionQueue, error) {
+		return newCompletionQueue(d, capacity)
+	})
 }

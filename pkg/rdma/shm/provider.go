@@ -62,13 +62,7 @@ type device struct {
 // NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
 // more requests outstanding.
 func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
-	if err := d.AcquireQueue(capacity); err != nil {
-		return nil, err
-	}
-	q, err := newCompletionQueue(d, capacity)
-	if err != nil {
-		d.Uses.Release()
-		return nil, err
-	}
-	return q, nil
+	return softrdma.OpenQueue(&d.Device, capacity, func() (*completionQueue, error) {
+		return newCompletionQueue(d, capacity)
+	})
 }

@@ -93,13 +93,23 @@ func (d *Device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	return registration.NewDomain(d.provider, d.Table, d.Uses.Release), nil
 }
 
-// AcquireQueue adds a reference for a completion queue, which releases it when it is closed.
-func (d *Device) AcquireQueue(capacity int) error {
+// OpenQueue opens a completion queue of d, which releases its reference to d when it is closed.
+func OpenQueue[Q rdma.CompletionQueue](
+	d *Device, capacity int, open func() (Q, error),
+) (rdma.CompletionQueue, error) {
 	if capacity < 0 {
-		return status.Errorf(status.InvalidValue,
+		return nil, status.Errorf(status.InvalidValue,
 			"make completion queue: capacity %d is negative", capacity)
 	}
-	return d.Acquire("make completion queue")
+	if err := d.Acquire("make completion queue"); err != nil {
+		return nil, err
+	}
+	q, err := open()
+	if err != nil {
+		d.Uses.Release()
+		return nil, err
+	}
+	return q, nil
 }
 
 // Close fails with status.InUse while anything made on the device is open.
