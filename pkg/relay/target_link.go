@@ -224,8 +224,7 @@ func (l *targetLink) reconnect(
 		var pause time.Duration
 		if isStandBy(reason) {
 			schedule = policy.Begin(time.Now())
-			pause = policy.LongestPause - time.Duration(
-				float64(policy.LongestPause)*policy.Random()/4)
+			pause = policy.Shorten(policy.LongestPause)
 			if !wasStandBy {
 				l.log.Info("target is a stand-by", zap.Error(reason))
 			}

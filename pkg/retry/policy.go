@@ -20,8 +20,8 @@ type Policy struct {
 	// to LongestPause. 0 means the default.
 	FirstPause   time.Duration
 	LongestPause time.Duration
-	// Random returns a number in [0, 1) that decides by how much Next shortens a pause. Goroutines
-	// may call it concurrently. nil means math/rand/v2.Float64.
+	// Random returns a number in [0, 1) that decides by how much Shorten shortens a pause.
+	// Goroutines may call it concurrently. nil means math/rand/v2.Float64.
 	Random func() float64
 }
 
@@ -45,6 +45,12 @@ func (p Policy) WithDefaults() Policy {
 		p.Random = rand.Float64
 	}
 	return p
+}
+
+// Shorten returns a pause shortened by up to a quarter, at random, so that many who fail at once do
+// not try again at once. Random must be set, as in the result of WithDefaults.
+func (p Policy) Shorten(pause time.Duration) time.Duration {
+	return pause - time.Duration(float64(pause)*p.Random()/4)
 }
 
 // Schedule applies a policy to one failure. Only one goroutine may use it.
@@ -85,7 +91,7 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 			"gave up after %d attempts (limit %v)", s.done, s.policy.Attempts)
 	}
 	if s.done > 0 {
-		pause = s.pause - time.Duration(float64(s.pause)*s.policy.Random()/4)
+		pause = s.policy.Shorten(s.pause)
 	}
 	if limit, ok := s.policy.Total.Duration(); ok {
 		rest := limit - now.Sub(s.begun)
