@@ -2,6 +2,7 @@ package controlmsg
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"testing"
@@ -60,6 +61,46 @@ func FuzzTCPFrames(f *testing.F) {
 		}
 		if !bytes.HasPrefix(stream, again) {
 			t.Fatalf("%x was read as messages that are framed as %x", stream, again)
+		}
+	})
+}
+
+// shortFraming counts a message in its first two bytes, as the DOCA applications of 2.10 do.
+type shortFraming struct{}
+
+func (shortFraming) HeaderSize() int { return 2 }
+
+func (shortFraming) MessageSize(header []byte) uint64 {
+	return uint64(binary.BigEndian.Uint16(header))
+}
+
+func FuzzForeignFrames(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{0, 4, 'a', 'b', 0, 2, 0, 3, 'c'})
+	f.Add([]byte{0, 1})
+	f.Add([]byte{0, 0})
+	f.Add([]byte{0xff, 0xff, 'a'})
+	const limit = 256
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		reader := bytes.NewReader(stream)
+		var again []byte
+		for {
+			begun := false
+			message, err := readFramed(reader, shortFraming{}, limit, func() { begun = true })
+			if err != nil {
+				if begun == errors.Is(err, io.EOF) {
+					t.Fatalf("a message has begun: %t, and fails with %v", begun, err)
+				}
+				break
+			}
+			if len(message) > limit ||
+				uint64(len(message)) != (shortFraming{}).MessageSize(message) {
+				t.Fatalf("message %x of %d bytes", message, len(message))
+			}
+			again = append(again, message...)
+		}
+		if !bytes.HasPrefix(stream, again) {
+			t.Fatalf("%x was read as %x", stream, again)
 		}
 	})
 }

@@ -248,7 +248,8 @@ var errClosed = status.Errorf(status.Shutdown, "the connection was closed by thi
 // fail ends the link because of what the peer does or fails to do, and sends the peer the reason.
 func (l *link) fail(reason error) {
 	phase := l.owner.Phase()
-	if l.end(reason, report(reason, phase)) {
+	// Who postpones peers counts them; a warning each would say no more.
+	if l.end(reason, report(reason, phase)) && RetryAfter(reason) == 0 {
 		l.config.Logger.Warn("control connection failed", l.describe(phase, reason)...)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -350,6 +351,9 @@ type Error struct {
 	Phase Phase
 	// Text is one printable line of at most MaxTextLength bytes.
 	Text string
+	// RetryAfterMs says, with status.Again, when to try again, in milliseconds; 0 means that the
+	// peer does not know.
+	RetryAfterMs uint32
 }
 
 // Error attributes the failure to the peer and names phase, text and symbolic code.
@@ -367,7 +371,43 @@ func (e *Error) validate() error {
 	if e.Phase >= phaseCount {
 		return status.Errorf(status.InvalidValue, "unknown phase %d", e.Phase)
 	}
+	if e.RetryAfterMs > maxRetryAfterMs || e.RetryAfterMs > 0 && e.Code != status.Again {
+		return status.Errorf(status.InvalidValue, "error %v asks to try again in %d ms", e.Code,
+			e.RetryAfterMs)
+	}
 	return checkName("error text", e.Text, MaxTextLength)
+}
+
+// MaxRetryAfter is the longest time that an Error can ask its receiver to wait.
+const MaxRetryAfter = time.Minute
+
+const maxRetryAfterMs = uint32(MaxRetryAfter / time.Millisecond)
+
+// postponement is a refusal that says when to try again.
+type postponement struct {
+	error
+	after time.Duration
+}
+
+func (p *postponement) Unwrap() error { return p.error }
+
+// Postpone returns an error with status.Again whose receiver shall try again after a time, which is
+// rounded up to milliseconds and at most MaxRetryAfter. format and args are those of fmt.Errorf.
+func Postpone(after time.Duration, format string, args ...any) error {
+	after = min(after+time.Millisecond-1, MaxRetryAfter).Truncate(time.Millisecond)
+	return &postponement{status.Errorf(status.Again, format, args...), after}
+}
+
+// RetryAfter returns when to try again after a refusal: what this side has said by Postpone, or the
+// peer in an Error. It returns 0 if neither has said anything.
+func RetryAfter(err error) time.Duration {
+	if p, ok := errors.AsType[*postponement](err); ok {
+		return p.after
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return time.Duration(e.RetryAfterMs) * time.Millisecond
+	}
+	return 0
 }
 
 // report converts an error of this side to the message for the peer. An error that came from
@@ -384,13 +424,21 @@ func report(err error, phase Phase) *Error {
 		code = status.Unknown
 	}
 	text := err.Error()
-	switch outermost := err.(type) { // omit what Code and Phase say; inner errors keep it
+	outer := err
+	if p, ok := err.(*postponement); ok {
+		outer = p.error
+	}
+	switch outermost := outer.(type) { // omit what Code and Phase say; inner errors keep it
 	case *Error:
 		text = outermost.Text
 	case *status.Error:
 		text = outermost.Err.Error()
 	}
-	return &Error{Code: code, Phase: phase, Text: PrintableLine(text, MaxTextLength)}
+	e := &Error{Code: code, Phase: phase, Text: PrintableLine(text, MaxTextLength)}
+	if code == status.Again {
+		e.RetryAfterMs = uint32(RetryAfter(err).Milliseconds())
+	}
+	return e
 }
 
 // Kind identifies each message: see Message.

@@ -2,10 +2,12 @@ package controlmsg
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -123,6 +125,31 @@ func TestFieldsOutsideTheirLimitsAreRejectedInBothDirections(t *testing.T) {
 			_, err = codec.Decode(marshal(t, toWire(&Envelope{Message: c.message})))
 			check(t, "Decode", err, c.code, c.text)
 		})
+	}
+}
+
+func TestAPostponementReachesThePeerOfThePeer(t *testing.T) {
+	for _, c := range []struct{ after, told time.Duration }{
+		{1, time.Millisecond}, {1500 * time.Millisecond, 1500 * time.Millisecond},
+		{math.MaxInt64 - time.Second, time.Minute}, {0, 0},
+	} {
+		err := Postpone(c.after, "%d sessions", 9)
+		if got := RetryAfter(err); got != c.told || !errors.Is(err, status.Again) {
+			t.Errorf("a postponement by %v asks for %v: %v", c.after, got, err)
+		}
+		first := report(fmt.Errorf("admit: %w", err), PhaseHello)
+		second := report(fmt.Errorf("target: %w", first), PhaseOpenVolume)
+		if got := RetryAfter(second); got != c.told || second.Phase != PhaseHello {
+			t.Errorf("passed on, a postponement by %v asks for %v in phase %v", c.after, got,
+				second.Phase)
+		}
+	}
+	e := report(Postpone(time.Second, "full"), PhaseHello)
+	if e.Text != "full" || e.RetryAfterMs != 1000 {
+		t.Errorf("the answer is %+v", e)
+	}
+	if got := RetryAfter(status.Again); got != 0 {
+		t.Errorf("AGAIN without a time asks for %v", got)
 	}
 }
 

@@ -208,11 +208,15 @@ func (m *StartDataPathConnectionsReply) translate(
 func (m *Error) translate(w *controlpb.Error, t *translation) {
 	if !t.decoding {
 		w.Code, w.Phase, w.Text = controlpb.Code(m.Code), controlpb.Phase(m.Phase), m.Text
+		w.RetryAfterMs = m.RetryAfterMs
 		return
 	}
 	m.Code, m.Text = status.Code(w.Code), PrintableLine(w.Text, MaxTextLength)
 	if w.Phase > 0 && w.Phase < controlpb.Phase(phaseCount) {
 		m.Phase = Phase(w.Phase)
+	}
+	if m.Code == status.Again {
+		m.RetryAfterMs = min(w.RetryAfterMs, maxRetryAfterMs)
 	}
 }
 

@@ -55,6 +55,8 @@ func samples() []sample {
 			Text: "depth is 4096, the limit is 1024"}},
 		{"error_spontaneous", 0, &Error{Code: status.Shutdown, Phase: PhaseRunning,
 			Text: "the relay is shutting down"}},
+		{"error_postponing", 0, &Error{Code: status.Again, Phase: PhaseHello,
+			Text: "the target admits 500 sessions per second", RetryAfterMs: 1234}},
 		{"keep_alive", 0, &KeepAlive{}},
 		{"hello", 1, &Hello{Role: RoleInitiator, MinVersion: 1, MaxVersion: 3,
 			MaxMessageSize: 65536, Software: "initiator 1.2.3", SilenceLimitMs: 5000}},
@@ -230,6 +232,8 @@ func fill(t *rapid.T, v reflect.Value) {
 	case *Phase:
 		*p = Phase(rapid.Uint8Range(1, uint8(phaseCount)-1).Draw(t, "phase"))
 		return
+	case *Error:
+		defer func() { p.Code, p.RetryAfterMs = status.Again, p.RetryAfterMs%maxRetryAfterMs }()
 	case *rdma.RemoteMemory:
 		defer func() { p.Access = memory.RemoteWrite }() // not on the wire
 	case *Export:
@@ -344,6 +348,29 @@ func TestAnErrorWithAnUnknownCodeAndPhaseIsAccepted(t *testing.T) {
 	want := &Error{Code: 4711, Phase: PhaseUnknown, Text: "line [2J feed"}
 	if diff := cmp.Diff(want, got.Message); diff != "" {
 		t.Errorf("decoding (-want +got):\n%s", diff)
+	}
+}
+
+func TestATimeToTryAgainIsTakenWithAgainOnlyAndUpToItsLimit(t *testing.T) {
+	for _, c := range []struct {
+		code         controlpb.Code
+		sent, wanted uint32
+	}{
+		{controlpb.Code_CODE_AGAIN, 70, 70},
+		{controlpb.Code_CODE_AGAIN, math.MaxUint32, 60_000},
+		{controlpb.Code_CODE_FULL, 70, 0},
+	} {
+		b := marshal(t, &controlpb.Envelope{Message: &controlpb.Envelope_Error{
+			Error: &controlpb.Error{Code: c.code, RetryAfterMs: c.sent},
+		}})
+		got, err := NewProtobufCodec().Decode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := &Error{Code: status.Code(c.code), RetryAfterMs: c.wanted}
+		if diff := cmp.Diff(want, got.Message); diff != "" {
+			t.Errorf("decoding (-want +got):\n%s", diff)
+		}
 	}
 }
 

@@ -27,6 +27,18 @@ type TCPConfig struct {
 	UserTimeout time.Duration
 	// CloseTimeout is how long Close waits for the peer to close. The default is 1 s.
 	CloseTimeout time.Duration
+	// Framing finds the messages of another protocol, which hold their length themselves. With nil,
+	// a length precedes every message.
+	Framing Framing
+}
+
+// Framing finds the ends of messages on a byte stream. Any goroutine may call its methods.
+type Framing interface {
+	// HeaderSize returns how many bytes at the start of a message tell its length.
+	HeaderSize() int
+	// MessageSize returns the length in bytes that the first HeaderSize bytes of a message tell. It
+	// counts all of the message.
+	MessageSize(header []byte) uint64
 }
 
 func (c TCPConfig) withDefaults() TCPConfig {
@@ -98,7 +110,11 @@ func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 		return status.Errorf(status.TooBig, "send message of %d bytes to %s: must have 1 to %d",
 			len(message), t.RemoteName(), t.config.MaxMessageSize)
 	}
-	t.frame = appendFrame(t.frame[:0], message)
+	if t.config.Framing == nil {
+		t.frame = appendFrame(t.frame[:0], message)
+	} else {
+		t.frame = append(t.frame[:0], message...)
+	}
 	deadline := newDeadline(ctx, t.stream.SetWriteDeadline)
 	defer deadline.stop()
 	if _, err := t.stream.Write(t.frame); err != nil {
@@ -110,7 +126,13 @@ func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 func (t *tcpTransport) Receive(ctx context.Context) ([]byte, error) {
 	deadline := newDeadline(ctx, t.stream.SetReadDeadline)
 	defer deadline.stop()
-	message, err := readFrame(t.stream, t.config.MaxMessageSize,
+	read := readFrame
+	if framing := t.config.Framing; framing != nil {
+		read = func(r io.Reader, limit int, begun func()) ([]byte, error) {
+			return readFramed(r, framing, limit, begun)
+		}
+	}
+	message, err := read(t.stream, t.config.MaxMessageSize,
 		func() { deadline.shorten(t.config.MessageTimeout) })
 	if err != nil {
 		return nil, t.failure(ctx, "receive message from", err)
@@ -178,12 +200,8 @@ func appendFrame(dst, message []byte) []byte {
 // the stream is io.EOF between two messages and io.ErrUnexpectedEOF inside one.
 func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	var header [frameHeaderSize]byte
-	if _, err := io.ReadFull(r, header[:1]); err != nil {
+	if err := readHeader(r, header[:], begun); err != nil {
 		return nil, err
-	}
-	begun()
-	if _, err := io.ReadFull(r, header[1:]); err != nil {
-		return nil, insideMessage(err)
 	}
 	length := binary.BigEndian.Uint32(header[:])
 	if length == 0 {
@@ -202,6 +220,37 @@ func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	}
 	message := make([]byte, length)
 	if _, err := io.ReadFull(r, message); err != nil {
+		return nil, insideMessage(err)
+	}
+	return message, nil
+}
+
+// readHeader reads the beginning of a message, and calls begun after its first byte.
+func readHeader(r io.Reader, header []byte, begun func()) error {
+	if _, err := io.ReadFull(r, header[:1]); err != nil {
+		return err
+	}
+	begun()
+	if _, err := io.ReadFull(r, header[1:]); err != nil {
+		return insideMessage(err)
+	}
+	return nil
+}
+
+// readFramed is readFrame for messages of another protocol.
+func readFramed(r io.Reader, framing Framing, limit int, begun func()) ([]byte, error) {
+	header := make([]byte, framing.HeaderSize())
+	if err := readHeader(r, header, begun); err != nil {
+		return nil, err
+	}
+	size := framing.MessageSize(header)
+	if size < uint64(len(header)) || size > uint64(limit) {
+		return nil, status.Errorf(status.TooBig,
+			"message length is %d bytes, must be %d to %d (is this a client of another protocol?)",
+			size, len(header), limit)
+	}
+	message := append(header, make([]byte, size-uint64(len(header)))...)
+	if _, err := io.ReadFull(r, message[len(header):]); err != nil {
 		return nil, insideMessage(err)
 	}
 	return message, nil

@@ -20,7 +20,9 @@ type Policy struct {
 	// to LongestPause. 0 means the default.
 	FirstPause   time.Duration
 	LongestPause time.Duration
-	// Random returns a number in [0, 1) that decides by how much Shorten shortens a pause.
+	// FirstDelay makes the first attempt follow after a random part of it; 0 means at once.
+	FirstDelay time.Duration
+	// Random returns a number in [0, 1) that decides by how much pauses differ from their length.
 	// Goroutines may call it concurrently. nil means math/rand/v2.Float64.
 	Random func() float64
 }
@@ -53,12 +55,21 @@ func (p Policy) Shorten(pause time.Duration) time.Duration {
 	return pause - time.Duration(float64(pause)*p.Random()/4)
 }
 
+// Await returns how long to wait if a peer has asked for a pause: at least the first one, and up to
+// a quarter longer at random, because others may have been told the same. Random must be set, as in
+// the result of WithDefaults.
+func (p Policy) Await(told time.Duration) time.Duration {
+	pause := max(told, p.FirstPause)
+	return pause + time.Duration(float64(pause)*p.Random()/4)
+}
+
 // Schedule applies a policy to one failure. Only one goroutine may use it.
 type Schedule struct {
 	policy Policy
 	begun  time.Time
 	done   uint32
 	pause  time.Duration // after the next attempt
+	told   time.Duration // by the peer, for the next attempt
 }
 
 // Begin starts a schedule for a failure at the given time.
@@ -81,10 +92,15 @@ func (s *Schedule) String() string {
 	return fmt.Sprintf("attempt %d", s.done)
 }
 
-// Next allows one more attempt and returns how long to wait before it. The first attempt follows at
-// once. Next shortens pauses at random by up to a quarter, so that clients that lost the same peer
-// do not all return at the same time. It cuts the last pause so that the attempt starts within the
-// policy's total. Next fails with status.TimeOut when the policy allows no further attempt.
+// Postpone makes the next pause at least as long as the peer has asked for. It is lengthened at
+// random by up to a quarter.
+func (s *Schedule) Postpone(told time.Duration) { s.told = told }
+
+// Next allows one more attempt and returns how long to wait before it. The first attempt follows
+// within the policy's FirstDelay. Next shortens pauses at random by up to a quarter, so that
+// clients that lost the same peer do not all return at the same time. It cuts the last pause so
+// that the attempt starts within the policy's total. Next fails with status.TimeOut when the policy
+// allows no further attempt.
 func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	if !s.policy.Attempts.canFollow(s.done) {
 		return 0, status.Errorf(status.TimeOut,
@@ -92,7 +108,13 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	}
 	if s.done > 0 {
 		pause = s.policy.Shorten(s.pause)
+	} else if s.policy.FirstDelay > 0 {
+		pause = time.Duration(float64(s.policy.FirstDelay) * s.policy.Random())
 	}
+	if s.told > pause {
+		pause = s.policy.Await(s.told)
+	}
+	s.told = 0
 	if limit, ok := s.policy.Total.Duration(); ok {
 		rest := limit - now.Sub(s.begun)
 		if rest <= 0 {

@@ -183,6 +183,33 @@ func TestPausesDoubleUpToTheLongest(t *testing.T) {
 	}
 }
 
+func TestTheFirstAttemptFollowsWithinTheFirstDelay(t *testing.T) {
+	now := time.Unix(0, 0)
+	for _, random := range []float64{0, 0.5, 0.99} {
+		s := Policy{FirstDelay: time.Second, Random: func() float64 { return random }}.Begin(now)
+		want := time.Duration(random * float64(time.Second))
+		if got, err := s.Next(now); err != nil || got != want {
+			t.Errorf("with %v, the first attempt follows after %v, want %v: %v", random, got, want,
+				err)
+		}
+	}
+}
+
+func TestAPostponedAttemptWaitsAsLongAsThePeerAsks(t *testing.T) {
+	now := time.Unix(0, 0)
+	s := Policy{FirstPause: time.Second, LongestPause: time.Second, Total: Within(10 * time.Second),
+		Random: func() float64 { return 0.5 }}.Begin(now)
+	for i, c := range []struct{ told, want time.Duration }{
+		{0, 0}, {4 * time.Second, 4500 * time.Millisecond}, {0, 875 * time.Millisecond},
+		{100 * time.Millisecond, 875 * time.Millisecond}, {time.Minute, 10 * time.Second},
+	} {
+		s.Postpone(c.told)
+		if got, err := s.Next(now); err != nil || got != c.want {
+			t.Errorf("attempt %d waits %v, want %v: %v", i+1, got, c.want, err)
+		}
+	}
+}
+
 func TestThePolicysRandomNumbersDecideThePauses(t *testing.T) {
 	numbers := []float64{0, 0.5, 0.75}
 	drawn := 0

@@ -283,7 +283,10 @@ type Error struct {
 	// The step of the handshake in which it happened. Receivers treat unknown numbers as 0.
 	Phase Phase `protobuf:"varint,2,opt,name=phase,proto3,enum=zc.relay.control.v1.Phase" json:"phase,omitempty"`
 	// What failed, for people: one printable line of at most 1024 bytes.
-	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// With AGAIN: when to try again, in milliseconds; 0 means that the sender does not know. Receivers
+	// take what exceeds 60000 for 60000.
+	RetryAfterMs  uint32 `protobuf:"varint,4,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -339,15 +342,23 @@ func (x *Error) GetText() string {
 	return ""
 }
 
+func (x *Error) GetRetryAfterMs() uint32 {
+	if x != nil {
+		return x.RetryAfterMs
+	}
+	return 0
+}
+
 var File_zc_relay_control_v1_error_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_error_proto_rawDesc = "" +
 	"\n" +
-	"\x1fzc/relay/control/v1/error.proto\x12\x13zc.relay.control.v1\"|\n" +
+	"\x1fzc/relay/control/v1/error.proto\x12\x13zc.relay.control.v1\"\xa2\x01\n" +
 	"\x05Error\x12-\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x19.zc.relay.control.v1.CodeR\x04code\x120\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x1a.zc.relay.control.v1.PhaseR\x05phase\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text*\xa6\x05\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12$\n" +
+	"\x0eretry_after_ms\x18\x04 \x01(\rR\fretryAfterMs*\xa6\x05\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fCODE_UNKNOWN\x10\x01\x12\x16\n" +
