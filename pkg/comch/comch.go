@@ -218,6 +218,13 @@ type Connection interface {
 	Abort()
 }
 
+// PlainExporter is a Connection whose peer may be a program written for DOCA.
+type PlainExporter interface {
+	// ExportPlain is Connection.ExportMemory, with a descriptor as libdoca makes it and such
+	// programs expect it.
+	ExportPlain(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error)
+}
+
 // MaxExportLength bounds the descriptor of an exported region in bytes.
 const MaxExportLength = 1024
 

@@ -9,15 +9,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/rdma/shm"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// chainRig is a relay lane and a target lane, connected by iWARP, with a client
-// in front and a volume behind. The test's own thread drives all of them, so
-// what it measures is all that an IO costs.
+// chainRig is a relay lane and a target lane, with a client in front and a volume
+// behind. The test's own thread drives all of them, so what it measures is all
+// that an IO costs.
 type chainRig struct {
-	t        testing.TB
-	workers  [2]*Worker // relay and target
+	*session
 	relay    *RelayLane
 	target   *TargetLane
 	consumer comch.Consumer
@@ -30,39 +31,94 @@ type chainRig struct {
 type chainOptions struct {
 	pushed       bool // the relay pushes the data of writes
 	volumeMemory bool // reads come straight from the volume's memory
+	shared       bool // the RDMA provider is shm instead of iwarp
+}
+
+// sharedWorkers are a worker of a relay and one of a target, each with its RDMA
+// device.
+type sharedWorkers struct {
+	t       testing.TB
+	workers [2]*Worker
+	devices [2]rdma.Device
+}
+
+func newSharedWorkers(t testing.TB, provider rdma.Provider) *sharedWorkers {
+	t.Helper()
+	s := &sharedWorkers{t: t}
+	for i := range s.workers {
+		s.devices[i] = openDeviceOf(t, provider)
+		worker := newDrivenWorker(t)
+		s.workers[i] = worker
+		t.Cleanup(func() {
+			for _, d := range worker.dispatchers {
+				check(t, d.queue.Close())
+			}
+			check(t, worker.engine.Close())
+		})
+	}
+	return s
 }
 
 func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 	t.Helper()
-	r := &chainRig{t: t, received: make([]comch.Received, depth)}
-	device := openDevice(t)
-	for i := range r.workers {
-		r.workers[i] = newDrivenWorker(t)
-		t.Cleanup(func() {
-			for _, d := range r.workers[i].dispatchers {
-				check(t, d.queue.Close())
-			}
-			check(t, r.workers[i].engine.Close())
-		})
+	provider := iwarp.New(iwarp.Options{})
+	if options.shared {
+		provider = shm.New(shm.Options{})
 	}
+	return newSharedWorkers(t, provider).newSession(options).newChain(depth)
+}
+
+// session is what the chains of a session share.
+type session struct {
+	*sharedWorkers
+	options      chainOptions
+	domains      [2]rdma.ProtectionDomain
+	export       rdma.MemoryRegion
+	volume       volume.Volume
+	volumeMemory rdma.MemoryRegion
+}
+
+// exportRights are the rights to a client's memory.
+const exportRights = memory.RemoteRead | memory.RemoteWrite
+
+func (w *sharedWorkers) newSession(options chainOptions) *session {
+	t := w.t
+	t.Helper()
+	s := &session{sharedWorkers: w, options: options}
 	region, err := memory.Alloc("client", testExport)
 	check(t, err)
-	content, err := volume.Open(volume.Spec{Name: "test", BlockSize: 512,
+	s.volume, err = volume.Open(volume.Spec{Name: "test", BlockSize: 512,
 		Backend: volume.MemoryBackend{Size: 8 << 20}})
 	check(t, err)
-	var relayDomain, targetDomain rdma.ProtectionDomain
-	for _, domain := range []*rdma.ProtectionDomain{&relayDomain, &targetDomain} {
-		*domain, err = device.NewProtectionDomain()
+	for i := range s.domains {
+		s.domains[i], err = s.devices[i].NewProtectionDomain()
 		check(t, err)
 	}
-	rights := memory.RemoteRead | memory.RemoteWrite
-	export, err := relayDomain.Register(region, memory.LocalWrite|rights)
+	s.export, err = s.domains[0].Register(region, memory.LocalWrite|exportRights)
 	check(t, err)
-	var volumeMemory rdma.MemoryRegion
 	if options.volumeMemory {
-		volumeMemory, err = targetDomain.Register(content.Memory(), 0)
+		s.volumeMemory, err = s.domains[1].Register(s.volume.Memory(), 0)
 		check(t, err)
 	}
+	t.Cleanup(func() {
+		check(t, s.export.Deregister())
+		if s.volumeMemory != nil {
+			check(t, s.volumeMemory.Deregister())
+		}
+		for _, domain := range s.domains {
+			check(t, domain.Close())
+		}
+		check(t, region.Close())
+		check(t, s.volume.Close(context.Background()))
+	})
+	return s
+}
+
+// newChain adds a queue.
+func (s *session) newChain(depth int) *chainRig {
+	t := s.t
+	t.Helper()
+	r := &chainRig{session: s, received: make([]comch.Received, depth)}
 	client, server := connectEmulated(t)
 	relayConsumer := newConsumer(t, server, RelayConsumerConfig(depth))
 	r.consumer = newConsumer(t, client, RelayConsumerConfig(depth))
@@ -79,8 +135,8 @@ func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 	}
 	r.drive(func(ctx context.Context) (err error) {
 		r.relay, err = NewRelayLane(ctx, RelayLaneConfig{
-			Worker: r.workers[0], Device: device, Domain: relayDomain, Export: export,
-			ExportLength: testExport, ExportAccess: rights, Consumer: relayConsumer,
+			Worker: s.workers[0], Device: s.devices[0], Domain: s.domains[0], Export: s.export,
+			ExportLength: testExport, ExportAccess: exportRights, Consumer: relayConsumer,
 			Producer: newProducer(t, server, r.consumer.ID()),
 			Depth:    depth, BufferSize: testBufferSize, OnFailure: failed,
 		})
@@ -88,30 +144,21 @@ func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 	})
 	r.drive(func(ctx context.Context) (err error) {
 		r.target, err = NewTargetLane(ctx, TargetLaneConfig{
-			Worker: r.workers[1], Device: device, Domain: targetDomain, Volume: content,
-			VolumeMemory: volumeMemory,
-			Export: rdma.RemoteMemory{Key: export.RemoteKey(), Base: export.Base(),
-				Length: testExport, Access: rights},
+			Worker: s.workers[1], Device: s.devices[1], Domain: s.domains[1], Volume: s.volume,
+			VolumeMemory: s.volumeMemory,
+			Export: rdma.RemoteMemory{Key: s.export.RemoteKey(), Base: s.export.Base(),
+				Length: testExport, Access: exportRights},
 			Depth: depth, BufferSize: testBufferSize, OnFailure: failed,
 		})
 		return err
 	})
-	r.connect(device, options)
+	r.connect()
 	t.Cleanup(func() {
 		closing = true
-		stop := func(ctx context.Context) error {
+		r.drive(func(ctx context.Context) error {
 			check(t, r.relay.Close(ctx))
 			return r.target.Close(ctx)
-		}
-		r.drive(stop)
-		check(t, export.Deregister())
-		if volumeMemory != nil {
-			check(t, volumeMemory.Deregister())
-		}
-		check(t, relayDomain.Close())
-		check(t, targetDomain.Close())
-		check(t, region.Close())
-		check(t, content.Close(context.Background()))
+		})
 		check(t, r.producer.Close())
 		check(t, r.consumer.Close())
 	})
@@ -119,12 +166,12 @@ func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 }
 
 // connect makes both connections between the lanes and starts them.
-func (r *chainRig) connect(device rdma.Device, options chainOptions) {
-	listener, err := device.Listen(testContext(r.t), netip.AddrPortFrom(loopback, 0))
+func (r *chainRig) connect() {
+	listener, err := r.devices[1].Listen(testContext(r.t), netip.AddrPortFrom(loopback, 0))
 	check(r.t, err)
 	defer func() { check(r.t, listener.Close()) }()
 	var staging rdma.RemoteMemory
-	if options.pushed {
+	if r.options.pushed {
 		staging = r.target.Staging()
 	}
 	for role := range iomsg.ConnectionRoleCount {
@@ -156,6 +203,17 @@ func (r *chainRig) drive(action func(context.Context) error) {
 
 // transfer submits count IOs together and waits for their responses.
 func (r *chainRig) transfer(ioType iomsg.Type, count int) {
+	r.submit(ioType, count)
+	for completed := 0; completed < count; {
+		for _, w := range r.workers {
+			w.engine.Progress()
+		}
+		completed += r.collect()
+	}
+}
+
+// submit submits count IOs together.
+func (r *chainRig) submit(ioType iomsg.Type, count int) {
 	for i := range uint64(count) {
 		m := iomsg.Message{Type: ioType, UserData: i, RequesterOffset: i * 4096,
 			StorageOffset: i * 4096}
@@ -168,13 +226,10 @@ func (r *chainRig) transfer(ioType iomsg.Type, count int) {
 		}
 	}
 	r.producer.Flush()
-	for completed := 0; completed < count; {
-		for _, w := range r.workers {
-			w.engine.Progress()
-		}
-		completed += collectResponses(r.t, r.consumer, r.received)
-	}
 }
+
+// collect returns how many IOs have completed since the last call.
+func (r *chainRig) collect() int { return collectResponses(r.t, r.consumer, r.received) }
 
 func check(t testing.TB, err error) {
 	t.Helper()
@@ -195,6 +250,8 @@ var chainPaths = []struct {
 	{"pushed write", chainOptions{pushed: true}, iomsg.Write},
 	{"flush", chainOptions{}, iomsg.Flush},
 	{"trim", chainOptions{}, iomsg.Trim},
+	{"read of shared memory", chainOptions{volumeMemory: true, shared: true}, iomsg.Read},
+	{"write to shared memory", chainOptions{pushed: true, shared: true}, iomsg.Write},
 }
 
 func TestAnIOThroughBothLanesDoesNotAllocate(t *testing.T) {

@@ -25,6 +25,7 @@ const (
 	receiveWork workKind = iota // a posted receive; index of its first message
 	messageWork                 // gathered messages; the position to release
 	readWork                    // an RDMA Read of data; index of the transaction
+	writeWork                   // an RDMA Write of data ahead of a response on another connection
 )
 
 const workKindShift = 56

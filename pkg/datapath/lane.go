@@ -176,6 +176,44 @@ func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) boo
 	return false
 }
 
+// connectByDetails establishes a connection to a program of the DOCA applications, which knows no
+// hellos: exchange passes the details of this side's end to the peer, and returns those of the
+// peer's. config lacks what belongs to the lane.
+func (l *lane) connectByDetails(
+	ctx context.Context, device rdma.Device, role iomsg.ConnectionRole,
+	config rdma.ConnectionConfig, exchange func(details []byte) ([]byte, error),
+) error {
+	capable, ok := device.(rdma.DetailsDevice)
+	if !ok {
+		return status.Errorf(status.NotSupported, "an RDMA device of transport %s cannot connect "+
+			"to programs written for DOCA", device.Capabilities().Transport)
+	}
+	c := &l.connections[role]
+	config.Queue, config.Context = l.dispatcher.queue, l.registration.context(role)
+	config.ReceiveRequests, config.Receives = int(c.receives), c.initialReceives()
+	end, err := capable.Prepare(config)
+	if err != nil {
+		return fmt.Errorf("prepare %v connection: %w", role, err)
+	}
+	details, err := exchange(end.Details())
+	if err != nil {
+		return errors.Join(err, end.Discard())
+	}
+	established, err := end.Connect(details)
+	if err != nil {
+		return fmt.Errorf("connect %v connection: %w", role, err)
+	}
+	err = l.worker.do(ctx, func() {
+		if l.adopt(role, established) {
+			c.ready = true
+		}
+	})
+	if err != nil {
+		established.Abort()
+	}
+	return err
+}
+
 var errSessionEnded = status.Errorf(status.ConnectionReset, "the session has ended")
 
 // signalReady reports the outcome of a connection's set-up. Only the first outcome counts.

@@ -134,6 +134,7 @@ func driveWorkers(t testing.TB, action func(context.Context) error, workers ...*
 			for _, w := range workers {
 				w.engine.Progress()
 			}
+			time.Sleep(time.Microsecond) // spinning would keep a single processor from the action
 		}
 	}
 }

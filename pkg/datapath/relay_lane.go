@@ -49,9 +49,8 @@ type RelayLaneConfig struct {
 	Tracer *trace.Tracer
 	// Translator, if set, translates the client's messages.
 	Translator Translator
-	// Foreign, if set, translates messages for a target that is not one of ours: it knows neither
-	// hello nor stop, takes one message per Send, and reads and writes only. ConnectForeign
-	// connects it.
+	// Foreign, if set, translates messages for a target that is not one of ours: it knows no hello,
+	// takes one message per Send, and reads and writes only. ConnectForeign connects it.
 	Foreign ForeignTarget
 	// Depth is how many requests the client may have outstanding.
 	Depth int
@@ -85,6 +84,9 @@ type ForeignTarget interface {
 	CanCarry(t iomsg.Type, requesterOffset, storageOffset uint64) bool
 	// ToTarget turns a request that CanCarry accepts into one for the target.
 	ToTarget(message []byte)
+	// TakesStop reports whether the target takes part in the queue's stop, on the connection of
+	// all messages. If not, it learns of the end by a control message.
+	TakesStop() bool
 }
 
 // RelayConsumerConfig returns the configuration of the Comch consumers of a queue of the given
@@ -228,37 +230,10 @@ func (l *RelayLane) ConnectForeign(
 	ctx context.Context, role iomsg.ConnectionRole, inboundReads int,
 	exchange func(details []byte) ([]byte, error),
 ) error {
-	device, ok := l.config.Device.(rdma.DetailsDevice)
-	if !ok {
-		return status.Errorf(status.NotSupported, "an RDMA device of transport %s cannot connect "+
-			"to programs written for DOCA", l.config.Device.Capabilities().Transport)
-	}
-	c := &l.connections[role]
-	end, err := device.Prepare(rdma.ConnectionConfig{
-		Domain: l.config.Domain, Queue: l.dispatcher.queue, Context: l.registration.context(role),
-		SendRequests: sendQueueDepth(l.config.Depth), ReceiveRequests: int(c.receives),
-		InboundReads: inboundReads, Receives: c.initialReceives(),
-	})
-	if err != nil {
-		return fmt.Errorf("prepare %v connection: %w", role, err)
-	}
-	details, err := exchange(end.Details())
-	if err != nil {
-		return errors.Join(err, end.Discard())
-	}
-	established, err := end.Connect(details)
-	if err != nil {
-		return fmt.Errorf("connect %v connection: %w", role, err)
-	}
-	err = l.worker.do(ctx, func() {
-		if l.adopt(role, established) {
-			c.ready = true
-		}
-	})
-	if err != nil {
-		established.Abort()
-	}
-	return err
+	return l.connectByDetails(ctx, l.config.Device, role, rdma.ConnectionConfig{
+		Domain: l.config.Domain, SendRequests: sendQueueDepth(l.config.Depth),
+		InboundReads: inboundReads,
+	}, exchange)
 }
 
 // Start begins to forward requests. Both connections must be ready.

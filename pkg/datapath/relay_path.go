@@ -236,8 +236,8 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 		return status.BadState
 	case !m.Type.IsRequest(), m.Flags&^iomsg.ClientFlags != 0:
 		return status.InvalidValue
-	case l.config.Foreign != nil &&
-		!l.config.Foreign.CanCarry(m.Type, m.RequesterOffset, m.StorageOffset):
+	case l.config.Foreign != nil && (m.Flags&iomsg.FUA != 0 ||
+		!l.config.Foreign.CanCarry(m.Type, m.RequesterOffset, m.StorageOffset)):
 		return status.NotSupported
 	case !m.Type.MovesData():
 		return status.Success
@@ -259,13 +259,17 @@ func (l *RelayLane) forwardStop() {
 	if l.stop != stopReceived || l.state != laneRunning || l.slots.inFlight() > 0 {
 		return
 	}
-	if l.config.Foreign != nil { // which learns of the end by a control message
-		l.stop = stopReturned
-		l.returnStop()
-		return
+	role := iomsg.ControlConnection
+	if t := l.config.Foreign; t != nil {
+		if !t.TakesStop() {
+			l.stop = stopReturned
+			l.returnStop()
+			return
+		}
+		role = iomsg.DataConnection
 	}
 	l.stop = stopForwarded
-	c := &l.connections[iomsg.ControlConnection]
+	c := &l.connections[role]
 	*c.send.addMessage() = l.stopMessage
 	l.postGathered(c)
 	c.flush()

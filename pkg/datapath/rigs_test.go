@@ -37,7 +37,12 @@ func testContext(t testing.TB) context.Context {
 
 func openDevice(t testing.TB) rdma.Device {
 	t.Helper()
-	device, err := iwarp.New(iwarp.Options{}).Open(loopback)
+	return openDeviceOf(t, iwarp.New(iwarp.Options{}))
+}
+
+func openDeviceOf(t testing.TB, provider rdma.Provider) rdma.Device {
+	t.Helper()
+	device, err := provider.Open(loopback)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -33,6 +34,11 @@ type TargetLaneConfig struct {
 	VolumeMemory rdma.MemoryRegion
 	// Export is the client's memory as the relay has exported it.
 	Export rdma.RemoteMemory
+	// Foreign, if set, translates the messages of a relay that is not one of ours: it knows no
+	// hello and no slots, takes one message per Send, and expects data on a connection of its own.
+	// Every response is the request with another type and result. Only FromClient is used.
+	// AcceptForeign connects it. Such a relay's IOs cannot be traced.
+	Foreign Translator
 	// Tracer records traced IOs; it may be nil.
 	Tracer *trace.Tracer
 	// ReadOnly makes the lane reject whatever would change the volume.
@@ -63,6 +69,10 @@ type TargetLane struct {
 	waitingReads fifo.Queue[uint32] // slots whose fetch waits for another to complete
 	reads        int                // RDMA Reads in flight
 	maxReads     int
+
+	// freeSlots and translated serve a Foreign relay: slots that no request has, and scratch.
+	freeSlots  []uint32
+	translated message
 
 	// helloReceived is set if the relay's hello arrived before Accept returned.
 	helloReceived [iomsg.ConnectionRoleCount]bool
@@ -97,7 +107,14 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		waitingReads: fifo.New[uint32](config.Depth),
 	}
 	counters := countersOf(config.Counters, config.Queue, config.Worker)
-	l.init(config.Worker, counters, config.Tracer, config.OnFailure)
+	tracer := config.Tracer
+	if config.Foreign != nil {
+		tracer = nil
+		for i := range config.Depth {
+			l.freeSlots = append(l.freeSlots, uint32(config.Depth-1-i))
+		}
+	}
+	l.init(config.Worker, counters, tracer, config.OnFailure)
 	for i := range l.transactions {
 		l.transactions[i].request.UserData = uint64(i)
 	}
@@ -190,6 +207,25 @@ func (l *TargetLane) Accept(
 		return err
 	}
 	return nil
+}
+
+// AcceptForeign establishes one of the two connections of a Foreign relay, whose end theirs
+// describes, and returns the details of this side's. Messages travel on the data connection, and
+// data on the control connection.
+func (l *TargetLane) AcceptForeign(
+	ctx context.Context, role iomsg.ConnectionRole, theirs []byte, outboundReads int,
+) (own []byte, err error) {
+	err = l.connectByDetails(ctx, l.config.Device, role, rdma.ConnectionConfig{
+		Domain: l.config.Domain, SendRequests: sendQueueDepth(l.config.Depth),
+		OutboundReads: outboundReads,
+	}, func(details []byte) ([]byte, error) {
+		own = slices.Clone(details)
+		return theirs, nil
+	})
+	if err == nil && role == iomsg.ControlConnection {
+		err = l.worker.do(ctx, func() { l.maxReads = max(1, outboundReads) })
+	}
+	return own, err
 }
 
 // Ready waits until the hellos of both connections have been exchanged.

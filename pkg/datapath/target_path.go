@@ -39,6 +39,8 @@ func (l *TargetLane) handleCompletion(role iomsg.ConnectionRole, completion *rdm
 			l.beginBacklog()
 		case readWork:
 			l.completeFetch(index)
+		case writeWork:
+			l.respond(index, status.Success)
 		}
 		return
 	}
@@ -56,8 +58,14 @@ func (l *TargetLane) handleCompletion(role iomsg.ConnectionRole, completion *rdm
 }
 
 // receiveRequest handles one message of the relay, nearly always a request.
-func (l *TargetLane) receiveRequest(c *connection, request *message) {
+func (l *TargetLane) receiveRequest(c *connection, received *message) {
 	var m iomsg.Message
+	request := received
+	if t := l.config.Foreign; t != nil {
+		request = &l.translated
+		*request = *received
+		t.FromClient(request[:])
+	}
 	iomsg.Decode(request[:], &m)
 	switch {
 	case !c.ready:
@@ -76,28 +84,58 @@ func (l *TargetLane) receiveRequest(c *connection, request *message) {
 	case l.state != laneRunning:
 		l.fail(status.Errorf(status.BadState,
 			"relay sent a message of type %d before start storage", uint32(m.Type)))
-	case c.role != m.Type.Connection() || l.stop != stopNone:
+	case c.role != l.connectionOf(m.Type) || l.stop != stopNone:
 		l.fail(status.Errorf(status.Unexpected,
 			"relay sent a message of type %d on the wrong connection (%v) or after stop",
 			uint32(m.Type), c.role))
 	case m.Type == iomsg.Stop:
-		l.stop, l.stopMessage = stopReceived, *request
+		l.stop, l.stopMessage = stopReceived, *received
 	case l.active+l.backlog.Len() >= l.config.Depth:
 		l.fail(status.Errorf(status.Full,
 			"relay exceeded the agreed depth of %d requests", l.config.Depth))
+	case l.config.Foreign != nil:
+		last := len(l.freeSlots) - 1
+		m.Slot = l.freeSlots[last]
+		l.freeSlots = l.freeSlots[:last]
+		iomsg.StampTag(request[:], m.Slot, 0)
+		l.accept(c, received, request, &m)
 	case m.Slot >= uint32(l.config.Depth) || l.transactions[m.Slot].inUse:
 		l.fail(status.Errorf(status.Unexpected,
 			"relay sent a request in slot %d, which does not exist or is in use", m.Slot))
 	default:
-		l.transactions[m.Slot].inUse = true
-		l.counters.begin()
-		if l.hasRoom(c) {
-			l.begin(request, &m)
-			return
-		}
-		l.counters.backpressure(NoResponseRoom)
-		*l.backlog.Push() = *request // it has room for the whole depth
+		l.accept(c, received, request, &m)
 	}
+}
+
+// accept claims a request's slot, and begins the transaction if there is room for the response.
+// received becomes that response; request is the same, translated.
+func (l *TargetLane) accept(c *connection, received, request *message, m *iomsg.Message) {
+	t := &l.transactions[m.Slot]
+	t.inUse, t.message = true, *received
+	l.counters.begin()
+	if l.hasRoom(c) {
+		l.begin(m)
+		return
+	}
+	l.counters.backpressure(NoResponseRoom)
+	*l.backlog.Push() = *request // it has room for the whole depth
+}
+
+// connectionOf returns the connection that carries requests of a type and their responses.
+func (l *TargetLane) connectionOf(t iomsg.Type) iomsg.ConnectionRole {
+	if l.config.Foreign != nil {
+		return iomsg.DataConnection
+	}
+	return t.Connection()
+}
+
+// transferConnection returns the connection on which the lane moves data. A response on another one
+// must wait until the data has been placed.
+func (l *TargetLane) transferConnection() *connection {
+	if l.config.Foreign != nil {
+		return &l.connections[iomsg.ControlConnection]
+	}
+	return &l.connections[iomsg.DataConnection]
 }
 
 func (l *TargetLane) respondHello(c *connection) {
@@ -116,20 +154,20 @@ func (l *TargetLane) beginBacklog() {
 	for l.isAlive() && l.backlog.Len() > 0 {
 		var m iomsg.Message
 		iomsg.Decode(l.backlog.Front()[:], &m)
-		if !l.hasRoom(&l.connections[m.Type.Connection()]) {
+		if !l.hasRoom(&l.connections[l.connectionOf(m.Type)]) {
 			return
 		}
-		request := l.backlog.Pop()
-		l.begin(&request, &m)
+		l.backlog.Pop()
+		l.begin(&m)
 	}
 }
 
 // begin starts the transaction of a request's slot, or rejects the request.
-func (l *TargetLane) begin(request *message, m *iomsg.Message) {
+func (l *TargetLane) begin(m *iomsg.Message) {
 	slot := m.Slot
 	l.active++
 	t := &l.transactions[slot]
-	t.message, t.ioType, t.ioSize, t.startNs = *request, m.Type, m.IOSize, l.now()
+	t.ioType, t.ioSize, t.startNs = m.Type, m.IOSize, l.now()
 	t.remote = l.config.Export.Base + m.RequesterOffset
 	t.request.Operation = m.Type.Operation()
 	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
@@ -234,7 +272,12 @@ func (l *TargetLane) fetch(slot uint32) {
 		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
 	}
 	l.reads++
-	if err := l.connections[iomsg.DataConnection].post(l.fetching[:]); err != nil {
+	l.transfer()
+}
+
+// transfer posts the work request in fetching.
+func (l *TargetLane) transfer() {
+	if err := l.transferConnection().post(l.fetching[:]); err != nil {
 		l.fail(err)
 	}
 }
@@ -288,7 +331,7 @@ func (l *TargetLane) pollVolume() int {
 				l.respondWithData(slot, l.staging.segment(slot, t.ioSize))
 				continue
 			}
-			if request.Err != nil {
+			if request.Err != nil && l.config.Foreign == nil {
 				iomsg.SetCause(t.message[:], volume.CauseOf(request.Err))
 			}
 			l.respond(slot, status.CodeOf(request.Err))
@@ -301,9 +344,19 @@ func (l *TargetLane) pollVolume() int {
 
 // respondWithData writes the data of a read into the client's memory and then sends the response on
 // the same connection; no other order is safe on every transport. When the relay has the response,
-// the data has been placed, so the slot's staging buffer can be used again.
+// the data has been placed, so the slot's staging buffer can be used again. A Foreign relay expects
+// the response on another connection, so it waits for the completion of the Write: doca_rdma
+// completes one when the data has been placed.
 func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 	t := &l.transactions[slot]
+	if l.config.Foreign != nil { // the completion responds
+		l.fetching[0] = rdma.SendRequest{
+			ID: workID(writeWork, slot), Opcode: rdma.OpWrite, Local: source,
+			RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
+		}
+		l.transfer()
+		return
+	}
 	r := l.connections[iomsg.DataConnection].send.addTransfer(t.ioSize)
 	r.Opcode, r.Local = rdma.OpWrite, source
 	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
@@ -314,11 +367,14 @@ func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 func (l *TargetLane) respond(slot uint32, code status.Code) {
 	t := &l.transactions[slot]
 	l.traced(l.config.Queue, &t.message, code, t.startNs, &t.next)
-	c := &l.connections[t.ioType.Connection()]
+	c := &l.connections[l.connectionOf(t.ioType)]
 	m := c.send.addMessage()
 	*m = t.message
 	iomsg.TurnIntoResult(m[:], code)
 	t.inUse = false
+	if l.config.Foreign != nil {
+		l.freeSlots = append(l.freeSlots, slot)
+	}
 	l.active--
 	l.counters.complete(t.ioType, code, t.ioSize, l.now()-t.startNs)
 	if c.send.isFull() {
@@ -339,7 +395,7 @@ func (l *TargetLane) endBatch() {
 func (l *TargetLane) flushResponses() {
 	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
 		l.stop = stopCompleted
-		*l.connections[iomsg.ControlConnection].send.addMessage() = l.stopMessage
+		*l.connections[l.connectionOf(iomsg.Stop)].send.addMessage() = l.stopMessage
 	}
 	unsent := 0
 	for role := range iomsg.ConnectionRoleCount {

@@ -283,10 +283,14 @@ func SetFlags(buf []byte, flags Flags) {
 		binary.BigEndian.Uint32(buf[offsetFlags:])|uint32(flags))
 }
 
+// IsTraced reports whether the sender of an encoded message wants the IO traced. TraceID may be 0
+// all the same if the sender violates the protocol.
+func IsTraced(buf []byte) bool { return buf[offsetFlags+3]&byte(Traced) != 0 }
+
 // TraceID returns the ID of the trace of an encoded message, or 0 if it is not traced.
 func TraceID(buf []byte) uint32 {
 	_ = buf[Size-1]
-	if binary.BigEndian.Uint32(buf[offsetFlags:])&uint32(Traced) == 0 {
+	if !IsTraced(buf) {
 		return 0
 	}
 	return binary.BigEndian.Uint32(buf[offsetTrace:])

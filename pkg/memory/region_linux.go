@@ -179,15 +179,13 @@ func (r *Region) Prefault() error {
 
 func (r *Region) prefault(offset, length uint64) error {
 	err := retryInterrupted(func() error {
-		return unix.Fallocate(r.descriptor, 0, int64(offset),
-			int64(length))
+		return unix.Fallocate(r.descriptor, 0, int64(offset), int64(length))
 	})
 	if err != nil {
 		return err
 	}
 	err = retryInterrupted(func() error {
-		return unix.Madvise(r.bytes[offset:offset+length],
-			unix.MADV_POPULATE_WRITE)
+		return unix.Madvise(r.bytes[offset:offset+length], unix.MADV_POPULATE_WRITE)
 	})
 	if errors.Is(err, unix.EINVAL) {
 		return nil // before Linux 5.14: the pages are allocated but not mapped

@@ -150,6 +150,24 @@ type ExportedRegion interface {
 	Export() []byte
 }
 
+// ImportingDomain is a ProtectionDomain of a DetailsDevice. Its connections reach memory that a
+// peer has exported (ExportedRegion), as those of programs written for DOCA do.
+type ImportingDomain interface {
+	ProtectionDomain
+	// Import makes exported memory usable by the domain's prepared connections. export may hold
+	// any bytes.
+	Import(export []byte) (ImportedRegion, error)
+}
+
+// ImportedRegion is memory of a peer.
+type ImportedRegion interface {
+	// RemoteMemory names the memory in work requests. Its Access is what the domain may try: only
+	// the peer knows which rights it has granted.
+	RemoteMemory() RemoteMemory
+	// Close fails with status.InUse while the domain has connections.
+	Close() error
+}
+
 // NewDomainFor creates the protection domain in which region can be registered: one of its own, or
 // the one that an opaque region belongs to. It fails with status.NotSupported if device cannot use
 // the region.

@@ -35,11 +35,21 @@ type exportKey struct {
 }
 
 type export struct {
-	memory     *doca.MemoryMap
-	descriptor []byte
+	memory *doca.MemoryMap
+	plain  []byte // the description that libdoca made
 }
 
 func (c *connection) ExportMemory(ctx context.Context, region *memory.Region,
+	access memory.Access) ([]byte, error) {
+	plain, err := c.ExportPlain(ctx, region, access)
+	if err != nil {
+		return nil, err
+	}
+	return encodeDescriptor(plain, access), nil
+}
+
+// ExportPlain implements comch.PlainExporter. The caller must not change the result.
+func (c *connection) ExportPlain(ctx context.Context, region *memory.Region,
 	access memory.Access) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -60,7 +70,7 @@ func (c *connection) ExportMemory(ctx context.Context, region *memory.Region,
 	}
 	key := exportKey{region, access}
 	if e := c.exports[key]; e != nil {
-		return append([]byte(nil), e.descriptor...), nil
+		return e.plain, nil
 	}
 	m, err := c.endpoint.device.MapMemory(region.Bytes(), access)
 	if err != nil {
@@ -76,9 +86,9 @@ func (c *connection) ExportMemory(ctx context.Context, region *memory.Region,
 		_ = m.Close()
 		return nil, err
 	}
-	e.descriptor = encodeDescriptor(blob, access)
+	e.plain = blob
 	c.exports[key] = e
-	return append([]byte(nil), e.descriptor...), nil
+	return blob, nil
 }
 
 // closeExports revokes the peer's access to the memory of this side.

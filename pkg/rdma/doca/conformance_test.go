@@ -3,13 +3,18 @@
 package doca_test
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	rdmadoca "github.com/zc-relay/zc-relay/pkg/rdma/doca"
 	"github.com/zc-relay/zc-relay/pkg/rdma/rdmatest"
 )
@@ -66,5 +71,67 @@ func TestConformance(t *testing.T) {
 				Address: loopback, Missing: lacks,
 			})
 		})
+	}
+}
+
+func TestANewcomerIsServedWhileSilentClientsHoldTheListener(t *testing.T) {
+	const silent = 1000
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	provider := rdmadoca.New(rdmadoca.Options{Loader: emulate(t, libdoca.Release3_3),
+		Device: "03:00.0"})
+	device, err := provider.Open(loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(t, device.Close)
+	listener, err := device.Listen(ctx, netip.AddrPortFrom(loopback, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(t, listener.Close)
+	for range silent {
+		conn, err := net.Dial("tcp", listener.Address().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	domain, err := device.NewProtectionDomain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(t, domain.Close)
+	queue, err := device.NewCompletionQueue(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(t, queue.Close)
+	result := make(chan error, 1)
+	go func() {
+		_, err := device.Connect(ctx, listener.Address(), rdma.ConnectionConfig{Domain: domain,
+			Queue: queue, SendRequests: 1, ReceiveRequests: 1, PrivateData: []byte("newcomer")})
+		result <- err
+	}()
+	request, err := listener.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(request.PrivateData()); got != "newcomer" {
+		t.Errorf("the request is of %q", got)
+	}
+	if err := request.Reject([]byte("served")); err != nil {
+		t.Error(err)
+	}
+	var rejected *rdma.RejectedError
+	if err := <-result; !errors.As(err, &rejected) || string(rejected.Reason) != "served" {
+		t.Errorf("the newcomer is told %v", err)
+	}
+}
+
+func release(t *testing.T, release func() error) {
+	t.Helper()
+	if err := release(); err != nil {
+		t.Error(err)
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
@@ -136,16 +134,11 @@ func (c *connection) establish(
 // separately, the requests that wait to be accepted.
 const maxPending = 128
 
-// acceptRetryDelay is the pause after a failed accept: the process or the machine has run out of
-// some resource, most likely of descriptors.
-const acceptRetryDelay = 10 * time.Millisecond
-
 // listener accepts sockets and reads a connection request from each.
 type listener struct {
 	*softrdma.Backlog
 	device  *device
 	sockets network.Listener
-	pending chan struct{} // holds an element per goroutine that reads a request
 }
 
 // Listen accepts connection requests on a TCP port.
@@ -160,68 +153,32 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 			err)
 	}
 	l := &listener{Backlog: softrdma.NewBacklog(ProviderName, maxPending), device: d,
-		sockets: sockets, pending: make(chan struct{}, maxPending)}
-	l.Go(l.acceptConnections)
+		sockets: sockets}
+	clients := &softrdma.Clients[network.Stream]{Accept: sockets.Accept, Read: l.readRequest,
+		Timeout: rdma.DefaultHandshakeTimeout, Log: d.log}
+	l.Go(func() { softrdma.Serve(l.Backlog, clients) })
 	return l, nil
 }
 
 // Address returns the address that the listener is bound to, with the actual port.
 func (l *listener) Address() netip.AddrPort { return l.sockets.Address() }
 
-// acceptConnections runs until the listener is closed.
-func (l *listener) acceptConnections() {
-	for {
-		accepted, err := l.sockets.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			l.device.log.Warn("cannot accept doca connections", zap.Error(err))
-			select {
-			case <-time.After(acceptRetryDelay):
-			case <-l.Context().Done():
-			}
-			continue
-		}
-		socket := accepted.(net.Conn)
-		select {
-		case l.pending <- struct{}{}:
-			l.Go(func() {
-				defer func() { <-l.pending }()
-				l.serve(socket)
-			})
-		default:
-			l.drop(socket, status.Errorf(status.Full, "%d clients have not sent their request yet",
-				maxPending))
-		}
-	}
-}
-
-func (l *listener) drop(socket net.Conn, err error) {
-	_ = socket.Close()
-	l.device.log.Info("doca client dropped", zap.Error(err))
-}
-
-// serve reads a client's request and hands it to Accept.
-func (l *listener) serve(socket net.Conn) {
-	ctx, cancel := context.WithTimeout(l.Context(), rdma.DefaultHandshakeTimeout)
-	defer cancel()
+// readRequest reads and checks a request.
+func (l *listener) readRequest(ctx context.Context, from network.Stream) (rdma.Request, error) {
+	socket := from.(net.Conn)
 	stop := watch(ctx, socket)
 	f, err := readFrame(socket)
-	err = stop(err)
-	if err == nil && f.kind != frameRequest {
-		err = badFrame("kind %d, not a request", f.kind)
+	if err = stop(err); err != nil {
+		return nil, err
+	}
+	if f.kind != frameRequest {
+		return nil, badFrame("kind %d, not a request", f.kind)
 	}
 	r := &request{device: l.device, socket: socket}
-	if err == nil {
-		r.introduction, err = parseIntroduction(f.payload)
+	if r.introduction, err = parseIntroduction(f.payload); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = l.Offer(r)
-	}
-	if err != nil {
-		l.drop(socket, err)
-	}
+	return r, nil
 }
 
 // Close stops listening and rejects the requests that have not been accepted.

@@ -425,6 +425,9 @@ func (c *connection) remoteOf(r *rdma.SendRequest) (doca.Segment, error) {
 		return doca.Segment{}, nil
 	}
 	m := c.imports[r.RemoteKey]
+	if i := (*c.domain.imports.Load())[r.RemoteKey]; c.stream == nil && i != nil {
+		m = i.memory
+	}
 	if m == nil {
 		switch {
 		case c.stream == nil:

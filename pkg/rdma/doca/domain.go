@@ -22,6 +22,8 @@ type domain struct {
 	device *device
 	// regions is replaced as a whole, so that the data path reads it without a lock.
 	regions atomic.Pointer[map[uint32]*region]
+	// imports is the memory of peers that are programs written for DOCA, likewise.
+	imports atomic.Pointer[map[uint32]*imported]
 
 	mu          sync.Mutex // guards the rest, and changes of regions
 	connections map[*connection]struct{}
@@ -35,6 +37,7 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	}
 	p := &domain{device: d, connections: make(map[*connection]struct{})}
 	p.regions.Store(&map[uint32]*region{})
+	p.imports.Store(&map[uint32]*imported{})
 	return p, nil
 }
 
@@ -166,7 +169,8 @@ func (p *domain) users(r *region) []*connection {
 func (p *domain) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if regions := len(*p.regions.Load()); regions > 0 || len(p.connections) > 0 {
+	regions := len(*p.regions.Load()) + len(*p.imports.Load())
+	if regions > 0 || len(p.connections) > 0 {
 		return status.Errorf(status.InUse,
 			"close protection domain: it has %d memory regions and %d connections", regions,
 			len(p.connections))
@@ -176,6 +180,54 @@ func (p *domain) Close() error {
 		p.device.Uses.Release()
 	}
 	return nil
+}
+
+// imported implements rdma.ImportedRegion.
+type imported struct {
+	domain *domain
+	memory *doca.MemoryMap
+	key    uint32
+}
+
+// Import makes memory that a program written for DOCA has exported usable by prepared connections.
+func (p *domain) Import(export []byte) (rdma.ImportedRegion, error) {
+	m, err := p.device.doca.ImportMemory(export)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errors.Join(status.Errorf(status.BadState, "protection domain is closed"),
+			m.Close())
+	}
+	imports := maps.Clone(*p.imports.Load())
+	i := &imported{domain: p, memory: m}
+	for i.key == 0 || imports[i.key] != nil {
+		i.key = registration.RandomKey()
+	}
+	imports[i.key] = i
+	p.imports.Store(&imports)
+	return i, nil
+}
+
+func (i *imported) RemoteMemory() rdma.RemoteMemory {
+	return rdma.RemoteMemory{Key: i.key, Base: i.memory.Base(), Length: i.memory.Len(),
+		Access: memory.RemoteRead | memory.RemoteWrite}
+}
+
+func (i *imported) Close() error {
+	p := i.domain
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.connections) > 0 {
+		return status.Errorf(status.InUse, "close imported memory: %d connections may use it",
+			len(p.connections))
+	}
+	imports := maps.Clone(*p.imports.Load())
+	delete(imports, i.key)
+	p.imports.Store(&imports)
+	return i.memory.Close()
 }
 
 // region implements rdma.ExportedRegion.

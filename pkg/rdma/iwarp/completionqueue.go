@@ -56,7 +56,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
-	if q.fairness.YieldDue() {
+	if q.fairness.BeginTurn() {
 		progress.Yield()
 	}
 	if q.connections.Notified() {
@@ -69,6 +69,7 @@ func (q *completionQueue) progress() {
 	// Asking the kernel which sockets are ready costs about half as much as one read that finds
 	// nothing. So trying the sockets would not be cheaper for any number of connections.
 	events := q.poller.ready(len(q.connections.Open) + 1)
+	connections.SortByWait(&q.fairness, connections.Receiving, events, q.member)
 	for i := range events {
 		e := &events[i]
 		if e.Fd == epoll.WakeSlot {
@@ -94,6 +95,7 @@ func (q *completionQueue) transmitScheduled() {
 		return
 	}
 	list := q.scheduled
+	connections.SortByWait(&q.fairness, connections.Transmitting, list, (*connection).member)
 	q.scheduled = q.spare[:0]
 	for i, c := range list {
 		list[i] = nil
@@ -163,6 +165,7 @@ func (q *completionQueue) handleNotification() {
 func (q *completionQueue) processInbox() {
 	for _, c := range q.connections.Arrived() {
 		c.slot = q.connections.Activate(c)
+		q.fairness.Join(&c.sharing, c.domain)
 		if err := q.poller.add(&c.socket, c.slot); err != nil {
 			c.end(err, rdma.StatusFatal)
 			continue
@@ -176,6 +179,7 @@ func (q *completionQueue) processInbox() {
 func (q *completionQueue) remove(c *connection) {
 	q.poller.remove(&c.socket, c.slot)
 	q.connections.End(c, c.slot)
+	q.fairness.Leave(&c.sharing)
 }
 
 // schedule gives the connection a turn to transmit in the current or next Poll.

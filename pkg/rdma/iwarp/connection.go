@@ -33,6 +33,7 @@ type connection struct {
 	slot  int32 // identifies the connection to the queue's poller
 	// scheduled is set while the connection is in its queue's list of connections to transmit.
 	scheduled bool
+	sharing   connections.Member
 
 	sends       sendQueue
 	receives    workqueue.Queue[receiveWork]
@@ -131,6 +132,9 @@ func (c *connection) establish(e handshakeResult) error {
 	return nil
 }
 
+// member returns the connection's part in its queue's fairness.
+func (c *connection) member() *connections.Member { return &c.sharing }
+
 // Parameters returns what both sides agreed on. Any goroutine may call it.
 func (c *connection) Parameters() rdma.Parameters { return c.parameters }
 
@@ -206,7 +210,7 @@ const maxReadsAfterError = 64
 // error, which may be a Terminate with the actual reason.
 func (c *connection) tcpFailed(cause errno) {
 	for range maxReadsAfterError {
-		n, _, err := c.receiveOnce()
+		n, _, err := c.receiveOnce(stagingBytes)
 		if c.phase != phaseOpen {
 			return
 		}

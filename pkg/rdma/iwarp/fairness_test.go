@@ -79,11 +79,11 @@ func TestTurnIsShorterUnderContention(t *testing.T) {
 		c.queue.Poll(make([]rdma.Completion, 1))
 		return moved
 	}
-	if n := turn(); n <= connections.ContendedTurnBytes+batchBytes {
+	if n := turn(); n <= connections.LongTurnBytes+batchBytes {
 		t.Errorf("a turn of the only session sends %d bytes", n)
 	}
 	e.receiveFrame(other, otherClient)
-	if n := turn(); n == 0 || n > connections.ContendedTurnBytes+batchBytes {
+	if n := turn(); n == 0 || n > connections.LongTurnBytes+batchBytes {
 		t.Errorf("a turn next to another session sends %d bytes", n)
 	}
 	e.closeAll([]*connection{c, other})

@@ -230,9 +230,6 @@ func TestSilentClientsGiveUpTheirDescriptors(t *testing.T) {
 	for _, conn := range silent[:4] {
 		e.expectClosed(conn)
 	}
-	if got := e.listener.pending.shed(); got != 2 {
-		t.Errorf("%d of 3 silent clients had to go", got)
-	}
 	e.expectValidClient()
 }
 

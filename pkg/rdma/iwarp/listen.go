@@ -2,15 +2,9 @@ package iwarp
 
 import (
 	"context"
-	"errors"
-	"net"
 	"net/netip"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -30,127 +24,37 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	}
 	l := &listener{device: d, listener: streams,
 		Backlog: softrdma.NewBacklog(ProviderName, d.options.MaxPendingHandshakes)}
-	l.pending.limit = d.options.MaxPendingHandshakes
-	l.Go(l.acceptConnections)
+	clients := &softrdma.Clients[network.Stream]{Accept: streams.Accept, Read: l.readRequest,
+		Timeout: d.options.HandshakeTimeout, Log: d.options.Logger}
+	l.Go(func() { softrdma.Serve(l.Backlog, clients) })
 	return l, nil
 }
 
-// listener accepts TCP connections and reads a connection request from each, in a goroutine per
-// connection. Accept returns only complete requests.
+// listener accepts TCP connections and reads a connection request from each. Accept returns only
+// complete requests.
 type listener struct {
 	*softrdma.Backlog
 	device   *device
 	listener network.Listener
-	pending  pendingHandshakes
 }
 
 // Address returns the address that the listener is bound to, with the actual port.
 func (l *listener) Address() netip.AddrPort { return l.listener.Address() }
 
-// acceptConnections runs until the listener is closed.
-func (l *listener) acceptConnections() {
-	for {
-		conn, err := l.listener.Accept()
-		if err == nil {
-			l.pending.add(conn)
-			l.Go(func() { l.serve(conn) })
-			continue
-		}
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		l.device.options.Logger.Warn("cannot accept iwarp connections", zap.Error(err),
-			zap.Int("closed_pending_handshakes", l.pending.shed()))
-		select {
-		case <-time.After(acceptRetryDelay):
-		case <-l.Context().Done():
-		}
-	}
-}
-
-// acceptRetryDelay is the pause after a failed accept: the process or the machine has run out of
-// some resource, most likely of descriptors.
-const acceptRetryDelay = 10 * time.Millisecond
-
-// serve reads a client's request and hands it to Accept.
-func (l *listener) serve(conn network.Stream) {
-	frame, err := l.readRequest(conn)
-	if l.pending.remove(conn) && err == nil {
-		if err = l.Offer(&request{device: l.device, conn: conn, frame: frame}); err == nil {
-			return
-		}
-	}
-	_ = conn.Close()
-	l.device.options.Logger.Info("iwarp client dropped",
-		zap.Stringer("remote", conn.RemoteAddr()), zap.Error(err))
-}
-
 // readRequest reads and checks a request, and replies with a reject if it cannot be accepted.
-func (l *listener) readRequest(conn network.Stream) (mpaFrame, error) {
-	ctx, cancel := context.WithTimeout(l.Context(), l.device.options.HandshakeTimeout)
-	defer cancel()
+func (l *listener) readRequest(ctx context.Context, conn network.Stream) (rdma.Request, error) {
 	h := newHandshake(ctx, conn)
 	defer h.stop()
 	frame, err := h.readMPA(mpaRequestKey)
 	if err != nil {
-		return frame, err
+		return nil, err
 	}
 	if err := checkRequest(&frame); err != nil {
 		reject := newReject(&frame, nil)
 		_ = h.write(reject.append(nil, mpaReplyKey))
-		return frame, err
+		return nil, err
 	}
-	return frame, nil
-}
-
-// pendingHandshakes holds the TCP connections that have not sent a complete request. Beyond the
-// limit the oldest is closed, and if there are no descriptors left, half of them are. Valid clients
-// send their request at once, so the oldest is the one most likely to be invalid, and invalid
-// clients cannot lock out others.
-type pendingHandshakes struct {
-	limit int
-
-	mu    sync.Mutex
-	conns []network.Stream
-}
-
-// add adds conn and, at the limit, closes the oldest connection.
-func (p *pendingHandshakes) add(conn network.Stream) {
-	p.mu.Lock()
-	var oldest network.Stream
-	if len(p.conns) == p.limit {
-		oldest = p.conns[0]
-		p.conns = slices.Delete(p.conns, 0, 1)
-	}
-	p.conns = append(p.conns, conn)
-	p.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Close() // makes its goroutine return
-	}
-}
-
-// shed closes the older half of the connections and returns their number.
-func (p *pendingHandshakes) shed() int {
-	p.mu.Lock()
-	oldest := slices.Clone(p.conns[:(len(p.conns)+1)/2])
-	p.conns = slices.Delete(p.conns, 0, len(oldest))
-	p.mu.Unlock()
-	for _, conn := range oldest {
-		_ = conn.Close()
-	}
-	return len(oldest)
-}
-
-// remove removes conn. It returns false if conn was closed to make room.
-func (p *pendingHandshakes) remove(conn network.Stream) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i := slices.Index(p.conns, conn)
-	if i < 0 {
-		return false
-	}
-	p.conns = slices.Delete(p.conns, i, i+1)
-	return true
+	return &request{device: l.device, conn: conn, frame: frame}, nil
 }
 
 // Close stops listening and rejects the requests that have not been accepted.

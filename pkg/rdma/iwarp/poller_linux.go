@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 )
 
@@ -86,4 +87,14 @@ func (p *poller) askStreams(events []unix.EpollEvent) []unix.EpollEvent {
 		}
 	}
 	return events
+}
+
+// member returns the member of an event's connection. Events without one come first.
+func (q *completionQueue) member(e unix.EpollEvent) *connections.Member {
+	if e.Fd != epoll.WakeSlot {
+		if c := q.connections.At(e.Fd); c != nil {
+			return &c.sharing
+		}
+	}
+	return &connections.Member{}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
@@ -148,8 +149,13 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 // receive reads and processes input until none is left or the turn is over. Unread input keeps the
 // socket readable.
 func (c *connection) receive() {
-	for done := 0; done < c.queue.fairness.TurnBudget(receiveBudget); {
-		n, wanted, err := c.receiveOnce()
+	f := &c.queue.fairness
+	for done := 0; ; {
+		left := f.Allowance(&c.sharing, connections.Receiving, receiveBudget-done)
+		if left == 0 {
+			return
+		}
+		n, wanted, err := c.receiveOnce(left)
 		if c.phase != phaseOpen {
 			return
 		}
@@ -173,11 +179,12 @@ func (c *connection) receive() {
 	}
 }
 
-// receiveOnce makes one system call and processes the input. It returns how many bytes were read
-// and how many could have been. The connection may have ended when it returns.
-func (c *connection) receiveOnce() (n, wanted int, err errno) {
+// receiveOnce makes one system call and processes the input. It reads at most left bytes, except of
+// a payload that goes straight to its memory. It returns how many bytes were read and how many
+// could have been. The connection may have ended when it returns.
+func (c *connection) receiveOnce(left int) (n, wanted int, err errno) {
 	r := &c.receiver
-	staging := c.queue.staging[:r.stagingSize()]
+	staging := c.queue.staging[:min(left, r.stagingSize())]
 	switch {
 	case r.stage == stagePayload && r.left >= directBytes && r.region != nil:
 		return c.receiveDirect(staging)
@@ -190,7 +197,7 @@ func (c *connection) receiveOnce() (n, wanted int, err errno) {
 // receiveStaged reads into staging only.
 func (c *connection) receiveStaged(staging []byte) (n, wanted int, err errno) {
 	if n, err = c.socket.receive(staging); n > 0 {
-		c.queue.fairness.Count(n, c.domain.Activate())
+		c.queue.fairness.Count(&c.sharing, connections.Receiving, n)
 		c.process(staging[:n])
 	}
 	return n, len(staging), err
@@ -214,7 +221,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	if n == 0 {
 		return 0, 1, err
 	}
-	c.queue.fairness.Count(n, c.domain.Activate())
+	c.queue.fairness.Count(&c.sharing, connections.Receiving, n)
 	placed := min(n, len(target))
 	r.advance(placed)
 	c.process(staging[:n-placed])

@@ -175,6 +175,7 @@ func connectionWithoutSocket(
 	}
 	queue.connections.Arrived()
 	c.slot = queue.connections.Activate(c)
+	queue.fairness.Join(&c.sharing, c.domain)
 	return c
 }
 

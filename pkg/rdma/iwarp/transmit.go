@@ -141,7 +141,8 @@ func (c *connection) transmit() {
 	if t.awaitingPeer || t.blocked {
 		return
 	}
-	for sent := 0; sent < c.queue.fairness.TurnBudget(transmitBudget); {
+	f := &c.queue.fairness
+	for sent := 0; f.Allowance(&c.sharing, connections.Transmitting, transmitBudget-sent) > 0; {
 		if t.batch.empty() {
 			v := c.compose()
 			c.queue.regions.ReleaseAll()
@@ -367,7 +368,7 @@ func (c *connection) sendBatch() int {
 		return 0
 	}
 	if n > 0 {
-		c.queue.fairness.Count(n, c.domain.Activate())
+		c.queue.fairness.Count(&c.sharing, connections.Transmitting, n)
 		b.gather.Advance(n)
 	}
 	if !b.empty() {

@@ -1,5 +1,7 @@
 package iwarp
 
+import "github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
+
 // On a connection with CRCs, the state machine of receive.go sees only whole FPDUs whose CRC is
 // correct. So nothing that the network has damaged places a byte, advances a message, or starts a
 // Read. An FPDU that arrives whole is checked where it is, in the queue's staging buffer. One that
@@ -39,7 +41,7 @@ func (c *connection) receivePartial(staging []byte) (n, wanted int, err errno) {
 	p := &c.receiver.partial
 	target := p.bytes[p.have:p.need]
 	if n, err = c.socket.receiveInto(target, staging); n > 0 {
-		c.queue.fairness.Count(n, c.domain.Activate())
+		c.queue.fairness.Count(&c.sharing, connections.Receiving, n)
 		collected := min(n, len(target))
 		p.have += collected
 		c.process(staging[:n-collected])

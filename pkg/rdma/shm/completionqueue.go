@@ -60,7 +60,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
-	if q.fairness.YieldDue() {
+	if q.fairness.BeginTurn() {
 		progress.Yield()
 	}
 	if q.connections.Notified() {
@@ -69,9 +69,13 @@ func (q *completionQueue) progress() {
 	if q.polls++; q.polls%pollsPerCheck == 0 {
 		q.checkSockets()
 	}
-	// Backwards, because a turn may remove its connection.
-	for i := len(q.connections.Open) - 1; i >= 0; i-- {
-		q.connections.Open[i].turn()
+	connections.SortByWait(&q.fairness, connections.Receiving, q.connections.Open,
+		(*connection).member)
+	for i := 0; i < len(q.connections.Open); {
+		c := q.connections.Open[i]
+		if c.turn(); c.phase == phaseOpen {
+			i++ // otherwise another connection has taken its place
+		}
 	}
 	q.transmitScheduled()
 	q.held.ReleaseAll()
@@ -84,6 +88,7 @@ func (q *completionQueue) transmitScheduled() {
 		return
 	}
 	list := q.scheduled
+	connections.SortByWait(&q.fairness, connections.Transmitting, list, (*connection).member)
 	q.scheduled = q.spare[:0]
 	for i, c := range list {
 		list[i] = nil
@@ -226,6 +231,7 @@ func (q *completionQueue) handleNotification() {
 func (q *completionQueue) processInbox() {
 	for _, c := range q.connections.Arrived() {
 		c.slot = q.connections.Activate(c)
+		q.fairness.Join(&c.sharing, c.domain)
 		if err := q.poller.Add(c.bell.descriptor, c.slot); err != nil {
 			c.end(endingAborted, err, rdma.StatusFatal)
 			continue
@@ -241,6 +247,7 @@ func (q *completionQueue) remove(c *connection) {
 		q.poller.Remove(c.bell.descriptor)
 	}
 	q.connections.End(c, c.slot)
+	q.fairness.Leave(&c.sharing)
 }
 
 // schedule gives the connection a turn to transmit in the current or next Poll.

@@ -29,6 +29,7 @@ type connection struct {
 	slot  int32 // identifies the connection to the queue's poller
 	// scheduled is set while the connection is in its queue's list of connections to transmit.
 	scheduled bool
+	sharing   connections.Member
 	// hungUp is set once the socket has ended.
 	hungUp bool
 
@@ -106,6 +107,9 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	}
 	return c, nil
 }
+
+// member returns the connection's part in its queue's fairness.
+func (c *connection) member() *connections.Member { return &c.sharing }
 
 // checkConfig checks config and returns its protection domain and completion queue.
 func (d *device) checkConfig(

@@ -33,7 +33,7 @@ func TestBothSidesYieldUnderContention(t *testing.T) {
 		}
 		must(t, x.conn.PostSend(write))
 		x.conn.Flush()
-		if got := x.queue.fairness.YieldDue(); got != contended {
+		if got := x.queue.fairness.BeginTurn(); got != contended {
 			t.Errorf("contended: %v, but the sender yields: %v", contended, got)
 		}
 		if contended {
@@ -42,7 +42,7 @@ func TestBothSidesYieldUnderContention(t *testing.T) {
 			y.domain.(*registration.Domain).Activate()
 		}
 		y.poll()
-		if got := y.queue.fairness.YieldDue(); got != contended {
+		if got := y.queue.fairness.BeginTurn(); got != contended {
 			t.Errorf("contended: %v, but the receiver yields: %v", contended, got)
 		}
 		x.poll()

@@ -34,8 +34,10 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 		return nil, status.Errorf(status.CodeOf(err), "listen for shm on %v: %w", address, err)
 	}
 	l := &listener{Backlog: softrdma.NewBacklog(ProviderName, maxPending), device: d,
-		address: address, sockets: sockets, pending: make(chan struct{}, maxPending)}
-	l.Go(l.acceptConnections)
+		address: address, sockets: sockets}
+	clients := &softrdma.Clients[*net.UnixConn]{Accept: l.acceptOwn, Read: l.readRequest,
+		Timeout: rdma.DefaultHandshakeTimeout, Log: d.options.Logger}
+	l.Go(func() { softrdma.Serve(l.Backlog, clients) })
 	return l, nil
 }
 
@@ -59,65 +61,37 @@ func listenOn(ctx context.Context, address netip.AddrPort) (*net.UnixListener, n
 	return nil, address, err
 }
 
-// listener accepts sockets and reads a connection request from each, in a goroutine per socket.
-// Accept returns only complete requests.
+// listener accepts sockets and reads a connection request from each. Accept returns only complete
+// requests.
 type listener struct {
 	*softrdma.Backlog
 	device  *device
 	address netip.AddrPort
 	sockets *net.UnixListener
-	pending chan struct{} // holds an element per goroutine that reads a request
 }
 
 // Address returns the address that the listener is bound to, with the actual port.
 func (l *listener) Address() netip.AddrPort { return l.address }
 
-// acceptRetryDelay is the pause after a failed accept: the process or the machine has run out of
-// some resource, most likely of descriptors.
-const acceptRetryDelay = 10 * time.Millisecond
-
-// acceptConnections runs until the listener is closed. Users of other programs are turned away
-// before they can take a place among the pending ones.
-func (l *listener) acceptConnections() {
+// acceptOwn waits for the next connection. Users of other programs are turned away before they can
+// take a place among the silent ones.
+func (l *listener) acceptOwn() (*net.UnixConn, error) {
 	for {
 		conn, err := l.sockets.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
-			l.device.options.Logger.Warn("cannot accept shm connections", zap.Error(err))
-			select {
-			case <-time.After(acceptRetryDelay):
-			case <-l.Context().Done():
-			}
-			continue
+			return nil, err
 		}
-		if err := checkPeer(conn); err != nil {
-			l.drop(conn, err)
-			continue
+		if err = checkPeer(conn); err == nil {
+			return conn, nil
 		}
-		select {
-		case l.pending <- struct{}{}:
-			l.Go(func() {
-				defer func() { <-l.pending }()
-				l.serve(conn)
-			})
-		default:
-			l.drop(conn, status.Errorf(status.Full, "%d clients have not sent their request yet",
-				maxPending))
-		}
+		_ = conn.Close()
+		l.device.options.Logger.Info("shm client dropped", zap.Error(err))
 	}
 }
 
-func (l *listener) drop(conn *net.UnixConn, err error) {
-	_ = conn.Close()
-	l.device.options.Logger.Info("shm client dropped", zap.Error(err))
-}
-
-// serve reads a client's request and hands it to Accept.
-func (l *listener) serve(conn *net.UnixConn) {
-	ctx, cancel := context.WithTimeout(l.Context(), rdma.DefaultHandshakeTimeout)
-	defer cancel()
+// readRequest reads a request. A peer that leaves without one only asks whether somebody listens:
+// see Probe.
+func (l *listener) readRequest(ctx context.Context, conn *net.UnixConn) (rdma.Request, error) {
 	done := exchangeDeadline(ctx, conn)
 	p, passed, err := receivePacket(ctx, conn)
 	done()
@@ -125,17 +99,14 @@ func (l *listener) serve(conn *net.UnixConn) {
 		err = badPacket("its kind is %d, not a request", p.kind)
 	}
 	if err == nil {
-		if err = l.Offer(&request{device: l.device, listener: l.address, conn: conn, packet: p,
-			passed: passed}); err == nil {
-			return
-		}
+		return &request{device: l.device, listener: l.address, conn: conn, packet: p,
+			passed: passed}, nil
 	}
 	closeAll(passed)
 	if errors.Is(err, status.ConnectionReset) {
-		_ = conn.Close() // it only asked whether somebody listens: see Probe
-		return
+		return nil, nil
 	}
-	l.drop(conn, err)
+	return nil, err
 }
 
 // Close stops listening and rejects the requests that have not been accepted.

@@ -3,6 +3,7 @@ package shm
 import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
@@ -74,7 +75,10 @@ func (c *connection) receive(tail uint64) {
 			tail, c.position)
 		return
 	}
-	usual := c.queue.fairness.TurnBudget(turnBytes)
+	usual := c.queue.fairness.Allowance(&c.sharing, connections.Receiving, turnBytes)
+	if usual == 0 {
+		return
+	}
 	budget := usual
 	for budget > 0 && c.position != tail {
 		at := c.position % ringBytes
@@ -94,7 +98,7 @@ func (c *connection) receive(tail uint64) {
 		c.position += span
 		budget -= recordCost + int(min(r.length, turnBytes))
 	}
-	c.queue.fairness.Count(usual-budget, c.domain.Activate())
+	c.queue.fairness.Count(&c.sharing, connections.Receiving, usual-budget)
 	c.publish()
 }
 

@@ -100,7 +100,7 @@ func (c *connection) Flush() {
 // transmit writes responses to the peer's Reads and posted requests to the ring, for one turn. What
 // remains waits for the next turn or, if the ring is full, for the peer.
 func (c *connection) transmit() {
-	usual := c.queue.fairness.TurnBudget(turnBytes)
+	usual := c.queue.fairness.Allowance(&c.sharing, connections.Transmitting, turnBytes)
 	budget, hasRoom := usual, true
 	for hasRoom && budget > 0 && c.responses.Len() > 0 && c.phase == phaseOpen {
 		hasRoom = c.respond(&budget)
@@ -112,7 +112,7 @@ func (c *connection) transmit() {
 		return
 	}
 	if budget < usual {
-		c.queue.fairness.Count(usual-budget, c.domain.Activate())
+		c.queue.fairness.Count(&c.sharing, connections.Transmitting, usual-budget)
 	}
 	c.publish()
 	c.completeSends()
