@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "_cgo_export.h"
@@ -119,11 +120,18 @@ static __thread uint32_t idle_calls;
 static void idle(void)
 {
 	struct timespec pause = {.tv_nsec = emu_settings.idle_sleep_ns};
+	int slack;
 
 	if (++idle_calls <= IDLE_CALLS || pause.tv_nsec == 0)
 		return;
 	idle_calls = IDLE_CALLS;
+	/* By default the kernel lets short sleeps last 50 us longer. */
+	slack = prctl(PR_GET_TIMERSLACK);
+	if (slack > 0)
+		(void)prctl(PR_SET_TIMERSLACK, 1UL);
 	nanosleep(&pause, NULL);
+	if (slack > 0)
+		(void)prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
 static void dispatch(struct emu_entry *entry);

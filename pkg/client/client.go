@@ -14,6 +14,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -24,6 +25,9 @@ import (
 // DefaultChannelName is the Comch service name that the relay uses by default. It is the name that
 // the DOCA storage zero copy application uses.
 const DefaultChannelName = "storage_zero_copy_comch"
+
+// ChannelName3 is the Comch service name of the DOCA storage applications of 3.x.
+const ChannelName3 = "doca_storage_comch"
 
 // Defaults of Config.
 const (
@@ -39,8 +43,18 @@ type Config struct {
 	// Provider is the Comch implementation, and Device the host's device.
 	Provider comch.Provider
 	Device   string
-	// ChannelName is the relay's Comch service name; "" means DefaultChannelName.
+	// ChannelName is the relay's Comch service name; "" means DefaultChannelName, or what the DOCA
+	// storage applications of Protocol use.
 	ChannelName string
+	// Protocol is what the relay speaks: dialects.None means our own protocol, the others those of
+	// the DOCA storage applications. They only read and write: other requests, and flags, fail with
+	// status.NotSupported, as do the options here that need more. Their relays report every IO as
+	// successful, serve one volume in their life, and take long to notice that a client has gone.
+	//
+	// In 2.10 the volume has as many bytes as the memory of the queues, and Request.Offset must
+	// equal Request.Memory; the relay's target keeps a copy of the volume for each queue. In 3.0
+	// Request.Memory must not be below Request.Offset, nor more than 4 GiB above.
+	Protocol dialects.Version
 	// Queues is the number of queues that the application will use; it may be 0.
 	Queues int
 	// Depth is how many requests may be outstanding on each queue; 0 means DefaultDepth.
@@ -116,8 +130,8 @@ type Info struct {
 	BlockSize uint32 // bytes; offsets and lengths of queue requests are multiples of it
 	// ReadOnly means that writes fail: the volume was opened for reading, or cannot be written.
 	ReadOnly bool
-	// Exclusive means that no other owner can open the volume: it was opened exclusively, or can
-	// only be opened so.
+	// Exclusive means that no other owner can open the volume, because it was opened exclusively,
+	// or open it for writing, because the target lets one owner at a time do that.
 	Exclusive bool
 	// CanTrim and CanWriteZeroes report which optional operations the volume supports.
 	CanTrim        bool
@@ -144,6 +158,9 @@ type Info struct {
 func (c *Config) setDefaults() {
 	if c.ChannelName == "" {
 		c.ChannelName = DefaultChannelName
+		if c.Protocol >= dialects.DOCA3_0 {
+			c.ChannelName = ChannelName3
+		}
 	}
 	if c.Depth == 0 {
 		c.Depth = DefaultDepth
@@ -240,16 +257,19 @@ func (v *Volume) checkLimits(reply *controlmsg.OpenVolumeReply) error {
 			reply.Size, reply.BlockSize)
 	case c.Queues < 0 || uint32(v.queueCount()) > reply.MaxQueues:
 		return status.Errorf(status.TooBig,
-			"%d queues exceed the limit of %d (limits.queues of the relay's channel)", v.queueCount(), reply.MaxQueues)
+			"%d queues exceed the limit of %d (limits.queues of the relay's channel)",
+			v.queueCount(), reply.MaxQueues)
 	case v.queueCount() == 0:
 		return status.Errorf(status.InvalidValue,
 			"Queues is 0 and SyncDepth is negative: nothing could submit requests")
 	case c.Depth < 0 || uint32(v.depth()) > reply.MaxDepth:
 		return status.Errorf(status.TooBig,
-			"depth %d exceeds the limit of %d (limits.depth of the relay's channel)", v.depth(), reply.MaxDepth)
+			"depth %d exceeds the limit of %d (limits.depth of the relay's channel)",
+			v.depth(), reply.MaxDepth)
 	case c.BufferSize > reply.MaxBufferSize:
 		return status.Errorf(status.TooBig,
-			"buffer size %d exceeds the limit of %d (limits.buffer_size of the relay's channel)", c.BufferSize, reply.MaxBufferSize)
+			"buffer size %d exceeds the limit of %d (limits.buffer_size of the relay's channel)",
+			c.BufferSize, reply.MaxBufferSize)
 	case c.BufferSize%reply.BlockSize != 0:
 		return status.Errorf(status.InvalidValue,
 			"buffer size %d is not a multiple of the volume's block size %d",

@@ -10,6 +10,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -201,7 +203,17 @@ func (s *session) export(ctx context.Context, access memory.Access) ([]byte, err
 	if s.lease, err = s.memory.Lend(); err != nil {
 		return nil, err
 	}
-	descriptor, err := s.connection.ExportMemory(ctx, s.lease.Region(), access)
+	export := s.connection.ExportMemory
+	if protocol := s.volume.config.Protocol; protocol != dialects.None {
+		exporter, ok := s.connection.(comch.PlainExporter)
+		if !ok {
+			return nil, errors.Join(status.Errorf(status.NotSupported,
+				"protocol %v needs the Comch provider doca", protocol), s.lease.Region().Close())
+		}
+		s.foreign = dialects.NewTargetTranslator(protocol, s.lease.Region().Base())
+		export = exporter.ExportPlain
+	}
+	descriptor, err := export(ctx, s.lease.Region(), access)
 	return descriptor, errors.Join(err, s.lease.Region().Close())
 }
 

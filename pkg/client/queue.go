@@ -178,6 +178,11 @@ func (q *Queue) Submit(r *Request) error {
 		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: flags, Range: r.Range,
 		Trace: traceID,
 	})
+	if q.pair.session.foreign != nil {
+		if err := q.encodeForeign(r); err != nil {
+			return err
+		}
+	}
 	if err := q.pair.producer.Send(q.encoded[:], nil); err != nil {
 		switch {
 		case errors.Is(err, status.Again):
@@ -468,7 +473,7 @@ const stopPollInterval = 50 * time.Microsecond
 
 // stop sends a stop message and waits until the relay returns it. The relay returns it once
 // everything submitted before has completed, so nothing of this queue is in flight anywhere
-// afterwards.
+// afterwards. Without a stop message, stop waits for everything itself.
 func (q *Queue) stop(ctx context.Context) error {
 	if !q.disconnected && q.pair.session != q.volume.session.Load() {
 		q.failOutstanding()
@@ -480,14 +485,19 @@ func (q *Queue) stop(ctx context.Context) error {
 			return q.pair.session.endError()
 		}
 	}
-	var buf [iomsg.Size]byte
-	iomsg.Encode(buf[:], &iomsg.Message{Type: iomsg.Stop})
-	if err := q.pair.producer.Send(buf[:], nil); err != nil {
-		return fmt.Errorf("send stop: %w", err)
-	}
-	q.pair.producer.Flush()
 	q.stopSent = true
+	if q.takesStop() {
+		var buf [iomsg.Size]byte
+		iomsg.Encode(buf[:], &iomsg.Message{Type: iomsg.Stop})
+		if err := q.pair.producer.Send(buf[:], nil); err != nil {
+			return fmt.Errorf("send stop: %w", err)
+		}
+		q.pair.producer.Flush()
+	}
 	for !q.stopped {
+		if !q.takesStop() && q.Outstanding() == 0 {
+			return nil
+		}
 		q.Poll(results) // discard the results: their callers are gone
 		if q.disconnected {
 			return q.pair.session.endError()

@@ -106,6 +106,7 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 		if err == nil {
 			return next, nil
 		}
+		schedule.Postpone(controlmsg.RetryAfter(err))
 		if failure = err; isPermanent(failure) {
 			return nil, fmt.Errorf("volume %q was lost (%w) and cannot be reopened: %w",
 				v.info.Name, reason, failure)

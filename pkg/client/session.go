@@ -13,6 +13,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -64,12 +65,13 @@ type session struct {
 	volume     *Volume
 	number     uint64 // counts the volume's sessions, from 1
 	connection comch.Connection
-	requester  *controlmsg.Requester
+	requester  conversation
 	info       Info // Size is that at the beginning of the session
 	memory     *dataMemory
-	lease      *memory.Lease // the relay's, of memory
-	evidence   atomic.Uint32 // that memory is safe to use after the session has ended
-	pairs      []*comchPair  // one for each queue
+	lease      *memory.Lease              // the relay's, of memory
+	evidence   atomic.Uint32              // that memory is safe to use after the session has ended
+	pairs      []*comchPair               // one for each queue
+	foreign    *dialects.TargetTranslator // of IO messages for a relay of the DOCA applications
 
 	mu             sync.Mutex  // guards the fields below
 	failure        error       // why this side ended the session
@@ -99,6 +101,10 @@ func (v *Volume) openSession(
 // newSession takes ownership of a connection.
 func newSession(v *Volume, connection comch.Connection, number uint64) *session {
 	s := &session{volume: v, number: number, connection: connection}
+	if v.config.Protocol != dialects.None {
+		s.requester = newDialectRelay(s)
+		return s
+	}
 	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -123,6 +125,9 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	if err := config.checkProtocolLimits(); err != nil {
 		return nil, err
 	}
+	if err := config.checkProtocol(); err != nil {
+		return nil, err
+	}
 	deadline := time.Now().Add(config.ControlTimeout)
 	opening, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -144,6 +149,10 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 // matter. The Info has no negotiated values. Describe is bounded by ControlTimeout and ctx.
 func Describe(ctx context.Context, config Config) (Info, error) {
 	config.setDefaults()
+	if config.Protocol != dialects.None {
+		return Info{}, status.Errorf(status.NotSupported, "a relay that speaks %v serves one "+
+			"client and ends, so its volume cannot be described without using it", config.Protocol)
+	}
 	ctx, cancel := context.WithTimeout(ctx, config.ControlTimeout)
 	defer cancel()
 	connection, err := connectWithRetry(ctx, &config)
@@ -279,7 +288,7 @@ func (v *Volume) sessionError() error {
 
 // stop shuts the session down in the order that Comch requires.
 func (v *Volume) stop(ctx context.Context) error {
-	for i, queue := range v.queues {
+	for i, queue := range slices.Backward(v.queues) { // in 2.10 the first one stops all
 		if err := queue.stop(ctx); err != nil {
 			return fmt.Errorf("stop queue %d: %w", i, err)
 		}

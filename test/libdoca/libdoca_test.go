@@ -70,7 +70,7 @@ func withoutInstrumentation(environment []string) (kept []string) {
 	return kept
 }
 
-func libraryDirectory(t *testing.T) string {
+func libraryDirectory(t testing.TB) string {
 	t.Helper()
 	directory, err := built()
 	if err != nil {
@@ -96,14 +96,14 @@ var toolchains = []toolchain{
 }
 
 // compile compiles a program, and returns the path of the executable.
-func (c *toolchain) compile(t *testing.T, program string) string {
+func (c *toolchain) compile(t testing.TB, program string) string {
 	t.Helper()
 	directory := libraryDirectory(t)
 	executable := filepath.Join(t.TempDir(), program)
 	arguments := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra",
 		"-Werror", "-pthread", "-I", filepath.Join(directory, "include"), "-o", executable,
 		"programs/" + program + ".c", "programs/program.c", "programs/channel.c",
-		"programs/remote.c"}, c.flags...)
+		"programs/remote.c", "programs/storage.c"}, c.flags...)
 	arguments = append(arguments, "-L", filepath.Join(directory, "lib"), "-l:libdoca_common.so.2",
 		"-l:libdoca_comch.so.2", "-l:libdoca_rdma.so.2", "-l:libdoca_dma.so.2",
 		"-l:libdoca_argp.so.2")
@@ -138,7 +138,7 @@ type process struct {
 }
 
 // environment returns what configures the library in a process.
-func environment(t *testing.T, config string) []string {
+func environment(t testing.TB, config string) []string {
 	return append(os.Environ(),
 		"LD_LIBRARY_PATH="+filepath.Join(libraryDirectory(t), "lib"),
 		"ZC_DOCA_EMULATION="+config, "ZC_DOCA_DEBUG=report",
@@ -202,7 +202,7 @@ var (
 
 // checkMisuse checks that the library has reported the misuse that the program announced, and no
 // other.
-func checkMisuse(t *testing.T, process, output string) {
+func checkMisuse(t testing.TB, process, output string) {
 	t.Helper()
 	functions := func(line *regexp.Regexp) (names []string) {
 		for _, match := range line.FindAllStringSubmatch(output, -1) {

@@ -2,7 +2,4 @@
 
 package libdoca_test
 
-const (
-	storageOperations = 100_000
-	clientOperations  = 100_000
-)
+const storageOperations = 100_000

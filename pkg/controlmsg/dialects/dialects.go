@@ -10,6 +10,7 @@ package dialects
 import (
 	"encoding/binary"
 
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -53,6 +54,28 @@ func (v Version) MaxSize() int {
 		return 1024
 	}
 	return 4096
+}
+
+// TCPConfig returns the configuration of a TCP transport for the version's messages, which follow
+// each other without anything between them.
+func (v Version) TCPConfig() controlmsg.TCPConfig {
+	return controlmsg.TCPConfig{MaxMessageSize: v.MaxSize(), Framing: v}
+}
+
+// HeaderSize implements controlmsg.Framing.
+func (v Version) HeaderSize() int {
+	if v == DOCA2_10 {
+		return 2
+	}
+	return sizeLength
+}
+
+// MessageSize implements controlmsg.Framing.
+func (v Version) MessageSize(header []byte) uint64 {
+	if v == DOCA2_10 {
+		return uint64(binary.BigEndian.Uint16(header))
+	}
+	return uint64(binary.BigEndian.Uint32(header)) + sizeLength
 }
 
 // Detect returns the generation that a first control message over Comch belongs to: DOCA2_10,

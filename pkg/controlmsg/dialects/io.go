@@ -78,9 +78,9 @@ func (t *Translator) ToClient(m []byte) {
 	}
 }
 
-// TargetTranslator translates requests for a target of 3.x. Such targets return what they do not
-// know as they got it, so their responses need no translation. It neither allocates nor keeps
-// state.
+// TargetTranslator translates requests for a target of the applications. Such targets return what
+// they do not know as they got it, so their responses need no translation. It neither allocates nor
+// keeps state.
 type TargetTranslator struct {
 	version Version
 	base    uint64
@@ -93,27 +93,39 @@ func NewTargetTranslator(v Version, base uint64) *TargetTranslator {
 }
 
 // CanCarry reports whether the version has a request of the type with these offsets: reads and
-// writes only, and in 3.0 only those whose place in the initiator's memory is at most 4 GiB behind
-// that in the storage, and not before it.
+// writes only, in 3.0 only those whose place in the initiator's memory is at most 4 GiB behind that
+// in the storage, and not before it, and in 2.10 only those with the same place in both.
 func (t *TargetTranslator) CanCarry(
 	ioType iomsg.Type, requesterOffset, storageOffset uint64,
 ) bool {
-	if !ioType.MovesData() {
+	if ioType != iomsg.Read && ioType != iomsg.Write {
 		return false
 	}
-	return t.version != DOCA3_0 || requesterOffset >= storageOffset &&
-		requesterOffset-storageOffset <= math.MaxUint32
+	switch t.version {
+	case DOCA2_10:
+		return requesterOffset == storageOffset
+	case DOCA3_0:
+		return requesterOffset >= storageOffset &&
+			requesterOffset-storageOffset <= math.MaxUint32
+	}
+	return true
 }
 
 // ToTarget turns a request of package iomsg into one for the target, in place.
 func (t *TargetTranslator) ToTarget(m []byte) {
 	_ = m[iomsg.Size-1]
-	if t.version != DOCA3_0 {
-		return
-	}
 	requester := binary.BigEndian.Uint64(m[offsetAddress:])
 	storage := binary.BigEndian.Uint64(m[offsetStorage:])
-	binary.BigEndian.PutUint64(m[offsetAddress:], t.base+storage)
-	binary.BigEndian.PutUint64(m[offsetStorage:], 0)
-	binary.BigEndian.PutUint32(m[offsetStorage:], uint32(requester-storage))
+	switch t.version {
+	case DOCA2_10:
+		binary.BigEndian.PutUint64(m[offsetAddress:], t.base+storage)
+		binary.BigEndian.PutUint64(m[offsetStorage:], 0)
+	case DOCA3_0:
+		binary.BigEndian.PutUint64(m[offsetAddress:], t.base+storage)
+		binary.BigEndian.PutUint64(m[offsetStorage:], 0)
+		binary.BigEndian.PutUint32(m[offsetStorage:], uint32(requester-storage))
+	}
 }
+
+// TakesStop reports whether an IO message stops the target.
+func (t *TargetTranslator) TakesStop() bool { return t.version == DOCA2_10 }

@@ -1,8 +1,9 @@
-/* An initiator in the shape of those of the DOCA storage applications, in their protocol of 2.10 and
- * of 3.2: each thread keeps a number of transactions going, of which each writes a block, reads it
- * back into cleared memory, and compares. OPERATIONS is the number of writes per thread. */
+/* An initiator in the shape of those of the DOCA storage applications, in their protocols of 2.10 to
+ * 3.2: each thread keeps a number of transactions going, of which each writes a block, reads it
+ * back into cleared memory, and compares. OPERATIONS is the number of writes per thread. With
+ * STRATEGY=read it only reads, as fast as it can. */
 
-#include "program.h"
+#include "storage.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -13,13 +14,11 @@ enum {
 	THREADS = 2,
 	COUNT = 16, /* transactions per thread */
 	BLOCK = 4096,
-	MESSAGE = 64,
 	REGION = THREADS * COUNT * BLOCK,
 	ACCESS = DOCA_ACCESS_FLAG_LOCAL_READ_WRITE | DOCA_ACCESS_FLAG_PCI_READ_WRITE,
+	/* of the data, which a relay exports again */
+	DATA_ACCESS = ACCESS | DOCA_ACCESS_FLAG_RDMA_READ | DOCA_ACCESS_FLAG_RDMA_WRITE,
 };
-
-/* Types of IO messages. */
-enum { RESULT, READ, WRITE, STOP };
 
 struct transaction {
 	struct worker *worker;
@@ -31,7 +30,7 @@ struct transaction {
 	int type, position; /* of the last message that was sent, among the thread's */
 	bool answered;
 	uint32_t seed;
-	int written;
+	int begun;
 };
 
 struct worker {
@@ -45,91 +44,48 @@ struct worker {
 	bool stopped;
 };
 
-static bool is_2_10;
 static int operations;
+static bool only_reads;
 static struct worker workers[THREADS];
 static uint32_t requests; /* sent so far */
 static uint64_t storage_size;
 
-static void put(uint8_t **at, uint64_t value, int length)
-{
-	for (int i = length; i-- > 0;)
-		*(*at)++ = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get(const uint8_t *at, int length)
-{
-	uint64_t value = 0;
-
-	for (int i = 0; i < length; i++)
-		value = value << 8 | at[i];
-	return value;
-}
-
 /* Sends a control message, waits for the reply, and returns its payload. */
-static const uint8_t *request(struct control *control, int type, const uint8_t *payload,
-			      size_t length, int reply)
+static const uint8_t *request(struct control *control, uint32_t type, const uint8_t *payload,
+			      size_t length)
 {
-	uint8_t message[4096], *at = message;
+	struct control_message message = {type, requests, requests, payload, length}, reply;
+	uint8_t bytes[CONTROL_MESSAGE];
 	int messages = control->messages;
-	uint32_t id = ++requests;
 
-	if (is_2_10) {
-		put(&at, 8 + length, 2);
-		put(&at, (uint64_t)type, 2);
-	} else {
-		put(&at, 12 + length, 4);
-		put(&at, (uint64_t)type, 4);
-		put(&at, id, 4);
-	}
-	put(&at, id, 4);
-	if (length > 0)
-		memcpy(at, payload, length);
-	control_send(control, message, (size_t)(at - message) + length);
+	requests++;
+	control_send(control, bytes, encode_control(bytes, &message));
 	UNTIL(control->messages > messages, control->pe);
-
-	const uint8_t *answer = control->last;
-
-	if (is_2_10) {
-		CHECK(get(answer, 2) == control->last_length && get(answer + 4, 4) == id);
-		if (get(answer + 2, 2) != 0 || get(answer + 8, 4) != 0)
-			fail(__FILE__, __LINE__, "request %d failed: %.*s", type,
-			     (int)control->last_length - 16, answer + 16);
-		return answer + 8;
-	}
-	CHECK(get(answer, 4) + 4 == control->last_length && get(answer + 8, 4) == id &&
-	      get(answer + 12, 4) == id);
-	if (get(answer + 4, 4) == 0)
-		fail(__FILE__, __LINE__, "request %d failed: %.*s", type,
-		     (int)control->last_length - 24, answer + 24);
-	CHECK(get(answer + 4, 4) == (uint64_t)reply);
-	return answer + 16;
+	reply = decode_control(control->last, control->last_length);
+	CHECK(reply.correlation == message.correlation &&
+	      (dialect == DOCA_2_10 || reply.id == message.id));
+	if (reply.type == RESPONSE && get(reply.payload, 4) != 0)
+		fail(__FILE__, __LINE__, "request %u failed: %.*s", type, (int)reply.length - 8,
+		     reply.payload + 8);
+	CHECK(reply.type == (dialect == DOCA_2_10 ? RESPONSE : type + 1));
+	return reply.payload;
 }
 
 static void init_storage(struct control *control, struct memory *region)
 {
-	uint8_t payload[1024], *at = payload;
+	struct init_storage init = {.count = COUNT, .buffer_size = BLOCK, .queues = THREADS};
+	uint8_t payload[CONTROL_MESSAGE];
 	const void *desc;
-	size_t length;
 
-	if (!is_2_10) {
-		const uint8_t *reply = request(control, 1, NULL, 0, 2);
+	if (dialect != DOCA_2_10) {
+		const uint8_t *reply = request(control, QUERY_STORAGE, NULL, 0);
 
 		storage_size = get(reply, 8);
 		CHECK(get(reply + 8, 4) <= BLOCK && storage_size >= REGION);
 	}
-	OK(doca_mmap_export_pci(region->mmap, control->dev, &desc, &length));
-	put(&at, COUNT, 4);
-	if (is_2_10) {
-		put(&at, BLOCK, 4);
-		put(&at, 4, 4); /* the batch size */
-	} else {
-		put(&at, THREADS, 4);
-	}
-	put(&at, length, 4);
-	CHECK(length < 1000);
-	memcpy(at, desc, length);
-	(void)request(control, is_2_10 ? 1 : 3, payload, (size_t)(at - payload) + length, 4);
+	OK(doca_mmap_export_pci(region->mmap, control->dev, &desc, &init.length));
+	init.export = desc;
+	(void)request(control, INIT_STORAGE, payload, encode_init(payload, &init));
 }
 
 /* Results. */
@@ -146,12 +102,12 @@ static void on_result(struct consumer *consumer, struct doca_buf *buf)
 
 	const uint8_t *message = data;
 
-	if (is_2_10 && get(message, 4) == STOP) {
+	if (dialect == DOCA_2_10 && get(message, 4) == STOP) {
 		worker->stopped = true;
 		return;
 	}
 
-	uint64_t index = is_2_10 ? get(message + 4, 4) : get(message + 8, 8);
+	uint64_t index = dialect == DOCA_3_2 ? get(message + 8, 8) : get(message + 4, 4);
 
 	CHECK(get(message, 4) == RESULT && index < COUNT);
 
@@ -176,12 +132,14 @@ static void send_message(struct worker *worker, struct transaction *t, int type,
 
 	memset(at, 0xee, MESSAGE); /* what is not set is not initialized */
 	put(&at, (uint64_t)type, 4);
-	put(&at, (uint64_t)index, 4);
-	put(&at, is_2_10 ? worker->to : (uint64_t)index, 8);
+	put(&at, dialect == DOCA_3_2 ? 0xeeeeeeee : (uint64_t)index, 4);
+	put(&at, dialect == DOCA_3_2 ? (uint64_t)index : worker->to, 8);
 	at += 4; /* the result */
 	put(&at, BLOCK, 4);
 	put(&at, t->address, 8);
-	if (!is_2_10)
+	if (dialect == DOCA_3_0)
+		put(&at, 0, 4); /* how far the data is behind the block's place in the memory */
+	else if (dialect > DOCA_3_0)
 		put(&at, t->storage, 8);
 	t->type = type;
 	t->answered = false;
@@ -194,21 +152,25 @@ static uint8_t pattern(const struct transaction *t, int i)
 	return (uint8_t)((t->seed + (uint32_t)i * 7) >> (i % 3));
 }
 
-static void write_block(struct transaction *t, int index)
+static void begin_block(struct transaction *t, int index)
 {
 	struct worker *worker = t->worker;
 
 	t->seed = t->seed * 1664525 + 1013904223;
-	if (!is_2_10) { /* each transaction has blocks of its own */
+	if (dialect > DOCA_3_0) { /* each transaction has blocks of its own */
 		uint64_t rows = storage_size / REGION;
-		uint64_t row = (uint64_t)t->written % rows;
+		uint64_t row = (uint64_t)t->begun % rows;
 
 		t->storage = (row * THREADS * COUNT + (uint64_t)(worker->index * COUNT + index)) *
 			     BLOCK;
 	}
+	t->begun++;
+	if (only_reads) {
+		send_message(worker, t, READ, index);
+		return;
+	}
 	for (int i = 0; i < BLOCK; i++)
 		t->data[i] = pattern(t, i);
-	t->written++;
 	send_message(worker, t, WRITE, index);
 }
 
@@ -218,7 +180,7 @@ static void *work(void *context)
 	double deadline = now() + 120;
 
 	for (int i = 0; i < COUNT; i++)
-		write_block(&worker->transactions[i], i);
+		begin_block(&worker->transactions[i], i);
 	while (worker->verified < operations) {
 		struct doca_pe *const engines[] = {worker->consumer->pe, worker->producer->pe};
 		int before = worker->verified;
@@ -234,14 +196,14 @@ static void *work(void *context)
 				send_message(worker, t, READ, i);
 				continue;
 			}
-			for (int b = 0; b < BLOCK; b++)
+			for (int b = 0; b < BLOCK && !only_reads; b++)
 				if (t->data[b] != pattern(t, b))
 					fail(__FILE__, __LINE__, "byte %d of block %#lx is %d", b,
 					     (unsigned long)t->storage, t->data[b]);
 			worker->verified++;
 			t->answered = false;
-			if (t->written * COUNT < operations)
-				write_block(t, i);
+			if (t->begun * COUNT < operations)
+				begin_block(t, i);
 		}
 		if (worker->verified > before)
 			deadline = now() + 120;
@@ -267,7 +229,7 @@ static void open_worker(struct worker *worker, struct control *control, struct m
 		size_t offset = (size_t)(worker->index * COUNT + i) * BLOCK;
 
 		t->data = region->bytes + offset;
-		t->address = is_2_10 ? (uint64_t)(uintptr_t)t->data : offset;
+		t->address = dialect <= DOCA_3_0 ? (uint64_t)(uintptr_t)t->data : offset;
 		t->storage = offset;
 		t->seed = (uint32_t)offset + 1;
 	}
@@ -302,8 +264,8 @@ static void close_worker(struct worker *worker)
 
 static void stop_storage(struct control *control)
 {
-	if (!is_2_10) {
-		(void)request(control, 9, NULL, 0, 10);
+	if (dialect != DOCA_2_10) {
+		(void)request(control, STOP_STORAGE, NULL, 0);
 		return;
 	}
 	/* The first thread says so on the data path. */
@@ -314,30 +276,34 @@ static void stop_storage(struct control *control)
 
 static void run(void)
 {
-	struct control *control = control_new(is_2_10 ? "storage_zero_copy_comch" :
-							"doca_storage_comch");
+	struct control *control = control_new(
+		dialect == DOCA_2_10 ? "storage_zero_copy_comch" : "doca_storage_comch");
 	pthread_t threads[THREADS];
 
+	const char *strategy = getenv("STRATEGY");
+
+	only_reads = strategy != NULL && strcmp(strategy, "read") == 0;
 	operations = atoi(getenv("OPERATIONS"));
 	CHECK(operations >= COUNT && operations % COUNT == 0);
+	requests = dialect == DOCA_2_10 ? 1 : 0;
 	IS(DOCA_ERROR_IN_PROGRESS, doca_ctx_start(control->ctx));
 	UNTIL(state_of(control->ctx) == DOCA_CTX_STATE_RUNNING, control->pe);
 	OK(doca_comch_client_get_connection(control->client, &control->connection));
 
 	uint8_t *bytes = aligned_alloc(4096, REGION);
-	struct memory region = memory_over(control->dev, bytes, REGION, ACCESS);
+	struct memory region = memory_over(control->dev, bytes, REGION, DATA_ACCESS);
 
 	init_storage(control, &region);
 	for (int i = 0; i < THREADS; i++) {
 		workers[i].index = i;
 		open_worker(&workers[i], control, &region);
 	}
-	if (is_2_10)
-		(void)request(control, 4, NULL, 0, 0);
+	if (dialect == DOCA_2_10)
+		(void)request(control, START_CONNECTIONS, NULL, 0);
 	UNTIL(control->consumers == THREADS, control->pe);
 	for (int i = 0; i < THREADS; i++)
 		workers[i].to = control->consumer_ids[i];
-	(void)request(control, is_2_10 ? 5 : 7, NULL, 0, 8);
+	(void)request(control, START_STORAGE, NULL, 0);
 	for (int i = 0; i < THREADS; i++)
 		post_receives(&workers[i]);
 	double began = now();
@@ -346,12 +312,16 @@ static void run(void)
 		CHECK(pthread_create(&threads[i], NULL, work, &workers[i]) == 0);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
-	printf("verified %d writes and reads, %.0f IO/s\n", THREADS * operations,
-	       2 * THREADS * operations / (now() - began));
+	double rate = THREADS * operations / (now() - began);
+
+	if (only_reads)
+		printf("%d reads, %.0f IO/s\n", THREADS * operations, rate);
+	else
+		printf("verified %d writes and reads, %.0f IO/s\n", THREADS * operations, 2 * rate);
 	stop_storage(control);
 	for (int i = 0; i < THREADS; i++)
 		close_worker(&workers[i]);
-	(void)request(control, is_2_10 ? 6 : 11, NULL, 0, 12);
+	(void)request(control, SHUTDOWN, NULL, 0);
 	UNTIL(control->expired == THREADS, control->pe);
 	memory_free(&region);
 	free(bytes);
@@ -361,17 +331,32 @@ static void run(void)
 
 static void doca_2_10(void)
 {
-	is_2_10 = true;
+	dialect = DOCA_2_10;
+	run();
+}
+
+static void doca_3_0(void)
+{
+	dialect = DOCA_3_0;
+	run();
+}
+
+static void doca_3_1(void)
+{
+	dialect = DOCA_3_1;
 	run();
 }
 
 static void doca_3_2(void)
 {
+	dialect = DOCA_3_2;
 	run();
 }
 
 const struct test tests[] = {
 	{"doca_2_10", doca_2_10},
+	{"doca_3_0", doca_3_0},
+	{"doca_3_1", doca_3_1},
 	{"doca_3_2", doca_3_2},
 	{NULL, NULL},
 };

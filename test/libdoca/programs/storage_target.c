@@ -1,9 +1,10 @@
-/* A target in the shape of that of the DOCA storage applications, in their protocol of 3.2, and, as
- * far as it differs, of 3.0. It serves one relay, and ends. For each thread of the initiator it has
- * two RDMA contexts: messages travel on one, and it moves data on the other. It prints the port that
- * it listens on. */
+/* A target in the shape of those of the DOCA storage applications, in their protocols of 2.10 to 3.2.
+ * It serves one relay, and ends. For each thread of the initiator it has two RDMA contexts:
+ * messages travel on one, and it moves data on the other. In 2.10 each thread has a storage of its
+ * own. It prints the port that it listens on. */
 
 #include "remote.h"
+#include "storage.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -16,27 +17,7 @@
 enum {
 	BLOCKS = 1024,
 	BLOCK = 4096,
-	MESSAGE = 64,
-	MAX_QUEUES = 8,
-	MAX_COUNT = 256, /* messages per queue */
 };
-
-/* Control messages: a request is answered by the type that follows its own. */
-enum {
-	ERROR_RESPONSE,
-	QUERY_STORAGE = 1,
-	INIT_STORAGE = 3,
-	CREATE_CONNECTION = 5,
-	START_STORAGE = 7,
-	STOP_STORAGE = 9,
-	SHUTDOWN = 11,
-};
-
-enum { ROLE_DATA, ROLE_CONTROL, ROLES };
-
-/* Types and results of IO messages. */
-enum { RESULT, READ, WRITE };
-enum { INVALID_VALUE = 6, IO_FAILED = 17 };
 
 struct queue;
 
@@ -51,31 +32,18 @@ struct queue {
 	struct doca_pe *pe;
 	struct doca_rdma *rdma[ROLES];
 	struct doca_rdma_connection *connection[ROLES];
-	struct memory messages;
+	struct memory messages, storage;
 	struct transaction *transactions;
 	int in_flight;
 };
 
-static bool is_3_0, is_stopping;
+static bool is_stopping;
 static uint32_t count, cores, transfers;
+static uint32_t connections; /* created so far */
 static struct doca_dev *dev;
-static struct memory storage, host;
+static struct memory host;
+static uint8_t *storage; /* that all queues share, from 3.0 on */
 static struct queue queues[MAX_QUEUES];
-
-static void put(uint8_t **at, uint64_t value, int length)
-{
-	for (int i = length; i-- > 0;)
-		*(*at)++ = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get(const uint8_t *at, int length)
-{
-	uint64_t value = 0;
-
-	for (int i = 0; i < length; i++)
-		value = value << 8 | at[i];
-	return value;
-}
 
 static struct doca_ctx *ctx_of(struct queue *queue, int role)
 {
@@ -95,20 +63,23 @@ static void post(struct transaction *transaction)
 	OK(doca_task_submit(doca_rdma_task_receive_as_task(task)));
 }
 
-/* Answers with the same message, of which only type and result change. */
-static void answer(struct transaction *transaction, uint32_t result)
+static void send_back(struct transaction *transaction)
 {
 	struct queue *queue = transaction->queue;
 	union doca_data data = {.ptr = transaction};
 	struct doca_rdma_task_send *task;
-	uint8_t *type = transaction->bytes, *at = transaction->bytes + 16;
 
-	put(&type, RESULT, 4);
-	put(&at, result, 4);
 	OK(doca_rdma_task_send_allocate_init(queue->rdma[ROLE_CONTROL],
 					     queue->connection[ROLE_CONTROL], transaction->message,
 					     data, &task));
 	OK(doca_task_submit(doca_rdma_task_send_as_task(task)));
+}
+
+/* Answers with the same message, of which only type and result change. */
+static void answer(struct transaction *transaction, uint32_t result)
+{
+	set_result(transaction->bytes, result);
+	send_back(transaction);
 }
 
 static void end_transfer(struct transaction *transaction, uint32_t result)
@@ -123,18 +94,19 @@ static void end_transfer(struct transaction *transaction, uint32_t result)
 static bool take_memory(struct transaction *transaction, bool is_read)
 {
 	const uint8_t *bytes = transaction->bytes;
+	const struct memory *storage = &transaction->queue->storage;
 	uint64_t size = get(bytes + 20, 4), requester = get(bytes + 24, 8);
 	uint64_t offset = get(bytes + 32, 8);
 
-	if (is_3_0) {
+	if (dialect <= DOCA_3_0) {
 		offset = requester - (uint64_t)(uintptr_t)host.bytes;
-		requester = offset + get(bytes + 32, 4);
+		requester = offset + (dialect == DOCA_3_0 ? get(bytes + 32, 4) : 0);
 	}
-	if (requester > host.size || size > host.size - requester || offset > storage.size ||
-	    size > storage.size - offset)
+	if (requester > host.size || size > host.size - requester || offset > storage->size ||
+	    size > storage->size - offset)
 		return false;
 	transaction->host = memory_buf(&host, requester, size, is_read ? 0 : size);
-	transaction->storage = memory_buf(&storage, offset, size, is_read ? size : 0);
+	transaction->storage = memory_buf(storage, offset, size, is_read ? size : 0);
 	return true;
 }
 
@@ -149,7 +121,10 @@ static void on_receive(struct doca_rdma_task_receive *task, union doca_data task
 	CHECK(doca_rdma_task_receive_get_result_len(task) == MESSAGE);
 	doca_task_free(doca_rdma_task_receive_as_task(task));
 	queue->in_flight++;
-	if ((type != READ && type != WRITE) || !take_memory(transaction, type == READ)) {
+	if (dialect == DOCA_2_10 && type == STOP) {
+		is_stopping = true;
+		send_back(transaction);
+	} else if ((type != READ && type != WRITE) || !take_memory(transaction, type == READ)) {
 		answer(transaction, INVALID_VALUE);
 	} else if (type == READ) {
 		struct doca_rdma_task_write *write;
@@ -225,6 +200,11 @@ static void open_queue(struct queue *queue)
 	queue->messages = memory_new(dev, count * MESSAGE, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE);
 	queue->transactions = calloc(count, sizeof *queue->transactions);
 	CHECK(queue->transactions != NULL);
+	if (dialect == DOCA_2_10)
+		queue->storage = memory_new(dev, host.size, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE);
+	else
+		queue->storage = memory_over(dev, storage, BLOCKS * BLOCK,
+					     DOCA_ACCESS_FLAG_LOCAL_READ_WRITE);
 	OK(doca_pe_create(&queue->pe));
 	for (int role = 0; role < ROLES; role++) {
 		struct doca_rdma *rdma;
@@ -270,42 +250,48 @@ static void close_queue(struct queue *queue)
 			release(queue->transactions[i].message);
 	free(queue->transactions);
 	memory_free(&queue->messages);
+	memory_free(&queue->storage);
 }
 
 /* Requests. Each writes the payload of its response, and returns its length. */
 
-static size_t init_storage(const uint8_t *payload, size_t length)
+static size_t init_storage(const struct control_message *request)
 {
-	size_t fixed = is_3_0 ? 16 : 12;
+	struct init_storage init = decode_init(request);
 
-	CHECK(length >= fixed && get(payload + fixed - 4, 4) == length - fixed);
-	count = (uint32_t)get(payload, 4);
-	cores = (uint32_t)get(payload + fixed - 8, 4);
-	CHECK(count > 0 && count <= MAX_COUNT && cores > 0 && cores <= MAX_QUEUES);
-	host = memory_import(dev, payload + fixed, length - fixed);
+	count = init.count;
+	cores = init.queues;
+	host = memory_import(dev, init.export, init.length);
+	if (dialect == DOCA_2_10) {
+		size_t size = (size_t)init.count * init.buffer_size; /* of a queue */
+
+		CHECK(size > 0 && host.size % size == 0);
+		cores = (uint32_t)(host.size / size);
+	}
+	CHECK(cores > 0 && cores <= MAX_QUEUES);
 	for (uint32_t i = 0; i < cores; i++)
 		open_queue(&queues[i]);
 	return 0;
 }
 
-static size_t create_connection(const uint8_t *payload, size_t length, uint8_t *response)
+static size_t create_connection(const struct control_message *request, uint8_t *response)
 {
-	uint32_t index = (uint32_t)get(payload, 4), role = (uint32_t)get(payload + 4, 4);
+	struct connection connection = decode_connection(request), reply;
 	const void *details;
-	size_t size;
 
-	CHECK(length >= 12 && index < cores && role < ROLES &&
-	      get(payload + 8, 4) == length - 12);
-	struct queue *queue = &queues[index];
+	if (dialect == DOCA_2_10) /* queues follow each other, with two connections each */
+		connection.queue = connections++ / ROLES;
+	CHECK(connection.queue < cores);
+	struct queue *queue = &queues[connection.queue];
+	uint32_t role = connection.role;
 
-	OK(doca_rdma_export(queue->rdma[role], &details, &size, &queue->connection[role]));
-	OK(doca_rdma_connect(queue->rdma[role], payload + 12, length - 12,
+	CHECK(queue->connection[role] == NULL);
+	reply = connection;
+	OK(doca_rdma_export(queue->rdma[role], &details, &reply.length, &queue->connection[role]));
+	reply.details = details;
+	OK(doca_rdma_connect(queue->rdma[role], connection.details, connection.length,
 			     queue->connection[role]));
-	put(&response, index, 4);
-	put(&response, role, 4);
-	put(&response, size, 4);
-	memcpy(response, details, size);
-	return 12 + size;
+	return encode_connection(response, &reply);
 }
 
 static void progress_queues(void)
@@ -315,17 +301,20 @@ static void progress_queues(void)
 			;
 }
 
-static size_t carry_out(uint32_t type, const uint8_t *payload, size_t length, uint8_t *response)
+static size_t carry_out(const struct control_message *request, uint8_t *response)
 {
-	switch (type) {
+	switch (request->type) {
 	case QUERY_STORAGE:
 		put(&response, BLOCKS * BLOCK, 8);
 		put(&response, BLOCK, 4);
 		return 12;
 	case INIT_STORAGE:
-		return init_storage(payload, length);
+		return init_storage(request);
 	case CREATE_CONNECTION:
-		return create_connection(payload, length, response);
+		return create_connection(request, response);
+	case START_CONNECTIONS:
+		CHECK(connections == ROLES * cores);
+		return 0;
 	case START_STORAGE:
 		for (uint32_t i = 0; i < cores; i++)
 			start_queue(&queues[i]);
@@ -342,7 +331,7 @@ static size_t carry_out(uint32_t type, const uint8_t *payload, size_t length, ui
 		memory_free(&host);
 		return 0;
 	}
-	fail(__FILE__, __LINE__, "request of type %u", type);
+	fail(__FILE__, __LINE__, "request of type %u", request->type);
 }
 
 /* The connection to the relay. */
@@ -386,45 +375,64 @@ static bool read_bytes(int relay, uint8_t *bytes, size_t length)
 
 static void serve(void)
 {
-	uint8_t request[4096], response[4096], *at;
-	uint32_t type = 0;
+	uint8_t bytes[CONTROL_MESSAGE], payload[CONTROL_MESSAGE];
+	struct control_message request = {.type = RESPONSE}, response;
 	int relay;
 
 	dev = open_own_device();
-	storage = memory_new(dev, BLOCKS * BLOCK, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE);
+	storage = calloc(BLOCKS, BLOCK);
 	relay = accept_relay();
-	while (type != SHUTDOWN) {
-		size_t length;
+	while (request.type != SHUTDOWN) {
+		size_t header = header_size(), length;
 
-		if (!read_bytes(relay, request, 4))
-			fail(__FILE__, __LINE__, "the relay has gone after request %u", type);
-		length = get(request, 4);
-		CHECK(length >= 12 && length <= sizeof request - 4 &&
-		      read_bytes(relay, request + 4, length));
-		type = (uint32_t)get(request + 4, 4);
-		length = carry_out(type, request + 16, length - 12, response + 16);
-		at = response;
-		put(&at, 12 + length, 4);
-		put(&at, type + 1, 4);
-		memcpy(at, request + 8, 8);
-		CHECK(write(relay, response, 16 + length) == (ssize_t)(16 + length));
+		if (!read_bytes(relay, bytes, header))
+			fail(__FILE__, __LINE__, "the relay has gone after request %u",
+			     request.type);
+		length = size_of_control(bytes);
+		CHECK(length >= header && length <= sizeof bytes &&
+		      read_bytes(relay, bytes + header, length - header));
+		request = decode_control(bytes, length);
+		response = request;
+		response.length = carry_out(&request, payload);
+		response.payload = payload;
+		response.type = request.type + 1;
+		length = encode_control(bytes, &response);
+		CHECK(write(relay, bytes, length) == (ssize_t)length);
 	}
 	close(relay);
-	memory_free(&storage);
+	free(storage);
 	OK(doca_dev_close(dev));
 	printf("%u transfers\n", transfers);
 }
 
-static void doca_3_0(void)
+static void doca_2_10(void)
 {
-	is_3_0 = true;
+	dialect = DOCA_2_10;
 	serve();
 }
 
-static void doca_3_2(void) { serve(); }
+static void doca_3_0(void)
+{
+	dialect = DOCA_3_0;
+	serve();
+}
+
+static void doca_3_1(void)
+{
+	dialect = DOCA_3_1;
+	serve();
+}
+
+static void doca_3_2(void)
+{
+	dialect = DOCA_3_2;
+	serve();
+}
 
 const struct test tests[] = {
+	{"doca_2_10", doca_2_10},
 	{"doca_3_0", doca_3_0},
+	{"doca_3_1", doca_3_1},
 	{"doca_3_2", doca_3_2},
 	{NULL, NULL},
 };
