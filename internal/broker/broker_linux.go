@@ -87,8 +87,12 @@ func (i *Import) ask(d *Descriptor) error {
 	n, oobn, _, _, err := i.Socket.ReadMsgUnix(reply, rights)
 	file, fileErr := passedFile(rights[:oobn])
 	i.File = file
-	if err != nil || n != replySize {
-		return status.Errorf(status.NotConnected, "ask for the memory: %d bytes, %w", n, err)
+	if err != nil {
+		return status.Errorf(status.NotConnected, "ask for the memory: %w", err)
+	}
+	if n != replySize {
+		return status.Errorf(status.InvalidValue,
+			"ask for the memory: the answer has %d bytes instead of %d", n, replySize)
 	}
 	_ = i.Socket.SetDeadline(time.Time{})
 	if code := status.Code(binary.LittleEndian.Uint32(reply)); code != status.Success {

@@ -22,8 +22,9 @@ type Contender interface {
 	// Prepare keeps what attempts to become the owner have in common, until release.
 	Prepare() (release func(), err error)
 	// Contend makes this program the owner, or fails with status.InUse while another one is. The
-	// driver of the volume reports by Driven.Lose that the program is not the owner any more.
-	Contend(spec *Spec) (*Driven, error)
+	// driver of the volume reports by Driven.Lose that the program is not the owner any more. An
+	// owner that o.IsIdle hands the volume over to a program where o.IsWanted.
+	Contend(spec *Spec, o *Ownership) (*Driven, error)
 }
 
 // contendPause is the time between two attempts to become the owner, and between two attempts to
@@ -51,12 +52,12 @@ func openContended(spec Spec, backend Contender) (Volume, error) {
 	v := &contended{spec: spec, backend: backend,
 		log:       spec.Log.With(zap.String("volume", spec.Name)),
 		info:      Info{Name: spec.Name, BlockSize: spec.BlockSize, Fenced: true},
-		contended: make(chan struct{})}
-	inner, err := backend.Contend(&v.spec)
+		ownership: newOwnership(), contended: make(chan struct{})}
+	inner, err := backend.Contend(&v.spec, v.ownership)
 	if err != nil && !errors.Is(err, status.InUse) {
 		return nil, err
 	}
-	v.ownership = newOwnership(standByError(err))
+	v.ownership.set(standByError(err))
 	if err == nil {
 		v.inner, v.info = inner, inner.Info()
 	} else {
@@ -106,7 +107,7 @@ func (v *contended) contend(ctx context.Context) {
 	defer release()
 	former := ""
 	for {
-		inner, err := v.backend.Contend(&v.spec)
+		inner, err := v.backend.Contend(&v.spec, v.ownership)
 		if err == nil {
 			v.mu.Lock()
 			v.inner, v.info = inner, inner.Info()

@@ -40,6 +40,33 @@ func openProgram(t *testing.T, p *volumetest.Program) volume.Volume {
 	return v
 }
 
+// An owner that no relay reaches hands the volume over to a program that one reaches.
+func TestAnUnusedOwnerHandsTheVolumeOverWhereItIsWanted(t *testing.T) {
+	defer volume.SetContendPause(time.Millisecond)()
+	defer volume.SetIdleBound(10 * time.Millisecond)()
+	image := volumetest.NewSharedImage(1 << 20)
+	first := openProgram(t, &volumetest.Program{Image: image})
+	second := openProgram(t, &volumetest.Program{Image: image})
+	const several = 50 * time.Millisecond // times of the bound
+	time.Sleep(several)
+	release := first.Ownership().Use()
+	second.Ownership().Want()
+	time.Sleep(several)
+	if owners, _ := image.Owners(); owners != 1 {
+		t.Errorf("an owner that was not wanted elsewhere, or used, has lost the volume: %d owners",
+			owners)
+	}
+	release()
+	eventually(t, "the owner hands the volume over", func() bool {
+		return standBy(second) == nil && standBy(first) != nil
+	})
+	first.Ownership().Want()
+	eventually(t, "the volume comes back", func() bool { return standBy(first) == nil })
+	for _, v := range []volume.Volume{first, second} {
+		volumetest.CloseVolume(t, v)
+	}
+}
+
 func TestOfEagerProgramsExactlyOneOwnsTheVolume(t *testing.T) {
 	defer volume.SetContendPause(time.Millisecond)()
 	image := volumetest.NewSharedImage(1 << 20)

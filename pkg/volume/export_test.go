@@ -39,6 +39,13 @@ func SetContendPause(pause time.Duration) (restore func()) {
 	return func() { contendPause = former }
 }
 
+// SetIdleBound changes how long an owner keeps a volume that is wanted elsewhere, until restore.
+func SetIdleBound(bound time.Duration) (restore func()) {
+	former := idleBound
+	idleBound = bound
+	return func() { idleBound = former }
+}
+
 // SetPauseClock changes the clock by which volumes notice that the program stood still, and the
 // bound, until restore.
 func SetPauseClock(now func() time.Duration, bound time.Duration) (restore func()) {

@@ -2,18 +2,31 @@ package volume
 
 import (
 	"sync"
+	"time"
 )
 
-// Ownership tells whether this program owns a volume that another one can take over. Its methods
-// may be called concurrently.
+// Ownership tells whether this program owns a volume that another one can take over, and how much
+// the volume is wanted here. Its methods may be called concurrently; Use, Want, IsIdle, and
+// IsWanted on nil, too, where nobody can take the volume over.
 type Ownership struct {
 	mu      sync.Mutex
 	standBy error
 	changed chan struct{}
+	users   int
+	idle    time.Time // since when there are no users, or the program owns the volume
+	wanted  time.Time // when somebody last wanted to use the volume of a stand-by
 }
 
-func newOwnership(standBy error) *Ownership {
-	return &Ownership{standBy: standBy, changed: make(chan struct{})}
+// An owner that nobody has used for idleBound hands the volume over to a stand-by that somebody has
+// wanted to use within wantedBound, which exceeds the default pause between two attempts of a
+// relay.
+var (
+	idleBound   = 3 * time.Second
+	wantedBound = 10 * time.Second
+)
+
+func newOwnership() *Ownership {
+	return &Ownership{changed: make(chan struct{}), idle: time.Now()}
 }
 
 // State returns nil while the program owns the volume, and otherwise why it does not. The channel
@@ -27,7 +40,53 @@ func (o *Ownership) State() (standBy error, changed <-chan struct{}) {
 func (o *Ownership) set(standBy error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.standBy = standBy
+	o.standBy, o.idle = standBy, time.Now()
 	close(o.changed)
 	o.changed = make(chan struct{})
+}
+
+// Use counts a user of the volume, until the returned function is called.
+func (o *Ownership) Use() (release func()) {
+	if o == nil {
+		return func() {}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.users++
+	return sync.OnceFunc(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.users--
+		o.idle = time.Now()
+	})
+}
+
+// Want notes that somebody wants to use the volume, whose owner is elsewhere.
+func (o *Ownership) Want() {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wanted = time.Now()
+}
+
+// IsIdle reports whether nobody has used the volume for some seconds.
+func (o *Ownership) IsIdle() bool {
+	if o == nil {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.users == 0 && time.Since(o.idle) > idleBound
+}
+
+// IsWanted reports whether somebody has wanted to use the volume of this stand-by lately.
+func (o *Ownership) IsWanted() bool {
+	if o == nil {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.wanted.IsZero() && time.Since(o.wanted) < wantedBound
 }

@@ -34,7 +34,7 @@ type Spec struct {
 	BlockSize uint32
 	// Backend holds the content.
 	Backend Backend
-	// Exclusive is for the program that serves the volume: one client at a time may use it.
+	// Exclusive is for the program that serves the volume: one client at a time may write.
 	Exclusive bool
 	// Keeper, if not nil, lets a file volume keep its write verifier when the program is killed and
 	// starts again.

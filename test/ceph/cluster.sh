@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A throw-away Ceph cluster for tests: a monitor, a manager, and OSDs, all under one directory, on
-# loopback only, as ordinary processes (no systemd, no kernel modules).
+# one address, as ordinary processes (no systemd, no kernel modules).
 #
 #   cluster.sh up DIR               start it, create it first if DIR is new; wait until it is usable
 #   cluster.sh down DIR             stop its processes; the data stays, and up resumes
@@ -15,6 +15,7 @@
 #   OSD_SIZE=10737418240    bytes per OSD (bluestore on a sparse file, survives kill -9).
 #                       For speed put DIR on tmpfs (/dev/shm/x).
 #   POOL=rbd            name of the pool
+#   ADDRESS=127.0.0.1   IPv4 address of this machine on which all of them listen
 #   WAIT=120            seconds that up waits before it gives up
 set -euo pipefail
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
@@ -22,7 +23,7 @@ unset CEPH_ARGS CEPH_CONF CEPH_KEYRING
 
 say() { printf '%s\n' "cluster: $*"; }
 die() { printf '%s\n' "cluster: error: $*" >&2; exit 1; }
-usage() { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
+usage() { sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2; }
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN{printf "%.1f s", b-a}'; }
 
@@ -76,7 +77,7 @@ free_base() { # a mon port P with P..P+99 not listened on, outside the ephemeral
 }
 
 create() {
-	local osds=${OSDS:-1} size=${OSD_SIZE:-10737418240} base fsid i
+	local osds=${OSDS:-1} size=${OSD_SIZE:-10737418240} address=${ADDRESS:-127.0.0.1} base fsid i
 	[ "${#DIR}" -le 80 ] || die "DIR is too long for unix sockets (80 bytes at most): $DIR"
 	[ "$osds" -ge 1 ] || die "OSDS must be at least 1"
 	touch "$DIR/mkfs.started"
@@ -89,11 +90,11 @@ create() {
 	cat >"$DIR/ceph.conf" <<-E
 	[global]
 	fsid = $fsid
-	mon host = [v2:127.0.0.1:$base]
+	mon host = [v2:$address:$base]
 	mon initial members = a
-	public addr = 127.0.0.1
-	cluster addr = 127.0.0.1
-	public network = 127.0.0.0/8
+	public addr = $address
+	cluster addr = $address
+	public network = $address/32
 	ms bind msgr1 = false
 	ms bind port min = $((base + 1))
 	ms bind port max = $((base + 99))
@@ -168,7 +169,7 @@ create() {
 			--cap mon 'allow profile osd' --cap mgr 'allow profile osd' --cap osd 'allow *'
 	done
 	} >"$DIR/log/mkfs.out"
-	monmaptool --create --clobber --fsid "$fsid" --addv a "[v2:127.0.0.1:$base]" "$DIR/monmap" >>"$DIR/log/mkfs.out"
+	monmaptool --create --clobber --fsid "$fsid" --addv a "[v2:$address:$base]" "$DIR/monmap" >>"$DIR/log/mkfs.out"
 	# the mon takes over every key of the keyring: no `ceph auth add` needed
 	ceph-mon -c "$DIR/ceph.conf" --mkfs -i a --monmap "$DIR/monmap" --keyring "$DIR/keyring" >>"$DIR/log/mkfs.out" 2>&1 ||
 		{ tail -20 "$DIR/log/mkfs.out" >&2; die "ceph-mon --mkfs failed"; }

@@ -31,19 +31,15 @@ func Wrap(inner volume.Volume, config Config) volume.Volume {
 	if !config.Injector.Has(fault.Volume) {
 		return inner
 	}
-	v := &hookedVolume{Volume: inner, injector: config.Injector}
-	for operation := range iomsg.OperationCount {
-		if name, ok := operationNames[operation]; ok {
-			v.points[operation] = config.Injector.Point(fault.Volume, name)
-		}
-	}
-	return v
+	return &hookedVolume{Volume: inner, injector: config.Injector, points: Points(config.Injector)}
 }
 
-// operationNames are the names in rules.
-var operationNames = map[iomsg.Operation]string{
-	iomsg.OpRead: "read", iomsg.OpWrite: "write", iomsg.OpFlush: "flush", iomsg.OpTrim: "trim",
-	iomsg.OpWriteZeroes: "write_zeroes", iomsg.OpExtents: "extents",
+// Points returns the rules of each operation of the seam, nil for operations without rules.
+func Points(injector *fault.Injector) (points [iomsg.OperationCount]*fault.Point) {
+	for operation := iomsg.OpRead; operation < iomsg.OperationCount; operation++ {
+		points[operation] = injector.Point(fault.Volume, operation.String())
+	}
+	return points
 }
 
 type hookedVolume struct {
@@ -127,7 +123,7 @@ func (q *queue) Submit(r *volume.Request) error {
 	}
 	var hit fault.Hit
 	if p := q.volume.points[r.Operation]; p != nil {
-		hit = p.Next(r.Length)
+		hit = p.NextAt(r.Offset, r.Length)
 	}
 	if hit.Action == fault.None {
 		if err := q.inner.Submit(r); err != nil {

@@ -8,16 +8,16 @@ import (
 )
 
 // Open fails with status.NotSupported: this build does not contain librbd.
-func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) { return b.Contend(spec) }
+func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) { return b.Contend(spec, nil) }
 
 // Prepare fails as Open does.
 func (b Backend) Prepare() (release func(), err error) {
-	_, err = b.Contend(nil)
+	_, err = b.Contend(nil, nil)
 	return nil, err
 }
 
 // Contend fails as Open does.
-func (b Backend) Contend(*volume.Spec) (*volume.Driven, error) {
+func (b Backend) Contend(*volume.Spec, *volume.Ownership) (*volume.Driven, error) {
 	return nil, status.Errorf(status.NotSupported,
 		"this program was built without librbd, which rbd:%s needs: install the package "+
 			"zc-relay-target-ceph instead of zc-relay-target, or run make build-ceph", b.path())

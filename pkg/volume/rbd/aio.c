@@ -59,3 +59,42 @@ int zc_rbd_wait(rbd_image_t image, int eventfd, int more, struct zc_result *resu
 	}
 	return count;
 }
+
+struct search {
+	struct zc_range *data;
+	int max;
+	int count;
+};
+
+static int add_extent(uint64_t offset, size_t length, int exists, void *argument)
+{
+	struct search *s = argument;
+	struct zc_range *last = s->data + s->count - 1;
+
+	if (!exists)
+		return 0;
+	if (s->count > 0 && offset < last->offset + last->length)
+		return -EDOM;
+	if (s->count > 0 && offset == last->offset + last->length) {
+		last->length += length;
+		return 0;
+	}
+	if (s->count == s->max)
+		return -ERANGE;
+	s->data[s->count++] = (struct zc_range){ offset, length };
+	return 0;
+}
+
+int zc_rbd_find_data(rbd_image_t image, uint64_t offset, uint64_t length, struct zc_range *data,
+		     int max)
+{
+	struct search s = { data, max, 0 };
+	int error;
+
+	/* With whole_object set, librbd would trust the object map, which is wrong in some releases
+	 * if there are snapshots. */
+	error = rbd_diff_iterate2(image, NULL, offset, length, 1, 0, add_extent, &s);
+	if (error < 0 && !(error == -ERANGE && s.count == max))
+		return error;
+	return s.count;
+}

@@ -33,4 +33,16 @@ int zc_rbd_submit(rbd_image_t image, enum zc_operation operation, uint64_t offse
  * number. If more is not 0, it does not wait. */
 int zc_rbd_wait(rbd_image_t image, int eventfd, int more, struct zc_result *results, int max);
 
+/* A range of an image in bytes. */
+struct zc_range {
+	uint64_t offset;
+	uint64_t length;
+};
+
+/* Finds the parts of a range of the image that have data, its parents' included, in ascending order,
+ * at most max of them. It blocks for about as long as a request for each object takes. Returns their
+ * number, or a negative error number: -EDOM if the parts are not in order, as with striping. */
+int zc_rbd_find_data(rbd_image_t image, uint64_t offset, uint64_t length, struct zc_range *data,
+		     int max);
+
 #endif

@@ -95,3 +95,31 @@ func ring(eventfd int) {
 	one := uint64(1)
 	_, _ = unix.Write(eventfd, unsafe.Slice((*byte)(unsafe.Pointer(&one)), 8))
 }
+
+// ranges receives the parts of an image that have data.
+type ranges struct{ list *C.struct_zc_range }
+
+const rangesLength = 512
+
+func newRanges() ranges {
+	return ranges{(*C.struct_zc_range)(C.calloc(rangesLength, C.sizeof_struct_zc_range))}
+}
+
+func (r ranges) free() { C.free(unsafe.Pointer(r.list)) }
+
+// findData returns the first parts of a range that have data, at most limit, and whether those are
+// all. It blocks. It fails with EDOM if librbd does not find them in order.
+func (i *image) findData(
+	offset, length uint64, buffer ranges, limit int,
+) (parts []part, complete bool, err error) {
+	limit = min(limit, rangesLength)
+	n := C.zc_rbd_find_data(i.handle, C.uint64_t(offset), C.uint64_t(length), buffer.list,
+		C.int(limit))
+	if err := errnoOf(n); err != nil {
+		return nil, false, err
+	}
+	for _, found := range unsafe.Slice(buffer.list, n) {
+		parts = append(parts, part{uint64(found.offset), uint64(found.length)})
+	}
+	return parts, len(parts) < limit, nil
+}

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,6 +90,79 @@ func TestVolume(t *testing.T) {
 	volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
 		return open(t, backend(newImage(t), ",create=32MiB"))
 	})
+}
+
+// What was never written, or trimmed away, is a hole; the content of a parent is none.
+func TestHolesAreTold(t *testing.T) {
+	const object = 4 << 20
+	name := newImage(t)
+	v := mustOpen(t, backend(name, ",create=1GiB"))
+	queue := volumetest.NewQueue(t, v, 1)
+	for _, at := range []uint64{0, 10*object + 8192, 11 * object, 200 * object} {
+		r := volume.Request{Operation: iomsg.OpWrite, Offset: at, Length: 4096,
+			Buffer: bytes.Repeat([]byte{1}, 4096)}
+		if volumetest.Do(t, queue, &r); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	trim := volume.Request{Operation: iomsg.OpTrim, Offset: 11 * object, Length: object}
+	if volumetest.Do(t, queue, &trim); trim.Err != nil {
+		t.Fatal(trim.Err)
+	}
+	checkData(t, queue, map[uint64]bool{0: true, 10: true, 200: true})
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
+
+	clone := newImage(t)
+	parent := pool() + "/" + name + "@s"
+	ceph(t, "rbd", "snap", "create", "--no-progress", parent)
+	ceph(t, "rbd", "snap", "protect", parent)
+	t.Cleanup(func() { // after the clone has been removed, and before the parent is
+		ceph(t, "rbd", "rm", "--no-progress", pool()+"/"+clone)
+		ceph(t, "rbd", "snap", "unprotect", parent)
+		ceph(t, "rbd", "snap", "rm", "--no-progress", parent)
+	})
+	ceph(t, "rbd", "clone", parent, pool()+"/"+clone)
+	v = mustOpen(t, backend(clone, ""))
+	queue = volumetest.NewQueue(t, v, 1)
+	w := volume.Request{Operation: iomsg.OpWrite, Offset: 50 * object, Length: 4096,
+		Buffer: make([]byte, 4096)}
+	if volumetest.Do(t, queue, &w); w.Err != nil {
+		t.Fatal(w.Err)
+	}
+	checkData(t, queue, map[uint64]bool{0: true, 10: true, 50: true, 200: true})
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
+}
+
+// checkData compares the objects that have data, of a volume of 1 GiB, with those expected.
+func checkData(t *testing.T, queue volume.Queue, want map[uint64]bool) {
+	t.Helper()
+	const object, end = 4 << 20, 1 << 30
+	got := map[uint64]bool{}
+	for position := uint64(0); position < end; {
+		r := volume.Request{Operation: iomsg.OpExtents, Offset: position, Length: end - position,
+			Buffer: make([]byte, 16*iomsg.ExtentSize)}
+		if volumetest.Do(t, queue, &r); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		extents, err := iomsg.DecodeExtents(nil, r.Buffer, r.Length)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range extents {
+			if e.Flags&iomsg.Hole == 0 {
+				for at := position; at < position+e.Length; at += 4096 {
+					got[at/object] = true
+				}
+			}
+			position += e.Length
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("objects %v have data, want %v", slices.Sorted(maps.Keys(got)),
+			slices.Sorted(maps.Keys(want)))
+	}
 }
 
 func BenchmarkVolume(b *testing.B) {

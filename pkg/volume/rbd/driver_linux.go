@@ -28,7 +28,7 @@ func (b Backend) configFile() string { return cmp.Or(b.ConfigFile, DefaultConfig
 func (b Backend) user() string       { return cmp.Or(b.User, DefaultUser) }
 
 // Open connects to the cluster, opens the image or creates it, and takes its exclusive lock.
-func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) { return b.Contend(spec) }
+func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) { return b.Contend(spec, nil) }
 
 // Prepare connects to the cluster.
 func (b Backend) Prepare() (release func(), err error) {
@@ -39,13 +39,13 @@ func (b Backend) Prepare() (release func(), err error) {
 	return c.release, nil
 }
 
-// Contend is Open.
-func (b Backend) Contend(spec *volume.Spec) (*volume.Driven, error) {
+// Contend is Open for one of several targets.
+func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (*volume.Driven, error) {
 	c, err := acquireCluster(b)
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{backend: b, cluster: c, eventfd: -1,
+	d := &driver{backend: b, cluster: c, ownership: o, eventfd: -1,
 		log: spec.Log.With(zap.String("volume", spec.Name), zap.String("image", b.path()))}
 	info, err := d.open(spec)
 	if err != nil {
@@ -59,6 +59,7 @@ func (b Backend) Contend(spec *volume.Spec) (*volume.Driven, error) {
 type driver struct {
 	backend   Backend
 	cluster   *cluster
+	ownership *volume.Ownership // nil unless the volume contends
 	pool      *rados.IOContext
 	image     *image
 	locked    bool
@@ -72,6 +73,7 @@ type driver struct {
 
 	stopping  atomic.Bool
 	completer sync.WaitGroup
+	searcher  *searcher
 
 	presence  *presence // nil of a read-only volume
 	answering sync.WaitGroup
@@ -110,6 +112,9 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 			"image %s has %v, less than one block of %v", b.path(), size.Bytes(d.bytes),
 			size.Bytes(spec.BlockSize))
 	}
+	if d.searcher, err = newSearcher(d.image); err != nil {
+		return volume.Info{}, fmt.Errorf("get the size of the objects of image %s: %w", b.path(), err)
+	}
 	if d.eventfd, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 		return volume.Info{}, fmt.Errorf("create eventfd: %w", err)
 	}
@@ -120,9 +125,10 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 		ReadOnly: b.ReadOnly, Fenced: true,
 		// Writes are durable when they complete, whoever serves the image next.
 		WriteVerifier: binary.LittleEndian.Uint64(uuid[:8]) | 1,
+		Capabilities:  volume.CanReportExtents,
 	}
 	if !b.ReadOnly {
-		info.Capabilities = volume.CanTrim | volume.CanWriteZeroes | volume.CanFUA
+		info.Capabilities |= volume.CanTrim | volume.CanWriteZeroes | volume.CanFUA
 	}
 	return info, nil
 }
@@ -240,6 +246,8 @@ func (d *driver) identify() (volume.UUID, error) {
 func (d *driver) Start(v *volume.Driven) {
 	d.volume.Store(v)
 	d.completer.Go(d.complete)
+	blockSize := uint64(v.Info().BlockSize)
+	d.searcher.running.Go(func() { d.searcher.run(blockSize, d.failed) })
 }
 
 // Reserve makes room for depth more requests in flight.
@@ -250,6 +258,10 @@ func (d *driver) Release(depth int) { d.slots.unreserve(depth) }
 
 // Submit starts a request.
 func (d *driver) Submit(r *volume.Request) {
+	if r.Operation == iomsg.OpExtents {
+		d.searcher.submit(r)
+		return
+	}
 	number, s := d.slots.claim()
 	if err := d.image.start(number, s, r); err != nil {
 		d.slots.release(number)
@@ -397,6 +409,7 @@ func (d *driver) follow() error {
 
 // Close releases lock, image, and connection.
 func (d *driver) Close() error {
+	d.searcher.stop()
 	d.stopping.Store(true)
 	ring(d.eventfd)
 	d.completer.Wait()
@@ -412,11 +425,10 @@ func (d *driver) free() error {
 	}
 	if d.image != nil {
 		isFenced := d.fenced.Load() // librbd would only wait for answers that do not come
-		if !d.backend.ReadOnly && !isFenced {
-			errs = append(errs, d.image.flush())
-		}
+		// Without the lock, librbd would ask the owner for it before it flushed, and wait for half
+		// a minute if the owner has just died.
 		if d.locked && !isFenced {
-			errs = append(errs, d.image.unlock())
+			errs = append(errs, d.image.flush(), d.image.unlock())
 		}
 		errs = append(errs, d.image.close())
 	}

@@ -48,6 +48,13 @@ func (i *image) size() (uint64, error) {
 	return uint64(bytes), err
 }
 
+// objectSize returns the size in bytes of the objects that hold the image's content.
+func (i *image) objectSize() (uint64, error) {
+	var info C.rbd_image_info_t
+	err := errnoOf(C.rbd_stat(i.handle, &info, C.sizeof_rbd_image_info_t))
+	return uint64(info.obj_size), err
+}
+
 // maxIDLength is the length of an image's ID and the terminating zero (RBD_MAX_IMAGE_ID_LENGTH).
 const maxIDLength = 14 + 1
 

@@ -20,12 +20,15 @@ import (
 
 // The owner of an image shows that it is alive by an object beside the image, which contains the ID
 // of the owner's connection, and which the owner watches. Who wants to take the image over notifies
-// the object. Only the lock's holder writes to it; a former owner cannot, because it is fenced.
+// the object, and says if relays wait there: an owner that no relay reaches then hands the image
+// over. Only the lock's holder writes to it; a former owner cannot, because it is fenced.
 
 // ownerObject returns the name of the object that belongs to an image.
 func ownerObject(imageID string) string { return "zc-relay.owner." + imageID }
 
 const (
+	// wantedHere is what a stand-by says to the owner if relays wait at the stand-by.
+	wantedHere = "wanted"
 	// aliveTimeout is how long an owner may take to answer.
 	aliveTimeout = 5 * time.Second
 	// fenceExpiry is how long a former owner stays fenced. A process that has been stopped for
@@ -71,6 +74,9 @@ func (p *presence) answer(watcher *rados.Watcher) {
 			return
 		case event := <-watcher.Events():
 			_ = event.Ack(nil) // whoever asked asks again
+			if string(event.Data) == wantedHere {
+				p.driver.handOver()
+			}
 		case err := <-watcher.Errors():
 			p.driver.log.Debug("the cluster has ended the watch", zap.Error(err))
 			_ = watcher.Delete()
@@ -79,6 +85,17 @@ func (p *presence) answer(watcher *rados.Watcher) {
 			}
 		}
 	}
+}
+
+// handOver gives the image up if no relay uses it here.
+func (d *driver) handOver() {
+	v := d.volume.Load()
+	if v == nil || !d.ownership.IsIdle() {
+		return
+	}
+	v.Lose("a relay waits at another target, and none has reached this one for seconds: handing the "+
+		"image over", status.Errorf(d.backend.lossCode(), "image %s: this target hands it over to "+
+		"another one, where a relay waits for it", d.backend.path()))
 }
 
 // watchAgain returns nil if the presence ends, or if another process has taken the image over.
@@ -181,7 +198,11 @@ func (d *driver) checkDead(other *rbd.Image, owner rbd.Locker) error {
 		return fmt.Errorf("wait for the newest OSD map: %w", withErrno(err))
 	}
 	// The result says that some have not answered; only the owner's answer counts.
-	answers, _, _ := d.pool.NotifyWithTimeout(object, nil, aliveTimeout)
+	var question []byte
+	if d.ownership.IsWanted() {
+		question = []byte(wantedHere)
+	}
+	answers, _, _ := d.pool.NotifyWithTimeout(object, question, aliveTimeout)
 	if slices.ContainsFunc(answers, func(a rados.NotifyAck) bool {
 		return strconv.FormatUint(uint64(a.NotifierID), 10) == recorded
 	}) {

@@ -112,7 +112,7 @@ func contend(t *testing.T, text string) (*volume.Driven, error) {
 		t.Fatal(err)
 	}
 	spec.Log = zap.NewNop()
-	return spec.Backend.(volume.Contender).Contend(&spec)
+	return spec.Backend.(volume.Contender).Contend(&spec, nil)
 }
 
 // check fills the blocks that the owner writes to, calls between, and expects them unchanged.

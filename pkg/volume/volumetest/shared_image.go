@@ -73,17 +73,22 @@ func (p *Program) Contends() bool { return true }
 func (p *Program) Prepare() (release func(), err error) { return func() {}, nil }
 
 // Open is Contend.
-func (p *Program) Open(spec *volume.Spec) (volume.Volume, error) { return p.Contend(spec) }
+func (p *Program) Open(spec *volume.Spec) (volume.Volume, error) { return p.Contend(spec, nil) }
 
-// Contend takes the image over unless its owner is alive, or this program stands still.
-func (p *Program) Contend(spec *volume.Spec) (*volume.Driven, error) {
+// Contend takes the image over unless its owner is alive, or this program stands still. An owner
+// that is alive, but not used, hands the image over if it is wanted here.
+func (p *Program) Contend(spec *volume.Spec, o *volume.Ownership) (*volume.Driven, error) {
 	i := p.Image
 	i.mu.Lock()
-	if p.stopped || i.owner != nil && !i.owner.program.stopped {
+	if owner := i.owner; p.stopped || owner != nil && !owner.program.stopped {
+		mayAsk := !p.stopped && o.IsWanted()
 		i.mu.Unlock()
+		if mayAsk && owner.ownership.IsIdle() {
+			_ = owner.lose()
+		}
 		return nil, status.Errorf(status.InUse, "the owner is alive")
 	}
-	d := &sharedDriver{program: p, started: make(chan struct{})}
+	d := &sharedDriver{program: p, ownership: o, started: make(chan struct{})}
 	i.owner, p.driver = d, d
 	i.owners++
 	i.mu.Unlock()
@@ -94,9 +99,10 @@ func (p *Program) Contend(spec *volume.Spec) (*volume.Driven, error) {
 
 // sharedDriver serves the image for as long as it is the owner.
 type sharedDriver struct {
-	program *Program
-	volume  *volume.Driven
-	started chan struct{} // closed by Start
+	program   *Program
+	ownership *volume.Ownership
+	volume    *volume.Driven
+	started   chan struct{} // closed by Start
 }
 
 // Start keeps the volume.
