@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -41,7 +42,7 @@ type channel struct {
 	// A client exports the same memory again when it reconnects. Before that, the target must have
 	// lost the access that former sessions gave it.
 	clients  *epoch.Registry
-	dials    pace // connections of sessions to the target
+	dials    *retry.Pace // connections of sessions to the target
 	accepted atomic.Uint64
 	rejected atomic.Uint64
 	running  sync.WaitGroup // sessions
@@ -69,7 +70,7 @@ func (r *Relay) newChannel(
 		unlisted: make(chan struct{}), served: make(chan struct{}), former: former,
 		sessions: make(map[*session]struct{}),
 		clients:  epoch.NewRegistry(epoch.Config{Restart: true}),
-		dials:    pace{interval: channelDialInterval},
+		dials:    retry.NewPace(channelDialInterval),
 	}
 	if len(former) > 0 {
 		c.clients = former[0].clients // their sessions and the new ones may be the same clients'
@@ -80,7 +81,7 @@ func (r *Relay) newChannel(
 	c.throttle.SetLimits(config.QoS.Channel)
 	c.targets = newTargets(c, config)
 	if err := c.start(ctx, config); err != nil {
-		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close())
+		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close(ctx))
 	}
 	return c, nil
 }
@@ -327,11 +328,13 @@ func (c *channel) closeServer() error {
 	return server.Close()
 }
 
-// close releases the channel. All its sessions must have ended. Those that are not released stay
-// so.
-func (c *channel) close() error {
-	c.stopLate()
+// close releases the channel. All its sessions must have ended. Those that are not released when
+// ctx ends stay so.
+func (c *channel) close(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, c.stopLate)
 	c.late.Wait()
+	stop()
+	c.stopLate()
 	err := c.closeServer()
 	if c.ownPool != nil {
 		err = errors.Join(err, c.ownPool.Stop())
@@ -392,7 +395,7 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 		}
 		configured[i] = c
 		if err := r.publish(configured); err != nil {
-			return errors.Join(append(errs, err, c.close())...)
+			return errors.Join(append(errs, err, c.close(ctx))...)
 		}
 	}
 	return errors.Join(errs...)
@@ -486,7 +489,7 @@ func (r *Relay) removeChannel(c *channel) {
 		r.mu.Lock()
 		r.channels = slices.DeleteFunc(r.channels, func(other *channel) bool { return other == c })
 		r.mu.Unlock()
-		if err := c.close(); err != nil {
+		if err := c.close(serving); err != nil {
 			c.log.Error("cannot release the removed channel", zap.Error(err))
 			return
 		}

@@ -122,8 +122,9 @@ type ChannelConfig struct {
 	Isolation Isolation
 	// Protocol is what the clients speak; "" means ProtocolAuto.
 	Protocol Protocol
-	// TargetProtocol is what the target speaks: "" or ProtocolNative, or the name of a release 3.x
-	// of the applications.
+	// TargetProtocol is what the target speaks: "" or ProtocolNative, or the name of a release of
+	// the applications. Those of 2.10 and 3.0 need Direct isolation, that of 2.10 also clients that
+	// speak the same.
 	TargetProtocol Protocol
 	// CPUs has an element per worker of this channel: the core to pin it to, or datapath.NoCPU. If
 	// it is empty, the channel shares the relay's workers with other channels.
@@ -275,6 +276,9 @@ func (c *ChannelConfig) validate() error {
 	if !slices.Contains(TargetProtocols(), c.TargetProtocol) {
 		return status.Errorf(status.InvalidValue, "channel %v: target protocol %q is none of %v",
 			c.ChannelID, c.TargetProtocol, TargetProtocols())
+	}
+	if err := c.checkTargetProtocol(); err != nil {
+		return fmt.Errorf("channel %v: %w", c.ChannelID, err)
 	}
 	return nil
 }

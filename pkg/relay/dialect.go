@@ -24,173 +24,42 @@ import (
 type dialectClient struct {
 	session   *session
 	transport controlmsg.Transport
-	version   dialects.Version
-	// isGuessed: the version is known only to be one of 3.x until init_storage comes.
-	isGuessed bool
-	phase     dialectPhase
+	responder *dialects.Responder
 	epoch     uint64
 	instance  [16]byte
 	owner     [16]byte
-	failed    error // why the data path of a 3.x initiator could not be connected
-}
-
-// dialectPhase is the last step that such a conversation has completed.
-type dialectPhase uint8
-
-const (
-	dialectBegun dialectPhase = iota
-	dialectConfigured
-	dialectConnected
-	dialectRunning
-	dialectStopped
-)
-
-// expected names the requests that may follow each phase, in errors.
-var expected = [...]string{
-	dialectBegun:      "query_storage_request or init_storage_request",
-	dialectConfigured: "start_data_path_connections",
-	dialectConnected:  "start_storage_request",
-	dialectRunning:    "stop_storage_request",
-	dialectStopped:    "shutdown_request",
 }
 
 func newDialectClient(
 	s *session, transport controlmsg.Transport, v dialects.Version, isGuessed bool,
 ) *dialectClient {
-	c := &dialectClient{session: s, transport: transport, version: v,
-		isGuessed: isGuessed && v != dialects.DOCA2_10}
+	c := &dialectClient{session: s, transport: transport}
+	c.responder = dialects.NewResponder(transport, dialects.ResponderConfig{
+		Handler: c, Version: v, IsGuessed: isGuessed, Timeout: s.settings.ControlTimeout,
+		OnFailure: func(request string, err error) {
+			s.log.Warn("request failed", zap.String("request", request), zap.Error(err))
+		},
+	})
 	_, _ = rand.Read(c.instance[:]) // never fails
 	_, _ = rand.Read(c.owner[:])
 	s.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", v))
 	return c
 }
 
+// version returns the initiator's, as far as it is known.
+func (c *dialectClient) version() dialects.Version {
+	v, _ := c.responder.Version()
+	return v
+}
+
 // Serve carries out the initiator's requests until it shuts down, which returns nil, or something
 // fails.
 func (c *dialectClient) Serve(ctx context.Context, _ controlmsg.Handler) error {
-	answering := context.WithoutCancel(ctx)
-	for {
-		request, err := c.next(ctx)
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		if err != nil {
-			return err
-		}
-		reply, done, err := c.handle(ctx, request.Message)
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		if err != nil {
-			c.session.log.Warn("request failed", zap.String("request", request.Message.Name()),
-				zap.Error(err))
-			reply = &dialects.Response{Result: status.CodeOf(err),
-				Text: controlmsg.PrintableLine(err.Error(), maxDialectText)}
-		}
-		if answerErr := c.answer(answering, request, reply); answerErr != nil {
-			return fmt.Errorf("answer %s: %w", request.Message.Name(), answerErr)
-		}
-		if err != nil && c.phase != dialectBegun {
-			return err // the applications do not go back a step
-		}
-		if done {
-			return nil
-		}
-		if c.phase == dialectConfigured && c.version != dialects.DOCA2_10 {
-			c.failed = c.connect(ctx)
-			c.phase = dialectConnected
-		}
-	}
+	return c.responder.Serve(ctx)
 }
 
-// maxDialectText bounds the text of an error in bytes.
-const maxDialectText = 255
-
-// next waits for the next request. Only a data path that is running may be silent for long.
-func (c *dialectClient) next(ctx context.Context) (*dialects.Envelope, error) {
-	if c.phase != dialectRunning {
-		var cancel context.CancelFunc
-		ctx, cancel = c.session.stepTimeout(ctx)
-		defer cancel()
-	}
-	b, err := c.transport.Receive(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("wait for %s: %w", expected[c.phase], err)
-	}
-	if c.isGuessed {
-		if v := dialects.DetectInit(b); v != dialects.None {
-			c.version, c.isGuessed = v, false
-		}
-	}
-	return dialects.Decode(c.version, b)
-}
-
-func (c *dialectClient) answer(
-	ctx context.Context, request *dialects.Envelope, reply dialects.Message,
-) error {
-	ctx, cancel := c.session.stepTimeout(ctx)
-	defer cancel()
-	b, err := dialects.Encode(c.version, &dialects.Envelope{ID: request.ID,
-		Correlation: request.Correlation, Message: reply})
-	if err != nil {
-		return err
-	}
-	return c.transport.Send(ctx, b)
-}
-
-// handle carries out one request. The reply of 2.10 to a request that succeeds is always the same.
-func (c *dialectClient) handle(ctx context.Context, request dialects.Message) (
-	reply dialects.Message, done bool, err error) {
-	s := c.session
-	switch m := request.(type) {
-	case *dialects.QueryStorage:
-		if c.phase == dialectBegun {
-			reply, err = c.queryStorage(ctx)
-			return reply, false, err
-		}
-	case *dialects.InitStorage:
-		if c.phase == dialectBegun {
-			return c.replyOf(&dialects.InitStorageReply{}), false, c.initStorage(ctx, m)
-		}
-	case *dialects.StartConnections:
-		if c.phase == dialectConfigured {
-			err = c.connect(ctx)
-			c.phase = dialectConnected
-			return &dialects.Response{}, false, err
-		}
-	case *dialects.StartStorage:
-		if c.phase == dialectConnected {
-			if err = c.failed; err == nil {
-				err = s.StartStorage(ctx)
-			}
-			c.phase = dialectRunning
-			return c.replyOf(&dialects.StartStorageReply{}), false, err
-		}
-	case *dialects.StopStorage:
-		if c.phase == dialectRunning {
-			c.phase = dialectStopped
-			return &dialects.StopStorageReply{}, false, c.stopStorage(ctx)
-		}
-	case *dialects.Shutdown:
-		done, err = s.DestroyObjects(ctx)
-		if err == nil {
-			err = s.releaseMemory() // the initiator frees its memory after the reply
-		}
-		return c.replyOf(&dialects.ShutdownReply{}), done, err
-	}
-	return nil, false, status.Errorf(status.Unexpected, "Unexpected %s while expecting a %s",
-		request.Name(), expected[c.phase])
-}
-
-// replyOf returns the reply to a successful request, which 3.x has one of for each request.
-func (c *dialectClient) replyOf(reply dialects.Message) dialects.Message {
-	if c.version == dialects.DOCA2_10 {
-		return &dialects.Response{}
-	}
-	return reply
-}
-
-func (c *dialectClient) queryStorage(ctx context.Context) (dialects.Message, error) {
+// QueryStorage opens the volume.
+func (c *dialectClient) QueryStorage(ctx context.Context) (*dialects.QueryStorageReply, error) {
 	volume, err := c.session.OpenVolume(ctx, &controlmsg.OpenVolume{})
 	if err != nil {
 		return nil, err
@@ -198,15 +67,15 @@ func (c *dialectClient) queryStorage(ctx context.Context) (dialects.Message, err
 	return &dialects.QueryStorageReply{TotalSize: volume.Size, BlockSize: volume.BlockSize}, nil
 }
 
-// initStorage opens the volume if that has not been done, and configures the data path.
-func (c *dialectClient) initStorage(ctx context.Context, m *dialects.InitStorage) error {
+// InitStorage opens the volume if that has not been done, and configures the data path.
+func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
 	s := c.session
-	if c.isGuessed {
+	if _, isCertain := c.responder.Version(); !isCertain {
 		return status.Errorf(status.InvalidValue, "the request fits more than one release: set the "+
 			"channel's protocol to the initiator's, for instance doca-3.0")
 	}
 	if s.announced == nil {
-		if _, err := c.queryStorage(ctx); err != nil {
+		if _, err := c.QueryStorage(ctx); err != nil {
 			return err
 		}
 	}
@@ -214,25 +83,18 @@ func (c *dialectClient) initStorage(ctx context.Context, m *dialects.InitStorage
 	if err != nil {
 		return err
 	}
-	if err := c.size(m, request); err != nil {
+	request.QueueCount, request.BufferSize, err = m.Size(c.version(), request.Export.Length,
+		s.announced)
+	if err != nil {
 		return err
 	}
-	for {
-		c.epoch++
-		request.Epoch = c.epoch
-		if err = controlmsg.Validate(request); err == nil {
-			_, err = s.ConfigureDataPath(ctx, request)
-		}
-		// Initiators of 3.x do not say what they need, so try what the target can afford.
-		smaller := request.BufferSize / 2 / s.announced.BlockSize * s.announced.BlockSize
-		if status.CodeOf(err) != status.NoMemory || m.BufferSize > 0 || smaller == 0 {
-			break
-		}
-		request.BufferSize = smaller
-	}
-	if err == nil {
-		c.phase = dialectConfigured
-	}
+	request.Epoch = c.epoch
+	err = m.Configure(request, s.announced.BlockSize,
+		func(request *controlmsg.ConfigureDataPath) error {
+			_, err := s.ConfigureDataPath(ctx, request)
+			return err
+		})
+	c.epoch = request.Epoch
 	return err
 }
 
@@ -249,45 +111,24 @@ func (c *dialectClient) describeMemory(m *dialects.InitStorage) (*controlmsg.Con
 	if err := region.Close(); err != nil {
 		return nil, err
 	}
-	s.translator = dialects.NewTranslator(c.version, base)
+	s.translator = dialects.NewTranslator(c.version(), base)
 	return &controlmsg.ConfigureDataPath{
 		Depth:          m.Count,
 		Export:         controlmsg.Export{Access: access, Length: length, Descriptor: m.Export},
-		ClientInstance: c.instance, Owner: c.owner, Client: c.version.String() + " initiator",
+		ClientInstance: c.instance, Owner: c.owner, Client: c.version().String() + " initiator",
 	}, nil
 }
 
-// dialectBufferSize is the largest IO in bytes that a 3.x initiator may request, unless a block of
-// the volume is larger, or a limit lower.
-const dialectBufferSize = 128 << 10
-
-// size completes a request with the number of queues and the largest IO.
-func (c *dialectClient) size(m *dialects.InitStorage, request *controlmsg.ConfigureDataPath) error {
-	volume, length := c.session.announced, request.Export.Length
-	if c.version != dialects.DOCA2_10 {
-		request.QueueCount = m.Cores
-		request.BufferSize = min(max(dialectBufferSize, volume.BlockSize),
-			volume.MaxBufferSize/volume.BlockSize*volume.BlockSize)
-		return nil
-	}
-	// Every thread has Count buffers, and the memory consists of them.
-	perQueue := uint64(m.Count) * uint64(m.BufferSize)
-	if perQueue == 0 || length%perQueue != 0 || length/perQueue > controlmsg.MaxQueues {
-		return status.Errorf(status.InvalidValue, "memory of %d bytes does not consist of the "+
-			"buffers of up to %d threads, %d of %d bytes each", length, controlmsg.MaxQueues,
-			m.Count, m.BufferSize)
-	}
-	if length > volume.Size {
-		return status.Errorf(status.TooBig, "the initiator uses its memory's %d bytes of the "+
-			"storage, but the volume has %d", length, volume.Size)
-	}
-	request.QueueCount, request.BufferSize = uint32(length/perQueue), m.BufferSize
-	return nil
+// CreateConnection is for targets.
+func (c *dialectClient) CreateConnection(
+	context.Context, *dialects.CreateConnection,
+) ([]byte, error) {
+	return nil, status.Errorf(status.NotSupported, "a relay has no RDMA connections to clients")
 }
 
-// connect waits for the initiator's consumers, and opens a queue for each in the order of their
-// appearance, in which initiators also expect the relay's.
-func (c *dialectClient) connect(ctx context.Context) error {
+// StartConnections waits for the initiator's consumers, and opens a queue for each in the order of
+// their appearance, in which initiators also expect the relay's.
+func (c *dialectClient) StartConnections(ctx context.Context) error {
 	s := c.session
 	waiting, cancel := s.stepTimeout(ctx)
 	defer cancel()
@@ -308,8 +149,13 @@ func (c *dialectClient) connect(ctx context.Context) error {
 	return err
 }
 
-// stopStorage completes what is in flight, and stops the target.
-func (c *dialectClient) stopStorage(ctx context.Context) error {
+// StartStorage starts the data path.
+func (c *dialectClient) StartStorage(ctx context.Context) error {
+	return c.session.StartStorage(ctx)
+}
+
+// StopStorage completes what is in flight, and stops the target.
+func (c *dialectClient) StopStorage(ctx context.Context) error {
 	draining, cancel := c.session.stepTimeout(ctx)
 	defer cancel()
 	c.session.drain(draining)
@@ -317,6 +163,15 @@ func (c *dialectClient) stopStorage(ctx context.Context) error {
 		return status.Errorf(status.TimeOut, "%d IOs have not completed", n)
 	}
 	return c.session.stopTarget(ctx)
+}
+
+// Shutdown also releases the initiator's memory, which it frees after the reply.
+func (c *dialectClient) Shutdown(ctx context.Context) (done bool, err error) {
+	done, err = c.session.DestroyObjects(ctx)
+	if err == nil {
+		err = c.session.releaseMemory()
+	}
+	return done, err
 }
 
 // Done returns a channel that is closed when the connection to the initiator has ended.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -278,6 +280,32 @@ func (i *initiator) stop() {
 }
 
 // startDialectChain starts a chain, of which the test uses no client in our own protocol.
+// In 2.10 the place of data in the client's memory is its place in the storage, of which other
+// clients know nothing.
+func TestOnlyInitiatorsOf2_10UseTargetsOf2_10(t *testing.T) {
+	for _, c := range []relay.ChannelConfig{
+		{Protocol: relay.ProtocolNative, TargetProtocol: "doca-2.10"},
+		{Protocol: "doca-3.2", TargetProtocol: "doca-2.10"},
+		{TargetProtocol: "doca-2.10", Isolation: relay.Staged},
+		{TargetProtocol: "doca-3.0", Isolation: relay.Staged},
+	} {
+		c.Targets = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:7470")}
+		_, err := relay.New(t.Context(), relay.Config{Settings: relay.Settings{
+			Channels: []relay.ChannelConfig{c}}})
+		if !errors.Is(err, status.InvalidValue) {
+			t.Errorf("protocol %q, target protocol %q, isolation %q: %v", c.Protocol,
+				c.TargetProtocol, c.Isolation, err)
+		}
+	}
+	c := startDialectChain(t)
+	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{c.proxy.target},
+		TargetProtocol: "doca-2.10"})
+	c.connect()
+	if err := c.call(&controlmsg.OpenVolume{}); !errors.Is(err, status.NotSupported) {
+		t.Errorf("our client opens the volume: %v", err)
+	}
+}
+
 func startDialectChain(t *testing.T) *chain {
 	c := startChain(t)
 	c.requester.Close(nil)

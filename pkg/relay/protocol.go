@@ -30,15 +30,46 @@ func Protocols() []Protocol {
 	return protocols
 }
 
-// TargetProtocols returns the protocols that a channel's target can have. Targets of 2.10 use a
-// storage as large as the initiator's memory, which they learn of only then, so they have no volume
-// that a client could open.
-func TargetProtocols() []Protocol {
-	protocols := []Protocol{ProtocolNative}
-	for v := dialects.DOCA3_0; v <= dialects.DOCA3_2; v++ {
-		protocols = append(protocols, Protocol(v.String()))
+// TargetProtocols returns the protocols that a channel's target can have: those of clients, but for
+// ProtocolAuto.
+func TargetProtocols() []Protocol { return Protocols()[1:] }
+
+// checkTargetProtocol returns an error if the channel's clients cannot use a target of its
+// protocol. In 2.10 and 3.0 the place of data in the client's memory is bound to that in the
+// storage, so bounce buffers cannot replace that memory. In 2.10 both are the same, and the target
+// learns the size of its storage from the initiator's memory: only initiators of 2.10 keep to that.
+func (c *ChannelConfig) checkTargetProtocol() error {
+	if c.TargetProtocol == ProtocolNative {
+		return nil
 	}
-	return protocols
+	v, err := dialects.ParseVersion(string(c.TargetProtocol))
+	switch {
+	case err != nil:
+		return err
+	case v == dialects.DOCA2_10 && c.Protocol != ProtocolAuto && c.Protocol != c.TargetProtocol:
+		return status.Errorf(status.InvalidValue, "target protocol %s needs protocol %s, not %s: "+
+			"the storage of such a target mirrors its initiator's memory", c.TargetProtocol,
+			c.TargetProtocol, c.Protocol)
+	case v <= dialects.DOCA3_0 && c.Isolation == Staged:
+		return status.Errorf(status.InvalidValue, "target protocol %s needs isolation %s: the "+
+			"place of data in the client's memory tells its place in the storage",
+			c.TargetProtocol, Direct)
+	}
+	return nil
+}
+
+// checkClient returns an error if the session's client cannot use the target because of their
+// protocols: see checkTargetProtocol.
+func (s *session) checkClient() error {
+	if s.settings.TargetProtocol != Protocol(dialects.DOCA2_10.String()) {
+		return nil
+	}
+	if c, isDialect := s.client.(*dialectClient); isDialect && c.version() == dialects.DOCA2_10 {
+		return nil
+	}
+	return status.Errorf(status.NotSupported, "the channel's target speaks %s, so it serves "+
+		"initiators of %s only: its storage mirrors the initiator's memory",
+		s.settings.TargetProtocol, s.settings.TargetProtocol)
 }
 
 func (p Protocol) validate() error {

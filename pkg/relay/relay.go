@@ -170,13 +170,16 @@ func (r *Relay) DrainTimeout() retry.Bound { return *r.drainTimeout.Load() }
 // Drained returns a channel that is closed when Run has stopped waiting for IOs in flight.
 func (r *Relay) Drained() <-chan struct{} { return r.drained }
 
-// Close releases everything that New created. Run must have returned.
+// Close releases everything that New created. Run must have returned. Sessions that could not be
+// released so far, because the process or a device was stopped, get a last chance.
 func (r *Relay) Close() error {
 	r.reconfiguring <- struct{}{}
 	defer func() { <-r.reconfiguring }()
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
 	var errs []error
 	for _, c := range r.snapshot() {
-		errs = append(errs, c.close())
+		errs = append(errs, c.close(ctx))
 	}
 	if r.pool != nil {
 		errs = append(errs, r.pool.Stop())

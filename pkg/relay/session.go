@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -39,7 +40,7 @@ type session struct {
 	client     clientConversation
 	target     *targetConnection // nil until the volume is open
 	epoch      *epoch.Session
-	dials      pace          // connections to the target
+	dials      *retry.Pace   // connections to the target
 	volumeSize atomic.Uint64 // in bytes, as the client knows it
 	throttle   datapath.Throttle
 
@@ -76,7 +77,7 @@ func newSession(c *channel, connection comch.Connection) *session {
 	return &session{
 		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), log: log,
 		connection: connection, ctx: ctx, cancel: cancel, epoch: epoch.NewSession(cancel),
-		dials: pace{interval: sessionDialInterval},
+		dials: retry.NewPace(sessionDialInterval),
 	}
 }
 
@@ -121,6 +122,9 @@ func (s *session) stepTimeout(ctx context.Context) (context.Context, context.Can
 func (s *session) OpenVolume(
 	ctx context.Context, _ *controlmsg.OpenVolume,
 ) (*controlmsg.OpenVolumeReply, error) {
+	if err := s.checkClient(); err != nil {
+		return nil, err
+	}
 	if s.target == nil {
 		if err := s.connectTarget(ctx); err != nil {
 			return nil, err
@@ -161,7 +165,8 @@ func (s *session) tellVolume(from *targetLink, err error) error {
 }
 
 // connectTarget waits for a target that is ready, connects to it, and opens the volume. If it turns
-// out to be a stand-by, the volume has just moved: connectTarget waits for the next target.
+// out to be a stand-by, the volume has just moved: connectTarget waits for the next target. If it
+// says when to try again, connectTarget does, within the time that the session waits.
 func (s *session) connectTarget(ctx context.Context) error {
 	waiting, cancel := s.settings.SessionWait.Context(ctx)
 	defer cancel()
@@ -173,22 +178,63 @@ func (s *session) connectTarget(ctx context.Context) error {
 		if err := s.awaitDial(ctx, link.address); err != nil {
 			return err
 		}
-		target, err := s.channel.openTarget(ctx, link, s.settings, s.log, s.grow)
+		target, err := s.openTarget(ctx, link)
 		if err == nil {
 			s.target = target
 			go s.watchTarget(target)
 			return nil
 		}
-		if !isStandBy(err) {
+		pause := sessionDialInterval
+		switch {
+		case errors.Is(err, errMoved):
+			continue
+		case isPostponed(err):
+			pause, changed = s.settings.Reconnect.Await(controlmsg.RetryAfter(err)), nil
+			link.count(func(l *LinkStatus) { l.Postponed++ })
+			s.log.Info("target asks to try again later", zap.Error(err),
+				zap.Duration("next_in", pause))
+			if due, limited := waiting.Deadline(); limited && time.Until(due) < pause {
+				return err
+			}
+		case !isStandBy(err):
 			return s.tellVolume(link, err)
 		}
 		select {
 		case <-changed:
-		case <-time.After(sessionDialInterval):
+		case <-time.After(pause):
 		case <-waiting.Done():
 			return s.tellVolume(link, err)
 		}
 	}
+}
+
+// errMoved ends an attempt to connect to a target that the channel has left meanwhile.
+var errMoved = errors.New("the channel has left the target")
+
+// openTarget connects to a target, and opens the volume. It does not wait for a target that cannot
+// be reached any longer than the channel's own connection to it lasts.
+func (s *session) openTarget(ctx context.Context, link *targetLink) (*targetConnection, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for {
+			serves, changed := s.channel.targets.serves(link)
+			if !serves {
+				cancel(errMoved)
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	target, err := s.channel.openTarget(ctx, link, s.settings, s.log, s.grow)
+	if err != nil && errors.Is(context.Cause(ctx), errMoved) {
+		return nil, errMoved
+	}
+	return target, err
 }
 
 // ConfigureDataPath imports the client's memory, exports it again for RDMA, and forwards the
@@ -220,11 +266,11 @@ func (s *session) ConfigureDataPath(
 			Key:       s.registered.RemoteKey(), Base: s.registered.Base(),
 		},
 	}
-	if d := s.target.dialect; d != nil {
-		if err := d.describeExport(&request, s.registered); err != nil {
+	if s.target.dialect != nil {
+		if err := s.target.exportForDialect(&request, s.registered); err != nil {
 			return nil, errors.Join(err, s.releaseMemory())
 		}
-		s.foreign = dialects.NewTargetTranslator(d.version, s.registered.Base())
+		s.foreign = dialects.NewTargetTranslator(s.target.version, s.registered.Base())
 	}
 	reply, err := callTarget(ctx, s, &request)
 	if err != nil {
@@ -379,7 +425,11 @@ func (s *session) openQueue(
 	s.mu.Lock()
 	s.lanes = append(s.lanes, lane)
 	s.mu.Unlock()
-	for role := range iomsg.ConnectionRoleCount {
+	for i := range iomsg.ConnectionRoleCount {
+		role := i
+		if s.target.version == dialects.DOCA2_10 { // whose targets expect them in this order
+			role = iomsg.ConnectionRoleCount - 1 - i
+		}
 		if err := s.connectLane(ctx, lane, queue, role); err != nil {
 			return 0, err
 		}
@@ -440,7 +490,7 @@ func (s *session) connectForeignLane(
 	reads := min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads)
 	return asPassing(lane.ConnectForeign(connecting, role, reads,
 		func(details []byte) ([]byte, error) {
-			return s.target.dialect.connect(connecting, queue, theirs, details)
+			return s.target.dialect.Connect(connecting, queue, theirs, details)
 		}))
 }
 

@@ -22,13 +22,17 @@ func (s *session) watchClient() {
 	}
 }
 
-// watchTarget ends the session when its control connection to the target ends.
+// watchTarget ends the session when its control connection to the target ends, and when the channel
+// moves to another target.
 func (s *session) watchTarget(target *targetConnection) {
 	select {
 	case <-target.requester.Done():
 		if !target.expendable.Load() {
 			s.cancel(fmt.Errorf("target %v: %w", target.address, target.requester.Err()))
 		}
+	case <-target.moved:
+		s.cancel(status.Errorf(status.NotConnected, "the channel has moved from target %v to another "+
+			"one", target.address))
 	case <-s.ctx.Done():
 	}
 }

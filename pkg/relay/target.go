@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"sync/atomic"
 
@@ -22,18 +23,21 @@ type targetConnection struct {
 	address   netip.AddrPort
 	name      string // of the volume, as configured
 	requester targetConversation
-	dialect   *dialectTarget // the requester, if the target is one of the DOCA applications
+	dialect   *dialects.Requester // the requester, if the target is one of the DOCA applications
+	version   dialects.Version    // that the dialect has
 	volume    *controlmsg.OpenVolumeReply
 	software  string
 	// source is the local address of RDMA connections, device the RDMA device with that address.
 	source netip.Addr
 	device rdma.Device
+	// moved is closed when the channel moves to another target.
+	moved <-chan struct{}
 	// expendable is set when losing the target no longer ends the session.
 	expendable atomic.Bool
 }
 
 // targetConversation is the relay's side of a conversation with a target: a controlmsg.Requester,
-// or a dialectTarget.
+// or a dialects.Requester.
 type targetConversation interface {
 	controlmsg.Caller
 	Done() <-chan struct{}
@@ -47,7 +51,7 @@ func (c *channel) openTarget(
 	ctx context.Context, link *targetLink, settings *ChannelConfig, log *zap.Logger,
 	onSize func(bytes uint64),
 ) (*targetConnection, error) {
-	address := link.address
+	address, moved := link.address, link.untilMove()
 	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
 	defer cancel()
 	connection, err := c.relay.config.Network.Dial(ctx, netip.Addr{}, address)
@@ -78,7 +82,7 @@ func (c *channel) openTarget(
 	})
 	t := &targetConnection{
 		link: link, address: address, name: settings.Volume, source: settings.RDMAAddress,
-		requester: requester,
+		requester: requester, moved: moved,
 	}
 	if !t.source.IsValid() {
 		t.source = network.AddressOf(connection.LocalAddr()).Addr()
@@ -121,10 +125,12 @@ func (c *channel) openDialectTarget(
 		_ = connection.Close()
 		return nil, err
 	}
-	dialect := newDialectTarget(v, connection, settings.ControlTimeout)
+	dialect := dialects.NewRequester(
+		c.relay.config.HookTransport(controlmsg.NewTCPTransport(connection, v.TCPConfig())),
+		dialects.RequesterConfig{Version: v, Timeout: settings.ControlTimeout})
 	t := &targetConnection{
 		link: link, address: link.address, name: settings.Volume, source: settings.RDMAAddress,
-		requester: dialect, dialect: dialect, software: v.String() + " target",
+		requester: dialect, dialect: dialect, version: v, software: v.String() + " target",
 	}
 	if !t.source.IsValid() {
 		t.source = network.AddressOf(connection.LocalAddr()).Addr()
@@ -138,6 +144,23 @@ func (c *channel) openDialectTarget(
 		return nil, t.openError(err)
 	}
 	return t, nil
+}
+
+// exportForDialect completes a request with the export of the client's memory.
+func (t *targetConnection) exportForDialect(
+	request *controlmsg.ConfigureDataPath, registered rdma.MemoryRegion,
+) error {
+	exported, ok := registered.(rdma.ExportedRegion)
+	if !ok || len(exported.Export()) == 0 {
+		return status.Errorf(status.NotSupported,
+			"protocol %v needs the RDMA provider doca, and memory that the target may use",
+			t.version)
+	}
+	if request.Depth > math.MaxUint32/2 {
+		return status.Errorf(status.TooBig, "depth %d", request.Depth)
+	}
+	request.Export.Descriptor = exported.Export()
+	return nil
 }
 
 // openError adds the volume and the target to an error of openVolume.

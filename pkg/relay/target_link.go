@@ -67,13 +67,25 @@ type LinkStatus struct {
 	Connects uint64
 	Losses   uint64
 	Failures uint64
+	// Postponed counts attempts that the target has answered by a time to try again. They are no
+	// failures.
+	Postponed uint64
 	// Volume is the target's description of the volume, and TargetSoftware its name and version, as
 	// of the last time it was ready; zero if it never was.
 	Volume         controlmsg.OpenVolumeReply
 	TargetSoftware string
 	// tried is set by the first outcome of an attempt.
 	tried bool
+	// stoodBy is set when the target was a stand-by when it last answered.
+	stoodBy bool
+	// doubtful is set when another target takes the volume over while this one is ready, until it
+	// answers that it is a stand-by.
+	doubtful bool
 }
+
+// firstDelay spreads the first attempts of all relays that have lost a target at the same time. It
+// is shorter than what a client notices beside the loss itself.
+const firstDelay = 50 * time.Millisecond
 
 // targetLink keeps a control connection to a target in addition to those of the sessions, so that
 // the relay knows before any client asks whether it can serve new sessions.
@@ -89,6 +101,7 @@ type targetLink struct {
 
 	mu     sync.Mutex // guards what follows
 	status LinkStatus
+	moved  chan struct{} // closed when the channel moves to another target
 }
 
 func newTargetLink(t *targets, address netip.AddrPort) *targetLink {
@@ -96,7 +109,7 @@ func newTargetLink(t *targets, address netip.AddrPort) *targetLink {
 		targets: t, channel: t.channel, address: address,
 		log:    t.channel.log.With(zap.Stringer("target", address)),
 		wanted: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		status: LinkStatus{Since: time.Now()},
+		status: LinkStatus{Since: time.Now()}, moved: make(chan struct{}),
 	}
 }
 
@@ -104,6 +117,21 @@ func (l *targetLink) snapshot() LinkStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.status
+}
+
+// untilMove returns a channel that is closed when the relay's channel moves to another target.
+func (l *targetLink) untilMove() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moved
+}
+
+// endSessions ends the sessions at the target.
+func (l *targetLink) endSessions() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.moved)
+	l.moved = make(chan struct{})
 }
 
 // setState changes the status, and with it perhaps the choice of a target.
@@ -165,7 +193,9 @@ func (l *targetLink) keepConnected(ctx context.Context) {
 		settings := l.channel.settings.Load()
 		if target == nil {
 			if schedule == nil {
-				schedule = settings.Reconnect.Begin(time.Now())
+				policy := settings.Reconnect
+				policy.FirstDelay = min(policy.FirstPause/2, firstDelay)
+				schedule = policy.Begin(time.Now())
 			}
 			if target = l.reconnect(ctx, schedule, err); target == nil {
 				return
@@ -190,16 +220,24 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	if err != nil {
 		l.count(func(s *LinkStatus) {
 			s.tried = true
-			if !isStandBy(err) {
+			switch {
+			case isStandBy(err):
+			case isPostponed(err):
+				s.Postponed++
+			default:
 				s.Failures++
 			}
 		})
 		return nil, err
 	}
+	if l.snapshot().stoodBy {
+		l.targets.tookOver(l)
+	}
 	l.log.Info("target is ready", zap.String("volume", t.volume.Volume),
 		zap.Uint64("size_bytes", t.volume.Size), zap.Uint32("block_size_bytes", t.volume.BlockSize),
 		zap.String("target_software", t.software))
 	l.setState(LinkReady, func(s *LinkStatus) {
+		s.stoodBy = false
 		s.Connects++
 		s.tried = true
 		s.Attempt, s.LastError = 0, nil
@@ -215,20 +253,27 @@ func (l *targetLink) resized(bytes uint64) {
 
 // reconnect makes attempts as the schedule says, after the target was found to be down because of
 // reason. It returns nil if ctx ends, or if the settings change. A stand-by is as it should be:
-// it is asked at long intervals, for ever, and what it answers is no failed attempt.
+// it is asked at long intervals, for ever, and what it answers is no failed attempt. Nor is the
+// answer of a target that says when to try again.
 func (l *targetLink) reconnect(
 	ctx context.Context, schedule *retry.Schedule, reason error,
 ) *targetConnection {
 	policy := l.channel.settings.Load().Reconnect
 	for wasStandBy := false; ctx.Err() == nil; {
 		var pause time.Duration
-		if isStandBy(reason) {
+		switch {
+		case isStandBy(reason):
 			schedule = policy.Begin(time.Now())
 			pause = policy.Shorten(policy.LongestPause)
 			if !wasStandBy {
 				l.log.Info("target is a stand-by", zap.Error(reason))
 			}
-		} else {
+		case isPostponed(reason):
+			schedule = policy.Begin(time.Now())
+			pause = policy.Await(controlmsg.RetryAfter(reason))
+			l.log.Warn("target asks to try again later", zap.Error(reason),
+				zap.Duration("next_in", pause))
+		default:
 			var err error
 			if pause, err = schedule.Next(time.Now()); err != nil {
 				l.giveUp(ctx, schedule, reason)
@@ -262,13 +307,20 @@ func (l *targetLink) attempt(
 		l.setState(state, func(s *LinkStatus) {
 			s.Attempt, s.Attempts, s.LastError, s.NextTry = schedule.Attempt(), policy.Attempts,
 				reason, due
+			if state == LinkStandBy {
+				s.stoodBy, s.doubtful = true, false
+			}
 		})
-		end := l.wait(ctx, time.Until(due), policy.FirstPause)
+		rest, least := time.Until(due), policy.FirstPause
+		if isPostponed(reason) {
+			least = rest // no session shortens what the target has asked for
+		}
+		end := l.wait(ctx, rest, least)
 		if end == settingsChanged || ctx.Err() != nil {
 			return nil, nil
 		}
 		target, err := l.connect(ctx)
-		if target != nil || end == attemptDue {
+		if target != nil || end == attemptDue || isPostponed(err) {
 			return target, err
 		}
 		reason = err
@@ -368,6 +420,11 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 		text = fmt.Sprintf("gave up on target %v after %d attempts: "+
 			"reload the relay's configuration to try again", target, s.Attempt)
 	case LinkWaiting:
+		if isPostponed(s.LastError) {
+			next := time.Until(s.NextTry)
+			return controlmsg.Postpone(max(next, time.Millisecond), "target %v admits no session now, "+
+				"and is asked again in %v", target, next.Round(time.Millisecond))
+		}
 		text = fmt.Sprintf("target %v is down: attempt %d of %v follows in %v",
 			target, s.Attempt, s.Attempts,
 			max(0, time.Until(s.NextTry)).Round(time.Millisecond))

@@ -213,3 +213,61 @@ func TestAClientCannotMakeTheRelayDialWithoutBound(t *testing.T) {
 		t.Errorf("the target was dialled %d times, and the client rejected %d times", got, again)
 	}
 }
+
+func TestTheRelayWaitsAsLongAsTheTargetAsks(t *testing.T) {
+	const asked, times = 100 * time.Millisecond, 3
+	var postponed atomic.Int64
+	f := startFakeTarget(t, func(int) (error, bool) {
+		if postponed.Add(1) <= times {
+			return controlmsg.Postpone(asked, "too many"), true
+		}
+		return nil, false
+	})
+	begun := time.Now()
+	c := startRelayTo(t, f, relay.ChannelConfig{SessionWait: retry.Forever(),
+		Reconnect: retry.Policy{Attempts: retry.Times(1), FirstPause: 1, LongestPause: 1}})
+	c.connect()
+	if err := c.call(&controlmsg.OpenVolume{}); err != nil { // which the session waits for
+		t.Fatal(err)
+	}
+	if s := c.link(); s.Postponed != times || s.Failures != 0 || s.Connects != 1 {
+		t.Errorf("the link is %+v", s)
+	}
+	if waited := time.Since(begun); waited < times*asked {
+		t.Errorf("the target asked for %v in all, the relay came back after %v", times*asked,
+			waited)
+	}
+}
+
+func TestClientsLearnWhenTheTargetAdmitsSessions(t *testing.T) {
+	f := startFakeTarget(t, func(int) (error, bool) {
+		return controlmsg.Postpone(time.Minute, "too many"), true
+	})
+	c := startRelayTo(t, f, relay.ChannelConfig{SessionWait: retry.Within(0)})
+	await(t, "the relay waits", func() bool { return c.link().State == relay.LinkWaiting })
+	c.connect()
+	err := c.call(&controlmsg.OpenVolume{})
+	if after := controlmsg.RetryAfter(err); !errors.Is(err, status.Again) ||
+		after < 30*time.Second {
+		t.Errorf("the client is told %v: %v", after, err)
+	}
+}
+
+func TestASessionWaitsAsLongAsTheTargetAsks(t *testing.T) {
+	var connections atomic.Int64
+	f := startFakeTarget(t, func(int) (error, bool) {
+		if connections.Add(1) == 2 { // the session's first
+			return controlmsg.Postpone(time.Millisecond, "too many"), true
+		}
+		return nil, false
+	})
+	c := startRelayTo(t, f, relay.ChannelConfig{SessionWait: retry.Forever()})
+	c.awaitReady()
+	c.connect()
+	if err := c.call(&controlmsg.OpenVolume{}); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.link(); s.Postponed != 1 || f.dialled.Load() != 3 {
+		t.Errorf("dialled %d times, the link is %+v", f.dialled.Load(), s)
+	}
+}

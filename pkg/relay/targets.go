@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -141,9 +142,15 @@ func (t *targets) updateLocked(settings *ChannelConfig) {
 }
 
 // chooseLocked chooses a target that is ready, unless the chosen one is. A less preferred target
-// waits for the first outcome at those before it.
+// waits for the first outcome at those before it. A target that another one has taken over from is
+// the last resort.
 func (t *targets) chooseLocked(settings *ChannelConfig) {
-	if t.chosen != nil && t.chosen.snapshot().State == LinkReady {
+	isReady, isDoubtful := false, false
+	if t.chosen != nil {
+		s := t.chosen.snapshot()
+		isReady, isDoubtful = s.State == LinkReady, s.doubtful
+	}
+	if isReady && !isDoubtful {
 		return
 	}
 	order := t.links
@@ -151,26 +158,50 @@ func (t *targets) chooseLocked(settings *ChannelConfig) {
 		behind := slices.Index(t.links, t.chosen) + 1
 		order = slices.Concat(t.links[behind:], t.links[:behind])
 	}
+	var lastResort *targetLink
 	for _, l := range order {
 		s := l.snapshot()
-		if s.State == LinkReady {
+		if s.State == LinkReady && !s.doubtful {
 			t.moveLocked(l)
 			return
+		}
+		if s.State == LinkReady && lastResort == nil {
+			lastResort = l
 		}
 		if settings.TargetOrder == PreferredOrder && !s.tried {
 			return
 		}
 	}
+	if lastResort != nil && !isReady {
+		t.moveLocked(lastResort)
+	}
 }
 
+// moveLocked chooses another target. Sessions at the former one end, even if it is still connected.
 func (t *targets) moveLocked(to *targetLink) {
 	if from := t.chosen; from != nil {
 		t.moves++
 		t.channel.log.Warn("the channel moves to another target",
 			zap.Stringer("from", from.address), zap.Stringer("target", to.address),
 			zap.Error(from.snapshot().LastError))
+		if from.snapshot().State == LinkReady {
+			from.endSessions()
+		}
 	}
 	t.chosen = to
+}
+
+// tookOver notes that a target that was a stand-by has taken the volume over. One target owns the
+// volume at a time, so the others do not, even if they have not noticed: a target that is cut off
+// from its cluster cannot know. It stays in doubt until it says that it is a stand-by.
+func (t *targets) tookOver(by *targetLink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.links {
+		if l != by {
+			l.count(func(s *LinkStatus) { s.doubtful = s.doubtful || s.State == LinkReady })
+		}
+	}
 }
 
 // accept returns an error unless the connection's target can serve the channel in place of the
@@ -228,6 +259,14 @@ func (t *targets) await(
 	}
 }
 
+// serves reports whether new sessions use a target, and returns a channel that is closed when the
+// status of a link changes.
+func (t *targets) serves(l *targetLink) (bool, <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.chosen == l && l.snapshot().State == LinkReady, t.next
+}
+
 func allGivenUp(links []*targetLink) bool {
 	return !slices.ContainsFunc(links,
 		func(l *targetLink) bool { return l.snapshot().State != LinkGivenUp })
@@ -278,3 +317,6 @@ func (t *targets) addStatus(s *ChannelStatus) {
 // isStandBy reports whether a target has answered that it serves the volume only when the target
 // that owns it is gone.
 func isStandBy(err error) bool { return errors.Is(err, status.NoLock) }
+
+// isPostponed reports whether a target has answered by a time to try again.
+func isPostponed(err error) bool { return controlmsg.RetryAfter(err) > 0 }

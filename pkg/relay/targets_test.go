@@ -18,6 +18,7 @@ import (
 // ownedVolume is a volume that one of several fake targets owns at a time.
 type ownedVolume struct {
 	owner atomic.Int64
+	stale atomic.Int64 // the target that does not know that it is not the owner, plus 1
 	mu    sync.Mutex
 	lost  chan struct{} // closed when the owner changes
 }
@@ -28,7 +29,7 @@ func startOwners(t *testing.T, count int) (*ownedVolume, []*fakeTarget) {
 	all := make([]*fakeTarget, count)
 	for i := range all {
 		all[i] = startFakeTarget(t, func(int) (error, bool) {
-			if v.owner.Load() != int64(i) {
+			if v.owner.Load() != int64(i) && v.stale.Load() != int64(i)+1 {
 				return status.Errorf(status.NoLock, "target %d is a stand-by", i), true
 			}
 			return nil, false
@@ -118,6 +119,42 @@ func TestAChannelFollowsItsVolumeFromTargetToTarget(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A target that is cut off from its cluster cannot know that another one has taken over from it.
+func TestAChannelLeavesATargetThatHasNotNoticedATakeOver(t *testing.T) {
+	volume, all := startOwners(t, 2)
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly,
+		SessionWait: retry.Within(testTimeout)})
+	c.awaitTarget(all[0])
+	open := func() {
+		t.Helper()
+		c.connect()
+		if err := c.call(&controlmsg.OpenVolume{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open()
+	volume.stale.Store(1)
+	volume.owner.Store(1)
+	select {
+	case <-c.requester.Done():
+	case <-time.After(testTimeout):
+		t.Fatal("the session at the former owner does not end")
+	}
+	if err := c.requester.Err(); !strings.Contains(err.Error(), "moved") {
+		t.Errorf("the session ended with %v", err)
+	}
+	c.awaitTarget(all[1])
+	open() // at the new owner, although the former one, too, is ready and preferred
+	defer c.requester.Close(nil)
+	if s := c.status(); s.Target != all[1].listener.Address() || s.TargetMoves != 1 {
+		t.Errorf("the channel is %+v", s)
+	}
+	volume.stale.Store(0)
+	volume.move(0) // the former owner has noticed, and owns the volume again
+	c.awaitTarget(all[0])
 }
 
 func TestTheOrderOfTargetsDecidesBetweenThoseThatAreReady(t *testing.T) {

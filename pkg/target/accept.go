@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -79,6 +80,9 @@ func (t *Target) serve(p *pendingConnection) {
 // newTransport returns the transport of a control connection. With TLS, the relay has proved its
 // identity.
 func (t *Target) newTransport(p *pendingConnection) (controlmsg.Transport, error) {
+	if v := t.config.Protocol; v != dialects.None {
+		return controlmsg.NewTCPTransport(p.stream, v.TCPConfig()), nil
+	}
 	if t.config.TLS == nil {
 		return controlmsg.NewTCPTransport(p.stream, controlmsg.TCPConfig{}), nil
 	}

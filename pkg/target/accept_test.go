@@ -50,7 +50,7 @@ func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	config := target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
-		ControlTimeout: testTimeout, KeepAlive: quiet,
+		ControlTimeout: testTimeout, KeepAlive: quiet, SessionRate: 1e6,
 	}
 	configure(&config)
 	s, err := target.New(t.Context(), config)

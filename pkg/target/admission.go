@@ -6,8 +6,14 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -22,6 +28,7 @@ const leastPending = 16
 // Pending connections never displace a session. The methods may be called concurrently.
 type admission struct {
 	maxSessions int
+	rate        *sessionRate
 
 	mu sync.Mutex // guards what follows
 	// limit bounds the pending connections, half of it those of one source. It falls when the
@@ -42,10 +49,10 @@ type pendingConnection struct {
 	cancel context.CancelCauseFunc
 }
 
-func newAdmission(maxSessions int) *admission {
+func newAdmission(maxSessions int, rate *sessionRate) *admission {
 	a := &admission{
-		maxSessions: maxSessions,
-		sources:     make(map[netip.Prefix]int), sessions: make(map[*session]struct{}),
+		maxSessions: maxSessions, rate: rate,
+		sources: make(map[netip.Prefix]int), sessions: make(map[*session]struct{}),
 	}
 	a.limit = a.maxLimit()
 	return a
@@ -161,6 +168,9 @@ func (a *admission) admit(p *pendingConnection, s *session) error {
 		return status.Errorf(status.Full, "the target has reached its maximum of %d sessions",
 			a.maxSessions)
 	}
+	if err := a.rate.admit(time.Now()); err != nil {
+		return err
+	}
 	a.sessions[s] = struct{}{}
 	a.limit = min(a.limit+1, a.maxLimit())
 	return nil
@@ -196,4 +206,50 @@ func (a *admission) close() []*session {
 		p.cancel(errShuttingDown) // does not block
 	}
 	return slices.Collect(maps.Keys(a.sessions))
+}
+
+// sessionRate admits sessions at the rate that the target sustains. The methods may be called
+// concurrently.
+type sessionRate struct {
+	perSecond int
+	turns     *retry.Turns
+	log       *zap.Logger
+
+	postponed atomic.Uint64
+
+	mu     sync.Mutex // guards what follows
+	latest time.Time  // postponement
+}
+
+// stormPause separates two storms in the log.
+const stormPause = 10 * time.Second
+
+func newSessionRate(perSecond int, log *zap.Logger) *sessionRate {
+	return &sessionRate{perSecond: perSecond,
+		turns: retry.NewTurns(perSecond, controlmsg.MaxRetryAfter), log: log}
+}
+
+// admit counts a session that opens now. Otherwise it returns an error that says when to try again.
+func (r *sessionRate) admit(now time.Time) error {
+	wait := r.turns.Admit(now)
+	if wait == 0 {
+		return nil
+	}
+	r.postponed.Add(1)
+	r.report(now)
+	return controlmsg.Postpone(wait, "the target admits %d sessions per second "+
+		"(limits.sessions_per_second): try again in %d ms", r.perSecond,
+		(wait+time.Millisecond-1)/time.Millisecond)
+}
+
+// report logs the beginning of a storm.
+func (r *sessionRate) report(now time.Time) {
+	r.mu.Lock()
+	isNews := now.Sub(r.latest) > stormPause
+	r.latest = now
+	r.mu.Unlock()
+	if isNews {
+		r.log.Warn("sessions are opened faster than the target admits them: the others are told "+
+			"when to try again", zap.Int("per_second", r.perSecond))
+	}
 }

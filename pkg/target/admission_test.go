@@ -5,7 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -35,6 +39,11 @@ func fill(a *admission, source string, n int) (streams []*fakeStream, added []*p
 	return streams, added
 }
 
+// admissionOf returns an admission of sessions at any rate.
+func admissionOf(maxSessions int) *admission {
+	return newAdmission(maxSessions, newSessionRate(1e6, zap.NewNop()))
+}
+
 func checkAborted(t *testing.T, what string, streams []*fakeStream, want int) {
 	t.Helper()
 	for i, s := range streams {
@@ -47,7 +56,7 @@ func checkAborted(t *testing.T, what string, streams []*fakeStream, want int) {
 }
 
 func TestASourceThatMakesMostPendingConnectionsLosesThem(t *testing.T) {
-	a := newAdmission(32) // 64 pending connections, 32 per source
+	a := admissionOf(32) // 64 pending connections, 32 per source
 	honest, _ := fill(a, "192.0.2.1", 2)
 	first, _ := fill(a, "192.0.2.2", 40)
 	checkAborted(t, "beyond the share of a source", first, 40-32)
@@ -66,7 +75,7 @@ func TestASourceThatMakesMostPendingConnectionsLosesThem(t *testing.T) {
 }
 
 func TestASessionIsNeverAbortedForAPendingConnection(t *testing.T) {
-	a := newAdmission(1)
+	a := admissionOf(1)
 	streams, pending := fill(a, "192.0.2.1", 2)
 	if err := a.admit(pending[0], &session{}); err != nil {
 		t.Fatal(err)
@@ -83,8 +92,38 @@ func TestASessionIsNeverAbortedForAPendingConnection(t *testing.T) {
 	checkAborted(t, "the session, without descriptors", streams, 0)
 }
 
+func TestSessionsBeyondTheRateAreToldATurnOfTheirOwn(t *testing.T) {
+	r := newSessionRate(100, zap.NewNop()) // a burst of 20
+	now := time.Unix(0, 0)
+	for i := range 20 {
+		if err := r.admit(now); err != nil {
+			t.Errorf("session %d of the burst: %v", i, err)
+		}
+	}
+	for i := range 5 {
+		want := time.Duration(i+1) * 10 * time.Millisecond
+		err := r.admit(now)
+		if got := controlmsg.RetryAfter(err); got != want || !errors.Is(err, status.Again) {
+			t.Errorf("session %d beyond the burst is told %v, want %v: %v", i, got, want, err)
+		}
+	}
+	now = now.Add(10 * time.Millisecond)
+	if err := r.admit(now); err != nil {
+		t.Errorf("once a session's time has come: %v", err)
+	}
+	if err := r.admit(now); err == nil || r.postponed.Load() != 6 {
+		t.Errorf("a second one: %v, with %d postponed", err, r.postponed.Load())
+	}
+	for range 10_000 {
+		_ = r.admit(now)
+	}
+	if got := controlmsg.RetryAfter(r.admit(now)); got != controlmsg.MaxRetryAfter {
+		t.Errorf("the last of many is told %v", got)
+	}
+}
+
 func TestALackOfDescriptorsLowersTheLimitUntilSessionsBegin(t *testing.T) {
-	a := newAdmission(64) // 128 pending connections
+	a := admissionOf(64) // 128 pending connections
 	for i := range 4 {
 		fill(a, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}).String(), 25)
 	}

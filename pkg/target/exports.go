@@ -22,8 +22,7 @@ type Export struct {
 	Volume volume.Volume
 	// ReadOnly makes all sessions read-only.
 	ReadOnly bool
-	// Exclusive makes all sessions exclusive: while one exists, no session of another owner can
-	// open the volume.
+	// Exclusive lets one owner at a time have sessions that can write. Others may read meanwhile.
 	Exclusive bool
 	// Rights lists the relays that may use the export. If it is empty, all relays may do
 	// everything.
@@ -86,12 +85,29 @@ type export struct {
 
 // opening is a session's choice, and what the session has said when it opened the volume.
 type opening struct {
-	export    *export
-	open      bool
-	owner     [16]byte
-	exclusive bool
-	client    string
-	since     time.Time
+	export *export
+	open   bool
+	owner  [16]byte
+	uses   Access // what the session makes use of
+	claim  claim
+	client string
+	since  time.Time
+}
+
+// claim is what a session keeps other owners from.
+type claim uint8
+
+const (
+	noClaim claim = iota
+	// soleWriter keeps others from writing, as the SCSI reservation "write exclusive".
+	soleWriter
+	// soleUser keeps others from opening the volume, as "exclusive access".
+	soleUser
+)
+
+// excludes reports whether a session with what o says cannot exist beside one with what other says.
+func (o *opening) excludes(other *opening) bool {
+	return o.claim == soleUser || o.claim == soleWriter && other.uses >= WriteAccess
 }
 
 func newExports(offered map[string]Export) (*exports, error) {
@@ -149,6 +165,18 @@ func (x *exports) all() map[string]*export {
 	return maps.Clone(x.byName)
 }
 
+// only returns the name of the volume, if there is just one.
+func (x *exports) only() (string, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	names := slices.Collect(maps.Keys(x.byName))
+	if len(names) != 1 {
+		return "", status.Errorf(status.BadConfig, "the target offers %d volumes, and the relay's "+
+			"protocol cannot name one: offer one volume", len(names))
+	}
+	return names[0], nil
+}
+
 // choose makes s a user of a volume, instead of the one that it has chosen before. It also returns
 // what s may do.
 func (x *exports) choose(s *session, name string) (*export, Access, error) {
@@ -161,8 +189,7 @@ func (x *exports) choose(s *session, name string) (*export, Access, error) {
 	}
 	access := e.access(s.relayNames)
 	if access == NoAccess {
-		return nil, NoAccess, status.Errorf(status.NotPermitted,
-			"relay %s may not use volume %q: its certificate is for %q", s.peer, name, s.relayNames)
+		return nil, NoAccess, s.notPermitted(e)
 	}
 	if o := x.sessions[s]; o == nil || o.export != e {
 		x.leaveLocked(s)
@@ -170,6 +197,44 @@ func (x *exports) choose(s *session, name string) (*export, Access, error) {
 		e.users++
 	}
 	return e, access, nil
+}
+
+// notPermitted returns the error for a session whose relay has no right to use the volume, or not
+// the one that the session makes use of.
+func (s *session) notPermitted(e *export) error {
+	return status.Errorf(status.NotPermitted,
+		"relay %s may not use volume %q, or not in this way: its certificate is for %q", s.peer,
+		e.name, s.relayNames)
+}
+
+// setRights changes who may do what with a volume. It returns the sessions that make use of what
+// their relays have lost.
+func (x *exports) setRights(name string, rights []Right) ([]*session, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byName[name]
+	if e == nil {
+		return nil, status.Errorf(status.NotFound, "the target offers no volume %q", name)
+	}
+	e.Rights = rights
+	var lost []*session
+	for s, o := range x.sessions {
+		uses := ReadAccess
+		if o.open {
+			uses = o.uses
+		}
+		if o.export == e && e.access(s.relayNames) < uses {
+			lost = append(lost, s)
+		}
+	}
+	return lost, nil
+}
+
+// accessOf returns what s may do with the volume that it has chosen.
+func (x *exports) accessOf(s *session) Access {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return s.export.access(s.relayNames)
 }
 
 // chosen returns the name of the volume that s has chosen, or "" if it has chosen none.
@@ -201,30 +266,36 @@ func (x *exports) namesLocked(s *session) string {
 	return text
 }
 
-// open records that s opens the volume that it has chosen. It fails with status.InUse if another
-// owner has the volume open, and one of the two wants it exclusively.
-func (x *exports) open(s *session, m *controlmsg.ConfigureDataPath, exclusive bool) error {
+// open records that s opens the volume that it has chosen, and what for. It fails with
+// status.InUse if another owner has the volume open, and one of the two excludes the other.
+func (x *exports) open(
+	s *session, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
+) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	own := x.sessions[s]
 	if own.export.removed {
 		return errRemoved
 	}
+	if own.export.access(s.relayNames) < uses {
+		return s.notPermitted(own.export)
+	}
+	own.uses, own.claim = uses, claim
 	for other, o := range x.sessions {
 		if !o.open || o.owner == m.Owner || o.export.Volume != own.export.Volume {
 			continue
 		}
 		switch {
-		case o.exclusive:
+		case o.excludes(own):
 			return status.Errorf(status.InUse, "volume %q is open exclusively by %s",
 				own.export.name, o.describe(other))
-		case exclusive:
+		case own.excludes(o):
 			return status.Errorf(status.InUse,
 				"volume %q cannot be opened exclusively: it is open by %s", own.export.name,
 				o.describe(other))
 		}
 	}
-	own.open, own.owner, own.exclusive = true, m.Owner, exclusive
+	own.open, own.owner = true, m.Owner
 	own.client, own.since = m.Client, time.Now()
 	return nil
 }
@@ -267,7 +338,7 @@ func (x *exports) describe(e *export) (sessions uint32, holder string) {
 			continue
 		}
 		sessions++
-		if o.exclusive {
+		if o.claim > noClaim {
 			holder = o.describe(s)
 		}
 	}
@@ -311,6 +382,18 @@ func (t *Target) Withdraw(ctx context.Context, name string, drain retry.Bound) e
 	}
 }
 
+// SetRights changes who may do what with the volume of that name. Sessions go on unless they make
+// use of what their relays have lost: those end at once, with status.NotPermitted. Who has gained a
+// right can use it in new sessions.
+func (t *Target) SetRights(name string, rights []Right) error {
+	lost, err := t.exports.setRights(name, rights)
+	for _, s := range lost {
+		s.cancel(status.Errorf(status.NotPermitted,
+			"the relay has lost its right to use volume %q, or to use it in this way", name))
+	}
+	return err
+}
+
 // Use is who has a volume open, under any of its names.
 type Use struct {
 	Sessions int
@@ -331,7 +414,9 @@ func (t *Target) Uses() map[string]Use {
 // Offered returns what the target serves, by name.
 func (t *Target) Offered() map[string]Export {
 	offered := make(map[string]Export)
-	for name, e := range t.exports.all() {
+	t.exports.mu.Lock()
+	defer t.exports.mu.Unlock()
+	for name, e := range t.exports.byName {
 		offered[name] = e.Export
 	}
 	return offered

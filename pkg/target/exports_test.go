@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
@@ -352,5 +353,109 @@ func TestRightsFollowTheCertificate(t *testing.T) {
 			}
 		}
 		destroy(t, r)
+	}
+}
+
+func TestAnExclusiveVolumeHasOneWriterAndReadersBesideIt(t *testing.T) {
+	s := startTarget(t, func(c *target.Config) {
+		disk := c.Volumes["disk"]
+		disk.Exclusive = true
+		c.Volumes["disk"] = disk
+	})
+	writer := opener{t: t, target: s, owner: 0}
+	for _, test := range []struct {
+		name          string
+		first, second opener
+		exclusive     bool   // what the first is told
+		refused       string // what the error of the second contains
+	}{
+		{"two writers", writer, opener{owner: 1}, true, "is open exclusively by program a"},
+		{"two writers of one owner", writer, opener{owner: 0}, true, ""},
+		{"a writer, then a reader", writer, opener{owner: 1, readOnly: true}, true, ""},
+		{"a reader, then a writer", opener{owner: 0, readOnly: true}, opener{owner: 1}, false, ""},
+		{"two readers", opener{owner: 0, readOnly: true}, opener{owner: 1, readOnly: true}, false,
+			""},
+		{"a reader that wants no other, then a reader",
+			opener{owner: 0, readOnly: true, exclusive: true}, opener{owner: 1, readOnly: true},
+			true, "is open exclusively by program a"},
+		{"a reader, then a writer that wants no other", opener{owner: 0, readOnly: true},
+			opener{owner: 1, exclusive: true}, false, "it is open by program a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.first.t, test.first.target = t, s
+			test.second.t, test.second.target = t, s
+			first, reply, err := test.first.open()
+			if err != nil || reply.Exclusive != test.exclusive {
+				t.Fatalf("first: %+v, %v", reply, err)
+			}
+			second, _, err := test.second.open()
+			if (err == nil) != (test.refused == "") || err != nil &&
+				(!errors.Is(err, status.InUse) || !strings.Contains(err.Error(), test.refused)) {
+				t.Errorf("second: %v", err)
+			}
+			destroy(t, first)
+			destroy(t, second)
+		})
+	}
+}
+
+func TestChangedRightsEndOnlySessionsThatUseWhatIsLost(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	rights := func(relays ...target.Right) []target.Right { return relays }
+	s := startTarget(t, func(c *target.Config) {
+		c.TLS = credentials(t, authority, "target")
+		disk := c.Volumes["disk"]
+		disk.Rights = rights(target.Right{Relay: "a", Access: target.WriteAccess},
+			target.Right{Relay: "b", Access: target.WriteAccess})
+		c.Volumes["disk"] = disk
+	})
+	open := func(relay string) *controlmsg.Requester {
+		r, err := relayTo(t, s.Address(), credentials(t, authority, relay).Client("target"))
+		if err != nil {
+			t.Fatalf("%s: %v", relay, err)
+		}
+		return r
+	}
+	configure := func(r *controlmsg.Requester, readOnly bool) *controlmsg.ConfigureDataPathReply {
+		m := configuration(1, 4)
+		_, _ = rand.Read(m.ClientInstance[:]) // never fails
+		m.ReadOnly = readOnly
+		reply, err := controlmsg.Call(t.Context(), r, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	change := func(to ...target.Right) {
+		if err := s.SetRights("disk", to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectLost := func(what string, r *controlmsg.Requester) {
+		select {
+		case <-r.Done():
+		case <-time.After(testTimeout):
+			t.Fatalf("%s goes on", what)
+		}
+		if err := r.Err(); !errors.Is(err, status.NotPermitted) {
+			t.Errorf("%s ended with %v", what, err)
+		}
+	}
+	kept, watching, writer, reader := open("a"), open("b"), open("b"), open("b")
+	configure(kept, false)
+	configure(writer, false)
+	configure(reader, true)
+	change(target.Right{Relay: "a", Access: target.ExclusiveAccess},
+		target.Right{Relay: "b", Access: target.ReadAccess})
+	expectLost("a session that writes and may only read", writer)
+	if reply := configure(watching, false); !reply.ReadOnly {
+		t.Errorf("a session that has begun when its relay might write: %+v", reply)
+	}
+	change(target.Right{Relay: "a", Access: target.WriteAccess})
+	expectLost("a session that reads and may not", reader)
+	expectLost("another one", watching)
+	destroy(t, kept) // it has not ended
+	if err := s.SetRights("none", nil); !errors.Is(err, status.NotFound) {
+		t.Errorf("rights to a volume that there is not: %v", err)
 	}
 }

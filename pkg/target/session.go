@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -32,7 +33,7 @@ type session struct {
 	opened time.Time
 	target *Target
 	log    *zap.Logger
-	relay  *controlmsg.Responder
+	relay  relayConversation
 	peer   string // the relay, for people
 	// relayNames are the names in the relay's certificate; nil without TLS.
 	relayNames []string
@@ -43,11 +44,13 @@ type session struct {
 	opening      *time.Timer // ends a session that opens no volume
 	export       *export
 	served       atomic.Pointer[export] // the same, for any goroutine
-	access       Access                 // to it
 	owned        *volume.Ownership      // ends the session; nil if nobody can take the volume over
 	config       controlmsg.ConfigureDataPath
+	readOnly     bool  // nothing of the session may change the volume
 	memory       int64 // bytes reserved
 	domain       rdma.ProtectionDomain
+	imported     rdma.ImportedRegion // the client's memory, from a relay of the applications
+	foreign      datapath.Translator // of that relay's IO messages; nil for our protocol
 	volumeMemory rdma.MemoryRegion
 
 	mu        sync.Mutex // guards what follows, shared with the RDMA acceptor
@@ -71,7 +74,12 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		peer:  transport.RemoteName(), relayNames: relayNames(transport),
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
-	s.relay = controlmsg.NewResponder(t.config.HookTransport(transport), controlmsg.EndpointConfig{
+	transport = t.config.HookTransport(transport)
+	if t.config.Protocol != dialects.None {
+		s.relay = newDialectRelay(s, transport)
+		return s
+	}
+	s.relay = controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
 		Role:      controlmsg.RoleTarget,
 		Timeout:   t.config.ControlTimeout,
 		KeepAlive: t.config.KeepAlive, OnHello: s.greeted, VolumeSize: s.volumeSize,
@@ -130,27 +138,30 @@ func (s *session) OpenVolume(
 	if o := e.Volume.Ownership(); o != nil {
 		standBy, changed := o.State()
 		if standBy != nil {
+			o.Want()
 			return nil, fmt.Errorf("volume %q: %w", e.name, standBy)
 		}
 		if s.owned != o { // the relay may repeat the request
 			s.owned = o
+			context.AfterFunc(s.ctx, o.Use())
 			go s.watchOwnership(o, changed)
 		}
 	}
 	s.opening.Stop()
-	s.export, s.access = e, access
+	s.export = e
 	s.served.Store(e)
-	reply := s.describeVolume()
+	reply := s.describeVolume(access)
 	reply.Sessions, reply.Holder = s.target.exports.describe(e)
 	return reply, nil
 }
 
-func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
+// describeVolume describes the volume to a relay that has the given access to it.
+func (s *session) describeVolume(access Access) *controlmsg.OpenVolumeReply {
 	info := s.export.Volume.Info()
 	return &controlmsg.OpenVolumeReply{
 		Volume: s.export.name, UUID: info.UUID,
 		WriteVerifier: cmp.Or(info.WriteVerifier, s.target.verifier),
-		Size:          info.Size, BlockSize: info.BlockSize, ReadOnly: s.isReadOnly(),
+		Size:          info.Size, BlockSize: info.BlockSize, ReadOnly: s.isReadOnly(access),
 		Capabilities: uint32(info.Capabilities),
 		MaxQueues:    controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
@@ -168,9 +179,9 @@ func (s *session) volumeSize() uint64 {
 	return 0
 }
 
-// isReadOnly reports whether no session of this relay can change the volume.
-func (s *session) isReadOnly() bool {
-	return s.export.ReadOnly || s.access < WriteAccess || s.export.Volume.Info().ReadOnly
+// isReadOnly reports whether no session of a relay with the given access can change the volume.
+func (s *session) isReadOnly(access Access) bool {
+	return s.export.ReadOnly || access < WriteAccess || s.export.Volume.Info().ReadOnly
 }
 
 // ConfigureDataPath creates the lanes, without connections. If it fails, it undoes everything, so
@@ -183,7 +194,8 @@ func (s *session) ConfigureDataPath(
 		return nil, status.Errorf(status.BadState,
 			"the lanes of a failed configuration are still open")
 	}
-	if err := s.reserve(m); err != nil {
+	access := s.target.exports.accessOf(s)
+	if err := s.reserve(m, access); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout)
@@ -192,8 +204,17 @@ func (s *session) ConfigureDataPath(
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
-	exclusive := m.Exclusive || s.export.Exclusive
-	if err := s.target.exports.open(s, m, exclusive); err != nil {
+	s.readOnly = m.ReadOnly || s.isReadOnly(access)
+	uses, claim := WriteAccess, noClaim
+	switch {
+	case m.Exclusive:
+		uses, claim = ExclusiveAccess, soleUser
+	case s.readOnly:
+		uses = ReadAccess
+	case s.export.Exclusive:
+		claim = soleWriter
+	}
+	if err := s.target.exports.open(s, m, uses, claim); err != nil {
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
@@ -211,12 +232,12 @@ func (s *session) ConfigureDataPath(
 		return nil, errors.Join(err, closeErr, s.releaseMemory())
 	}
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads()),
-		Exclusive: exclusive, ReadOnly: m.ReadOnly || s.isReadOnly()}, nil
+		Exclusive: claim > noClaim, ReadOnly: s.readOnly}, nil
 }
 
 // reserve checks a configuration against the limits, and reserves the memory of its lanes.
-func (s *session) reserve(m *controlmsg.ConfigureDataPath) error {
-	announced := s.describeVolume()
+func (s *session) reserve(m *controlmsg.ConfigureDataPath, access Access) error {
+	announced := s.describeVolume(access)
 	switch {
 	case m.Export.RDMA == nil:
 		return status.Errorf(status.InvalidValue, "the export has no RDMA key")
@@ -227,7 +248,7 @@ func (s *session) reserve(m *controlmsg.ConfigureDataPath) error {
 	if err := announced.CheckLimits(m); err != nil {
 		return err
 	}
-	if m.Exclusive && s.access < ExclusiveAccess {
+	if m.Exclusive && access < ExclusiveAccess {
 		return status.Errorf(status.NotPermitted,
 			"relay %s may not open volume %q exclusively", s.peer, s.export.name)
 	}
@@ -253,8 +274,10 @@ func (s *session) reserve(m *controlmsg.ConfigureDataPath) error {
 func (s *session) createLanes(ctx context.Context) error {
 	device := s.target.device
 	var err error
-	if s.domain, err = device.NewProtectionDomain(); err != nil {
-		return fmt.Errorf("create a protection domain: %w", err)
+	if s.domain == nil {
+		if s.domain, err = device.NewProtectionDomain(); err != nil {
+			return fmt.Errorf("create a protection domain: %w", err)
+		}
 	}
 	if content := s.export.Volume.Memory(); content != nil && !device.Capabilities().StableSource {
 		if s.volumeMemory, err = s.domain.Register(content, 0); err != nil {
@@ -264,10 +287,10 @@ func (s *session) createLanes(ctx context.Context) error {
 	for queue := range int(s.config.QueueCount) {
 		lane, err := datapath.NewTargetLane(ctx, datapath.TargetLaneConfig{
 			Worker: s.target.pool.Pick(), Queue: queue,
-			Counters: s.export.counters, Tracer: s.target.config.Tracer,
+			Counters: s.export.counters, Tracer: s.target.config.Tracer, Foreign: s.foreign,
 			Device: device, Domain: s.domain,
 			Volume: s.export.Volume, VolumeMemory: s.volumeMemory,
-			Export: s.config.Export.RemoteMemory(), ReadOnly: s.config.ReadOnly || s.isReadOnly(),
+			Export: s.config.Export.RemoteMemory(), ReadOnly: s.readOnly,
 			Depth: int(s.config.Depth), BufferSize: s.config.BufferSize,
 			OnFailure: s.onLaneFailure(queue),
 		})

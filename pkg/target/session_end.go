@@ -138,6 +138,10 @@ func (s *session) releaseMemory() error {
 		errs = append(errs, s.volumeMemory.Deregister())
 		s.volumeMemory = nil
 	}
+	if s.imported != nil {
+		errs = append(errs, s.imported.Close())
+		s.imported = nil
+	}
 	if s.domain != nil {
 		errs = append(errs, s.domain.Close())
 		s.domain = nil

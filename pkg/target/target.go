@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
@@ -35,6 +36,7 @@ const (
 	DefaultControlTimeout = 10 * time.Second
 	DefaultDrainTimeout   = 5 * time.Second
 	DefaultMaxSessions    = 1024
+	DefaultSessionRate    = 500
 	DefaultStagingLimit   = 8 << 30
 )
 
@@ -71,6 +73,10 @@ type Config struct {
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
 	TLSAllowedNames []string
+	// Protocol is what the relays speak: dialects.None means our own protocol. In those of the DOCA
+	// storage applications the target must offer one volume, without TLS, and RDMA must be a
+	// provider that connects by details: see rdma.DetailsDevice.
+	Protocol dialects.Version
 	// HookTransport wraps the transport of each control connection; nil means that it stays as it
 	// is.
 	HookTransport func(controlmsg.Transport) controlmsg.Transport
@@ -81,6 +87,9 @@ type Config struct {
 	// bytes. 0 means the defaults.
 	MaxSessions  int
 	StagingLimit uint64
+	// SessionRate is how many sessions per second the target admits, after a burst of a fifth as
+	// many; 0 means the default. Relays beyond it are told when to try again.
+	SessionRate int
 	// Software is the name and version that relays see.
 	Software string
 	Logger   *zap.Logger
@@ -90,6 +99,7 @@ func (c *Config) setDefaults() {
 	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
 	c.DrainTimeout = c.DrainTimeout.Or(retry.Within(DefaultDrainTimeout))
 	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
+	c.SessionRate = cmp.Or(c.SessionRate, DefaultSessionRate)
 	c.StagingLimit = cmp.Or(c.StagingLimit, DefaultStagingLimit)
 	c.Software = cmp.Or(c.Software, "zc-relay target")
 	if c.Network == nil {
@@ -131,7 +141,9 @@ type Target struct {
 func New(ctx context.Context, config Config) (*Target, error) {
 	config.setDefaults()
 	t := &Target{
-		config: config, log: config.Logger, admission: newAdmission(config.MaxSessions),
+		config: config, log: config.Logger,
+		admission: newAdmission(config.MaxSessions,
+			newSessionRate(config.SessionRate, config.Logger)),
 		releaseTimeout: defaultReleaseTimeout,
 
 		tokens:  newTokenRegistry(),
@@ -154,10 +166,18 @@ func (t *Target) start(ctx context.Context) error {
 		return fmt.Errorf("generate the write verifier: %w", err)
 	}
 	t.verifier = binary.BigEndian.Uint64(verifier[:])
+	if t.config.Protocol != dialects.None && t.config.TLS != nil {
+		return status.Errorf(status.BadConfig, "protocol %v has no TLS", t.config.Protocol)
+	}
 	var err error
 	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {
 		return fmt.Errorf("open RDMA device at %v (--rdma-address selects another): %w",
 			t.config.RDMAListen.Addr(), err)
+	}
+	_, connects := t.device.(rdma.DetailsDevice)
+	if !connects && t.config.Protocol != dialects.None {
+		return status.Errorf(status.NotSupported, "protocol %v needs the RDMA provider doca, not %s",
+			t.config.Protocol, t.config.RDMA.Name())
 	}
 	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy); err != nil {
 		return err
@@ -245,3 +265,6 @@ func (t *Target) Sessions() int { return t.admission.count() }
 
 // SessionsTotal returns the number of sessions since the start.
 func (t *Target) SessionsTotal() uint64 { return t.sessionsTotal.Load() }
+
+// SessionsPostponed returns how often a session was opened faster than Config.SessionRate allows.
+func (t *Target) SessionsPostponed() uint64 { return t.admission.rate.postponed.Load() }

@@ -1,0 +1,219 @@
+package target
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// relayConversation is the target's side of a conversation with a relay: a controlmsg.Responder, or
+// a dialectRelay.
+type relayConversation interface {
+	Serve(context.Context, controlmsg.Handler) error
+	Done() <-chan struct{}
+	Err() error
+	Close(reason error)
+}
+
+// dialectRelay is the target's side of a conversation with a relay of the DOCA storage
+// applications. It turns that relay's requests into the ones of our own protocol, which the session
+// carries out.
+//
+// The applications differ from us in three ways. They name no volume, so the target must have just
+// one. They export the initiator's memory as a whole, and connect RDMA by details. And they know
+// no identity of a client: each session is one of its own.
+type dialectRelay struct {
+	session   *session
+	transport controlmsg.Transport
+	responder *dialects.Responder
+	// connected holds the RDMA connections that the relay has asked for, by queue and role.
+	connected [][iomsg.ConnectionRoleCount]bool
+	requested uint32 // connections so far
+	epoch     uint64
+	instance  [16]byte
+	owner     [16]byte
+}
+
+func newDialectRelay(s *session, transport controlmsg.Transport) *dialectRelay {
+	config := &s.target.config
+	r := &dialectRelay{session: s, transport: transport}
+	r.responder = dialects.NewResponder(transport, dialects.ResponderConfig{
+		Handler: r, Version: config.Protocol, IsTarget: true, Timeout: config.ControlTimeout,
+		OnFailure: func(request string, err error) {
+			s.log.Warn("request failed", zap.String("request", request), zap.Error(err))
+		},
+	})
+	_, _ = rand.Read(r.instance[:]) // never fails
+	_, _ = rand.Read(r.owner[:])
+	return r
+}
+
+// Serve carries out the relay's requests until it shuts down, which returns nil, or something
+// fails.
+func (r *dialectRelay) Serve(ctx context.Context, _ controlmsg.Handler) error {
+	return r.responder.Serve(ctx)
+}
+
+// Done returns nil: only Serve notices the end of the connection.
+func (r *dialectRelay) Done() <-chan struct{} { return nil }
+
+// Err returns nil, because Done is never closed.
+func (r *dialectRelay) Err() error { return nil }
+
+// Close closes the connection. The protocol has no message for the reason.
+func (r *dialectRelay) Close(error) {
+	if err := r.transport.Close(); err != nil {
+		r.session.log.Debug("close the connection to the relay", zap.Error(err))
+	}
+}
+
+// QueryStorage opens the volume. The first request makes the connection a session.
+func (r *dialectRelay) QueryStorage(ctx context.Context) (*dialects.QueryStorageReply, error) {
+	if r.session.opening == nil {
+		if err := r.session.greeted(); err != nil {
+			return nil, err
+		}
+	}
+	name, err := r.session.target.exports.only()
+	if err != nil {
+		return nil, err
+	}
+	volume, err := r.session.OpenVolume(ctx, &controlmsg.OpenVolume{Volume: name})
+	if err != nil {
+		return nil, err
+	}
+	return &dialects.QueryStorageReply{TotalSize: volume.Size, BlockSize: volume.BlockSize}, nil
+}
+
+// InitStorage imports the initiator's memory, and creates the lanes.
+func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
+	s := r.session
+	if s.export == nil {
+		if _, err := r.QueryStorage(ctx); err != nil {
+			return err
+		}
+	}
+	volume := s.describeVolume(s.target.exports.accessOf(s))
+	version := s.target.config.Protocol
+	memory, err := r.importMemory(m)
+	if err != nil {
+		return err
+	}
+	if err := s.releaseMemory(); err != nil { // each attempt to configure imports it again
+		return err
+	}
+	request := &controlmsg.ConfigureDataPath{Depth: m.Count,
+		Export:         controlmsg.Export{Access: memory.Access, Length: memory.Length},
+		ClientInstance: r.instance, Owner: r.owner, Client: version.String() + " initiator"}
+	request.QueueCount, request.BufferSize, err = m.Size(version, memory.Length, volume)
+	if err != nil {
+		return err
+	}
+	request.Epoch = r.epoch
+	request.Export.RDMA = &controlmsg.RDMAExport{Transport: volume.Transport, Base: memory.Base}
+	err = m.Configure(request, volume.BlockSize, func(request *controlmsg.ConfigureDataPath) error {
+		memory, err := r.importMemory(m)
+		if err != nil {
+			return err
+		}
+		request.Export.RDMA.Key = memory.Key
+		if _, err = s.ConfigureDataPath(ctx, request); err != nil {
+			err = errors.Join(err, s.releaseMemory())
+		}
+		return err
+	})
+	r.epoch = request.Epoch
+	r.connected = make([][iomsg.ConnectionRoleCount]bool, request.QueueCount)
+	return err
+}
+
+// importMemory makes the initiator's memory usable in a protection domain of the session.
+func (r *dialectRelay) importMemory(m *dialects.InitStorage) (rdma.RemoteMemory, error) {
+	s := r.session
+	domain, err := s.target.device.NewProtectionDomain()
+	if err != nil {
+		return rdma.RemoteMemory{}, fmt.Errorf("create a protection domain: %w", err)
+	}
+	s.domain = domain
+	importing, ok := domain.(rdma.ImportingDomain)
+	if !ok {
+		err = status.Errorf(status.NotSupported, "RDMA transport %s cannot reach memory of "+
+			"programs written for DOCA", s.target.device.Capabilities().Transport)
+	} else {
+		s.imported, err = importing.Import(m.Export)
+	}
+	if err != nil {
+		return rdma.RemoteMemory{}, errors.Join(fmt.Errorf("import the client's memory: %w", err),
+			s.releaseMemory())
+	}
+	memory := s.imported.RemoteMemory()
+	s.foreign = dialects.NewTranslator(s.target.config.Protocol, memory.Base)
+	return memory, nil
+}
+
+// CreateConnection connects one of a queue's RDMA connections. What is the data connection here
+// carries the messages, and is the control connection there.
+func (r *dialectRelay) CreateConnection(
+	ctx context.Context, m *dialects.CreateConnection,
+) ([]byte, error) {
+	queue := m.Context
+	if r.session.target.config.Protocol == dialects.DOCA2_10 {
+		queue = r.requested / uint32(iomsg.ConnectionRoleCount)
+	}
+	role := iomsg.ControlConnection
+	if m.Role == dialects.RoleControl {
+		role = iomsg.DataConnection
+	}
+	lanes := r.session.openLanes()
+	if int64(queue) >= int64(len(lanes)) || r.connected[queue][role] {
+		return nil, status.Errorf(status.InvalidValue, "queue %d, role %d does not exist, or is "+
+			"connected already", queue, m.Role)
+	}
+	r.connected[queue][role] = true
+	r.requested++
+	ctx, cancel := context.WithTimeout(ctx, r.session.target.config.ControlTimeout)
+	defer cancel()
+	return lanes[queue].AcceptForeign(ctx, role, m.Details, r.session.outboundReads())
+}
+
+// StartConnections checks that the relay has connected everything.
+func (r *dialectRelay) StartConnections(context.Context) error {
+	for queue, roles := range r.connected {
+		for _, isConnected := range roles {
+			if !isConnected {
+				return status.Errorf(status.BadState, "queue %d is not connected", queue)
+			}
+		}
+	}
+	return nil
+}
+
+// StartStorage starts the data path.
+func (r *dialectRelay) StartStorage(ctx context.Context) error {
+	return r.session.StartStorage(ctx)
+}
+
+// StopStorage completes what is in flight.
+func (r *dialectRelay) StopStorage(ctx context.Context) error {
+	draining, cancel := context.WithTimeout(ctx, r.session.target.config.ControlTimeout)
+	defer cancel()
+	r.session.drain(draining)
+	return r.session.Stop(ctx)
+}
+
+// Shutdown releases everything.
+func (r *dialectRelay) Shutdown(ctx context.Context) (done bool, err error) {
+	if err := r.session.Stop(ctx); err != nil {
+		return false, err
+	}
+	return r.session.DestroyObjects(ctx)
+}
