@@ -2,6 +2,7 @@ package nbd_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"net"
 	"runtime"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
 
@@ -98,6 +100,51 @@ func TestASlowReaderHurtsNobodyElse(t *testing.T) {
 	})
 }
 
+// A client that reads nothing loses what carries its TLS together with its connection.
+func TestAClientThatReadsNothingOverTLSIsNotWaitedFor(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	own := credentials(t, authority, "server.test")
+	server, err := nbd.NewServer(nbd.Config{
+		TLS: func() *tls.Config { return own.ServerWithoutProtocol([]string{"client.test"}) },
+		Admit: func(conn net.Conn) (string, error) {
+			return "", conn.(*net.UnixConn).SetWriteBuffer(1) // as little as the system allows
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	export := newMemoryExport()
+	export.buffer = 64 << 10
+	if err := server.AddExport("disk", export); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, listen(t, server))
+	c.greet()
+	c.startTLS(credentials(t, authority, "client.test").Client("server.test"))
+	c.choose(structured)
+	c.write(c.encode(call{kind: nbd.Read, length: export.room}))
+	c.read(1) // then all of the read has its buffers
+	eventually(t, "the worker has sent more than the client's socket holds", func() bool {
+		export.mu.Lock()
+		defer export.mu.Unlock()
+		return export.used <= export.room-export.buffer
+	})
+	c.write(make([]byte, len(c.encode(call{})))) // violates the protocol
+	eventually(t, "the worker has ended the connection", func() bool {
+		return server.Status()[0].Connections == 0
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- server.Close(t.Context()) }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the server waits for a client that reads nothing")
+	}
+}
+
 func TestWrongRequestsEndTheConnectionAndNothingElse(t *testing.T) {
 	export := newMemoryExport()
 	_, path := startServer(t, nbd.Config{}, export)
@@ -142,8 +189,13 @@ func extendedCall() []byte {
 
 // Clients that vanish in the middle of everything leave nothing behind.
 func TestClientsThatVanishLeaveNothingBehind(t *testing.T) {
+	const clients = 150
 	export := newMemoryExport()
-	server, path := startServer(t, nbd.Config{Workers: 2, Log: zap.NewNop()}, export)
+	export.sessions = clients
+	server, path := startServer(t, nbd.Config{
+		Workers: 2, MaxConnections: clients, // the ends of all may be pending at the same time
+		Log: zap.NewNop(),
+	}, export)
 	data := make([]byte, 600<<10)
 	input := make(map[mode][]byte)
 	for _, m := range modes {
@@ -155,7 +207,7 @@ func TestClientsThatVanishLeaveNothingBehind(t *testing.T) {
 				length: uint64(len(data)), data: data})...)
 		}
 	}
-	for i := range 150 {
+	for i := range clients {
 		c := connect(t, path, modes[i%3])
 		b := input[c.mode]
 		_ = c.conn.SetWriteDeadline(time.Now().Add(time.Duration(i%7) * time.Millisecond))

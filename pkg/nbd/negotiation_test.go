@@ -226,15 +226,9 @@ func TestConnectionsBeyondTheLimitAreRefused(t *testing.T) {
 
 func TestMutualTLS(t *testing.T) {
 	authority := mutualtlstest.NewAuthority(t)
-	load := func(a *mutualtlstest.Authority, name string) *mutualtls.Credentials {
-		c, err := mutualtls.Load(a.Write(t.TempDir(), []string{name}), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	server, client := load(authority, "server.test"), load(authority, "client.test")
-	stranger := load(mutualtlstest.NewAuthority(t), "client.test")
+	server, client := credentials(t, authority, "server.test"),
+		credentials(t, authority, "client.test")
+	stranger := credentials(t, mutualtlstest.NewAuthority(t), "client.test")
 	_, path := startServer(t, nbd.Config{TLS: func() *tls.Config {
 		return server.ServerWithoutProtocol([]string{"client.test"})
 	}}, newMemoryExport())
@@ -256,17 +250,14 @@ func TestMutualTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := dial(t, path)
 			c.greet()
-			c.mustOption(optStartTLS, nil)
 			config := test.credentials.Client("server.test")
 			config.RootCAs = client.Client("server.test").RootCAs
-			config.NextProtos, config.VerifyConnection = nil, nil
-			conn := tls.Client(c.conn, config)
-			c.conn = conn
+			c.startTLS(config)
 			if !test.welcome {
 				// The client finds out with its first read.
-				_, err := conn.Write(optionHeader(optList, 0))
+				_, err := c.conn.Write(optionHeader(optList, 0))
 				if err == nil {
-					_, err = conn.Read(make([]byte, 1))
+					_, err = c.conn.Read(make([]byte, 1))
 				}
 				if err == nil {
 					t.Error("the server accepts a stranger")
@@ -290,4 +281,21 @@ func TestMutualTLS(t *testing.T) {
 			c.expectEnd()
 		})
 	}
+}
+
+func credentials(t *testing.T, a *mutualtlstest.Authority, name string) *mutualtls.Credentials {
+	t.Helper()
+	c, err := mutualtls.Load(a.Write(t.TempDir(), []string{name}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// startTLS does the rest of the conversation over TLS. The handshake happens with what follows.
+func (c *client) startTLS(config *tls.Config) {
+	c.t.Helper()
+	c.mustOption(optStartTLS, nil)
+	config.NextProtos, config.VerifyConnection = nil, nil
+	c.conn = tls.Client(c.conn, config)
 }

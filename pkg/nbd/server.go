@@ -88,7 +88,8 @@ type export struct {
 	name      string
 	limit     int
 	open      atomic.Int64
-	perWorker []int // connections; guarded by Server.mu
+	ended     atomic.Bool // by EndExport
+	perWorker []int       // connections; guarded by Server.mu
 	accepted  atomic.Uint64
 	counters  counters
 }
@@ -157,6 +158,7 @@ func (s *Server) EndExport(name string) {
 	})
 	s.mu.Unlock()
 	for _, e := range ended {
+		e.ended.Store(true) // for connections that have negotiated and that no worker has yet
 		for _, w := range s.workers {
 			w.drain(e)
 		}
@@ -311,8 +313,8 @@ func (s *Server) negotiate(conn net.Conn) (*agreement, error) {
 func (s *Server) hand(agreed *agreement, client string) error {
 	var descriptor socket
 	var err error
-	if agreed.encrypted {
-		descriptor, err = s.decrypt(agreed.conn)
+	if encrypted, ok := agreed.conn.(*tls.Conn); ok {
+		descriptor, err = s.decrypt(encrypted)
 	} else {
 		descriptor, err = detach(agreed.conn)
 	}
@@ -320,7 +322,13 @@ func (s *Server) hand(agreed *agreement, client string) error {
 		return errors.Join(err, agreed.conn.Close())
 	}
 	w := s.choose(agreed.export)
-	left := func() { s.leave(agreed.export, w) }
+	left := func() {
+		s.leave(agreed.export, w)
+		if agreed.encrypted {
+			// A client that reads nothing must not keep what carries its TLS.
+			_ = agreed.conn.SetDeadline(time.Now().Add(closeTimeout))
+		}
+	}
 	if err := w.serve(agreed, descriptor, client, left); err != nil {
 		left()
 		return err

@@ -1,7 +1,8 @@
 package nbd
 
 import (
-	"fmt"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -17,12 +18,14 @@ import (
 // copyBuffer is the size in bytes of the buffer of each direction: several TLS records.
 const copyBuffer = 64 << 10
 
-// closeTimeout bounds the wait for a client that does not accept the end of TLS.
+// closeTimeout bounds the wait for a client that does not accept its last replies, or the end of
+// TLS.
 const closeTimeout = 5 * time.Second
 
 // decrypt returns a socket that carries the plain text of a TLS connection. The connection ends
-// when either side does.
-func (s *Server) decrypt(encrypted net.Conn) (socket, error) {
+// when the client ends it, or when the socket is closed and the client has accepted what was sent.
+// A deadline of the connection bounds the latter.
+func (s *Server) decrypt(encrypted *tls.Conn) (socket, error) {
 	near, far, err := socketPair()
 	if err != nil {
 		return -1, err
@@ -34,7 +37,11 @@ func (s *Server) decrypt(encrypted net.Conn) (socket, error) {
 			_, _ = io.CopyBuffer(onlyWriter{far}, onlyReader{encrypted}, make([]byte, copyBuffer))
 			_ = far.(*net.UnixConn).CloseWrite()
 		})
-		_, _ = io.CopyBuffer(onlyWriter{encrypted}, onlyReader{far}, make([]byte, copyBuffer))
+		_, err := io.CopyBuffer(onlyWriter{encrypted}, onlyReader{far}, make([]byte, copyBuffer))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			// The client would not accept the end of TLS, either: do not wait for that.
+			_ = encrypted.NetConn().Close()
+		}
 		// The worker has closed its end. Closing sends the client the end of TLS, and ends input.
 		_ = encrypted.SetDeadline(time.Now().Add(closeTimeout))
 		_ = encrypted.Close()
@@ -57,8 +64,7 @@ func connOf(descriptor int) (net.Conn, error) {
 	defer file.Close()
 	conn, err := net.FileConn(file)
 	if err != nil {
-		return nil, status.Errorf(status.OperatingSystem, "%w", fmt.Errorf("use socket pair: %w",
-			err))
+		return nil, status.Errorf(status.OperatingSystem, "use socket pair: %w", err)
 	}
 	return conn, nil
 }

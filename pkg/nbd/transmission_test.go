@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -414,6 +415,22 @@ func TestTheEndOfAnExportEndsItsConnectionsOnly(t *testing.T) {
 	if list := fresh.mustOption(optList, nil); len(list) != 1 {
 		t.Errorf("%d exports are listed", len(list))
 	}
+}
+
+func TestAnExportThatEndsTakesNoConnectionThatIsNegotiating(t *testing.T) {
+	export := newMemoryExport()
+	export.info.Description = strings.Repeat("long", 1<<20) // fills the client's socket
+	server, path := startServer(t, nbd.Config{}, export)
+	c := dial(t, path)
+	c.greet()
+	data := append(text("disk"), 0, 1, 0, 2) // with the description
+	c.write(append(optionHeader(optGo, len(data)), data...))
+	eventually(t, "the client has a place", func() bool {
+		return server.Status()[0].Connections == 1
+	})
+	server.EndExport("disk")
+	c.answers(optGo)
+	c.expectEnd()
 }
 
 func TestRequestsAreCounted(t *testing.T) {

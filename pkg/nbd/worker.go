@@ -122,7 +122,7 @@ func (w *worker) serve(agreed *agreement, s socket, client string, left func()) 
 		i := slices.IndexFunc(w.disks, func(d attachedDisk) bool {
 			return d.export == agreed.export
 		})
-		if i < 0 || w.draining {
+		if i < 0 || w.draining || agreed.export.ended.Load() {
 			return fmt.Errorf("export %q has ended", agreed.name)
 		}
 		c := newConnection(w, agreed, s, client, left)
