@@ -41,6 +41,7 @@ type process struct {
 
 	dead        bool
 	frozen      bool
+	terminated  bool // by SIGTERM, which a frozen process handles when it continues
 	frozenUntil time.Time
 	exited      atomic.Bool // its main function has returned
 	threads     []*thread
@@ -316,6 +317,23 @@ func (a *application) config() client.Config {
 			Total: retry.Within(10 * time.Minute), Random: noJitter,
 		},
 		Logger: a.process.log(),
+	}
+}
+
+// terminate sends SIGTERM.
+func (p *process) terminate() {
+	if p.frozen {
+		p.terminated = true
+		return
+	}
+	p.stop()
+}
+
+// thaw lets a frozen process continue.
+func (p *process) thaw() {
+	p.frozen = false
+	if p.terminated {
+		p.stop()
 	}
 }
 

@@ -254,7 +254,7 @@ func (w *world) expire() {
 	for _, p := range slices.Clone(w.alive) {
 		if p.frozen && !now.Before(p.frozenUntil) {
 			w.trace("%s continues", p.name)
-			p.frozen = false
+			p.thaw()
 			w.productive.Store(true)
 			w.checkAllPoison()
 		}
@@ -321,9 +321,9 @@ func (w *world) begin(f *Fault) {
 			w.kill(client)
 		}
 	case StopRelay:
-		w.relay.stop()
+		w.relay.terminate()
 	case StopTarget:
-		target.stop()
+		target.terminate()
 	case FreezeRelay:
 		w.freeze(w.relay, until)
 	case FreezeTarget:

@@ -196,7 +196,7 @@ func (w *world) chaos() {
 func (w *world) calm() {
 	w.faultsLeft = false
 	for _, p := range w.alive {
-		p.frozen = false
+		p.thaw()
 	}
 	clear(w.internet.cut)
 	clear(w.heals)
