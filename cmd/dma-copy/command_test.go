@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/dma-copy/internal/dmacopy"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/schematest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -101,6 +104,39 @@ func TestARepresentorTellsThatThisIsTheDPU(t *testing.T) {
 		if err != nil || o.side != want {
 			t.Errorf("%s: side %q, error %v", line, o.side, err)
 		}
+	}
+}
+
+func TestACopyIsReportedAsJSON(t *testing.T) {
+	s := schematest.Read(t, "../../docs/dma-copy.schema.json")
+	done := dmacopy.Result{Direction: dmacopy.ToHost, Bytes: 5, Checksum: 0xabc,
+		Duration: time.Second}
+	o := options{file: "/f", side: "host"}
+	for name, c := range map[string]struct {
+		result  dmacopy.Result
+		failure error
+	}{
+		"success": {result: done},
+		"nobody":  {failure: program.CannotConnect(errors.New("nobody is there"))},
+		"wrong":   {failure: program.Usage(errors.New("no such device"))},
+	} {
+		r := o.describe(c.result, c.failure)
+		if err := s.Check(schematest.Document(t, r)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.failure == nil && (r.Direction != "dpu_to_host" || r.Checksum != "00000abc" ||
+			r.BytesPerSecond != 5 || r.DurationNs != 1e9) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	code, stdout, _ := call(strings.Fields("-f /x -p b1:00.0 --connect-timeout 1ms -o json " +
+		"--emulated-dir " + t.TempDir())...)
+	var document any
+	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code == program.ExitOK {
+		t.Fatalf("exit code %d, %q", code, stdout)
+	}
+	if err := s.Check(document); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
@@ -43,6 +45,7 @@ type options struct {
 	dmaProvider    string
 	emulatedDir    string
 	logging        logging.Options
+	output         report.Output
 }
 
 func newCommand() *cobra.Command {
@@ -99,6 +102,8 @@ func (o *options) add(f *pflag.FlagSet) {
 	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+
 		emulated.DefaultDirectory()+`")`)
 	o.logging.AddFlags(f)
+	o.output = report.Text
+	o.output.AddFlag(f)
 }
 
 // check decides on the side, unless --side does, and returns an error for wrong usage.
@@ -128,13 +133,62 @@ func (o *options) check(f *pflag.FlagSet) error {
 	return nil
 }
 
+// copySchema names the format of copyReport. Fields may be added within a version.
+const copySchema = "zc-relay.dma-copy/1"
+
+// copyReport is what dma-copy prints as JSON.
+type copyReport struct {
+	Schema         string          `json:"schema"`
+	File           string          `json:"file"`
+	Side           string          `json:"side"`
+	Direction      string          `json:"direction,omitempty"`
+	Bytes          uint64          `json:"bytes"`
+	Checksum       string          `json:"checksum,omitempty"`
+	DurationNs     int64           `json:"duration_ns"`
+	BytesPerSecond uint64          `json:"bytes_per_second"`
+	Error          *report.Failure `json:"error,omitempty"`
+}
+
 func (o *options) run(cmd *cobra.Command, _ []string) error {
 	if err := o.check(cmd.Flags()); err != nil {
 		return program.Usage(err)
 	}
+	result, failure := o.copy(cmd)
+	if o.output != report.JSON {
+		return failure
+	}
+	if err := report.WriteJSON(cmd.OutOrStdout(), o.describe(result, failure)); failure == nil {
+		return err
+	}
+	return failure
+}
+
+// describe returns the report of a copy.
+func (o *options) describe(result dmacopy.Result, failure error) copyReport {
+	r := copyReport{Schema: copySchema, File: o.file, Side: o.side}
+	if failure != nil {
+		r.Error = program.FailureOf(failure)
+		return r
+	}
+	r.Direction = strings.ReplaceAll(strings.ToLower(result.Direction.String()), " ", "_")
+	r.Bytes, r.DurationNs = result.Bytes, int64(result.Duration)
+	r.BytesPerSecond = uint64(rateOf(result))
+	if !o.compatible {
+		r.Checksum = fmt.Sprintf("%08x", result.Checksum)
+	}
+	return r
+}
+
+// rateOf returns the bytes per second of a copy.
+func rateOf(r dmacopy.Result) float64 {
+	return float64(r.Bytes) / max(r.Duration.Seconds(), 1e-9)
+}
+
+// copy copies the file.
+func (o *options) copy(cmd *cobra.Command) (dmacopy.Result, error) {
 	config, err := o.config()
 	if err != nil {
-		return program.Usage(err)
+		return dmacopy.Result{}, program.Usage(err)
 	}
 	ctx := cmd.Context()
 	if o.timeLimit > 0 {
@@ -151,7 +205,7 @@ func (o *options) run(cmd *cobra.Command, _ []string) error {
 	}
 	result, err := run(ctx, config)
 	bar.end(o.file, result, err)
-	return err
+	return result, err
 }
 
 func (o *options) config() (dmacopy.Config, error) {
@@ -205,7 +259,6 @@ func (p *progressBar) end(path string, r dmacopy.Result, err error) {
 	if err != nil {
 		return
 	}
-	rate := size.FormatThroughput(float64(r.Bytes) / max(r.Duration.Seconds(), 1e-9))
 	fmt.Fprintf(p.w, "%s: %d bytes copied from %v in %s, %s\n", path, r.Bytes, r.Direction,
-		size.FormatDuration(r.Duration), rate)
+		size.FormatDuration(r.Duration), size.FormatThroughput(rateOf(r)))
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/machinecounters"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -48,6 +50,10 @@ The flags of the DOCA storage applications work as well: --operation
 it is, without "bench". As there, --run-limit-operation-count counts the operations of
 each queue if there is an --execution-strategy, and those of all queues otherwise.
 
+With --protocol, bench takes the place of the application's initiator in front of its
+relay, over --comch-provider doca. Such a relay serves one session, and reports every
+IO as successful.
+
 With --sweep, bench measures each combination of block sizes, queue depths, and
 numbers of queues in turn, and prints a table or one document:
 
@@ -56,6 +62,7 @@ numbers of queues in turn, and prints a table or one document:
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
 	b.flags.add(cmd)
+	connection.addProtocol(cmd.Flags())
 	b.output.add(cmd)
 	b.sweep.add(cmd)
 	addJob(cmd)
@@ -153,7 +160,9 @@ func (b *benchCommand) measure(ctx context.Context, r *bench.Report, config *ben
 			config.Sessions = append(config.Sessions, bench.Session{Queues: queuesOf[bench.Queue](v,
 				p.Queues), Memory: v.Memory()})
 		}
+		counting := machinecounters.Start(rdmadevice.SystemRoot)
 		r.Result, err = bench.Run(ctx, *config)
+		r.Counters = new(counting.End())
 		err = during(phaseRun, err)
 		b.status.Clear()
 		for _, v := range volumes {

@@ -128,3 +128,15 @@ func TestAJobSetsTheFlagsThatTheCommandLineDoesNot(t *testing.T) {
 		}
 	}
 }
+
+func TestABenchmarkReportsWhatTheMachineCounted(t *testing.T) {
+	r := newRelay()
+	const line = "bench --rw read --run-limit-operation-count 100 --output json"
+	d := benchDocument(t, r.mustCall(t, line))
+	if d.Counters == nil || len(d.Counters.Process) == 0 {
+		t.Errorf("the counters are %+v", d.Counters)
+	}
+	if d := benchDocument(t, r.mustCall(t, line+" --dry-run")); d.Counters != nil {
+		t.Errorf("without a run the counters are %+v", d.Counters)
+	}
+}

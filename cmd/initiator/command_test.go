@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
@@ -22,6 +25,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -34,6 +38,7 @@ const (
 
 // relay fakes a relay and its volume: every session has the same content.
 type relay struct {
+	mu        sync.Mutex // guards data while sessions use it
 	data      []byte
 	configs   []client.Config
 	openError error
@@ -73,7 +78,7 @@ func (r *relay) open(_ context.Context, config client.Config) (volume, error) {
 	v := &session{Volume: queuetest.New(0, testBlock, config.Queues, config.Depth,
 		config.BufferSize), relay: r}
 	v.Volume.Info.Size, v.Volume.Info.CanTrim = testSize, true
-	v.SetData(r.data)
+	v.Share(r.data, &r.mu)
 	if r.prepare != nil {
 		r.prepare(v)
 	}
@@ -91,9 +96,17 @@ func (s *session) Reconnections() client.Reconnections {
 
 func (s *session) Done() <-chan struct{} { return closedChannel }
 
-func (s *session) ReadAt(p []byte, off int64) (int, error) { return copy(p, s.Data()[off:]), nil }
+func (s *session) ReadAt(p []byte, off int64) (int, error) {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	return copy(p, s.Data()[off:]), nil
+}
 
-func (s *session) WriteAt(p []byte, off int64) (int, error) { return copy(s.Data()[off:], p), nil }
+func (s *session) WriteAt(p []byte, off int64) (int, error) {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	return copy(s.Data()[off:], p), nil
+}
 
 func (s *session) Close(ctx context.Context) error {
 	s.relay.closed++
@@ -152,7 +165,9 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s",
 		"bench --rw read --comch-wait sometimes",
 		"bench --rw read --log-level shouting",
-		"bench --rw read --comch-provider pigeon",
+		"bench --rw read --comch-provider pigeon", "bench --rw read --protocol dutch",
+		"bench --rw read --protocol doca-2.10", "bench --rw read --protocol doca-3.0",
+		"bench --rw write --protocol doca-3.2", "verify --protocol doca-3.2",
 		"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",
 		"bench --rw read --queues 100000", "verify --queues 1025", "verify --queue-depth 65537",
 		"bench --rw read --queue-depth 9999999", "bench --rw read --sessions 65537",
@@ -172,6 +187,8 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"nbd --socket s --allow-any-user --allow-user root", "nbd --socket s --queues -1",
 		"nbd --listen 127.0.0.1:0 --plain-text --tls-cert c --tls-key k --tls-ca a",
 		"nbd --listen 127.0.0.1:0 --tls-cert /no/c --tls-key /no/k --tls-ca /no/a",
+		"info --fault volume:read:freeze", "info --allow-faults --fault rdma:open:freeze",
+		"info --allow-faults --fault volume:read:trace",
 		"get", "get a b", "get x --queue-depth 0", "info x", "info --output xml",
 	} {
 		r := newRelay()
@@ -183,6 +200,25 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 			o.stdout != "" {
 			t.Errorf("%q: standard output %q, standard error %q", line, o.stdout, o.stderr)
 		}
+	}
+}
+
+func TestARelayOfTheApplicationsServesOneSession(t *testing.T) {
+	r := newRelay()
+	r.mustCall(t, "bench --rw randwrite --overwrite --protocol doca-3.2 --block-size 4k "+
+		"--run-limit-operation-count 10")
+	if c := r.configs[0]; len(r.configs) != 1 || c.Protocol != dialects.DOCA3_2 ||
+		c.ChannelName != client.ChannelName3 {
+		t.Errorf("%d sessions were opened with %v on channel %q", len(r.configs), c.Protocol,
+			c.ChannelName)
+	}
+	r = newRelay()
+	o := r.call(context.Background(), "", "bench --rw read --protocol doca-3.1 --sessions 2 "+
+		"--command-channel-name other --block-size 4k --run-limit-operation-count 10")
+	if o.code != program.ExitUsage || len(r.configs) != 1 || r.closed != 1 ||
+		r.configs[0].ChannelName != "other" {
+		t.Errorf("exit code %d with %d sessions, %d closed: %s", o.code, len(r.configs), r.closed,
+			o.stderr)
 	}
 }
 
@@ -238,6 +274,22 @@ func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
 			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, o.code,
 				o.stdout, o.stderr)
 		}
+	}
+}
+
+func TestAUserIsToldThatConnectingTakesTime(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	c := connectionFlags{channelName: "disk"}
+	connected := c.announceWait(zap.New(core))
+	defer connected()
+	for begun := time.Now(); logs.Len() == 0; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > 2*time.Minute {
+			t.Fatal("nothing is said")
+		}
+	}
+	if e := logs.All()[0]; !strings.Contains(e.Message, `"zc-relay run"`) ||
+		e.ContextMap()["channel"] != "disk" {
+		t.Errorf("the message is %v", e)
 	}
 }
 

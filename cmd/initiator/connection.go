@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
@@ -23,6 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -38,12 +40,17 @@ type connectionFlags struct {
 	provider       string
 	emulatedDir    string
 	wait           string // "auto" or "never"
+	protocol       string // of the commands that have the flag
+	set            *pflag.FlagSet
+	opened         bool // a relay of the DOCA applications serves one session
 	controlTimeout time.Duration
 	ioTimeout      time.Duration
 	logging        logging.Options
+	faults         *faults
 }
 
 func (c *connectionFlags) add(f *pflag.FlagSet) {
+	c.set = f
 	f.StringVarP(&c.device, "device", "d", emulated.DefaultHostDevice,
 		"Comch device, as the host sees it")
 	f.StringVar(&c.channelName, "command-channel-name", client.DefaultChannelName,
@@ -60,6 +67,46 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&c.ioTimeout, "io-timeout", client.DefaultIOTimeout,
 		"fail the volume when a request takes longer than this")
 	c.logging.AddFlags(f)
+	c.faults = &faults{}
+	c.faults.add(f)
+}
+
+// addProtocol adds the flag of commands that only read and write, which is all that the protocols
+// of the DOCA applications have.
+func (c *connectionFlags) addProtocol(f *pflag.FlagSet) {
+	f.StringVar(&c.protocol, "protocol", nativeProtocol, "what the relay speaks: native, or "+
+		"doca-3.1 or doca-3.2 for a relay of the DOCA storage applications, which needs "+
+		"--comch-provider doca")
+}
+
+const nativeProtocol = "native"
+
+// completeProtocol sets what the protocol determines.
+func (c *connectionFlags) completeProtocol(config *client.Config) error {
+	if c.protocol == "" || c.protocol == nativeProtocol {
+		return nil
+	}
+	v, err := dialects.ParseVersion(c.protocol)
+	switch {
+	case err != nil:
+		return program.Usage(fmt.Errorf("--protocol: %w, or %s", err, nativeProtocol))
+	case v < dialects.DOCA3_1:
+		return program.Usagef("--protocol %s: there, the place of a block in memory tells its "+
+			"place in the volume, which this command arranges otherwise: use doca-3.1 or doca-3.2",
+			v)
+	case config.Exclusive:
+		return program.Usagef("--protocol %s cannot keep other clients out of the volume, nor can "+
+			"this command look at it first: add --overwrite", v)
+	case c.opened:
+		return program.Usagef("--protocol %s: such a relay serves one session, and this command "+
+			"needs several", v)
+	}
+	c.opened = true
+	config.Protocol, config.ReadOnly = v, false
+	if !c.set.Changed("command-channel-name") {
+		config.ChannelName = client.ChannelName3
+	}
+	return nil
 }
 
 // openVolume opens the volume with config, completed by the flags.
@@ -67,13 +114,30 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	if err := c.complete(&config); err != nil {
 		return nil, err
 	}
+	defer c.announceWait(config.Logger)()
 	v, err := c.open(ctx, config)
 	for begun := time.Now(); config.Exclusive && errors.Is(err, status.InUse) &&
 		time.Since(begun) < releaseTime && ctx.Err() == nil; {
 		time.Sleep(releaseTime / 4)
 		v, err = c.open(ctx, config)
 	}
-	return v, connectError(err)
+	if err != nil {
+		return nil, connectError(err)
+	}
+	return c.faults.hookVolume(ctx, v, config.Logger), nil
+}
+
+// announceAfter is how long connecting may take before the user is told of it.
+const announceAfter = time.Second
+
+// announceWait says that connecting takes time, unless the function that it returns is called soon.
+func (c *connectionFlags) announceWait(log *zap.Logger) (connected func()) {
+	timer := time.AfterFunc(announceAfter, func() {
+		log.Warn("still connecting: is \"zc-relay run\" serving this channel?",
+			zap.String("channel", c.channelName), zap.String("device", c.device),
+			zap.Duration("timeout", c.controlTimeout))
+	})
+	return func() { timer.Stop() }
 }
 
 // releaseTime is how long to wait for a volume that is in use: a client that was killed a moment
@@ -86,6 +150,7 @@ func (c *connectionFlags) describeVolume(ctx context.Context) (client.Info, erro
 	if err := c.complete(&config); err != nil {
 		return client.Info{}, err
 	}
+	defer c.announceWait(config.Logger)()
 	info, err := c.describe(ctx, config)
 	return info, connectError(err)
 }
@@ -109,10 +174,14 @@ func (c *connectionFlags) complete(config *client.Config) error {
 	if err != nil {
 		return program.Usage(err)
 	}
-	config.Provider, config.Device, config.ChannelName = provider, c.device, c.channelName
+	if err := c.faults.check(logger); err != nil {
+		return err
+	}
+	config.Provider = c.faults.hookComch(provider)
+	config.Device, config.ChannelName = c.device, c.channelName
 	config.ControlTimeout, config.IOTimeout = c.controlTimeout, c.ioTimeout
 	config.Software, config.Logger = buildinfo.String("initiator"), logger
-	return nil
+	return c.completeProtocol(config)
 }
 
 // connectError gives an error of opening or describing a volume its exit code and, where it is not

@@ -37,6 +37,7 @@ type transferFlags struct {
 	poll       string
 	offset     size.Bytes
 	reconnect  reconnectFlags
+	resume     bool
 	output     report.Output
 }
 
@@ -50,8 +51,10 @@ type transferReport struct {
 	Operation  string              `json:"operation"` // "put" or "get"
 	File       string              `json:"file"`
 	Connection document.Connection `json:"connection"`
-	// Offset is where the data begins in the volume, and Bytes how much was moved.
+	// Offset is where the data begins in the volume, and Bytes how much was moved. Resumed is how
+	// much a former call had moved before.
 	Offset         uint64          `json:"offset_bytes"`
+	Resumed        uint64          `json:"resumed_bytes,omitempty"`
 	Bytes          uint64          `json:"bytes"`
 	DurationNs     int64           `json:"duration_ns"`
 	BytesPerSecond uint64          `json:"bytes_per_second"`
@@ -83,6 +86,8 @@ func (t *transferFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&t.poll, "poll", progress.Adaptive.String(),
 		"what an idle thread does: adaptive, busy or event")
 	t.reconnect.add(f)
+	f.BoolVar(&t.resume, "resume", false, "remember in FILE"+stateSuffix+" how far the copy got, "+
+		"and, if it is there, go on from there")
 	t.output = report.Text
 	t.output.AddFlag(f)
 }
@@ -133,7 +138,10 @@ func newPutCommand(connection *connectionFlags) *cobra.Command {
 		Long: `put copies FILE, or standard input for "-", to the volume and flushes it. It writes
 nothing if the file does not fit. To write a part of a block, it reads, changes, and
 writes back the whole block. Blocks of zeroes cross no network if the volume can
-write zeroes without data.`,
+write zeroes without data.
+
+With --resume, the same command goes on where an interrupted one got. It refuses if
+the file or the volume is another one, or if samples of what was copied differ.`,
 		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return flags.run(cmd, "put", args[0], func(r *transferReport) error {
@@ -153,15 +161,55 @@ func put(cmd *cobra.Command, flags *transferFlags, guard *guard, r *transferRepo
 		return err
 	}
 	defer closeSource()
+	state := transferState{Operation: r.Operation, Offset: uint64(flags.offset), Length: size}
+	if flags.resume {
+		if state.Source, err = lockSource(source); err != nil {
+			return err
+		}
+	}
 	v, config, err := flags.open(ctx, client.Config{SyncDepth: 1, Exclusive: !guard.overwrite})
 	if err != nil {
 		return err
 	}
-	progress := newTransferProgress(cmd.ErrOrStderr(), size)
+	if flags.resume {
+		if err := resumePut(v, source.(*os.File), &state, &config); err != nil {
+			return closeVolume(ctx, v, named(path, err))
+		}
+	}
+	progress := newTransferProgress(cmd.ErrOrStderr(), size, state.Done)
 	config.Observe = progress.Show
-	moved, err := transfer.Put(ctx, config, source, size, uint64(flags.offset))
+	moved, err := transfer.Put(ctx, config, source, size-state.Done, state.Offset+state.Done)
+	if err == nil && flags.resume {
+		err = state.remove()
+	}
 	err = closeVolume(ctx, v, named(path, err))
 	progress.end(r, moved, err)
+	return err
+}
+
+// lockSource keeps other transfers with --resume away from the source, and identifies it.
+func lockSource(source io.Reader) (*fileIdentity, error) {
+	file, ok := source.(*os.File)
+	if !ok {
+		return nil, program.Usagef("--resume needs a file, and standard input is none")
+	}
+	if err := output.Lock(file); err != nil {
+		return nil, program.Usage(err)
+	}
+	return identityOf(file)
+}
+
+// resumePut finds out where to begin, and moves the source there.
+func resumePut(v volume, source *os.File, state *transferState, config *transfer.Config) error {
+	info := v.Info()
+	if err := state.resume(source.Name(), &info); err != nil {
+		return err
+	}
+	if err := state.compare(v, source); err != nil {
+		return err
+	}
+	config.Checkpoint = state.checkpoints(func() error { return nil }) // Put has flushed
+	_, err := source.Seek(int64(state.Done), io.SeekStart)
 	return err
 }
 
@@ -221,11 +269,18 @@ func newGetCommand(connection *connectionFlags) *cobra.Command {
 		Short: "Copy the volume to a file",
 		Long: `get copies the volume, or a range of it, to FILE, or to standard output for "-", which
 uses a single queue. The file appears, or changes, only once it is complete and on disk.
-Zeroes become holes of the file.`,
+Zeroes become holes of the file.
+
+With --resume, the data goes to FILE` + output.PartialSuffix + ` until it is complete, and the same command
+goes on where an interrupted one got. It refuses if the volume is another one, or if
+samples of what was copied differ.`,
 		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := getRequest{flags: &flags, path: args[0], length: uint64(length),
 				toEnd: !cmd.Flags().Changed("length")}
+			if g.path == standardStream && flags.resume {
+				return program.Usagef("--resume needs a file, and standard output is none")
+			}
 			if g.path == standardStream && flags.output == report.JSON {
 				return program.Usagef("-o json and the volume cannot both go to standard output")
 			}
@@ -249,16 +304,25 @@ type getRequest struct {
 
 func (g *getRequest) run(cmd *cobra.Command, r *transferReport) error {
 	ctx := cmd.Context()
-	v, config, err := g.flags.open(ctx, client.Config{SyncDepth: -1, ReadOnly: true})
+	syncDepth := -1
+	if g.flags.resume {
+		syncDepth = 1 // to compare samples
+	}
+	v, config, err := g.flags.open(ctx, client.Config{SyncDepth: syncDepth, ReadOnly: true})
 	if err != nil {
 		return err
 	}
 	if err := g.resolve(v.Info()); err != nil {
 		return closeVolume(ctx, v, named(g.path, err))
 	}
-	progress := newTransferProgress(cmd.ErrOrStderr(), g.length)
+	progress := newTransferProgress(cmd.ErrOrStderr(), g.length, 0)
 	config.Observe = progress.Show
-	moved, err := g.transfer(ctx, config, cmd.OutOrStdout())
+	var moved uint64
+	if g.flags.resume {
+		moved, err = g.transferRest(ctx, v, config, progress)
+	} else {
+		moved, err = g.transfer(ctx, config, cmd.OutOrStdout())
+	}
 	err = closeVolume(ctx, v, named(g.path, err))
 	progress.end(r, moved, err)
 	return err
@@ -291,30 +355,82 @@ func (g *getRequest) transfer(ctx context.Context, config transfer.Config,
 	return moved, target.Finish(err)
 }
 
+// transferRest transfers what a former call has not.
+func (g *getRequest) transferRest(ctx context.Context, v volume, config transfer.Config,
+	progress *transferProgress) (uint64, error) {
+	state := transferState{Operation: "get", Offset: uint64(g.flags.offset), Length: g.length}
+	target, err := output.Continue(g.path)
+	if err != nil {
+		return 0, program.Usage(err)
+	}
+	info := v.Info()
+	if err := g.beginRest(v, &info, target, &state); err != nil {
+		return 0, target.Finish(err)
+	}
+	progress.done = state.Done
+	config.Checkpoint = state.checkpoints(target.Sync)
+	moved, err := transfer.Get(ctx, config, target.Rest(int64(state.Done)),
+		state.Offset+state.Done, g.length-state.Done)
+	if err = target.Finish(err); err == nil {
+		err = state.remove()
+	}
+	return moved, err
+}
+
+// beginRest finds out where to begin.
+func (g *getRequest) beginRest(v volume, info *client.Info, target *output.File,
+	state *transferState) error {
+	if err := state.resume(g.path, info); err != nil {
+		return err
+	}
+	present, err := target.Size()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(state.path); err != nil && present > 0 {
+		return program.Usagef("%q is there, but not %q, which says what it is (remove it to begin "+
+			"anew)", g.path+output.PartialSuffix, state.path)
+	}
+	if err := state.compare(v, target); err != nil {
+		return err
+	}
+	return state.save()
+}
+
 // transferProgress shows the progress and the result of a transfer on standard error.
 type transferProgress struct {
 	*program.Progress
 	w     io.Writer
 	begun time.Time
+	done  uint64 // bytes that a former call has moved
 }
 
-// newTransferProgress shows the progress of a transfer of size bytes, or transfer.UnknownSize.
-func newTransferProgress(w io.Writer, size uint64) *transferProgress {
+// newTransferProgress shows the progress of a transfer of size bytes, or transfer.UnknownSize, of
+// which done have been moved before.
+func newTransferProgress(w io.Writer, size, done uint64) *transferProgress {
 	total := int64(program.UnknownTotal)
 	if size != transfer.UnknownSize {
 		total = int64(size)
 	}
-	return &transferProgress{Progress: program.NewProgress(w, total), w: w, begun: time.Now()}
+	return &transferProgress{Progress: program.NewProgress(w, total), w: w, begun: time.Now(),
+		done: done}
 }
+
+// Show shows how many bytes this call has moved.
+func (t *transferProgress) Show(bytes uint64) { t.Progress.Show(t.done + bytes) }
 
 // end fills the report, and prints the result of a successful transfer.
 func (t *transferProgress) end(r *transferReport, bytes uint64, err error) {
 	t.Clear()
 	taken := max(time.Since(t.begun), 1)
-	r.Bytes, r.DurationNs = bytes, int64(taken)
+	r.Resumed, r.Bytes, r.DurationNs = t.done, bytes, int64(taken)
 	r.BytesPerSecond = uint64(float64(bytes) / taken.Seconds())
 	if err == nil {
-		fmt.Fprintf(t.w, "%s %s: %d bytes in %s, %s\n", r.Operation, r.File, bytes,
+		former := ""
+		if t.done > 0 {
+			former = fmt.Sprintf(" after %d of an earlier call", t.done)
+		}
+		fmt.Fprintf(t.w, "%s %s: %d bytes%s in %s, %s\n", r.Operation, r.File, bytes, former,
 			size.FormatDuration(taken), size.FormatThroughput(float64(r.BytesPerSecond)))
 	}
 }

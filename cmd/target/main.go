@@ -72,6 +72,10 @@ memory, called ` + argp.VolumeName + `, on all addresses:
 
   target -d 03:00.0 --listen-port 12345 --binary-content disk.sbc --cpu 0
 
+With --protocol it serves a relay of the DOCA applications:
+
+  target --protocol doca-3.2 --rdma-provider doca --rdma-device 03:00.0 --volume d=memory:1GiB
+
 SIGHUP rereads the file: volumes come and go, and the log says what needs a restart.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
@@ -101,8 +105,7 @@ func run(ctx context.Context, from *source, faults service.Faults) error {
 		Hangups: hangups, Unit: "zc-relay-target", Descriptors: c.Descriptors,
 		Faults: faults,
 	}, func(ctx context.Context, env *service.Environment) error {
-		return serve(ctx, env, c,
-			from)
+		return serve(ctx, env, c, from)
 	})
 }
 
@@ -127,8 +130,10 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
 			DeadAfter: c.Control.KeepAliveDeadAfter},
 		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, HookTransport: env.HookTransport,
+		Protocol:     c.Listen.Version(),
 		Tracer:       env.Tracer,
 		MaxSessions:  c.Limits.Sessions,
+		SessionRate:  c.Limits.SessionsPerSecond,
 		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {

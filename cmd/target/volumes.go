@@ -170,9 +170,9 @@ func (v *volumes) change(carryOut func()) error {
 
 // prepare opens the volumes that configs has in addition, so that a configuration with one that
 // cannot be opened changes nothing. The returned function makes the target serve what configs says:
-// new volumes at once, while the sessions of those that are gone or different are drained in the
-// background, until ctx ends. Volumes that an administrator has added stay, unless configs has
-// their names. prepare waits for other changes to end.
+// new volumes and rights at once, while the sessions of those that are gone or different are
+// drained in the background, until ctx ends. Volumes that an administrator has added stay, unless
+// configs has their names. prepare waits for other changes to end.
 func (v *volumes) prepare(ctx context.Context, t *target.Target,
 	configs []config.Volume) (apply func() error, err error) {
 	if err := v.begin(ctx); err != nil {
@@ -183,7 +183,7 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 			v.finish()
 		}
 	}()
-	resized := v.resized(configs)
+	resized, judged := v.resized(configs), v.judged(configs)
 	gone, different := v.compare(v.withAdded(configs))
 	added := make(map[string]*served)
 	for _, c := range configs {
@@ -206,6 +206,7 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 		}
 		errs = append(errs, v.resize(resized))
 		v.adopt(configs)
+		errs = append(errs, v.judge(t, judged))
 		return errors.Join(append(errs, v.change(func() { v.replace(ctx, t, gone, different) }))...)
 	}, nil
 }
@@ -229,14 +230,14 @@ func (v *volumes) withAdded(configs []config.Volume) []config.Volume {
 	return all
 }
 
-// resized returns the configurations of volumes that differ from what is served in nothing but the
-// size that the file has at least.
+// resized returns the configurations of volumes that are served, with another size of the file.
 func (v *volumes) resized(configs []config.Volume) []config.Volume {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var resized []config.Volume
 	for _, c := range configs {
-		if s := v.served[c.Name]; s != nil && !s.config.Equal(&c) && s.config.EqualButSize(&c) {
+		if s := v.served[c.Name]; s != nil && s.config.Backend != c.Backend &&
+			s.config.HasSameStorage(&c) {
 			resized = append(resized, c)
 		}
 	}
@@ -256,8 +257,37 @@ func (v *volumes) resize(configs []config.Volume) error {
 			}
 		}
 		v.mu.Lock()
-		s.config = c
+		s.config.Backend = c.Backend
 		v.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// judged returns the configurations of volumes that are served, with other rights of relays.
+func (v *volumes) judged(configs []config.Volume) []config.Volume {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var judged []config.Volume
+	for _, c := range configs {
+		if s := v.served[c.Name]; s != nil && s.config.HasSameStorage(&c) &&
+			!s.config.HasSameRights(&c) {
+			judged = append(judged, c)
+		}
+	}
+	return judged
+}
+
+// judge gives relays the rights that the configurations of volumes say.
+func (v *volumes) judge(t *target.Target, configs []config.Volume) error {
+	var errs []error
+	for _, c := range configs {
+		s := v.find(c.Name)
+		v.mu.Lock()
+		s.Rights = c.Rights()
+		s.config.Readers, s.config.Writers, s.config.Owners = c.Readers, c.Writers, c.Owners
+		v.mu.Unlock()
+		errs = append(errs, t.SetRights(c.Name, c.Rights()))
+		v.log.Info("changed the rights of relays", zap.String("volume", c.Name))
 	}
 	return errors.Join(errs...)
 }
@@ -285,7 +315,7 @@ func (v *volumes) compare(configs []config.Volume) (gone []string, different []c
 	}
 	changed := func(name string) bool {
 		s, c := v.served[name], wanted[name]
-		return s == nil || !s.config.EqualButSize(&c)
+		return s == nil || !s.config.HasSameStorage(&c)
 	}
 	for _, c := range ordered(configs) {
 		if v.served[c.Name] == nil && c.AliasOf() == "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/administer"
 	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -58,13 +59,14 @@ type drainOptions struct {
 	admin   string
 	timeout retry.Bound
 	resume  bool
+	output  report.Output
 }
 
 // defaultDrainWait is the default time for sessions to end.
 const defaultDrainWait = time.Minute
 
 func newDrainCommand() *cobra.Command {
-	o := drainOptions{timeout: retry.Within(defaultDrainWait)}
+	o := drainOptions{timeout: retry.Within(defaultDrainWait), output: report.Text}
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Make a running relay reject new sessions, and wait until the open ones have ended",
@@ -82,6 +84,7 @@ affecting anyone, or accept sessions again with --resume.`,
 	f.Var(&o.timeout, "timeout",
 		`how long to wait for the sessions to end: a duration, 0 for not at all, or "infinite"`)
 	f.BoolVar(&o.resume, "resume", false, "accept new sessions again")
+	o.output.AddFlag(f)
 	return cmd
 }
 
@@ -90,18 +93,23 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return program.Usage(fmt.Errorf("--admin: %w", err))
 	}
+	outcome := administer.Outcome{Operation: administer.OperationDrain}
+	send := client.Drain
 	if o.resume {
-		_, err := request(cmd.Context(), client.Resume)
-		return program.CannotConnect(err)
+		outcome.Operation, send = administer.OperationResume, client.Resume
 	}
-	state, err := request(cmd.Context(), client.Drain)
+	state, err := request(cmd.Context(), send)
 	if err != nil {
-		return program.CannotConnect(err)
+		return outcome.Print(cmd, o.output, "", program.CannotConnect(err))
 	}
-	line := program.NewStatusLine(cmd.ErrOrStderr())
-	defer line.Clear()
-	return o.await(cmd.Context(), client, state,
-		func(s admin.DrainState) { line.Show("%d sessions are open", s.Sessions) })
+	outcome.Drain = &state
+	if !o.resume {
+		line := program.NewStatusLine(cmd.ErrOrStderr())
+		err = o.await(cmd.Context(), client, &state,
+			func() { line.Show("%d sessions are open", state.Sessions) })
+		line.Clear()
+	}
+	return outcome.Print(cmd, o.output, "", err)
 }
 
 // request bounds the time of a request, to which the relay replies at once.
@@ -115,12 +123,12 @@ func request(ctx context.Context, send func(context.Context) (admin.DrainState, 
 // drainPause is the interval of checks whether the sessions have ended.
 const drainPause = 200 * time.Millisecond
 
-// await waits until no session is open.
-func (o *drainOptions) await(ctx context.Context, client *admin.Client, state admin.DrainState,
-	show func(admin.DrainState)) error {
+// await waits until no session is open, and keeps state up to date.
+func (o *drainOptions) await(ctx context.Context, client *admin.Client, state *admin.DrainState,
+	show func()) error {
 	begun := time.Now()
 	for state.Sessions > 0 {
-		show(state)
+		show()
 		if limit, limited := o.timeout.Duration(); limited && time.Since(begun) >= limit {
 			return status.Errorf(status.TimeOut,
 				"%d sessions are still open after %v; the relay rejects new ones", state.Sessions,
@@ -132,10 +140,11 @@ func (o *drainOptions) await(ctx context.Context, client *admin.Client, state ad
 				state.Sessions, context.Cause(ctx))
 		case <-time.After(drainPause):
 		}
-		var err error
-		if state, err = request(ctx, client.DrainState); err != nil {
+		now, err := request(ctx, client.DrainState)
+		if err != nil {
 			return program.CannotConnect(err)
 		}
+		*state = now
 		if !state.Draining {
 			return status.Errorf(status.BadState,
 				"the relay accepts new sessions again: it was resumed or restarted")

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/administer"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
@@ -193,6 +194,64 @@ func TestProvidersTellCapabilitiesOrWhyTheyAreAbsent(t *testing.T) {
 			p.Capabilities["transport"] != "iwarp" {
 			t.Errorf("%s %s can do %v", p.Seam, p.Name, p.Capabilities)
 		}
+	}
+}
+
+func TestAConfigurationIsCheckedAsTextAndJSON(t *testing.T) {
+	directory := t.TempDir()
+	for name, c := range map[string]struct {
+		content  string
+		code     int
+		problems int
+	}{
+		"good":   {"channels: [{target: 127.0.0.1:1, volume: v}]", 0, 0},
+		"wrong":  {"channels: [{target: nowhere, volum: v}]\nlog: {level: loud}", 1, 3},
+		"broken": {"channels: [", 1, 1},
+	} {
+		file := filepath.Join(directory, name)
+		if err := os.WriteFile(file, []byte(c.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, text, _ := execute(t, "config", "check", file, "-o", "json")
+		checkDocument(t, "config-check", text)
+		var r struct {
+			File     string
+			Valid    bool
+			Channels int
+			Problems []struct{ Source, Key, Text string }
+		}
+		decode(t, text, &r)
+		if code != c.code || r.File != file || r.Valid != (c.code == 0) ||
+			len(r.Problems) < c.problems || r.Valid && r.Channels != 1 {
+			t.Errorf("%s: exit code %d: %s", name, code, text)
+		}
+	}
+	code, text, _ := execute(t, "config", "check", "/no/such/file", "-o", "json")
+	checkDocument(t, "config-check", text)
+	if code == 0 || !strings.Contains(text, "no such file") {
+		t.Errorf("no file: %d %s", code, text)
+	}
+}
+
+func TestWithoutADaemonAdministrationReportsTheFailure(t *testing.T) {
+	address := "unix:" + filepath.Join(t.TempDir(), "admin.sock")
+	for _, command := range []string{"drain", "drain --resume", "reload", "log-level debug",
+		"sessions end 1"} {
+		code, text, _ := execute(t, append(strings.Fields(command), "--admin", address, "-o",
+			"json")...)
+		checkDocument(t, "administration", text)
+		var r administer.Outcome
+		decode(t, text, &r)
+		if code != program.ExitConnect || r.Error == nil || r.Error.Phase != "connect" {
+			t.Errorf("%s: exit code %d: %s", command, code, text)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "trace")
+	if code, _, _ := execute(t, "trace", file, "--admin", address); code != program.ExitConnect {
+		t.Errorf("trace: exit code %d", code)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("a trace that could not be taken has left a file")
 	}
 }
 

@@ -104,8 +104,7 @@ func run(ctx context.Context, from *source, faults service.Faults) error {
 		Hangups: hangups, Unit: "zc-relay", Descriptors: c.Descriptors,
 		Faults: faults,
 	}, func(ctx context.Context, env *service.Environment) error {
-		return serve(ctx, env, c,
-			from)
+		return serve(ctx, env, c, from)
 	})
 }
 
@@ -294,6 +293,7 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 		channel.TargetConnects += link.Connects
 		channel.TargetLosses += link.Losses
 		channel.TargetFailures += link.Failures
+		channel.TargetPostponed += link.Postponed
 		channel.Targets = append(channel.Targets, metrics.Target{
 			Address: c.Targets[i].Address.String(), State: link.State.String()})
 	}

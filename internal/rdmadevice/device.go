@@ -138,8 +138,8 @@ func (t *Tree) device(name string) (*Device, error) {
 	}
 	for _, netdev := range t.netDevs(d) {
 		mtu, _ := strconv.Atoi(t.read("class/net", netdev, "mtu"))
-		d.Net = append(d.Net, NetDev{Name: netdev, MTU: mtu, State: t.read("class/net", netdev,
-			"operstate")})
+		state := t.read("class/net", netdev, "operstate")
+		d.Net = append(d.Net, NetDev{Name: netdev, MTU: mtu, State: state})
 	}
 	return d, nil
 }

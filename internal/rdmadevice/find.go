@@ -50,8 +50,7 @@ func (l listFinder) find(matches func(*Device) bool) []string {
 
 func (l listFinder) ofNetDev(name string) []string {
 	return l.find(func(d *Device) bool {
-		return slices.ContainsFunc(d.Net,
-			func(n NetDev) bool { return n.Name == name })
+		return slices.ContainsFunc(d.Net, func(n NetDev) bool { return n.Name == name })
 	})
 }
 

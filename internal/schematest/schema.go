@@ -42,8 +42,7 @@ func Read(t testing.TB, path string) *Schema {
 // validators ignore, so that a misspelled keyword would check nothing.
 var keywords = []string{
 	"$schema", "$id", "$ref", "$defs", "title", "description", "type", "const", "enum", "minimum",
-	"maximum",
-	"properties", "additionalProperties", "required", "items", "anyOf",
+	"maximum", "properties", "additionalProperties", "required", "items", "anyOf",
 }
 
 // restrict forbids undescribed properties in a schema and in all schemas inside it, and fails the

@@ -8,6 +8,7 @@
 //
 //	rdma:post_send:every=1000:error=IO_FAILED
 //	volume:write:p=0.01:seed=7:delay=5ms
+//	volume:read:range=1GiB+64KiB:error=EIO
 //	comch:producer.send:while=trouble:freeze
 //	control:receive:kind=open_volume:nth=1:drop
 //

@@ -174,10 +174,16 @@ func (p *Point) NeedsKind() bool {
 
 // Next counts an operation on size bytes and returns what happens to it. If several rules match, it
 // is what the first of them says; all of them count, and all matches are recorded.
-func (p *Point) Next(size uint64) Hit { return p.NextOf(size, "") }
+func (p *Point) Next(size uint64) Hit { return p.next(size, "", 0, 0) }
 
 // NextOf is Next for a message of the given kind.
-func (p *Point) NextOf(size uint64, kind string) Hit {
+func (p *Point) NextOf(size uint64, kind string) Hit { return p.next(size, kind, 0, 0) }
+
+// NextAt is Next for an operation on size bytes of a volume from offset on.
+func (p *Point) NextAt(offset, size uint64) Hit { return p.next(size, "", offset, size) }
+
+// next is Next for a message of a kind, or for an operation on length bytes of a volume.
+func (p *Point) next(size uint64, kind string, offset, length uint64) Hit {
 	if p == nil {
 		return Hit{}
 	}
@@ -185,7 +191,8 @@ func (p *Point) NextOf(size uint64, kind string) Hit {
 	for _, r := range p.rules {
 		// Read before the switch, so that turning it off meanwhile releases this operation.
 		releases := r.releases.Load()
-		if r.Kind != "" && r.Kind != kind || !r.on.Load() {
+		if r.Kind != "" && r.Kind != kind || !r.on.Load() ||
+			r.Range.Length != 0 && !r.Range.touches(offset, length) {
 			continue
 		}
 		number := r.seen.Add(1)
@@ -269,6 +276,11 @@ func (h *Hold) IsOver() bool {
 		return h.rule.releases.Load() != h.releases
 	}
 	return h.due.IsZero() || !time.Now().Before(h.due)
+}
+
+// Due returns how long it is until what was held back continues; false if that is not known.
+func (h *Hold) Due() (time.Duration, bool) {
+	return time.Until(h.due), !h.due.IsZero()
 }
 
 // IsBefore reports whether h is over at a known time, and other later or at an unknown time.

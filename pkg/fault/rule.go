@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -17,13 +18,15 @@ const (
 )
 
 // Rule makes operations go wrong. A condition that is 0 or "" always holds. Each rule counts by
-// itself the operations that its Seam, Operation, Kind, and Switch admit, beginning with 1; the
-// other conditions decide by this count.
+// itself the operations that its Seam, Operation, Kind, Range, and Switch admit, beginning with 1;
+// the other conditions decide by this count.
 type Rule struct {
 	Seam      Seam
 	Operation string // of the seam, or Any
 	// Kind restricts a rule of the seam Control to one kind of message, for instance "open_volume".
 	Kind string
+	// Range restricts a rule of the seam Volume to operations that touch these bytes.
+	Range Range
 	// Switch is the name of a switch that must be on; see Injector.TurnOn.
 	Switch string
 	// Every matches each operation whose number is a multiple of it.
@@ -44,9 +47,18 @@ type Rule struct {
 	Cause status.Cause
 }
 
+// Range is Length bytes of a volume from Offset on. The zero value stands for all bytes.
+type Range struct{ Offset, Length uint64 }
+
+// touches reports whether an operation on length bytes at offset has a byte in the range.
+func (r Range) touches(offset, length uint64) bool {
+	return offset < r.Offset+r.Length && r.Offset-min(r.Offset, offset) < length
+}
+
 // Syntax describes the text form in one line.
 const Syntax = "SEAM:OPERATION[:CONDITION...]:ACTION, " +
-	"where CONDITION is every=N, nth=N, after=N, p=P, seed=N, while=SWITCH, or kind=MESSAGE, and " +
+	"where CONDITION is every=N, nth=N, after=N, p=P, seed=N, while=SWITCH, kind=MESSAGE, or " +
+	"range=OFFSET+LENGTH, and " +
 	"ACTION is trace, delay=TIME, error=CODE|ERRNO, drop, duplicate, corrupt, or freeze"
 
 // Parse parses the text form of a rule.
@@ -104,6 +116,8 @@ func (r *Rule) set(key, value string, hasValue bool) (err error) {
 		r.Switch, err = parseName(value)
 	case "kind":
 		r.Kind, err = parseName(value)
+	case "range":
+		r.Range, err = parseRange(value)
 	default:
 		return r.setAction(key, value, hasValue)
 	}
@@ -138,6 +152,16 @@ func parseCount(text string) (uint64, error) {
 		return 0, fmt.Errorf("a count is a number above 0")
 	}
 	return n, nil
+}
+
+func parseRange(text string) (Range, error) {
+	offsetText, lengthText, _ := strings.Cut(text, "+")
+	offset, err := size.Parse(offsetText)
+	length, lengthErr := size.Parse(lengthText)
+	if err != nil || lengthErr != nil || length == 0 || offset+length < offset {
+		return Range{}, fmt.Errorf("a range is an offset and a length above 0, such as 1MiB+64KiB")
+	}
+	return Range{Offset: uint64(offset), Length: uint64(length)}, nil
 }
 
 func parseName(text string) (string, error) {
@@ -197,6 +221,10 @@ func (r *Rule) validate() error {
 		return fmt.Errorf("delay, code, or cause does not belong to the action %v", r.Action)
 	case r.Kind != "" && r.Seam != Control:
 		return fmt.Errorf("only messages of the seam %s have a kind", Control)
+	case r.Range != Range{} && r.Seam != Volume:
+		return fmt.Errorf("only operations of the seam %s have a range", Volume)
+	case r.Range.Offset > 0 && r.Range.Length == 0, r.Range.Offset+r.Range.Length < r.Range.Offset:
+		return fmt.Errorf("the range is empty or ends beyond any volume")
 	case !(r.Probability >= 0 && r.Probability <= 1):
 		return fmt.Errorf("a probability is at most 1")
 	}
@@ -210,6 +238,9 @@ func (r Rule) String() string {
 		if name.value != "" {
 			b = fmt.Appendf(b, ":%s=%s", name.key, name.value)
 		}
+	}
+	if r.Range.Length != 0 {
+		b = fmt.Appendf(b, ":range=%v+%v", size.Bytes(r.Range.Offset), size.Bytes(r.Range.Length))
 	}
 	for _, count := range []struct {
 		key   string

@@ -166,22 +166,11 @@ connect first to keep it out.`,
 			return program.Usagef("%q is not the number of a session: list them with \"sessions list\"",
 				operands[0])
 		}
-		if err := client.EndSession(ctx, id); err != nil {
-			return failure(err)
-		}
-		return o.print(cmd, map[string]any{"schema": admin.SessionsSchema, "ended": id},
-			fmt.Sprintf("session %d ends", id))
+		outcome := Outcome{Operation: operationEndSession, Session: id}
+		return outcome.Print(cmd, o.output, fmt.Sprintf("session %d ends", id),
+			failure(client.EndSession(ctx, id)))
 	})
 	return cmd
-}
-
-// print prints a small result as JSON or as a sentence.
-func (o *options) print(cmd *cobra.Command, document any, sentence string) error {
-	if o.output == report.JSON {
-		return report.WriteJSON(cmd.OutOrStdout(), document)
-	}
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), sentence)
-	return err
 }
 
 func newReloadCommand(address string) *cobra.Command {
@@ -195,21 +184,19 @@ nothing; the daemon's log says which changes need a restart.`,
 	}
 	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		_ []string) error {
+		outcome, sentence := Outcome{Operation: operationReload}, "reloaded"
 		r, err := client.Reload(ctx)
 		if err != nil {
-			return failure(err)
+			return outcome.Print(cmd, o.output, "", failure(err))
 		}
-		sentence := "reloaded"
-		if r.Ended == nil {
+		outcome.Reload = &r
+		switch {
+		case r.Error != "":
+			err = fmt.Errorf("the reload failed: %s", r.Error)
+		case r.Ended == nil:
 			sentence = "the reload is in progress: status shows its outcome"
 		}
-		if r.Error == "" || o.output == report.JSON {
-			err = o.print(cmd, r, sentence)
-		}
-		if r.Error != "" {
-			return fmt.Errorf("the reload failed: %s", r.Error)
-		}
-		return err
+		return outcome.Print(cmd, o.output, sentence, err)
 	})
 	return cmd
 }
@@ -226,16 +213,15 @@ start or reload.`,
 	}
 	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
+		var err error
 		if len(operands) > 0 {
-			if err := client.SetLogLevel(ctx, operands[0]); err != nil {
-				return failure(err)
-			}
+			err = client.SetLogLevel(ctx, operands[0])
 		}
-		level, err := client.LogLevel(ctx)
-		if err != nil {
-			return failure(err)
+		outcome := Outcome{Operation: operationLogLevel}
+		if err == nil {
+			outcome.LogLevel, err = client.LogLevel(ctx)
 		}
-		return o.print(cmd, map[string]string{"level": level}, level)
+		return outcome.Print(cmd, o.output, outcome.LogLevel, failure(err))
 	})
 	return cmd
 }

@@ -2,13 +2,12 @@ package administer
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
@@ -38,7 +37,7 @@ The daemon keeps the first 16384 IOs; the file says how many more there were.`,
 		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
 	}
 	f.DurationVar(&duration, "duration", defaultTraceTime, "how long to trace")
-	cmd.RunE = func(cmd *cobra.Command, operands []string) (err error) {
+	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
 		if duration <= 0 {
 			return program.Usagef("--duration %v is not positive", duration)
 		}
@@ -46,17 +45,16 @@ The daemon keeps the first 16384 IOs; the file says how many more there were.`,
 		if err != nil {
 			return program.Usage(fmt.Errorf("--admin: %w", err))
 		}
-		file, err := os.Create(operands[0])
+		file, err := output.Create(operands[0])
 		if err != nil {
 			return program.Usage(err)
 		}
-		defer func() { err = errors.Join(err, file.Close()) }()
 		content, err := traceFor(cmd.Context(), client, duration)
 		if err != nil {
-			return failure(err)
+			return file.Finish(failure(err))
 		}
-		_, err = file.Write(content)
-		return err
+		_, err = file.Sink().Write(content)
+		return file.Finish(err)
 	}
 	return cmd
 }

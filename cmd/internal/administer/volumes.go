@@ -120,8 +120,7 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 		if err != nil {
 			return failure(err)
 		}
-		return o.print(cmd, admin.VolumeList{Schema: admin.VolumesSchema,
-			Volumes: []admin.Volume{v}}, fmt.Sprintf("serving volume %s, %v, UUID %s", v.Name,
+		return o.printVolume(cmd, v, fmt.Sprintf("serving volume %s, %v, UUID %s", v.Name,
 			size.Bytes(v.Size), v.UUID))
 	})
 	f := cmd.Flags()
@@ -133,6 +132,16 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 	f.StringSliceVar(&added.Owners, "owner", nil,
 		"relay that may read, write, and open the volume exclusively; repeatable")
 	return cmd
+}
+
+// printVolume prints a volume as JSON, or a sentence about it.
+func (o *options) printVolume(cmd *cobra.Command, v admin.Volume, sentence string) error {
+	if o.output == report.JSON {
+		return report.WriteJSON(cmd.OutOrStdout(),
+			admin.VolumeList{Schema: admin.VolumesSchema, Volumes: []admin.Volume{v}})
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), sentence)
+	return err
 }
 
 func newVolumeResizeCommand(address string) *cobra.Command {
@@ -165,9 +174,7 @@ open.`,
 		if err != nil {
 			return failure(err)
 		}
-		return o.print(cmd, admin.VolumeList{Schema: admin.VolumesSchema,
-			Volumes: []admin.Volume{v}}, fmt.Sprintf("volume %s has %v", v.Name,
-			size.Bytes(v.Size)))
+		return o.printVolume(cmd, v, fmt.Sprintf("volume %s has %v", v.Name, size.Bytes(v.Size)))
 	})
 	cmd.Flags().BoolVar(&to.Shrink, "shrink", false,
 		"allow a smaller size: what is beyond it is lost")
@@ -190,11 +197,9 @@ If the file has the volume, the next reload or start serves it again.`,
 	}
 	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
-		if err := client.RemoveVolume(ctx, operands[0], force); err != nil {
-			return failure(err)
-		}
-		return o.print(cmd, map[string]any{"schema": admin.VolumesSchema, "removed": operands[0]},
-			fmt.Sprintf("volume %s is removed", operands[0]))
+		outcome := Outcome{Operation: operationRemoveVolume, Volume: operands[0]}
+		return outcome.Print(cmd, o.output, fmt.Sprintf("volume %s is removed", operands[0]),
+			failure(client.RemoveVolume(ctx, operands[0], force)))
 	})
 	cmd.Flags().BoolVar(&force, "force", false,
 		"do not wait for the requests in flight, which then fail at their clients")

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 )
 
 // Command describes a daemon to its config command.
@@ -46,26 +48,73 @@ underscores separate sections: %[1]s__LOG__LEVEL is log.level.`, c.VariablePrefi
 	return cmd
 }
 
-// newConfigCheckCommand returns the command that checks a configuration file. It prints every
-// problem on a line of its own.
+// checkSchema names the format of checkReport. Fields may be added within a version.
+const checkSchema = "zc-relay.config-check/1"
+
+// checkReport is what config check prints as JSON.
+type checkReport struct {
+	Schema string `json:"schema"`
+	File   string `json:"file"`
+	Valid  bool   `json:"valid"`
+	// Channels or Volumes is how many the file describes; missing if it is not valid.
+	Channels *int     `json:"channels,omitempty"`
+	Volumes  *int     `json:"volumes,omitempty"`
+	Problems Problems `json:"problems"`
+}
+
+// newConfigCheckCommand returns the command that checks a configuration file. As text it prints
+// every problem on a line of its own.
 func newConfigCheckCommand(check func(file string) (Checked, error)) *cobra.Command {
-	return &cobra.Command{
+	output := report.Text
+	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a configuration file",
 		Long: `check reads a configuration file, without environment and flags, and lists all
 problems. It needs nothing but the file, and so works on any machine.`,
 		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			checked, err := check(arguments[0])
+			file := arguments[0]
+			checked, err := check(file)
+			if output == report.JSON {
+				document := reportOf(file, checked, err)
+				return errors.Join(report.WriteJSON(cmd.OutOrStdout(), document),
+					unusable(file, err))
+			}
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), err)
-				return fmt.Errorf("%s cannot be used", arguments[0])
+				return unusable(file, err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", arguments[0],
-				checked.Of, checked.Count)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", file, checked.Of,
+				checked.Count)
 			return err
 		},
 	}
+	output.AddFlag(cmd.Flags())
+	return cmd
+}
+
+// unusable returns the error of the command if the file has problems.
+func unusable(file string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s cannot be used", file)
+}
+
+// reportOf describes the outcome of a check.
+func reportOf(file string, checked Checked, err error) checkReport {
+	r := checkReport{Schema: checkSchema, File: file, Valid: err == nil, Problems: Problems{}}
+	switch {
+	case err != nil:
+		if !errors.As(err, &r.Problems) {
+			r.Problems = Problems{{Source: file, Text: program.Sentence(err)}}
+		}
+	case checked.Of == "channels":
+		r.Channels = &checked.Count
+	default:
+		r.Volumes = &checked.Count
+	}
+	return r
 }
 
 func newConfigDumpCommand(c Command) *cobra.Command {

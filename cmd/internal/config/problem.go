@@ -15,13 +15,13 @@ import (
 type Problem struct {
 	// Source is the source of the value: FILE:LINE, an environment variable or a flag; "" if none
 	// gave one.
-	Source string
+	Source string `json:"source,omitempty"`
 	// Key is the path of the key, for instance "channels.0.volume".
-	Key string
+	Key string `json:"key,omitempty"`
 	// Value is the value given, quoted, or "".
-	Value string
+	Value string `json:"value,omitempty"`
 	// Text describes the problem and what is allowed.
-	Text string
+	Text string `json:"text"`
 }
 
 // String returns all parts on one line.

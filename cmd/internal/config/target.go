@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -36,12 +37,23 @@ type Listen struct {
 	AddressFile string
 	// TLSAllowedNames is empty to accept every certificate of the authorities.
 	TLSAllowedNames []string
+	Protocol        string // NativeProtocol, or the name of a dialects.Version
+}
+
+// NativeProtocol is the name of our own protocol.
+const NativeProtocol = "native"
+
+// Version returns the protocol that relays speak; dialects.None is our own.
+func (c *Listen) Version() dialects.Version {
+	v, _ := dialects.ParseVersion(c.Protocol) // None for our own
+	return v
 }
 
 // TargetLimits holds the limits of all sessions together.
 type TargetLimits struct {
-	Sessions int
-	Staging  uint64
+	Sessions          int
+	SessionsPerSecond int
+	Staging           uint64
 }
 
 // Volume configures a volume.
@@ -85,16 +97,20 @@ func (c *Volume) AliasOf() string {
 // Equal reports whether two configurations are the same.
 func (c *Volume) Equal(other *Volume) bool {
 	return c.Name == other.Name && c.Backend == other.Backend && c.BlockSize == other.BlockSize &&
-		slices.Equal(c.Rights(), other.Rights())
+		c.HasSameRights(other)
 }
 
-// EqualButSize reports whether two configurations are the same, except perhaps for the size that a
-// file has at least.
-func (c *Volume) EqualButSize(other *Volume) bool {
-	mine, theirs := *c, *other
-	mine.Backend, _ = c.cutSize()
-	theirs.Backend, _ = other.cutSize()
-	return mine.Equal(&theirs)
+// HasSameRights reports whether two configurations give relays the same rights.
+func (c *Volume) HasSameRights(other *Volume) bool {
+	return slices.Equal(c.Rights(), other.Rights())
+}
+
+// HasSameStorage reports whether two configurations are the same, except perhaps for the rights of
+// relays and the size that a file has at least.
+func (c *Volume) HasSameStorage(other *Volume) bool {
+	mine, _ := c.cutSize()
+	theirs, _ := other.cutSize()
+	return c.Name == other.Name && mine == theirs && c.BlockSize == other.BlockSize
 }
 
 // FileSize returns the size in bytes that the volume's file has at least, 0 if none is configured.
@@ -150,10 +166,11 @@ const DefaultBlockSize = 4096
 func DefaultTarget() *Target {
 	return &Target{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
-		Listen:  Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort},
+		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort,
+			Protocol: NativeProtocol},
 		Control: defaultControl(target.DefaultControlTimeout),
 		Limits: TargetLimits{Sessions: target.DefaultMaxSessions,
-			Staging: target.DefaultStagingLimit},
+			SessionsPerSecond: target.DefaultSessionRate, Staging: target.DefaultStagingLimit},
 
 		Shutdown: Shutdown{DrainTimeout: retry.Within(target.DefaultDrainTimeout)},
 	}
@@ -200,11 +217,21 @@ func (c *Listen) describe(s section) {
 	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
 		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").
 		flagged("tls-allowed-name", "")
+	s.value("protocol", choice(&c.Protocol, NativeProtocol, dialects.DOCA2_10.String(),
+		dialects.DOCA3_0.String(), dialects.DOCA3_1.String(), dialects.DOCA3_2.String()),
+		"what relays speak: our own protocol, or that of a release of the DOCA storage applications, which needs rdma.provider doca and a single volume").
+		flagged("protocol", "")
 }
+
+// maxSessionRate is more than a target can do: no limit.
+const maxSessionRate = 1_000_000
 
 func (c *TargetLimits) describe(s section) {
 	s.value("sessions", integer(&c.Sessions, 1, maxSessions),
 		"concurrent control connections").flagged("max-sessions", "")
+	s.value("sessions_per_second", integer(&c.SessionsPerSecond, 1, maxSessionRate),
+		"control connections that become sessions per second, after a burst of a fifth as many; relays beyond it are told when to try again").
+		flagged("max-session-rate", "")
 	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50),
 		"memory that all sessions together may use for data in transit").
 		flagged("staging-limit", "")
@@ -247,6 +274,13 @@ func (c *Target) check(report reporter) {
 	c.TLS.check(report.in("tls"))
 	if len(c.Listen.TLSAllowedNames) > 0 && !c.TLS.Enabled() {
 		report("listen.tls_allowed_names", c.Listen.TLSAllowedNames, noTLS)
+	}
+	if c.Listen.Version() != dialects.None && c.TLS.Enabled() {
+		report("listen.protocol", c.Listen.Protocol, "has no TLS: remove the section tls")
+	}
+	if c.Listen.Version() != dialects.None && len(c.Volumes) > 1 {
+		report("listen.protocol", c.Listen.Protocol,
+			"cannot name one of several volumes: offer one")
 	}
 	if len(c.Volumes) == 0 {
 		report("volumes", nil,

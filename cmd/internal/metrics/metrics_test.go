@@ -82,6 +82,7 @@ func (f fakeTarget) Failures() map[string][]volume.Failure { return f }
 func (f fakeTarget) Sessions() int                         { return 0 }
 func (f fakeTarget) ConnectedQueues() map[string]int       { return map[string]int{"shm": 2} }
 func (f fakeTarget) SessionsTotal() uint64                 { return 0 }
+func (f fakeTarget) SessionsPostponed() uint64             { return 0 }
 func (f fakeTarget) Workers() []*datapath.Worker           { return nil }
 func (f fakeTarget) Counters() map[string]*datapath.CounterSet {
 	counters := make(map[string]*datapath.CounterSet)

@@ -33,6 +33,8 @@ type Channel struct {
 	TargetConnects uint64
 	TargetLosses   uint64
 	TargetFailures uint64
+	// TargetPostponed counts attempts that a target has answered by a time to try again.
+	TargetPostponed uint64
 	// TargetMoves counts the moves from one target to another.
 	TargetMoves uint64
 	Targets     []Target
@@ -177,7 +179,9 @@ func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 }
 
 // linkMetrics are the metrics of a channel's standing connections to its targets.
-type linkMetrics struct{ ready, attempt, connects, losses, failures, moves, state *metric }
+type linkMetrics struct {
+	ready, attempt, connects, losses, failures, postponed, moves, state *metric
+}
 
 func newLinkMetrics() linkMetrics {
 	return linkMetrics{
@@ -193,6 +197,9 @@ func newLinkMetrics() linkMetrics {
 			"Times that a standing connection to a target was lost.", "channel"),
 		failures: define(relayPrefix+"target_connect_failures_total", Counter,
 			"Attempts to connect to a target that failed. The answer of a stand-by is none.", "channel"),
+		postponed: define(relayPrefix+"target_postponed_total", Counter,
+			"Attempts to connect to a target, those of sessions included, that it has answered by a time to try again.",
+			"channel"),
 		moves: define(relayPrefix+"target_moves_total", Counter,
 			"Times that the channel has moved from one target to another.", "channel"),
 		state: define(relayPrefix+"target_state", Gauge,
@@ -202,7 +209,8 @@ func newLinkMetrics() linkMetrics {
 }
 
 func (m *linkMetrics) all() []*metric {
-	return []*metric{m.ready, m.attempt, m.connects, m.losses, m.failures, m.moves, m.state}
+	return []*metric{m.ready, m.attempt, m.connects, m.losses, m.failures, m.postponed,
+		m.moves, m.state}
 }
 
 func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
@@ -215,6 +223,7 @@ func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.connects.send(out, float64(c.TargetConnects), c.Name)
 	m.losses.send(out, float64(c.TargetLosses), c.Name)
 	m.failures.send(out, float64(c.TargetFailures), c.Name)
+	m.postponed.send(out, float64(c.TargetPostponed), c.Name)
 	m.moves.send(out, float64(c.TargetMoves), c.Name)
 	for _, t := range c.Targets {
 		m.state.send(out, 1, c.Name, t.Address, t.State)

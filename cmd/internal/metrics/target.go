@@ -20,6 +20,8 @@ type TargetSource interface {
 	// ConnectedQueues counts the queues of open sessions by their RDMA transport.
 	ConnectedQueues() map[string]int
 	SessionsTotal() uint64
+	// SessionsPostponed counts sessions that were opened faster than the target admits them.
+	SessionsPostponed() uint64
 	Workers() []*datapath.Worker
 }
 
@@ -31,6 +33,7 @@ type TargetCollector struct {
 
 type targetMetrics struct {
 	sessions, sessionsTotal *metric
+	sessionsPostponed       *metric
 	connected               *metric
 	failures                *metric
 	queues                  queueMetrics
@@ -45,6 +48,8 @@ func newTargetMetrics() targetMetrics {
 			"Control connections of relays that are open now; each relay has one more than it has sessions."),
 		sessionsTotal: define(targetPrefix+"sessions_total", Counter,
 			"Control connections of relays that have been opened."),
+		sessionsPostponed: define(targetPrefix+"sessions_postponed_total", Counter,
+			"Control connections of relays that were told when to try again, because more than limits.sessions_per_second were opened."),
 		connected: define(targetPrefix+"connected_queues", Gauge,
 			"Queues of open sessions that are connected to their relay, by RDMA transport.",
 			"transport"),
@@ -59,7 +64,8 @@ func newTargetMetrics() targetMetrics {
 }
 
 func (m *targetMetrics) all() []*metric {
-	all := append([]*metric{m.sessions, m.sessionsTotal, m.connected}, m.queues.all()...)
+	all := append([]*metric{m.sessions, m.sessionsTotal, m.sessionsPostponed,
+		m.connected}, m.queues.all()...)
 	return append(append(all, m.failures), m.workers.all()...)
 }
 
@@ -75,6 +81,7 @@ func (c *TargetCollector) Describe(out chan<- *prometheus.Desc) { describe(out, 
 func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	c.sessions.send(out, float64(c.source.Sessions()))
 	c.sessionsTotal.send(out, float64(c.source.SessionsTotal()))
+	c.sessionsPostponed.send(out, float64(c.source.SessionsPostponed()))
 	for transport, count := range c.source.ConnectedQueues() {
 		c.connected.send(out, float64(count), transport)
 	}

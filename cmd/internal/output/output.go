@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // File is a file being written. What was at its path before stays there until all of the new
@@ -15,6 +16,7 @@ import (
 type File struct {
 	file *os.File
 	path string // what the file becomes; "" if it is written in place
+	kept bool   // if it cannot be finished
 }
 
 // newFileMode is the mode of new files, before the umask.
@@ -43,6 +45,71 @@ func Create(path string) (*File, error) {
 	}
 	return createBeside(path, about)
 }
+
+// PartialSuffix is what Continue appends to the name of a file until it is complete.
+const PartialSuffix = ".partial"
+
+// Continue starts to write the regular file at path, or goes on with what a former Continue has
+// left, which Size tells. It writes to a file of the same name and PartialSuffix, which nobody else
+// can continue meanwhile, and which stays there if Finish gets an error.
+func Continue(path string) (*File, error) {
+	about, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("examine output: %w", err)
+	case !about.Mode().IsRegular():
+		return nil, fmt.Errorf("output %q is no regular file, and cannot be continued", path)
+	default:
+		// A symbolic link is to stay one.
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return nil, fmt.Errorf("examine output: %w", err)
+		}
+	}
+	file, err := os.OpenFile(path+PartialSuffix, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW,
+		newFileMode)
+	if err != nil {
+		return nil, fmt.Errorf("create output: %w", err)
+	}
+	err = Lock(file)
+	if err == nil && about != nil {
+		err = file.Chmod(about.Mode().Perm())
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &File{file: file, path: path, kept: true}, nil
+}
+
+// Size returns how many bytes the unfinished file has.
+func (o *File) Size() (int64, error) {
+	about, err := o.file.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("examine output: %w", err)
+	}
+	return about.Size(), nil
+}
+
+// ReadAt reads what has been written.
+func (o *File) ReadAt(p []byte, offset int64) (int, error) { return o.file.ReadAt(p, offset) }
+
+// Sync makes what has been written durable.
+func (o *File) Sync() error { return o.file.Sync() }
+
+// Rest is the part of a file from an offset on, which it counts from.
+type Rest struct {
+	*io.OffsetWriter
+	file *os.File
+	base int64
+}
+
+// Rest returns the writer for the content from base on.
+func (o *File) Rest(base int64) *Rest {
+	return &Rest{OffsetWriter: io.NewOffsetWriter(o.file, base), file: o.file, base: base}
+}
+
+// Truncate changes the length of this part.
+func (r *Rest) Truncate(size int64) error { return r.file.Truncate(r.base + size) }
 
 // createBeside creates a temporary file in the directory of path, with the mode of the file that it
 // will replace, if any.
@@ -74,8 +141,8 @@ func (o *File) Sink() io.Writer {
 	return o.file
 }
 
-// Finish moves the complete file into place. If err is not nil, Finish removes the file and returns
-// err.
+// Finish moves the complete file into place. If err is not nil, Finish removes the file, unless it
+// can be continued, and returns err.
 func (o *File) Finish(err error) error {
 	if err == nil && o.path != "" {
 		err = o.file.Sync()
@@ -86,6 +153,9 @@ func (o *File) Finish(err error) error {
 	}
 	if err == nil {
 		err = os.Rename(o.file.Name(), o.path)
+	}
+	if err != nil && o.kept {
+		return err
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(o.file.Name()))

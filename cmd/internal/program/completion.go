@@ -21,6 +21,8 @@ var flagWords = map[string][]string{
 		progress.Event.String()},
 	"comch-provider": {"emulated", "doca"},
 	"rdma-provider":  {"iwarp", "verbs", "shm", "doca", "auto"},
+	"dma-provider":   {"software", "doca"},
+	"comch-wait":     {"auto", "never"},
 	"isolation":      {"direct", "staged"},
 }
 

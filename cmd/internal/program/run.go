@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/internal/report"
 )
 
 // Run executes a command line, which may be that of a DOCA application (package argp), and returns
@@ -154,6 +155,21 @@ func Sentence(err error) string {
 		lines[i] = strings.TrimSpace(line)
 	}
 	return strings.Join(lines, "; ")
+}
+
+// FailureOf describes err for a document, nil for no error. Its exit code tells the phase.
+func FailureOf(err error) *report.Failure {
+	if err == nil {
+		return nil
+	}
+	phase := "run"
+	switch ExitCode(err) {
+	case ExitUsage:
+		phase = "prepare"
+	case ExitConnect:
+		phase = "connect"
+	}
+	return report.FailureOf(phase, err, Sentence(err))
 }
 
 // Interrupted is the cause of a context that a signal cancelled.

@@ -121,7 +121,10 @@ var neighbours = map[string][2]string{
 
 // missing holds settings for which this build or this machine has nothing to offer.
 var missing = map[string]bool{"rdma.provider=verbs": true, "rdma.provider=doca": true,
-	"comch.provider=doca": true}
+	"comch.provider=doca": true,
+	// These need rdma.provider=doca.
+	"listen.protocol=doca-2.10": true, "listen.protocol=doca-3.0": true,
+	"listen.protocol=doca-3.1": true, "listen.protocol=doca-3.2": true}
 
 // restrictive holds settings with which the daemon may reject or end any session.
 var restrictive = map[string]bool{
@@ -173,7 +176,7 @@ func (r *pairRun) run() {
 		r.blockSize = 1 << 20
 	}
 	if r.event == diskFull {
-		r.faults = []string{"--fault", "volume:write:after=2:error=IO_FAILED"}
+		r.faults = []string{"--allow-faults", "--fault", "volume:write:after=2:error=IO_FAILED"}
 	}
 	ended := r.start(r.environ()...)
 	if invalid := r.loads(r.name, r.environ()); invalid != nil || missing[r.setting()] {

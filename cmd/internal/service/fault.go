@@ -7,15 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/injection"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	comchhook "github.com/zc-relay/zc-relay/pkg/comch/hook"
@@ -27,53 +25,18 @@ import (
 	volumehook "github.com/zc-relay/zc-relay/pkg/volume/hook"
 )
 
-// Faults holds the flags that inject faults. They are flags only: no configuration file and no
-// environment can leave faults switched on.
+// Faults holds the flags of a daemon that inject faults.
 type Faults struct {
-	seams []fault.Seam
-	rules []fault.Rule
+	injection.Flags
 	trace string // file for the matches of rules
 }
 
-// AddFlags adds the flags to a program that uses the given seams.
+// AddFlags adds the flags to a daemon that uses the given seams.
 func (f *Faults) AddFlags(flags *pflag.FlagSet, seams ...fault.Seam) {
-	f.seams = seams
-	flags.Var((*faultFlag)(f), "fault",
-		"for tests: inject faults by this rule, for instance volume:write:p=0.01:delay=5ms; repeatable")
+	f.Add(flags, seams...)
 	flags.StringVar(&f.trace, "trace-operations", "",
 		"for tests: write each match of a rule of --fault to this file, one JSON object per line")
 }
-
-// faultFlag is the value of --fault.
-type faultFlag Faults
-
-// Set adds a rule.
-func (f *faultFlag) Set(text string) error {
-	rule, err := fault.Parse(text)
-	if err != nil {
-		return err
-	}
-	if !slices.Contains(f.seams, rule.Seam) {
-		return fmt.Errorf("rule %v: the seams of this program are %v", rule, f.seams)
-	}
-	f.rules = append(f.rules, rule)
-	return nil
-}
-
-// String returns all rules.
-func (f *faultFlag) String() string {
-	if f == nil {
-		return ""
-	}
-	texts := make([]string, len(f.rules))
-	for i, rule := range f.rules {
-		texts[i] = rule.String()
-	}
-	return strings.Join(texts, " ")
-}
-
-// Type returns the name of the value in the help text.
-func (f *faultFlag) Type() string { return "rule" }
 
 // recordedEvents is how many matches of rules are kept between two writes of the trace.
 const recordedEvents = 1 << 16
@@ -86,18 +49,19 @@ type faults struct {
 }
 
 func newFaults(f Faults) (*faults, error) {
+	rules, err := f.Rules()
+	if err != nil {
+		return nil, err
+	}
 	traces := func(r fault.Rule) bool { return r.Action == fault.Trace }
 	switch {
-	case f.trace != "" && len(f.rules) == 0:
-		return nil, program.Usagef("--trace-operations needs rules: add for instance --fault %s:any:trace",
-			f.seams[0])
-	case f.trace == "" && slices.ContainsFunc(f.rules, traces):
+	case f.trace != "" && len(rules) == 0:
+		return nil, program.Usagef("--trace-operations needs rules: add for instance "+
+			"--allow-faults --fault %s:any:trace", f.Seams()[0])
+	case f.trace == "" && slices.ContainsFunc(rules, traces):
 		return nil, program.Usagef("a --fault with the action trace needs --trace-operations FILE")
-	case len(f.rules) == 0:
-		return &faults{}, nil
 	}
 	var all faults
-	var err error
 	if f.trace != "" {
 		if all.recorder, err = fault.NewRecorder(recordedEvents); err != nil {
 			return nil, err
@@ -106,8 +70,8 @@ func newFaults(f Faults) (*faults, error) {
 			return nil, program.Usage(fmt.Errorf("--trace-operations: %w", err))
 		}
 	}
-	if all.injector, err = fault.New(f.rules, all.recorder); err != nil {
-		return nil, program.Usage(fmt.Errorf("--fault: %w", err))
+	if all.injector, err = injection.New(rules, all.recorder); err != nil {
+		return nil, err
 	}
 	return &all, nil
 }
@@ -137,35 +101,12 @@ func (e *Environment) startFaults() {
 	if e.faults.injector == nil {
 		return
 	}
-	for _, r := range e.faults.injector.Rules() {
-		e.Log.Warn("faults are injected: this daemon is for tests", zap.Stringer("rule", r.Rule))
-	}
-	e.lifecycle.running.Go(func() { e.obeySwitches(e.lifecycle.background) })
+	injection.Warn(e.faults.injector, e.Log)
+	e.lifecycle.running.Go(func() {
+		injection.ObeySwitches(e.lifecycle.background, e.faults.injector, e.Log)
+	})
 	if e.faults.trace != nil {
 		e.lifecycle.running.Go(func() { e.writeTrace(e.lifecycle.background) })
-	}
-}
-
-// obeySwitches turns all switches on at SIGUSR1. At SIGUSR2 it turns them off and releases
-// everything that is frozen.
-func (e *Environment) obeySwitches(ctx context.Context) {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
-	defer signal.Stop(signals)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case s := <-signals:
-			if s == syscall.SIGUSR1 {
-				e.faults.injector.TurnOn("")
-				e.Log.Warn("fault switches turned on")
-				continue
-			}
-			e.faults.injector.TurnOff("")
-			e.faults.injector.Release()
-			e.Log.Warn("fault switches turned off, frozen operations released")
-		}
 	}
 }
 

@@ -27,11 +27,11 @@ func TestFaultFlagsNameWhatIsWrong(t *testing.T) {
 		"--fault volume:write:explode":                                   "neither a condition nor an action",
 		"--fault comch:send:drop":                                        "the seams of this program are [volume rdma]",
 		"--fault volume:write:trace":                                     "needs --trace-operations FILE",
-		"--trace-operations " + trace:                                    "add for instance --fault volume:any:trace",
+		"--trace-operations " + trace:                                    "add for instance --allow-faults --fault volume:any:trace",
 		"--fault volume:write:trace --trace-operations /":                "--trace-operations: open /",
 		strings.Repeat("--fault volume:write:freeze ", fault.MaxRules+1): "the limit is 64",
 	} {
-		f, err := parseFaults(t, strings.Fields(arguments)...)
+		f, err := parseFaults(t, append(strings.Fields(arguments), "--allow-faults")...)
 		if err == nil {
 			_, err = newFaults(f)
 			if program.ExitCode(err) != program.ExitUsage {
@@ -57,7 +57,7 @@ func TestWithoutRulesNothingIsHooked(t *testing.T) {
 
 func TestRulesAndTheirTraceAreTakenTogether(t *testing.T) {
 	trace := filepath.Join(t.TempDir(), "trace")
-	f, err := parseFaults(t, "--fault", "volume:write:freeze", "--fault", "rdma:any:trace",
+	f, err := parseFaults(t, "--allow-faults", "--fault", "volume:write:freeze", "--fault", "rdma:any:trace",
 		"--trace-operations", trace)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,15 @@ func TestRulesAndTheirTraceAreTakenTogether(t *testing.T) {
 	if _, err := os.Stat(trace); err != nil {
 		t.Error(err)
 	}
-	if got := (*faultFlag)(&f).String(); got != "volume:write:freeze rdma:any:trace" {
-		t.Errorf("the flag is printed as %q", got)
+}
+
+func TestRulesNeedAPermission(t *testing.T) {
+	f, err := parseFaults(t, "--fault", "volume:write:freeze")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newFaults(f); program.ExitCode(err) != program.ExitUsage ||
+		!strings.Contains(err.Error(), "--allow-faults") {
+		t.Errorf("error is %v", err)
 	}
 }

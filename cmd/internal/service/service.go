@@ -87,8 +87,9 @@ func (e *Environment) SetReady(err error) {
 }
 
 // Run creates the environment that the configuration describes and calls body in it.
-func Run(ctx context.Context, name string, c Config, body func(context.Context,
-	*Environment) error) (err error) {
+func Run(
+	ctx context.Context, name string, c Config, body func(context.Context, *Environment) error,
+) (err error) {
 	env, err := newEnvironment(ctx, name, c)
 	if err != nil {
 		return program.Usage(Outcome(ctx, err))

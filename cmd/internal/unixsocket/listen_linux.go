@@ -37,10 +37,37 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 			fmt.Errorf("socket %q: its directory does not exist (systemd makes it with RuntimeDirectory=): %w",
 				path, err)
 	}
+	if err == nil {
+		if err = restoreMode(path, mode); err != nil {
+			err = errors.Join(err, listener.Close())
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("socket %q: %w", path, err)
 	}
 	return listener, nil
+}
+
+// restoreMode gives a new socket the permissions that the umask took from it.
+func restoreMode(path string, mode fs.FileMode) error {
+	// Whoever may write to the directory could put something else in the place of the socket.
+	file, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(file)
+	var info unix.Stat_t
+	if err := unix.Fstat(file, &info); err != nil {
+		return err
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return errors.New("another file has taken its place")
+	}
+	if info.Mode&0o777 == uint32(mode.Perm()) {
+		return nil
+	}
+	// An O_PATH descriptor has no fchmod.
+	return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", file), uint32(mode.Perm()))
 }
 
 // staleTimeout bounds the check whether a process listens on a socket.

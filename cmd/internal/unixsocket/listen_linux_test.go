@@ -35,6 +35,17 @@ func TestASocketIsPrivateAndWhatAKilledDaemonLeftIsReplaced(t *testing.T) {
 	if got := info.Mode().Perm(); got != mode {
 		t.Errorf("the socket's mode is %v", got)
 	}
+	public, err := unixsocket.Listen(filepath.Join(t.TempDir(), "public.sock"), 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer public.Close()
+	if info, err = os.Stat(public.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o666 {
+		t.Errorf("the mode of a socket for everybody is %v", got)
+	}
 	file := filepath.Join(t.TempDir(), "precious")
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)

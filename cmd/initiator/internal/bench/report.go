@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/machinecounters"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
@@ -31,7 +32,10 @@ type Report struct {
 	Environment report.Environment  `json:"environment"`
 	Measurement Measurement         `json:"measurement"`
 	Result      Result              `json:"result"`
-	Error       *report.Failure     `json:"error,omitempty"`
+	// Counters holds what the machine counted from the first request to the last, warm-up included;
+	// nil if nothing was run.
+	Counters *machinecounters.Counts `json:"machine_counters,omitempty"`
+	Error    *report.Failure         `json:"error,omitempty"`
 }
 
 // Measurement describes how the latencies of a report were measured.
@@ -228,7 +232,34 @@ func (t *text) result(r *Report) {
 	t.Row("engine hit rate", "%.3f %% (hits:misses %d:%d), %d sleeps, %d late wake-ups",
 		e.HitRatePercent, e.Hits, e.Misses, e.Sleeps, e.LateWakeups)
 	t.latencies(result)
+	t.counters(r.Counters)
 	t.Failure(r.Error)
+}
+
+// counters prints what the machine counted.
+func (t *text) counters(c *machinecounters.Counts) {
+	if c == nil {
+		return
+	}
+	t.WriteByte('\n')
+	t.counts("process", c.Process)
+	t.counts("processors", c.Processors)
+	for _, p := range c.Ports {
+		name := fmt.Sprintf("%s/%d", p.Device, p.Port)
+		t.counts(name, p.Counters)
+		t.counts(name+" hw", p.HWCounters)
+	}
+}
+
+// counts prints the counters of one source, by name.
+func (t *text) counts(source string, counts map[string]uint64) {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, fmt.Sprintf("%s %d", name, counts[name]))
+	}
+	if all != nil {
+		t.Row(source, "%s", strings.Join(all, ", "))
+	}
 }
 
 func interruption(result *Result) string {

@@ -9,6 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/goldentest"
+	"github.com/zc-relay/zc-relay/internal/machinecounters"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/schematest"
 )
@@ -58,6 +59,13 @@ func exampleReport() *Report {
 			Engine: Engine{Hits: 65525, Misses: 1300230, HitRatePercent: 4.798, Sleeps: 101,
 				LateWakeups: 1},
 		},
+		Counters: &machinecounters.Counts{
+			Ports: []machinecounters.PortCounts{{Device: "mlx5_0", Port: 1,
+				Counters:   map[string]uint64{"received_bytes": 2047959040, "port_rcv_errors": 0},
+				HWCounters: map[string]uint64{"out_of_sequence": 3}}},
+			Process:    map[string]uint64{"user_time_ns": 8700000000, "system_time_ns": 1200000},
+			Processors: map[string]uint64{"cycles": 31000000000},
+		},
 		Error: &report.Failure{Code: "IO_FAILED", Phase: "run", Message: "10 requests failed"},
 	}
 }
@@ -66,6 +74,7 @@ func exampleReport() *Report {
 func emptyReport() *Report {
 	r := exampleReport()
 	r.Volume, r.Result, r.Parameters.CPUs, r.Parameters.PlainContent = nil, NoResult(), []int{}, ""
+	r.Counters = nil
 	return r
 }
 

@@ -28,7 +28,7 @@ type Volume struct {
 	// Stalled keeps requests from completing while it is set.
 	Stalled atomic.Bool
 
-	mu       sync.Mutex // guards data and calls of Intercept
+	mu       *sync.Mutex // guards data and calls of Intercept
 	data     []byte
 	restarts atomic.Uint64
 	losses   atomic.Uint64
@@ -44,6 +44,7 @@ func New(size uint64, blockSize uint32, queues, depth int, bufferSize uint32) *V
 			Queues: queues, Depth: depth, BufferSize: bufferSize,
 		},
 		Memory: make([]byte, queues*depth*int(bufferSize)),
+		mu:     new(sync.Mutex),
 		data:   make([]byte, size),
 	}
 	for i := range queues {
@@ -61,8 +62,9 @@ func (v *Volume) Queue(i int) *Queue { return v.queues[i] }
 // Data returns the content of the volume. Only Intercept may use it while requests are outstanding.
 func (v *Volume) Data() []byte { return v.data }
 
-// SetData replaces the content of the volume. The size must not change.
-func (v *Volume) SetData(data []byte) { v.data = data }
+// Share replaces the content of the volume by data, of the same size, which mu guards. The sessions
+// of one volume share both.
+func (v *Volume) Share(data []byte, mu *sync.Mutex) { v.data, v.mu = data, mu }
 
 // Disconnect makes everything outstanding fail, and every Submit from now on.
 func (v *Volume) Disconnect(reason error) { v.lost.Store(&reason) }

@@ -28,6 +28,7 @@ func Get(ctx context.Context, config Config, sink io.Writer, offset,
 	if length == 0 {
 		g.limit = g.start
 	}
+	g.frontier = newFrontier(g.start)
 	g.random, _ = sink.(io.WriterAt)
 	if file, ok := sink.(sparseFile); ok {
 		if err := makeSparse(file, length); err != nil {
@@ -51,6 +52,7 @@ type get struct {
 	size         uint64        // of an extent
 	extents      atomic.Uint64 // returned by next
 	moved        atomic.Uint64
+	frontier     *frontier
 
 	sink   io.Writer
 	random io.WriterAt // sink, if it can be written in any order
@@ -115,5 +117,11 @@ func (g *get) done(e extent, data []byte) error {
 	if err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
+	g.frontier.add(e)
 	return nil
+}
+
+// checkpoint leaves it to the caller to make the sink durable.
+func (g *get) checkpoint() (uint64, error) {
+	return min(max(g.frontier.position(), g.offset), g.end) - g.offset, nil
 }

@@ -28,8 +28,8 @@ func Put(ctx context.Context, config Config, source io.Reader, size,
 		return 0, program.Usage(err)
 	}
 	p := &put{
-		volume: config.Volume, source: source, offset: offset, end: offset + min(size,
-			info.Size-offset),
+		volume: config.Volume, source: source, start: offset, offset: offset,
+		end:       offset + min(size, info.Size-offset),
 		blockSize: uint64(info.BlockSize), zeroes: info.CanWriteZeroes,
 	}
 	err := p.run(ctx, config)
@@ -67,6 +67,8 @@ type put struct {
 	blockSize uint64
 	zeroes    bool // the volume can write zeroes without data
 	moved     atomic.Uint64
+	start     uint64 // offset of the first byte
+	frontier  *frontier
 
 	mu     sync.Mutex // guards the fields below
 	source io.Reader
@@ -80,6 +82,7 @@ func (p *put) run(ctx context.Context, config Config) error {
 	if err := p.putHead(); err != nil {
 		return err
 	}
+	p.frontier = newFrontier(p.offset)
 	if err := config.execute(ctx, p, &p.moved); err != nil {
 		return err
 	}
@@ -168,5 +171,12 @@ func (p *put) next(buffer []byte) (extent, error) {
 
 func (p *put) done(e extent, _ []byte) error {
 	p.moved.Add(uint64(e.length))
+	p.frontier.add(e)
 	return nil
+}
+
+// checkpoint flushes the volume.
+func (p *put) checkpoint() (uint64, error) {
+	position := p.frontier.position()
+	return position - p.start, p.volume.Flush()
 }

@@ -23,7 +23,7 @@ type Volume interface {
 	Info() client.Info
 	// Memory is the data memory that the queues' requests refer to.
 	Memory() []byte
-	// Only Put calls WriteAt and Flush.
+	// Only Put calls WriteAt and Flush, the latter also while its queues are busy.
 	WriteAt(p []byte, off int64) (int, error)
 	Flush() error
 }
@@ -47,6 +47,10 @@ type Config struct {
 	Reconnect bool
 	// Observe is called about once a second with the number of bytes moved; may be nil.
 	Observe func(bytes uint64)
+	// Checkpoint is called every few seconds, and when a transfer fails, with the number of bytes
+	// from the first on that have been moved without a gap; may be nil. What Put has written is
+	// flushed by then. An error makes the transfer fail. Calls are serialized.
+	Checkpoint func(bytes uint64) error
 }
 
 // extent is a range of whole blocks of the volume.
@@ -82,6 +86,8 @@ type job interface {
 	// done is called after the data of an extent has been moved, for each queue in the order of
 	// next.
 	done(e extent, data []byte) error
+	// checkpoint makes what has been moved durable, and returns how much of it has no gap.
+	checkpoint() (bytes uint64, err error)
 }
 
 // execute runs a job on all queues.
@@ -103,7 +109,9 @@ func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error
 			break
 		}
 	}
+	endCheckpoints := c.beginCheckpoints(j, run.Drain)
 	err := run.Wait(ctx, func() { c.observe(moved) })
+	checkpointError := endCheckpoints()
 	for _, w := range workers {
 		if err == nil {
 			err = w.failure
@@ -112,7 +120,14 @@ func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error
 	if err == nil && run.Interrupted() {
 		err = context.Cause(ctx)
 	}
-	return err
+	if err == nil || checkpointError != nil {
+		return errors.Join(err, checkpointError)
+	}
+	last := c.checkpoint(j)
+	if supervisor.IsConnectionLost(status.CodeOf(last)) {
+		last = nil // as err says; an earlier checkpoint counts
+	}
+	return errors.Join(err, last)
 }
 
 func (c *Config) observe(moved *atomic.Uint64) {
