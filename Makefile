@@ -65,10 +65,10 @@ test-short: ## Run the quick tests without the race detector
 	go -C bench test -short ./...
 
 .PHONY: test-tools
-test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, Wireshark, NBD clients (chromium, prometheus, tmux, tshark, libnbd-bin, python3-libnbd, nbdkit, qemu-utils, fio, e2fsprogs, xfsprogs)
-	@for tool in chromium prometheus tmux tshark nbdinfo nbdcopy nbdsh nbdkit qemu-img qemu-io fio mke2fs mkfs.xfs; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
+test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, shells, Wireshark, NBD clients (chromium, prometheus, tmux, bash-completion, zsh, fish, tshark, libnbd-bin, python3-libnbd, nbdkit, qemu-utils, fio, e2fsprogs, xfsprogs)
+	@for tool in chromium prometheus tmux zsh fish tshark nbdinfo nbdcopy nbdsh nbdkit qemu-img qemu-io fio mke2fs mkfs.xfs; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
 	go test -count=1 -run 'NBD|QEMU|FIO|FileSystemsSurvive|AFlushReports|TheGatewayServes' ./test/e2e
-	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries|TestTopIsLiveInATerminal' ./test/e2e
+	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries|InATerminal|TestShells' ./test/e2e
 	go test $(RACE) -count=1 -run TestTshark ./pkg/rdma/iwarp
 
 .PHONY: test-siw
@@ -123,7 +123,7 @@ kubernetes-manifest: ## Write deploy/kubernetes/relay.yaml, which is what the ch
 	cd tools/kubernetes && go test . -run TestThePlainManifest -update
 
 .PHONY: check-tree
-check-tree: ## Fail if a tracked file is a compiled program or larger than 1 MB
+check-tree: ## Fail if a tracked file is a compiled program or larger than 1 MB, or a document names a missing file
 	scripts/check-tree.sh
 
 # The benchmark programs have a module of their own, bench/. Results go to RESULTS.
@@ -140,6 +140,10 @@ bench: build-bench ## Measure the chain, and each hop alone
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	go test -run '^$$' -bench FileCopy ./test/e2e
 	$(MEASURE) chain --series small,large,shm --output-directory '$(RESULTS)'
+
+.PHONY: check-budget
+check-budget: build-bench ## Fail if a layer of the data path needs a fifth more instructions for an IO than its budget (valgrind)
+	$(MEASURE) budget
 
 .PHONY: bench-chain
 bench-chain: build-bench ## Measure the chain with all series, beside a bare chain: JSON, Markdown and SVG into RESULTS
@@ -161,6 +165,10 @@ bench-scrape: build ## Measure what a scrape of the metrics every 100 ms costs
 .PHONY: bench-sessions
 bench-sessions: ## Measure what a thousand sessions cost a target (docs/scaling.md)
 	go test -run '^$$' -bench SessionsOfATarget -benchtime 1000x ./test/e2e
+
+.PHONY: bench-ceph
+bench-ceph: ## Measure the chain with a volume on Ceph beside fio, against a small cluster (as test-ceph)
+	BENCH=1 test/ceph/run.sh
 
 .PHONY: bench-once
 bench-once: build-bench build-emulation ## Run every benchmark once, so that none rots

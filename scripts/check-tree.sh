@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fails if a tracked file is a compiled program (ELF, Mach-O or PE) or larger than 1 MB.
+# Fails if a tracked file is a compiled program (ELF, Mach-O or PE) or larger than 1 MB, or if a
+# document names a file of the tree that does not exist.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,5 +26,10 @@ done < <(git ls-files -z)
 
 if [ $failed -ne 0 ]; then
     echo "Remove these files from the tree: git rm --cached FILE" >&2
-    exit 1
 fi
+
+while IFS=: read -r document path; do
+    [ -e "${path//\`/}" ] || complain "$document" "names $path, which does not exist"
+done < <(git ls-files -z '*.md' | xargs -0 grep -HoE '`(cmd|pkg|internal|test|bench|deploy|scripts|proto|libdoca|examples)/[a-z0-9_./-]*[a-z0-9]`')
+
+exit $failed

@@ -29,7 +29,7 @@ func main() {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newChainCommand(), newPeersCommand())
+	root.AddCommand(newChainCommand(), newPeersCommand(), newBudgetCommand())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := root.ExecuteContext(ctx)
 	stop()
