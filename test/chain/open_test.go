@@ -45,7 +45,7 @@ func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
 	}
 }
 
-func TestOneClientAtATimeOpensAnExclusiveVolume(t *testing.T) {
+func TestOneClientAtATimeWritesToAnExclusiveVolume(t *testing.T) {
 	c := start(t, options{spec: volumeName + "=memory:8MiB,exclusive"})
 	first, err := client.Open(c.context(), c.config())
 	if err != nil {
@@ -54,11 +54,21 @@ func TestOneClientAtATimeOpensAnExclusiveVolume(t *testing.T) {
 	if !first.Info().Exclusive {
 		t.Errorf("the volume is described as %+v", first.Info())
 	}
-	config := c.config()
-	config.ReadOnly = true
-	if _, err := client.Open(c.context(), config); !errors.Is(err, status.InUse) ||
+	if _, err := client.Open(c.context(), c.config()); !errors.Is(err, status.InUse) ||
 		!strings.Contains(err.Error(), "(process ") {
 		t.Errorf("second client: %v", err)
+	}
+	config := c.config()
+	config.ReadOnly = true
+	reader, err := client.Open(c.context(), config)
+	if err != nil {
+		t.Fatalf("a client that only reads: %v", err)
+	}
+	if _, err := reader.ReadAt(make([]byte, blockSize), 0); err != nil {
+		t.Errorf("read beside the owner: %v", err)
+	}
+	if err := reader.Close(c.context()); err != nil {
+		t.Fatal(err)
 	}
 	info, err := client.Describe(c.context(), c.config())
 	if err != nil || !info.Exclusive || info.Sessions != 1 || info.Size != volumeSize ||

@@ -34,6 +34,21 @@ func sessionList(t *testing.T, program, address string) []admin.Session {
 	return list.Sessions
 }
 
+// administration returns the exit code and the document of a command that changes a daemon.
+func administration(t *testing.T, program string, args ...string) (int, map[string]any) {
+	t.Helper()
+	code, stdout, stderr := call(t, program, append(args, "-o", "json")...)
+	var document map[string]any
+	if err := json.Unmarshal([]byte(stdout), &document); err != nil {
+		t.Fatalf("%v: %s%s", err, stdout, stderr)
+	}
+	schema := schematest.Read(t, "../../docs/administration.schema.json")
+	if err := schema.Check(document); err != nil {
+		t.Error(err)
+	}
+	return code, document
+}
+
 func TestAdministratorsListAndEndSessions(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress()}
@@ -71,6 +86,11 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 	if code, _, errs := call(t, "zc-relay", "sessions", "end", number, "--admin",
 		relayAdmin); code != 2 || !strings.Contains(errs, "there is no session "+number) {
 		t.Errorf("ending it again: %d %s", code, errs)
+	}
+
+	if code, d := administration(t, "zc-relay", "sessions", "end", number, "--admin",
+		relayAdmin); code != 2 || d["error"] == nil {
+		t.Errorf("ending it again: %d %v", code, d)
 	}
 
 	// The relay's standing connection is a session of the target. The relay makes another one.
@@ -121,6 +141,15 @@ func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 			t.Errorf("%s reload: %d %q %s", program, code, text, errs)
 		}
 		level("error")
+		code, document := administration(t, program, "reload", "--admin", d.address)
+		if reload, ok := document["reload"].(map[string]any); code != 0 || !ok ||
+			reload["ended_at"] == nil {
+			t.Errorf("%s reload: %d %v", program, code, document)
+		}
+		if code, document := administration(t, program, "log-level", "--admin",
+			d.address); code != 0 || document["log_level"] != "error" {
+			t.Errorf("%s log-level: %d %v", program, code, document)
+		}
 		writeFile(t, d.file, []byte("log: {level: 7}\n"))
 		if code, _, errs := call(t, program, "reload", "--admin", d.address); code != 1 ||
 			!strings.Contains(errs, "the reload failed: the configuration is unchanged") {

@@ -143,7 +143,7 @@ func (c *campaign) startRelay(i int) {
 	name, _, _ := strings.Cut(c.volumes[i], "=")
 	flags := append([]string{"--volume", name}, campaignFlags...)
 	for _, rule := range campaignRelayRules {
-		flags = append(flags, "--fault", rule)
+		flags = append(flags, "--allow-faults", "--fault", rule)
 	}
 	c.relays[i] = c.chain.startRelay(campaignDirectory(i), flags...)
 }

@@ -3,9 +3,12 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +31,7 @@ func cephCluster(t *testing.T, command string, args ...string) {
 }
 
 // newImage returns the volume of a new image.
-func newImage(t *testing.T, size string) string {
+func newImage(t testing.TB, size string) string {
 	name := strings.ToLower(t.Name())
 	path := os.Getenv("CEPH_POOL") + "/" + name
 	t.Cleanup(func() { _ = exec.Command("rbd", "rm", "--no-progress", path).Run() })
@@ -36,7 +39,7 @@ func newImage(t *testing.T, size string) string {
 }
 
 func TestCephVolumesServeTheChain(t *testing.T) {
-	requireTools(t, "nbdcopy", "qemu-io", "fio")
+	requireTools(t, "nbdcopy", "nbdinfo", "qemu-io", "fio")
 	c := startChain(t, newImage(t, "64MiB"))
 	c.mustRun("verify", "--queues", "4", "--queue-depth", "32", "--length", "8MiB")
 	content := someContent(5<<20 + 4711)
@@ -48,6 +51,7 @@ func TestCephVolumesServeTheChain(t *testing.T) {
 	if string(readFile(t, c.dir+"/copy")) != string(content) {
 		t.Error("what get has read differs from what put has written")
 	}
+	c.mustServe(`nbdinfo --map "$uri" | tee /dev/stderr | grep -q hole`)
 	c.mustServe(fioVerify("--bsrange=512-64k", "--blockalign=512", "--size=2m"))
 	c.mustServe(`nbdcopy data "$uri"; nbdcopy "$uri" back; cmp -n 5242880 data back
 		qemu-io -f raw -c "write -P 0x11 0 1M" -c "write -z -u 4097 131072" -c "discard 8M 1M" \
@@ -102,4 +106,67 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 			time.Since(start).Round(10*time.Millisecond))
 	}
 	run.interruptVerify()
+}
+
+// BenchmarkCephBesideFio compares the chain with fio, which uses librbd itself, on the same image
+// by turns. The metrics are the medians of the rounds, in IOs per second, and their ratio.
+func BenchmarkCephBesideFio(b *testing.B) {
+	const size, rounds = 256 << 20, 5
+	c := &chain{t: b, dir: b.TempDir(), address: listenAddress(),
+		volumes: []string{newImage(b, strconv.Itoa(size))}}
+	c.startTarget() // which creates the image
+	c.relay = c.startRelay("comch")
+	c.target.terminate()
+	image := strings.ToLower(b.Name())
+	config := strings.Replace(string(readFile(b, os.Getenv("CEPH_CONF"))), "[client]",
+		"[client]\nrbd cache = false", 1)
+	writeFile(b, c.dir+"/ceph.conf", []byte(config))
+	fio := func(flags ...string) []byte {
+		command := exec.Command("fio", append([]string{"--name=run", "--ioengine=rbd",
+			"--clientname=admin", "--pool=" + os.Getenv("CEPH_POOL"), "--rbdname=" + image,
+			"--output-format=json", "--output=" + c.dir + "/fio.json"}, flags...)...)
+		command.Env = append(os.Environ(), "CEPH_CONF="+c.dir+"/ceph.conf")
+		if output, err := command.CombinedOutput(); err != nil {
+			b.Fatalf("fio: %v\n%s", err, output)
+		}
+		return readFile(b, c.dir+"/fio.json")
+	}
+	fio("--rw=write", "--bs=1M", "--iodepth=8")
+	for _, pattern := range []string{"randread", "randwrite"} {
+		for _, depth := range []string{"1", "32", "128"} {
+			b.Run(pattern+"/depth="+depth, func(b *testing.B) {
+				var chainIOPS, fioIOPS []float64
+				for range b.N * rounds {
+					var ours struct{ Result struct{ IOPS float64 } }
+					c.startTarget()
+					decode(b, []byte(c.mustRun("bench", "--rw", pattern, "--block-size", "4KiB",
+						"--queues", "1", "--queue-depth", depth, "--warmup", "1s", "--runtime", "4s",
+						"--output", "json")), &ours)
+					c.target.terminate() // fio needs the image's lock
+					chainIOPS = append(chainIOPS, ours.Result.IOPS)
+
+					var theirs struct {
+						Jobs []struct{ Read, Write struct{ IOPS float64 } }
+					}
+					decode(b, fio("--rw="+pattern, "--bs=4k", "--iodepth="+depth, "--time_based",
+						"--ramp_time=1", "--runtime=4"), &theirs)
+					fioIOPS = append(fioIOPS, theirs.Jobs[0].Read.IOPS+theirs.Jobs[0].Write.IOPS)
+				}
+				slices.Sort(chainIOPS)
+				slices.Sort(fioIOPS)
+				middle := len(fioIOPS) / 2
+				b.ReportMetric(chainIOPS[middle], "chain-IOPS")
+				b.ReportMetric(fioIOPS[middle], "fio-IOPS")
+				b.ReportMetric(chainIOPS[middle]/fioIOPS[middle], "ratio")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+func decode(t testing.TB, document []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(document, into); err != nil {
+		t.Fatal(err)
+	}
 }

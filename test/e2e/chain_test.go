@@ -80,7 +80,7 @@ func (c *chain) startTarget(more ...string) {
 		args = append(args, "--volume", v)
 	}
 	for _, rule := range c.faults {
-		args = append(args, "--fault", rule)
+		args = append(args, "--allow-faults", "--fault", rule)
 	}
 	args = append(args, targetFlags()...)
 	command := []string{filepath.Join(programs, "target")}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -379,4 +380,39 @@ func (e *eavesdropper) saw(text string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return strings.Contains(e.seen.String(), text)
+}
+
+// TestChangedRightsLeaveTheVolumeOpen changes rights by SIGHUP. A volume in memory that was opened
+// again would have another UUID, and clients would refuse it.
+func TestChangedRightsLeaveTheVolumeOpen(t *testing.T) {
+	c := &tlsChain{
+		chain:     &chain{t: t, dir: t.TempDir(), address: listenAddress()},
+		authority: mutualtlstest.NewAuthority(t),
+	}
+	c.ofTarget = c.authority.Write(filepath.Join(c.dir, "target"),
+		[]string{c.address.Addr().String()})
+	c.ofRelay = c.authority.Write(filepath.Join(c.dir, "relay"), []string{"relay.test"})
+	file := filepath.Join(c.dir, "target.yaml")
+	configure := func(rights string) {
+		writeFile(t, file, []byte("volumes:\n  - {name: disk, backend: \"memory:16MiB\", "+rights+
+			"}\n"))
+	}
+	configure("owners: [relay.test]")
+	c.startTarget(append(tlsFlagsOf(c.ofTarget), "--config", file)...)
+	c.volumes = []string{"disk"} // for the relay
+	c.relay = c.startRelay("comch", append(tlsFlagsOf(c.ofRelay),
+		"--metrics-listen", "127.0.0.1:0")...)
+	run := c.initiator("verify", "--queues", "1", "--runtime", patience, "--length", "1MiB",
+		"--output", "json")
+	c.awaitIO()
+	configure("readers: [other.test], owners: [relay.test]")
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog("changed the rights of relays")
+	c.awaitIO()
+	configure("readers: [other.test]")
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog("the relay has lost its right to use volume")
+	if code := run.wait(); code == 0 {
+		t.Errorf("verify exited with 0: %s", run.stderr.String())
+	}
 }

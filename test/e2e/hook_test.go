@@ -17,7 +17,7 @@ func startHookedChain(t *testing.T, target, relay []string) *chain {
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	flags := []string{"--metrics-listen", "127.0.0.1:0"}
 	for _, rule := range relay {
-		flags = append(flags, "--fault", rule)
+		flags = append(flags, "--allow-faults", "--fault", rule)
 	}
 	c.relay = c.startRelay("comch", flags...)
 	return c
@@ -161,7 +161,7 @@ func TestATraceHoldsEveryMatch(t *testing.T) {
 	c := startHookedChain(t, nil, nil)
 	trace := filepath.Join(c.dir, "trace")
 	c.relay.terminate()
-	c.relay = c.startRelay("comch", "--fault", "control:any:kind=open_volume:trace", "--fault",
+	c.relay = c.startRelay("comch", "--allow-faults", "--fault", "control:any:kind=open_volume:trace", "--fault",
 		"comch:accept:trace", "--trace-operations", trace)
 	c.mustRun("info")
 	c.relay.terminate()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,6 +96,93 @@ func TestNBDInfoDescribesTheExport(t *testing.T) {
 		if strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
 			t.Errorf("%s prints %q, want %q", script, got, want)
 		}
+	}
+}
+
+// nbdSizeAs runs nbdinfo as a user, on a socket that this user can reach, and returns what it
+// prints.
+func nbdSizeAs(user uint32, socket string) (string, error) {
+	c := exec.Command("nbdinfo", "--size", "nbd+unix:///?socket="+socket)
+	c.Dir = "/"
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	output, err := c.CombinedOutput()
+	return strings.TrimSpace(string(output)), err
+}
+
+func TestTheGatewayRefusesOtherUsers(t *testing.T) {
+	requireTools(t, "nbdinfo")
+	if os.Geteuid() != 0 {
+		t.Skip("only root can connect as another user")
+	}
+	const stranger, acquaintance = 65534, 1
+	c, _ := nbdChain(t, "1MiB")
+	for _, g := range []struct {
+		name     string
+		flags    []string
+		admitted map[uint32]bool
+	}{
+		{"this user and root only", nil, map[uint32]bool{0: true, stranger: false}},
+		{"one other user", []string{"--allow-user", fmt.Sprint(acquaintance)},
+			map[uint32]bool{0: true, acquaintance: true, stranger: false}},
+		{"any user", []string{"--allow-any-user"}, map[uint32]bool{acquaintance: true, stranger: true}},
+	} {
+		t.Run(g.name, func(t *testing.T) {
+			// Everybody can reach this directory, unlike those of the test.
+			directory, err := os.MkdirTemp("", "zc-relay-nbd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(directory) })
+			if err := os.Chmod(directory, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			socket := filepath.Join(directory, "socket")
+			p := c.initiator(append([]string{"nbd", "--socket", socket}, g.flags...)...)
+			p.awaitLog("serving NBD clients")
+			for user, admitted := range g.admitted {
+				size, err := nbdSizeAs(user, socket)
+				if admitted && (err != nil || size != "1048576") {
+					t.Errorf("user %d is refused: %v, %s", user, err, size)
+				} else if !admitted && err == nil {
+					t.Errorf("user %d is admitted, and reads the size %s", user, size)
+				}
+			}
+			if _, ok := g.admitted[acquaintance]; ok && !g.admitted[stranger] {
+				// The socket lets everybody connect, so it is the gateway that refuses.
+				p.awaitLog("the user may not connect: see --allow-user")
+				p.awaitLog(fmt.Sprintf("of user %d", stranger))
+			}
+			p.signal(syscall.SIGTERM)
+			if code := p.wait(); code != 0 {
+				t.Errorf("the gateway exited with %d", code)
+			}
+		})
+	}
+}
+
+func TestNBDClientsSeeTheNewSizeOnReconnect(t *testing.T) {
+	requireTools(t, "nbdinfo", "qemu-io")
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(),
+		volumes: []string{"disk=file:" + filepath.Join(t.TempDir(), "disk.img") + ",size=1MiB"}}
+	admin := "unix:" + filepath.Join(c.dir, "target.sock")
+	c.startTarget("--admin-listen", admin)
+	c.relay = c.startRelay("comch")
+	p := c.gateway(`nbdinfo --size "$uri"
+touch connected
+while [ "$(nbdinfo --size "$uri")" = 1048576 ]; do sleep 0.05; done
+nbdinfo --size "$uri"
+qemu-io -f raw -c 'write -P 7 1984k 64k' -c flush -c 'read -P 7 1984k 64k' "$uri" >&2`)
+	eventually(t, "a client has seen the size", func() bool {
+		_, err := os.Stat(filepath.Join(c.dir, "connected"))
+		return err == nil
+	})
+	administrator{t, admin}.expect(0, "volume disk has 2MiB", "resize", "disk", "2MiB")
+	if code := p.wait(); code != 0 {
+		t.Fatalf("the script exited with %d: %s", code, tail(p.stderr.String()))
+	}
+	if got, want := strings.Fields(p.stdout.String()), []string{"1048576", "2097152"}; !slices.Equal(
+		got, want) {
+		t.Errorf("clients see the sizes %q, want %q", got, want)
 	}
 }
 

@@ -41,7 +41,7 @@ func BenchmarkSessionsOfATarget(b *testing.B) {
 	c := &chain{t: b, dir: b.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress()}
 	c.startTarget("--max-sessions", "16384", "--staging-limit", "64GiB",
-		"--log-level", "error")
+		"--max-session-rate", "1000000", "--log-level", "error")
 	relays := make([]*controlmsg.Requester, b.N)
 	before := useOf(b, c.target)
 	b.ResetTimer()

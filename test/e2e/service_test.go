@@ -377,6 +377,10 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 		t.Error("the drain did not wait for the session")
 	case <-time.After(500 * time.Millisecond):
 	}
+	if code, d := administration(t, "zc-relay", "drain", "--admin", admin, "--timeout",
+		"0"); code != 1 || d["drain"].(map[string]any)["sessions"] != 1.0 {
+		t.Errorf("a drain with a session reports %d, %v", code, d)
+	}
 	run.signal(syscall.SIGINT)
 	if drain.wait() != 0 {
 		t.Error("the drain failed")
@@ -384,8 +388,9 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 	if code := run.wait(); code != 0 {
 		t.Errorf("the session that went on exited with %d", code)
 	}
-	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--resume"); p.wait() != 0 {
-		t.Error("resuming failed")
+	if code, d := administration(t, "zc-relay", "drain", "--admin", admin,
+		"--resume"); code != 0 || d["drain"].(map[string]any)["draining"] != false {
+		t.Errorf("resuming reports %d, %v", code, d)
 	}
 	c.mustRun("info")
 }

@@ -3,9 +3,11 @@ package e2e
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 )
 
@@ -98,5 +100,49 @@ func TestAFileLargerThanTheVolumeIsRejectedBeforeAnythingIsWritten(t *testing.T)
 	}
 	if !bytes.Equal(readFile(t, volume), make([]byte, 1<<20)) {
 		t.Error("something was written")
+	}
+}
+
+func TestAKilledTransferGoesOn(t *testing.T) {
+	const size = 32 << 20
+	volume := filepath.Join(t.TempDir(), "volume.img")
+	c := startChain(t, "disk=file:"+volume+",size=32MiB")
+	original, content := randomFile(t, c.dir, size)
+	for _, way := range []struct{ command, file, operation string }{
+		{"put", original, "write"}, {"get", filepath.Join(c.dir, "copy"), "read"},
+	} {
+		file := way.file
+		command := []string{way.command, file, "--resume", "--buffer-size", "64KiB",
+			"--queue-depth", "2"}
+		// It is slow, and stops in the middle.
+		first := c.initiator(append(command, "--allow-faults", "--fault",
+			"volume:"+way.operation+":after=200:freeze")...)
+		var state struct {
+			Done uint64 `json:"done_bytes"`
+		}
+		eventually(t, "a checkpoint says how much is done", func() bool {
+			text, err := os.ReadFile(file + ".resume")
+			return err == nil && json.Unmarshal(text, &state) == nil && state.Done > size/4
+		})
+		first.signal(syscall.SIGKILL)
+		first.wait()
+		rest := c.initiator(append(command, "-o", "json")...)
+		if code := rest.wait(); code != 0 {
+			t.Fatalf("%s ended with %d", way.command, code)
+		}
+		var report struct {
+			Resumed uint64 `json:"resumed_bytes"`
+			Bytes   uint64 `json:"bytes"`
+		}
+		if err := json.Unmarshal([]byte(rest.stdout.String()), &report); err != nil ||
+			report.Resumed < state.Done || report.Resumed+report.Bytes != size {
+			t.Errorf("%s: %+v, error %v", way.command, report, err)
+		}
+		if !bytes.Equal(readFile(t, volume), content) || !bytes.Equal(readFile(t, file), content) {
+			t.Errorf("%s: file and volume differ", way.command)
+		}
+		if _, err := os.Stat(file + ".resume"); err == nil {
+			t.Errorf("%s: the state is still there", way.command)
+		}
 	}
 }

@@ -124,6 +124,7 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	a.expect(0, "volume other is removed", "remove", "other")
 	a.expect(0, "volume extra is removed", "remove", "extra")
 	a.expect(2, "serves no volume", "remove", "extra")
+	a.expect(2, `"operation": "remove_volume"`, "remove", "extra", "-o", "json")
 	reload()
 	if v := volumeList(t, address); v["extra"].UUID == "" {
 		t.Errorf("a reload does not bring back a volume of the file: %+v", v)

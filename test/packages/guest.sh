@@ -229,6 +229,25 @@ h.flush()
 assert h.pread(4096, 0) == b"x" * 4096'
     expect "the target was restarted" is_property zc-relay-target NRestarts 1
 fi
+if command -v fio >/dev/null; then
+    # fio reads back what it has written, and ends at the first error.
+    (until [ -e /tmp/killed ]; do
+        fio --name=verify --ioengine=nbd --uri="nbd+unix:///?socket=/run/zc-relay-nbd/test/socket" \
+            --rw=randrw --bs=4k --size=2m --iodepth=16 --fsync=50 --verify=crc32c --verify_fatal=1 \
+            --do_verify=1 --verify_backlog=64 --randrepeat=0 --minimal >>/tmp/fio 2>&1 || exit 1
+    done) &
+    client=$!
+    for daemon in zc-relay zc-relay-target zc-relay zc-relay-target; do
+        sleep 1 # IO between two kills
+        restarts=$(property "$daemon" NRestarts)
+        systemctl kill --kill-who=main --signal=KILL "$daemon"
+        eventually "$daemon is restarted" is_property "$daemon" NRestarts $((restarts + 1))
+        eventually "$daemon is ready" is_property "$daemon" StatusText ready
+    done
+    touch /tmp/killed
+    expect "a client notices no kill of relay or target" wait "$client"
+    expect "the gateway was not restarted" is_property zc-relay-nbd@test NRestarts 0
+fi
 systemctl stop zc-relay-nbd@test
 expect "the gateway ends well" is_property zc-relay-nbd@test Result success
 systemctl start zc-relay-nbd@test.socket

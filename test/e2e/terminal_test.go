@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// terminal is a terminal of tmux with a program in it.
+type terminal struct {
+	t      *testing.T
+	socket string
+}
+
+// startTerminal runs a program of users in a terminal of 40 lines.
+func startTerminal(t *testing.T, command ...string) *terminal {
+	t.Helper()
+	if _, err := exec.LookPath("tmux"); err != nil {
+		t.Skip("tmux is not installed: make test-tools requires it")
+	}
+	x := &terminal{t: t, socket: filepath.Join(t.TempDir(), "tmux")}
+	t.Cleanup(func() { x.do("kill-server") })
+	x.do(append([]string{"-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "40"},
+		command...)...)
+	return x
+}
+
+// do gives tmux a command and returns what it prints.
+func (x *terminal) do(args ...string) string {
+	output, _ := exec.Command("tmux", append([]string{"-S", x.socket}, args...)...).
+		CombinedOutput()
+	return string(output)
+}
+
+// await returns the screen as soon as it matches an expression.
+func (x *terminal) await(expression string) string {
+	x.t.Helper()
+	pattern := regexp.MustCompile(expression)
+	var screen string
+	defer func() {
+		if x.t.Failed() {
+			x.t.Logf("the screen:\n%s", screen)
+		}
+	}()
+	eventually(x.t, "the screen matches "+expression, func() bool {
+		screen = x.do("capture-pane", "-p")
+		return pattern.MatchString(screen)
+	})
+	return screen
+}
+
+// awaitEnd waits until the program has ended.
+func (x *terminal) awaitEnd() {
+	x.t.Helper()
+	eventually(x.t, "the program in the terminal has ended", func() bool {
+		sessions := x.do("list-sessions")
+		return strings.Contains(sessions, "no server running") ||
+			strings.Contains(sessions, "error connecting")
+	})
+}
+
+func TestTopIsLiveInATerminal(t *testing.T) {
+	c, admin := startAdministeredChain(t)
+	c.startIO(bench(8)...)
+	x := startTerminal(t, filepath.Join(programs, "zc-relay"), "top", "--interval", "100ms",
+		"--admin", admin)
+	screen := x.await(`IOPS +[1-9][0-9]*  [▁▂▃▄▅▆▇█]{3}`)
+	for _, want := range []string{"channels: 1 of 1 ready", "storage_zero_copy_comch", "SESSION",
+		"WORKER"} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("%q is missing on the screen:\n%s", want, screen)
+		}
+	}
+	x.do("send-keys", "q")
+	x.awaitEnd()
+}
+
+func TestTopNeedsATerminal(t *testing.T) {
+	_, admin := startAdministeredChain(t)
+	code, _, stderr := call(t, "zc-relay", "top", "--admin", admin)
+	if code != 2 || !strings.Contains(stderr, "needs a terminal") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestATransferShowsItsProgressInATerminal(t *testing.T) {
+	c := startChain(t, "disk=memory:64MiB")
+	original, _ := randomFile(t, c.dir, 32<<20)
+	x := startTerminal(t, filepath.Join(programs, "initiator"), "put", original,
+		"--emulated-dir", filepath.Join(c.dir, "comch"), "--buffer-size", "64KiB",
+		"--queue-depth", "1", "--allow-faults", "--fault", "volume:write:delay=20ms")
+	x.await(`[1-9][0-9]*% .*\([0-9.]+/32 MiB, [0-9.]+ [KM]iB/s\)`)
+	x.do("send-keys", "C-c")
+	x.awaitEnd()
+}
+
+// shells holds how each shell is started without the user's settings, and how it loads a
+// completion.
+var shells = map[string]struct {
+	command, files []string
+	load           string
+}{
+	"bash": {[]string{"bash", "--norc", "--noprofile"},
+		[]string{"/usr/share/bash-completion/bash_completion"},
+		"source /usr/share/bash-completion/bash_completion; source <(PROGRAM completion bash)"},
+	"zsh": {[]string{"zsh", "-f"}, nil,
+		"autoload -U compinit; compinit -u -D; source <(PROGRAM completion zsh)"},
+	"fish": {[]string{"fish", "--no-config"}, nil, "PROGRAM completion fish | source"},
+}
+
+func TestShellsCompleteCommandsFlagsAndWords(t *testing.T) {
+	for name, shell := range shells {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(name); err != nil {
+				t.Skip(name + " is not installed: make test-tools requires it")
+			}
+			for _, file := range shell.files {
+				if _, err := os.Stat(file); err != nil {
+					t.Skip(file + " is not installed: make test-tools requires it")
+				}
+			}
+			x := startTerminal(t, append([]string{"env", "HOME=" + t.TempDir(), "TERM=screen",
+				"PATH=" + programs + ":" + os.Getenv("PATH")}, shell.command...)...)
+			x.do("send-keys", strings.ReplaceAll(shell.load, "PROGRAM", "initiator")+
+				" && echo loa''ded", "Enter")
+			x.await(`(?m)^loaded`)
+			for _, c := range []struct{ typed, shown string }{
+				{"initiator ver", `verify(.|\n)*version|version(.|\n)*verify`},
+				{"initiator bench --rw rand", `randread(.|\n)*randrw(.|\n)*randwrite`},
+				{"initiator bench --block", `--block-size .*length of each request`},
+			} {
+				x.do("send-keys", c.typed)
+				x.do("send-keys", "Tab")
+				x.do("send-keys", "Tab")
+				x.await(c.shown)
+				x.do("send-keys", "C-u") // not C-c, which would swallow what is typed next
+				x.do("send-keys", "C-l")
+			}
+		})
+	}
+}
