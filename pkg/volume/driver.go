@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -39,6 +40,26 @@ type OwnerChecker interface {
 	CheckOwner() error
 }
 
+// Collector is a Driver whose requests end on foreign threads. The thread of each queue collects
+// them there, so that no thread of Go stands between the two.
+type Collector interface {
+	Driver
+	// NewCollection returns where the requests of one queue end, whose doorbell is an eventfd.
+	NewCollection(doorbell int) (Collection, error)
+}
+
+// Collection is where the requests of one queue end. Only the thread of the queue uses it.
+type Collection interface {
+	// Collect calls Complete of every request that has ended.
+	Collect()
+	// Arm returns false if a request has ended. Otherwise the next one that does adds 1 to the
+	// doorbell, unless Disarm is called before.
+	Arm() bool
+	Disarm()
+	// Close waits until no thread uses the doorbell any more. No request is in flight.
+	Close()
+}
+
 // Driven is a volume that a Driver serves. It provides the queues, counts and logs failures, and
 // rejects requests after Fail.
 type Driven struct {
@@ -73,6 +94,14 @@ func (v *Driven) NewQueue(depth int) (Queue, error) {
 	if err != nil {
 		driver.Release(max(depth, 0))
 		return nil, err
+	}
+	if collector, ok := driver.Driver.(Collector); ok {
+		q := inner.(*queue)
+		if q.collection, err = collector.NewCollection(q.doorbell.fd); err != nil {
+			driver.Release(depth)
+			return nil, errors.Join(fmt.Errorf("open queue of volume %q: %w", v.info.Name, err),
+				inner.Close())
+		}
 	}
 	return &drivenQueue{Queue: inner, release: sync.OnceFunc(func() { driver.Release(depth) })}, nil
 }
@@ -137,6 +166,9 @@ func (r *Request) Complete(err error) {
 	}
 	r.queue.complete(r)
 }
+
+// Collection returns where the request ends. Only the driver that was given the request may ask.
+func (r *Request) Collection() Collection { return r.queue.collection }
 
 // drivenStore is the store of a Driven volume.
 type drivenStore struct {

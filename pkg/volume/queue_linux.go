@@ -27,6 +27,8 @@ type queue struct {
 	ready    requestList // completed, in the order in which Poll returns them
 	doorbell doorbell
 	closed   bool
+	// collection is nil unless a Collector serves the volume.
+	collection Collection
 
 	// The fields below are shared with pools.
 	completed requestStack
@@ -80,6 +82,9 @@ func (q *queue) Submit(r *Request) error {
 
 // Poll collects completed requests.
 func (q *queue) Poll(completed []*Request) int {
+	if q.collection != nil {
+		q.collection.Collect()
+	}
 	q.ready.appendAll(&q.completed)
 	for n := range completed {
 		r := q.ready.pop()
@@ -113,7 +118,7 @@ func (q *queue) Descriptor() int { return q.doorbell.fd }
 // Arm prepares for sleep unless a request has completed.
 func (q *queue) Arm() bool {
 	q.armed.Store(true)
-	if q.ready.isEmpty() && q.completed.isEmpty() {
+	if q.ready.isEmpty() && q.completed.isEmpty() && (q.collection == nil || q.collection.Arm()) {
 		return true
 	}
 	q.armed.Store(false)
@@ -121,7 +126,12 @@ func (q *queue) Arm() bool {
 }
 
 // Disarm cancels Arm.
-func (q *queue) Disarm() { q.armed.Store(false) }
+func (q *queue) Disarm() {
+	q.armed.Store(false)
+	if q.collection != nil {
+		q.collection.Disarm()
+	}
+}
 
 // Drain clears the doorbell.
 func (q *queue) Drain() { q.doorbell.wait() }
@@ -136,6 +146,9 @@ func (q *queue) Close() error {
 			"close queue of volume %q: %d requests are in flight", q.info.Name, q.running)
 	}
 	q.closed = true
+	if q.collection != nil {
+		q.collection.Close()
+	}
 	for q.completing.Load() > 0 {
 		runtime.Gosched() // ringing is one system call, so this is short
 	}

@@ -5,11 +5,32 @@
 #include <errno.h>
 #include <unistd.h>
 
+/* Is called on a thread of librbd. After the request is in the list, its queue may be closed as soon
+ * as this thread has left. */
+static void end(rbd_completion_t completion, void *argument)
+{
+	static const uint64_t one = 1;
+	struct zc_request *r = argument;
+	struct zc_collection *c = r->collection;
+	uint32_t newest = atomic_load(&c->newest);
+
+	r->value = rbd_aio_get_return_value(completion);
+	rbd_aio_release(completion);
+	atomic_fetch_add(&c->ending, 1);
+	do
+		r->next = newest;
+	while (!atomic_compare_exchange_weak(&c->newest, &newest, r->number + 1));
+	if (atomic_load(&c->armed) && atomic_exchange(&c->armed, 0))
+		while (write(c->doorbell, &one, sizeof(one)) < 0 && errno == EINTR)
+			;
+	atomic_fetch_sub(&c->ending, 1);
+}
+
 int zc_rbd_submit(rbd_image_t image, enum zc_operation operation, uint64_t offset, uint64_t length,
-		  char *buffer, uint64_t slot)
+		  char *buffer, struct zc_request *request)
 {
 	rbd_completion_t completion;
-	int error = rbd_aio_create_completion((void *)(uintptr_t)slot, NULL, &completion);
+	int error = rbd_aio_create_completion(request, end, &completion);
 
 	if (error < 0)
 		return error;
@@ -39,25 +60,6 @@ int zc_rbd_submit(rbd_image_t image, enum zc_operation operation, uint64_t offse
 	if (error < 0)
 		rbd_aio_release(completion);
 	return error < 0 ? error : 0;
-}
-
-enum { batch = 64 };
-
-int zc_rbd_wait(rbd_image_t image, int eventfd, int more, struct zc_result *results, int max)
-{
-	rbd_completion_t completions[batch];
-	uint64_t rings;
-	int count, i;
-
-	if (!more && read(eventfd, &rings, sizeof(rings)) < 0)
-		return errno == EINTR ? 0 : -errno;
-	count = rbd_poll_io_events(image, completions, max < batch ? max : batch);
-	for (i = 0; i < count; i++) {
-		results[i].slot = (uint64_t)(uintptr_t)rbd_aio_get_arg(completions[i]);
-		results[i].value = rbd_aio_get_return_value(completions[i]);
-		rbd_aio_release(completions[i]);
-	}
-	return count;
 }
 
 struct search {

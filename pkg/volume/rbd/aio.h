@@ -1,10 +1,11 @@
-/* The asynchronous part of librbd, which go-ceph does not cover, in calls that a Go program can make
- * once for each request and once for each batch of completions. */
+/* The asynchronous part of librbd, which go-ceph does not cover, in one call for each request. A
+ * request ends on a thread of librbd, which leaves it where Go finds it without a call. */
 
 #ifndef ZC_RELAY_RBD_AIO_H
 #define ZC_RELAY_RBD_AIO_H
 
 #include <rbd/librbd.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 enum zc_operation {
@@ -16,22 +17,27 @@ enum zc_operation {
 	ZC_WRITE_ZEROES_ALLOCATED,
 };
 
-/* The outcome of a request: a number of bytes, or a negative error number. */
-struct zc_result {
-	uint64_t slot;
-	int64_t value;
+/* Where the requests of a queue end. */
+struct zc_collection {
+	_Atomic uint32_t newest; /* number of the request that ended last, plus 1, or 0 */
+	_Atomic uint32_t armed;  /* ring the doorbell at the end of a request */
+	_Atomic uint32_t ending; /* threads that may still use the doorbell */
+	int32_t doorbell;        /* an eventfd */
 };
 
-/* Starts a request. It does not block. buffer must stay valid until the request has completed,
- * except for a write, whose data librbd copies. Returns 0 or a negative error number, after which no
- * result follows. */
-int zc_rbd_submit(rbd_image_t image, enum zc_operation operation, uint64_t offset, uint64_t length,
-		  char *buffer, uint64_t slot);
+/* A request in flight. */
+struct zc_request {
+	struct zc_collection *collection;
+	uint32_t number;
+	uint32_t next; /* in the collection: the request that ended before, plus 1, or 0 */
+	int64_t value; /* the outcome: a number of bytes, or a negative error number */
+};
 
-/* Waits until the eventfd of the image's notifications has been written to, and fills results with
- * completed requests, at most max. Returns their number, which may be 0, or a negative error
- * number. If more is not 0, it does not wait. */
-int zc_rbd_wait(rbd_image_t image, int eventfd, int more, struct zc_result *results, int max);
+/* Starts a request. It does not block. buffer must stay valid until the request has ended, except
+ * for a write, whose data librbd copies. Returns 0 or a negative error number, after which the
+ * request does not get to its collection. */
+int zc_rbd_submit(rbd_image_t image, enum zc_operation operation, uint64_t offset, uint64_t length,
+		  char *buffer, struct zc_request *request);
 
 /* A range of an image in bytes. */
 struct zc_range {

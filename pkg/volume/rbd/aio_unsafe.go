@@ -7,24 +7,20 @@ package rbd
 import "C"
 
 import (
+	"runtime"
+	"slices"
+	"sync/atomic"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// notify makes librbd write to an eventfd when a request has completed.
-func (i *image) notify(eventfd int) error {
-	return errnoOf(C.rbd_set_image_notification(i.handle, C.int(eventfd), C.EVENT_TYPE_EVENTFD))
-}
-
 // start starts the request in a slot. If it fails, the request has not been accepted. librbd keeps
 // a pointer to the buffer of a read, which must not be into Go's heap: if it is, the data takes a
 // detour through a buffer of the slot.
-func (i *image) start(number uint32, s *slot, r *volume.Request) error {
+func (i *image) start(s *slot, r *volume.Request) error {
 	var operation uint32
 	buffer := unsafe.Pointer(unsafe.SliceData(r.Buffer))
 	switch r.Operation {
@@ -47,8 +43,9 @@ func (i *image) start(number uint32, s *slot, r *volume.Request) error {
 		}
 	}
 	s.request.Store(r)
+	s.shared.collection = r.Collection().(*collection).shared
 	err := errnoOf(C.zc_rbd_submit(i.handle, operation, C.uint64_t(r.Offset),
-		C.uint64_t(r.Length), (*C.char)(buffer), C.uint64_t(number)))
+		C.uint64_t(r.Length), (*C.char)(buffer), s.shared))
 	if err != nil {
 		s.endDetour(nil)
 	}
@@ -65,35 +62,59 @@ func (s *slot) endDetour(destination []byte) {
 	s.detour = nil
 }
 
-// results receives the outcomes of requests.
-type results struct{ list *C.struct_zc_result }
-
-const resultsLength = 64
-
-func newResults() results {
-	return results{(*C.struct_zc_result)(C.calloc(resultsLength, C.sizeof_struct_zc_result))}
+// collection is where the requests of one queue end. C's memory holds it, because librbd's threads
+// write there.
+type collection struct {
+	driver *driver
+	shared *C.struct_zc_collection
+	ended  []uint32 // the slots of what Collect has taken, newest first
 }
 
-func (r results) free() { C.free(unsafe.Pointer(r.list)) }
-
-// wait waits for completed requests, unless there are more already, and passes each to visit: its
-// slot, and a number of bytes or a negative error number. It returns their number.
-func (i *image) wait(eventfd int, more bool, r results, visit func(slot uint32, value int64)) int {
-	cMore := C.int(0)
-	if more {
-		cMore = 1
-	}
-	n := int(C.zc_rbd_wait(i.handle, C.int(eventfd), cMore, r.list, resultsLength))
-	for _, result := range unsafe.Slice(r.list, max(n, 0)) {
-		visit(uint32(result.slot), int64(result.value))
-	}
-	return n
+// NewCollection returns where the requests of one queue end.
+func (d *driver) NewCollection(doorbell int) (volume.Collection, error) {
+	shared := (*C.struct_zc_collection)(C.calloc(1, C.sizeof_struct_zc_collection))
+	shared.doorbell = C.int32_t(doorbell)
+	return &collection{driver: d, shared: shared}, nil
 }
 
-// ring writes to the eventfd, as librbd does.
-func ring(eventfd int) {
-	one := uint64(1)
-	_, _ = unix.Write(eventfd, unsafe.Slice((*byte)(unsafe.Pointer(&one)), 8))
+func (c *collection) newest() *uint32 { return (*uint32)(unsafe.Pointer(&c.shared.newest)) }
+func (c *collection) armed() *uint32  { return (*uint32)(unsafe.Pointer(&c.shared.armed)) }
+
+// Collect completes the requests that have ended, oldest first.
+func (c *collection) Collect() {
+	if atomic.LoadUint32(c.newest()) == 0 {
+		return
+	}
+	slots := &c.driver.slots
+	for next := atomic.SwapUint32(c.newest(), 0); next != 0; {
+		c.ended = append(c.ended, next-1)
+		next = uint32(slots.shared(next - 1).next)
+	}
+	for _, number := range slices.Backward(c.ended) {
+		c.driver.finish(number, int64(slots.shared(number).value))
+	}
+	c.ended = c.ended[:0]
+}
+
+// Arm makes the next request that ends ring the doorbell, unless one has ended already.
+func (c *collection) Arm() bool {
+	atomic.StoreUint32(c.armed(), 1)
+	if atomic.LoadUint32(c.newest()) == 0 {
+		return true
+	}
+	c.Disarm()
+	return false
+}
+
+// Disarm undoes Arm.
+func (c *collection) Disarm() { atomic.StoreUint32(c.armed(), 0) }
+
+// Close waits until no thread of librbd uses the doorbell any more.
+func (c *collection) Close() {
+	for atomic.LoadUint32((*uint32)(unsafe.Pointer(&c.shared.ending))) > 0 {
+		runtime.Gosched() // ringing is one system call, so this is short
+	}
+	C.free(unsafe.Pointer(c.shared))
 }
 
 // ranges receives the parts of an image that have data.

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +44,7 @@ func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (*volume.Driven
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{backend: b, cluster: c, ownership: o, eventfd: -1,
+	d := &driver{backend: b, cluster: c, ownership: o,
 		log: spec.Log.With(zap.String("volume", spec.Name), zap.String("image", b.path()))}
 	info, err := d.open(spec)
 	if err != nil {
@@ -54,8 +53,8 @@ func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (*volume.Driven
 	return volume.NewDriven(spec, info, d), nil
 }
 
-// driver carries out the requests of a volume on an image. Workers start requests; one goroutine,
-// which has a thread of its own, waits for librbd to complete them.
+// driver carries out the requests of a volume on an image. The threads of the queues start requests
+// and collect them after librbd's threads have ended them.
 type driver struct {
 	backend   Backend
 	cluster   *cluster
@@ -68,16 +67,13 @@ type driver struct {
 	following sync.Mutex // guards bytes
 	bytes     uint64     // the size when last inspected
 
-	slots   slotTable
-	eventfd int // librbd writes to it when a request has completed
-
-	stopping  atomic.Bool
-	completer sync.WaitGroup
-	searcher  *searcher
+	slots    slotTable
+	searcher *searcher
 
 	presence  *presence // nil of a read-only volume
 	answering sync.WaitGroup
 	fenced    atomic.Bool
+	losing    sync.WaitGroup
 }
 
 func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
@@ -114,12 +110,6 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 	}
 	if d.searcher, err = newSearcher(d.image); err != nil {
 		return volume.Info{}, fmt.Errorf("get the size of the objects of image %s: %w", b.path(), err)
-	}
-	if d.eventfd, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
-		return volume.Info{}, fmt.Errorf("create eventfd: %w", err)
-	}
-	if err := d.image.notify(d.eventfd); err != nil {
-		return volume.Info{}, fmt.Errorf("ask for notifications of image %s: %w", b.path(), err)
 	}
 	info := volume.Info{Name: spec.Name, UUID: uuid, Size: usable, BlockSize: spec.BlockSize,
 		ReadOnly: b.ReadOnly, Fenced: true,
@@ -242,10 +232,9 @@ func (d *driver) identify() (volume.UUID, error) {
 	return volume.NewUUID(sum[:]), nil
 }
 
-// Start starts to complete requests.
+// Start starts to look for extents.
 func (d *driver) Start(v *volume.Driven) {
 	d.volume.Store(v)
-	d.completer.Go(d.complete)
 	blockSize := uint64(v.Info().BlockSize)
 	d.searcher.running.Go(func() { d.searcher.run(blockSize, d.failed) })
 }
@@ -263,22 +252,9 @@ func (d *driver) Submit(r *volume.Request) {
 		return
 	}
 	number, s := d.slots.claim()
-	if err := d.image.start(number, s, r); err != nil {
+	if err := d.image.start(s, r); err != nil {
 		d.slots.release(number)
 		r.Complete(d.failed(r, err))
-	}
-}
-
-// complete passes on completed requests until the driver stops.
-func (d *driver) complete() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	buffer := newResults()
-	defer buffer.free()
-	more := false
-	for !d.stopping.Load() || more {
-		n := d.image.wait(d.eventfd, more, buffer, d.finish)
-		more = n == resultsLength
 	}
 }
 
@@ -306,7 +282,11 @@ func (d *driver) failed(r *volume.Request, cause error) error {
 	path := d.backend.path()
 	switch {
 	case errors.Is(cause, unix.ESHUTDOWN):
-		return d.failFenced(cause)
+		err := d.fencedError(cause)
+		if d.fenced.CompareAndSwap(false, true) {
+			d.losing.Go(func() { d.lose(err) }) // it may block, and this may be a queue's thread
+		}
+		return err
 	case errors.Is(cause, unix.EROFS) && !d.backend.ReadOnly:
 		err := status.Errorf(d.backend.lossCode(), "image %s: the exclusive lock is lost: somebody else "+
 			"has taken it (rbd lock ls %s)%s: %w", path, path, d.backend.remedy(), cause)
@@ -318,18 +298,28 @@ func (d *driver) failed(r *volume.Request, cause error) error {
 		r.Length, r.Offset, path, cause)
 }
 
-// failFenced makes the volume fail every request, and returns the error of the one that noticed.
-func (d *driver) failFenced(cause error) error {
-	d.fenced.Store(true)
-	d.cluster.abandon()
-	err := status.Errorf(d.backend.lossCode(), "image %s: the cluster has fenced this target, because "+
+// fencedError returns the error of a request that the cluster has rejected because of a fence.
+func (d *driver) fencedError(cause error) error {
+	return status.Errorf(d.backend.lossCode(), "image %s: the cluster has fenced this target, because "+
 		"another one has taken the image over, or by hand (ceph osd blocklist ls)%s: %w",
 		d.backend.path(), d.backend.remedy(), cause)
+}
+
+// failFenced makes the volume fail every request after a fence, and returns the error. It may
+// block.
+func (d *driver) failFenced(cause error) error {
+	d.fenced.Store(true)
+	err := d.fencedError(cause)
+	d.lose(err)
+	return err
+}
+
+func (d *driver) lose(err error) {
+	d.cluster.abandon()
 	if v := d.volume.Load(); v != nil {
 		v.Lose("the cluster has fenced this target: the volume fails every request until it is "+
 			"reopened", err)
 	}
-	return err
 }
 
 // lossCode is the code of requests that fail because the image is lost.
@@ -410,9 +400,6 @@ func (d *driver) follow() error {
 // Close releases lock, image, and connection.
 func (d *driver) Close() error {
 	d.searcher.stop()
-	d.stopping.Store(true)
-	ring(d.eventfd)
-	d.completer.Wait()
 	return d.free()
 }
 
@@ -432,9 +419,8 @@ func (d *driver) free() error {
 		}
 		errs = append(errs, d.image.close())
 	}
-	if d.eventfd >= 0 {
-		errs = append(errs, unix.Close(d.eventfd))
-	}
+	d.losing.Wait()
+	d.slots.free()
 	if d.pool != nil {
 		d.pool.Destroy()
 	}

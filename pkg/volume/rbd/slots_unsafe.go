@@ -2,6 +2,10 @@
 
 package rbd
 
+// #include "aio.h"
+// #include <stdlib.h>
+import "C"
+
 import (
 	"sync"
 	"sync/atomic"
@@ -19,9 +23,9 @@ type slotTable struct {
 	capacity int
 
 	chunks [maxChunks]atomic.Pointer[[chunkLength]slot]
-	// free is the first free slot, plus 1, in the lower half, and in the upper half the number of
-	// changes so far, by which a thread notices that another one has been faster.
-	free atomic.Uint64
+	// firstFree is the first free slot, plus 1, in the lower half, and in the upper half the number
+	// of changes so far, by which a thread notices that another one has been faster.
+	firstFree atomic.Uint64
 }
 
 const (
@@ -33,7 +37,8 @@ const (
 type slot struct {
 	// detour is the buffer of a read in C's memory, or nil if librbd fills the request's own.
 	detour unsafe.Pointer
-	// request is set last.
+	// shared is the part that librbd knows, in C's memory.
+	shared  *C.struct_zc_request
 	request atomic.Pointer[volume.Request]
 	next    atomic.Uint32 // the next free slot, plus 1
 }
@@ -47,9 +52,15 @@ func (t *slotTable) reserve(count int) error {
 			"limit of %d for a volume", t.reserved, count, maxChunks*chunkLength)
 	}
 	for t.reserved += count; t.capacity < t.reserved; t.capacity += chunkLength {
-		t.chunks[t.capacity/chunkLength].Store(new([chunkLength]slot))
-		for number := range uint32(chunkLength) {
-			t.release(uint32(t.capacity) + number)
+		chunk := new([chunkLength]slot)
+		shared := (*[chunkLength]C.struct_zc_request)(C.calloc(chunkLength,
+			C.sizeof_struct_zc_request))
+		t.chunks[t.capacity/chunkLength].Store(chunk)
+		for i := range chunk {
+			number := uint32(t.capacity + i)
+			shared[i].number = C.uint32_t(number)
+			chunk[i].shared = &shared[i]
+			t.release(number)
 		}
 	}
 	return nil
@@ -66,14 +77,24 @@ func (t *slotTable) at(number uint32) *slot {
 	return &t.chunks[number/chunkLength].Load()[number%chunkLength]
 }
 
+// shared returns the part of a slot that librbd knows.
+func (t *slotTable) shared(number uint32) *C.struct_zc_request { return t.at(number).shared }
+
+// free releases C's memory. No request is in flight.
+func (t *slotTable) free() {
+	for i := range t.capacity / chunkLength {
+		C.free(unsafe.Pointer(t.chunks[i].Load()[0].shared))
+	}
+}
+
 // claim returns a free slot. There is one, because all requests have a reservation.
 func (t *slotTable) claim() (uint32, *slot) {
 	for {
-		free := t.free.Load()
+		free := t.firstFree.Load()
 		number := uint32(free) - 1
 		s := t.at(number)
 		next := (free>>32+1)<<32 | uint64(s.next.Load())
-		if t.free.CompareAndSwap(free, next) {
+		if t.firstFree.CompareAndSwap(free, next) {
 			return number, s
 		}
 	}
@@ -84,9 +105,9 @@ func (t *slotTable) release(number uint32) {
 	s := t.at(number)
 	s.request.Store(nil)
 	for {
-		free := t.free.Load()
+		free := t.firstFree.Load()
 		s.next.Store(uint32(free))
-		if t.free.CompareAndSwap(free, (free>>32+1)<<32|uint64(number+1)) {
+		if t.firstFree.CompareAndSwap(free, (free>>32+1)<<32|uint64(number+1)) {
 			return
 		}
 	}
