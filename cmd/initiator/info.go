@@ -26,7 +26,7 @@ type infoReport struct {
 
 // use tells who uses the volume, and who may.
 type use struct {
-	// Exclusive means that only one client may open the volume at a time.
+	// Exclusive means that only one client at a time may open the volume for writing.
 	Exclusive bool `json:"exclusive"`
 	// Sessions is the number of sessions that have the volume open.
 	Sessions int `json:"sessions"`

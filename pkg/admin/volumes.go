@@ -26,7 +26,7 @@ type Volume struct {
 	// Size is in bytes.
 	Size     uint64 `json:"size_bytes"`
 	ReadOnly bool   `json:"read_only"`
-	// Exclusive means that one owner at a time may open the volume.
+	// Exclusive means that one owner at a time may open the volume for writing.
 	Exclusive bool `json:"exclusive"`
 	// Sessions is the number of sessions that have the volume open, under any of its names. Holder
 	// is the client that has it open exclusively, "" if none has.

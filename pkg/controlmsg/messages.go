@@ -103,7 +103,7 @@ type OpenVolumeReply struct {
 	// Transport is an RDMA transport, for instance "iwarp". A target announces its device's, a relay
 	// tells an initiator which one a session would use.
 	Transport string
-	// Exclusive means that only one owner may open the volume at a time.
+	// Exclusive means that only one owner at a time may open the volume for writing.
 	Exclusive bool
 	// Sessions is the number of sessions that have the volume open: those that have configured a
 	// data path.
@@ -179,8 +179,8 @@ type ConfigureDataPathReply struct {
 	// InboundReads is the number of RDMA Reads that a target may have outstanding on one
 	// connection; 0 from a relay.
 	InboundReads uint32
-	// Exclusive means that the session has the volume exclusively, because it asked for it or the
-	// volume demands it.
+	// Exclusive means that the session keeps other owners from opening the volume, because it asked
+	// for that, or from opening it for writing, because the volume allows one writer at a time.
 	Exclusive bool
 	// ReadOnly means that the session is read-only.
 	ReadOnly bool

@@ -380,7 +380,8 @@ type ConfigureDataPathReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// RDMA Reads that a target may have outstanding on one connection; 0 from a relay.
 	InboundReads uint32 `protobuf:"varint,1,opt,name=inbound_reads,json=inboundReads,proto3" json:"inbound_reads,omitempty"`
-	// The session has the volume exclusively, because it asked for it or the volume demands it.
+	// The session keeps other owners from opening the volume, because it asked for that, or from
+	// opening it for writing, because the volume allows one writer at a time.
 	Exclusive bool `protobuf:"varint,2,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// The session is read-only.
 	ReadOnly      bool `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`

@@ -95,7 +95,7 @@ type OpenVolumeReply struct {
 	// RDMA transport, for instance "iwarp"; at most 32 bytes. A target announces the one of its RDMA
 	// device, a relay tells an initiator which one a session would use.
 	Transport string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
-	// Only one owner may open the volume at a time.
+	// Only one owner at a time may open the volume for writing.
 	Exclusive bool `protobuf:"varint,12,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// Sessions that have the volume open: those that have configured a data path.
 	Sessions uint32 `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
