@@ -86,7 +86,7 @@ func TestInfoTellsWhoHasTheVolume(t *testing.T) {
 		v.Volume.Info.Holder = "verify on host-a (process 7)"
 	}
 	text := r.mustCall(t, "info").stdout
-	want := "3 sessions, exclusively by verify on host-a (process 7); one client at a time"
+	want := "3 sessions, exclusively by verify on host-a (process 7); one writer at a time"
 	if !strings.Contains(text, want) {
 		t.Errorf("info says\n%s", text)
 	}

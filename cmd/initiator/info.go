@@ -44,7 +44,7 @@ func (u *use) String() string {
 		text += ", exclusively by " + u.Holder
 	}
 	if u.Exclusive {
-		text += "; one client at a time"
+		text += "; one writer at a time"
 	}
 	return text
 }

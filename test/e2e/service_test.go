@@ -446,7 +446,7 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 	c.target.awaitLog(`offering volume	{"volume": "disk"}`)
 	eventually(t, "verify continues", func() bool {
 		info := c.mustRun("info")
-		return strings.Contains(info, "one client at a time") &&
+		return strings.Contains(info, "one writer at a time") &&
 			strings.Contains(info, "exclusively by")
 	})
 	busy.interruptVerify()

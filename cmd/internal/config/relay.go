@@ -329,7 +329,7 @@ func (c *Reconnect) describe(s section) {
 	s.value("give_up_after", within(&c.GiveUpAfter),
 		"how long to try before the channel stays down until the next reload, or infinite").reloads(AtOnce)
 	s.value("first_pause", duration(&c.FirstPause, time.Millisecond, longest),
-		"pause after the first attempt; it doubles each time, and varies randomly by a quarter").reloads(AtOnce)
+		"pause after the first attempt; it doubles each time, and is shortened at random by up to a quarter").reloads(AtOnce)
 	s.value("longest_pause", duration(&c.LongestPause, time.Millisecond, longest),
 		"longest pause").reloads(AtOnce)
 	s.value("session_wait", within(&c.SessionWait),
