@@ -3,6 +3,7 @@
 
 #include "skin.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -12,7 +13,7 @@
 
 /* Engines. */
 
-enum { FIRST_CAPACITY = 64, IDLE_CALLS = 64 };
+enum { FIRST_CAPACITY = 64, CALLS_PER_CLOCK = 4, SPIN_NS = 200000 };
 
 doca_error_t emu_doca_pe_create(struct doca_pe **pe)
 {
@@ -113,18 +114,34 @@ static void purge(struct doca_ctx *ctx)
 	pe->tail = kept;
 }
 
-/* How often in a row a thread has progressed its engines in vain. */
+/* How often in a row a thread has progressed its engines in vain, and since when. */
 static __thread uint32_t idle_calls;
+static __thread int64_t idle_since_ns;
 
-/* Gives the core away after a row of such calls. */
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Yields the core after such a call, and sleeps after SPIN_NS of them: beside a program that never
+ * gives its core away, yielding takes milliseconds. */
 static void idle(void)
 {
 	struct timespec pause = {.tv_nsec = emu_settings.idle_sleep_ns};
 	int slack;
 
-	if (++idle_calls <= IDLE_CALLS || pause.tv_nsec == 0)
+	if (pause.tv_nsec == 0)
 		return;
-	idle_calls = IDLE_CALLS;
+	if (idle_calls++ == 0)
+		idle_since_ns = now_ns();
+	if (idle_calls % CALLS_PER_CLOCK != 0 || now_ns() - idle_since_ns < SPIN_NS) {
+		sched_yield();
+		return;
+	}
+	idle_calls = CALLS_PER_CLOCK - 1; /* the next such call sleeps, too */
 	/* By default the kernel lets short sleeps last 50 us longer. */
 	slack = prctl(PR_GET_TIMERSLACK);
 	if (slack > 0)
