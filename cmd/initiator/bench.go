@@ -331,7 +331,8 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.SetNormalizeFunc(canonicalName)
 	f.Var(&b.pattern, "rw", "access pattern")
 	f.Var(&b.strategy, "execution-strategy",
-		"access pattern and validation, as a strategy of the DOCA storage applications")
+		"access pattern and validation, as a `strategy` of the DOCA storage applications: "+
+			strategyNames(", "))
 	f.IntVar(&b.readPercent, "rwmix", defaultReadPercent, "percentage of reads in randrw")
 	f.Var(&b.blockSize, "block-size", "length of each request; 4k is 4KiB")
 	f.Uint32Var(&b.blocksPerIO, "blocks-per-io", 0,

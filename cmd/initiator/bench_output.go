@@ -58,7 +58,7 @@ func (o *benchOutput) add(cmd *cobra.Command) {
 	f.StringVar(&o.histograms, "hlog", "",
 		"write the latencies to this file, in the format of HdrHistogram's logs")
 	f.StringVar(&o.title, "title", "", "title of the run, in the report")
-	f.StringArrayVar(&o.labels, "label", nil, "NAME=VALUE for the report; repeatable")
+	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` for the report; repeatable")
 	f.BoolVar(&o.dryRun, "dry-run", false,
 		"check the call and print the parameters, without a relay")
 	cmd.MarkFlagsMutuallyExclusive("json-stream", "output")

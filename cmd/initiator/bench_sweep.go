@@ -26,9 +26,9 @@ type sweepFlags struct {
 func (s *sweepFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&s.axes, "sweep", nil,
-		"NAME=VALUE,VALUE…: a run for each value of block-size, queue-depth, or queues; repeatable, for each combination")
+		"`NAME=VALUE,VALUE...`: a run for each value of block-size, queue-depth, or queues; repeatable, for each combination")
 	f.StringVar(&s.picture, "picture", "",
-		"with --sweep: draw the rates and latencies to this file, as SVG")
+		"with --sweep: draw the rates and latencies to this `file`, as SVG")
 	for _, other := range []string{"json-stream", "hlog", "interval", "execution-strategy",
 		"trace"} {
 		cmd.MarkFlagsMutuallyExclusive("sweep", other)

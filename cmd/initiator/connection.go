@@ -311,7 +311,7 @@ func (q *queueFlags) add(f *pflag.FlagSet, depth int) {
 	f.IntVar(&q.queues, "queues", 0,
 		"number of queues, each with an unpinned thread (default: 2, or 1 on a single core)")
 	f.StringArrayVar(&q.cpus, "cpu", nil,
-		"add a queue whose thread is pinned to this core; repeatable, accepts lists like 0-3")
+		"add a queue whose thread is pinned to this core; repeatable, accepts `cores` like 0-3")
 	f.IntVar(&q.depth, "queue-depth", depth, "requests outstanding on each queue")
 	f.StringVar(&q.poll, "poll", progress.Adaptive.String(),
 		"what an idle thread does: adaptive, busy or event")

@@ -93,7 +93,7 @@ offers another volume.
 func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	c.listen.add(f)
 	f.StringArrayVar(&c.exports, "export", nil,
-		"name of the export, as NAME for the channel of --command-channel-name or NAME=CHANNEL; "+
+		"`name` of the export, as NAME for the channel of --command-channel-name or NAME=CHANNEL; "+
 			"repeatable, the first is the default (default: the empty name)")
 	f.BoolVar(&c.readOnly, "read-only", false, "reject everything that changes the volume")
 	f.IntVar(&c.connections, "connections", nbd.DefaultMaxConnections,
@@ -107,7 +107,7 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	f.Lookup("reconnect").DefValue = "true"
 	c.run.add(f)
 	f.StringVar(&c.metrics, "metrics-listen", "",
-		"serve metrics, status and health on this HOST:PORT")
+		"serve metrics, status and health on this `HOST:PORT`")
 }
 
 // execute serves until something ends it.

@@ -34,13 +34,13 @@ type nbdListenFlags struct {
 }
 
 func (l *nbdListenFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&l.socket, "socket", "", "listen on this Unix socket")
+	f.StringVar(&l.socket, "socket", "", "listen on this Unix socket, a `path`")
 	f.StringVar(&l.address, "listen", "",
-		"listen on this ADDRESS:PORT; needs TLS unless the address is a loopback address")
+		"listen on this `ADDRESS:PORT`; needs TLS unless the address is a loopback address")
 	f.BoolVar(&l.plainText, "plain-text", false,
 		"listen without TLS on any address: anyone who can connect can read and write the volume")
 	f.StringArrayVar(&l.users, "allow-user", nil,
-		"let this user, by name or number, connect to the Unix socket, besides root and the user "+
+		"let this `user`, by name or number, connect to the Unix socket, besides root and the user "+
 			"of this program; repeatable")
 	f.BoolVar(&l.anyUser, "allow-any-user", false, "let all users connect to the Unix socket")
 	f.StringVar(&l.tls.Certificate, "tls-cert", "",
@@ -49,7 +49,7 @@ func (l *nbdListenFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&l.tls.CA, "tls-ca", "",
 		"PEM file with the authorities that may sign a client's certificate")
 	f.StringArrayVar(&l.names, "tls-allowed-name", nil,
-		"accept only clients whose certificate has this name; repeatable")
+		"accept only clients whose certificate has this `name`; repeatable")
 }
 
 func (l *nbdListenFlags) hasTLS() bool { return l.tls.Certificate != "" }

@@ -127,10 +127,10 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 	f.Var(&blockSize, "block-size", "block size, a power of two; 0 is the default of the "+
 		"configuration file")
 	f.StringSliceVar(&added.Readers, "reader", nil,
-		"relay that may read, by a name in its certificate; repeatable; without any --reader, --writer, and --owner all relays may do everything")
-	f.StringSliceVar(&added.Writers, "writer", nil, "relay that may read and write; repeatable")
+		"`relay` that may read, by a name in its certificate; repeatable; without any --reader, --writer, and --owner all relays may do everything")
+	f.StringSliceVar(&added.Writers, "writer", nil, "`relay` that may read and write; repeatable")
 	f.StringSliceVar(&added.Owners, "owner", nil,
-		"relay that may read, write, and open the volume exclusively; repeatable")
+		"`relay` that may read, write, and open the volume exclusively; repeatable")
 	return cmd
 }
 

@@ -152,9 +152,14 @@ func addFlags(f *pflag.FlagSet, root *node) {
 	})
 	for _, n := range root.children {
 		if n.list != nil && n.flag != "" {
-			f.StringArray(n.flag, nil, n.doc)
+			f.StringArray(n.flag, nil, nameValue(n.doc))
 		}
 	}
+}
+
+// nameValue makes the help call the value of a flag by its form, which doc mentions.
+func nameValue(doc string) string {
+	return strings.Replace(doc, volumeForm, "`"+volumeForm+"`", 1)
 }
 
 // flags calls visit for every key that has a flag. The path of a list element's key contains

@@ -159,6 +159,9 @@ func (c *Volume) CheckAdded(tls bool) error {
 // DefaultPort is the default port for control connections.
 const DefaultPort = 7470
 
+// volumeForm is the form of the value of --volume.
+const volumeForm = "NAME=BACKEND"
+
 // DefaultBlockSize is the block size of most disks and file systems.
 const DefaultBlockSize = 4096
 
@@ -192,7 +195,7 @@ func (c *Target) describe(s section) {
 		func(s section) { c.Shutdown.describe(s, Restart) })
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
 	volumes := s.node.child("volumes").flagged("volume", "").reloads(AtOnce)
-	volumes.doc = "volume to serve, NAME=BACKEND; a BACKEND is " + volume.BackendForms + "; repeatable"
+	volumes.doc = "volume to serve, " + volumeForm + "; a BACKEND is " + volume.BackendForms + "; repeatable"
 	volumes.list.parseFlag = parseVolumeFlag
 	volumes.list.identifiedBy = []string{"name"}
 }

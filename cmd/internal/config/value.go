@@ -33,7 +33,11 @@ type variable struct {
 	kind string
 	// extremes holds the texts of the smallest and largest values, and of all that are special.
 	extremes []string
+	words    []string // that are allowed, for completion; nil if there are others
 }
+
+// Words returns the words that are allowed, none if other values are, too.
+func (v variable) Words() []string { return v.words }
 
 func (v variable) Set(text string) error { return v.set(text) }
 func (v variable) String() string        { return v.get() }
@@ -62,7 +66,7 @@ func choice(p *string, options ...string) Value {
 		}
 		return nil
 	})
-	v.extremes = options
+	v.extremes, v.words = options, options
 	return v
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// flagWords holds the words that flags accept, by the name of the flag. A flag means the same in
-// every program.
+// flagWords holds the words that flags accept, by the name of the flag, unless their value knows
+// them. A flag means the same in every program.
 var flagWords = map[string][]string{
 	"output":     {string(report.Text), string(report.JSON)},
 	"log-level":  {"debug", "info", "warn", "error"},
@@ -24,15 +24,20 @@ var flagWords = map[string][]string{
 	"dma-provider":   {"software", "doca"},
 	"comch-wait":     {"auto", "never"},
 	"isolation":      {"direct", "staged"},
+	"side":           {"host", "dpu"},
+	"protocol":       {"native", "doca-3.1", "doca-3.2"},
 }
 
-// completeWords lets shells complete the words that a command's flags accept: those of flagWords,
-// and those that the type of a flag lists, such as "read|write".
+// completeWords lets shells complete the words that a command's flags accept: those that the value
+// of a flag has (Words) or that its type lists, such as "read|write", and those of flagWords.
 func completeWords(command *cobra.Command) {
-	command.Flags().VisitAll(func(f *pflag.Flag) {
+	complete := func(f *pflag.Flag) {
 		words := flagWords[f.Name]
 		if list := strings.Split(f.Value.Type(), "|"); len(list) > 1 {
 			words = list
+		}
+		if value, ok := f.Value.(interface{ Words() []string }); ok && len(value.Words()) > 0 {
+			words = value.Words()
 		}
 		if _, done := command.GetFlagCompletionFunc(f.Name); done || len(words) == 0 {
 			return
@@ -40,5 +45,7 @@ func completeWords(command *cobra.Command) {
 		// It fails only for a flag that does not exist.
 		_ = command.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(slices.Clone(words),
 			cobra.ShellCompDirectiveNoFileComp))
-	})
+	}
+	command.Flags().VisitAll(complete)
+	command.PersistentFlags().VisitAll(complete)
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -20,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testTree has a command that ends with err.
 func testTree(err error, stderr *bytes.Buffer) *cobra.Command {
-	root := &cobra.Command{Use: "tool"}
+	root := &cobra.Command{Use: "tool", Version: "1"}
 	root.SetErr(stderr)
 	root.SetOut(&bytes.Buffer{})
 	work := &cobra.Command{Use: "work", Args: cobra.NoArgs, RunE: func(*cobra.Command,
@@ -32,7 +34,13 @@ func testTree(err error, stderr *bytes.Buffer) *cobra.Command {
 	if err := work.MarkFlagRequired("needed"); err != nil {
 		panic(err)
 	}
-	root.AddCommand(work)
+	work.Flags().String("cert", "", "")
+	work.Flags().String("key", "", "")
+	work.MarkFlagsRequiredTogether("cert", "key")
+	root.PersistentFlags().String("poll", "", "what an idle thread does")
+	group := &cobra.Command{Use: "group"}
+	group.AddCommand(&cobra.Command{Use: "list", Run: func(*cobra.Command, []string) {}})
+	root.AddCommand(work, group)
 	return root
 }
 
@@ -58,7 +66,19 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 		"extra argument":  {nil, "work --needed x y", ExitUsage, `operand "y"`},
 		"unknown command": {nil, "dance", ExitUsage, "dance"},
 		"no command":      {nil, "", ExitUsage, "no command"},
-		"help":            {errors.New("not run"), "work --help", ExitOK, ""},
+		"similar command": {nil, "wrok", ExitUsage,
+			"tool: unknown command \"wrok\": did you mean work?\n"},
+		"half a group": {nil, "work --needed x --key k", ExitUsage,
+			"tool work: give --cert, too: --cert, --key belong together\n"},
+		"similar command of a group": {nil, "group lsit", ExitUsage,
+			"tool group: unknown command \"lsit\": did you mean list?\n"},
+		"no command of a group": {nil, "group", ExitUsage, "tool group: no command was given\n"},
+		"port of root": {&net.OpError{Op: "listen", Net: "tcp", Err: syscall.EACCES},
+			"work --needed x", ExitFailure, "choose another port"},
+		"file of root": {&fs.PathError{Op: "open", Path: "f", Err: syscall.EACCES},
+			"work --needed x", ExitFailure, "run it as root or as the owner"},
+		"version": {errors.New("not run"), "work -v", ExitOK, ""},
+		"help":    {errors.New("not run"), "work --help", ExitOK, ""},
 	} {
 		var stderr bytes.Buffer
 		got := Run(context.Background(), testTree(c.err, &stderr), strings.Fields(c.arguments))
@@ -69,6 +89,17 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 	}
 	if Usage(nil) != nil || CannotConnect(nil) != nil {
 		t.Error("no error has become one")
+	}
+}
+
+// TestShellsCompleteTheWordsOfGlobalFlags asks like a shell, which calls __complete.
+func TestShellsCompleteTheWordsOfGlobalFlags(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	root := testTree(nil, &stderr)
+	root.SetOut(&stdout)
+	Run(context.Background(), root, []string{"__complete", "work", "--poll", ""})
+	if !strings.HasPrefix(stdout.String(), "adaptive\nbusy\nevent\n") {
+		t.Errorf("--poll is completed by %q", stdout.String())
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -27,7 +28,7 @@ import (
 // command's RunE starts is a usage error.
 func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	entered := false
-	prepare(root, &entered)
+	prepare(root, root.Version, &entered)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(explainFlag)
 	root.SetArgs(argp.Arguments(root, arguments))
@@ -36,7 +37,7 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 		return ExitOK
 	}
 	if !entered {
-		err = Usage(explainCall(err))
+		err = Usage(explainCall(command, err))
 	}
 	explain(root.ErrOrStderr(), command, err)
 	return ExitCode(err)
@@ -59,6 +60,9 @@ func remedy(err error) string {
 		return "Another program uses the address: \"ss -ltnp\" shows which; stop it, or choose another port."
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "\"ip address\" lists the addresses of this machine."
+	case errors.Is(err, fs.ErrPermission) && isPort(err):
+		return fmt.Sprintf("This program runs as user %d, and low ports are root's, those below 1024 as a rule: choose another port.",
+			os.Getuid())
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf("This program runs as user %d: run it as root or as the owner, or change owner or mode (ls -l).",
 			os.Getuid())
@@ -66,16 +70,37 @@ func remedy(err error) string {
 	return ""
 }
 
-// prepare records in *entered that a command's RunE was called. It also makes commands fail that
-// only group others: cobra would print the help and succeed.
-func prepare(command *cobra.Command, entered *bool) {
+// isPort reports whether err is about listening on a port.
+func isPort(err error) bool {
+	failure, ok := errors.AsType[*net.OpError](err)
+	return ok && failure.Op == "listen" && strings.HasPrefix(failure.Net, "tcp")
+}
+
+// prepare records in *entered that a command's RunE was called, and gives every command the flags
+// that all have. It also makes commands fail that only group others: cobra would print the help and
+// succeed.
+func prepare(command *cobra.Command, version string, entered *bool) {
 	for _, child := range command.Commands() {
-		prepare(child, entered)
+		prepare(child, version, entered)
+	}
+	command.Version = version
+	command.InitDefaultHelpFlag()
+	command.InitDefaultVersionFlag()
+	for name, usage := range map[string]string{"help": "print this help",
+		"version": "print the version"} {
+		if f := command.Flags().Lookup(name); f != nil {
+			f.Usage = usage
+		}
 	}
 	completeWords(command)
 	inner := command.RunE
 	if inner == nil && command.Run == nil && command.HasSubCommands() {
-		inner = func(*cobra.Command, []string) error { return Usagef("no command was given") }
+		inner = func(_ *cobra.Command, operands []string) error {
+			if len(operands) > 0 {
+				return Usage(unknownChild(command, operands[0]))
+			}
+			return Usagef("no command was given")
+		}
 	}
 	if inner == nil {
 		return

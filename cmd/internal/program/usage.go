@@ -96,6 +96,12 @@ var sentences = []struct {
 		func(m []string) string {
 			return flagList(m[1], " and ") + " exclude each other: give one of them"
 		}},
+	{regexp.MustCompile(`^if any flags in the group \[(.*)\] are set they must all be set; ` +
+		`missing \[(.*)\]$`),
+		func(m []string) string {
+			return "give " + flagList(m[2], " and ") + ", too: " + flagList(m[1], ", ") +
+				" belong together"
+		}},
 	{regexp.MustCompile(`^required flag\(s\) (.*) not set$`),
 		func(m []string) string {
 			names := strings.NewReplacer(`"`, "", ",", "").Replace(m[1])
@@ -113,8 +119,25 @@ func flagList(names, separator string) string {
 	return strings.Join(list, separator)
 }
 
-// explainCall returns err, an error of a wrong call, in the words of this project.
-func explainCall(err error) error {
+var unknownCommand = regexp.MustCompile(`^unknown command "([^"]*)" for "[^" ]*"`)
+
+// unknownChild says that command has no child of this name, and which one was probably meant.
+func unknownChild(command *cobra.Command, name string) error {
+	if command.SuggestionsMinimumDistance <= 0 {
+		command.SuggestionsMinimumDistance = 2
+	}
+	similar := command.SuggestionsFor(name)
+	if len(similar) == 0 {
+		return fmt.Errorf("unknown command %q", name)
+	}
+	return fmt.Errorf("unknown command %q: did you mean %s?", name, strings.Join(similar, " or "))
+}
+
+// explainCall returns err, an error of a wrong call of command, in the words of this project.
+func explainCall(command *cobra.Command, err error) error {
+	if match := unknownCommand.FindStringSubmatch(err.Error()); match != nil {
+		return unknownChild(command, match[1])
+	}
 	for _, s := range sentences {
 		if match := s.of.FindStringSubmatch(err.Error()); match != nil {
 			return errors.New(s.explain(match))

@@ -66,7 +66,7 @@ fails, and 0 if there are only warnings or none.`, c.Subject, c.File),
 	f.IntVar(&o.workers, "workers", 0,
 		"number of workers without --cpu (default: that of the configuration)")
 	f.StringArrayVar(&o.Listen, "listen", nil,
-		"further address that must be free, HOST:PORT; repeatable")
+		"further address that must be free, `HOST:PORT`; repeatable")
 	f.StringVar(&o.Sysfs, "path.sysfs", "/sys", "where sysfs is")
 	f.StringVar(&o.Procfs, "path.procfs", "/proc", "where procfs is")
 	f.StringVar(&o.Dev, "path.dev", "/dev", "where device files are")
