@@ -116,6 +116,8 @@ func TestAJobSetsTheFlagsThatTheCommandLineDoesNot(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"queue-dept: 3\n":              "line 1: queue-dept is neither a flag of bench nor",
+		"iodeth: 3\n":                  "did you mean iodepth?",
+		"[global]\nrw=randread\n":      "fio's own job files are not",
 		"rw: read\nioengine: libaio\n": "line 2: ioengine is neither",
 		"rw: sideways\n":               "line 1: rw: ",
 		"rw: {a: b}\n":                 "line 1: rw is not a value or a list of values",

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -273,6 +275,33 @@ func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
 			"no relay [NOT_FOUND]: is \"zc-relay run\" serving this channel?\n") {
 			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, o.code,
 				o.stdout, o.stderr)
+		}
+	}
+}
+
+// TestARelayThatReplied is not asked for: what it says is the cause.
+func TestARelayThatReplied(t *testing.T) {
+	r := newRelay()
+	r.openError = fmt.Errorf("open_volume: %w", &controlmsg.Error{Code: status.NotFound,
+		Phase: controlmsg.PhaseOpenVolume, Text: "the target has no volume"})
+	o := r.call(context.Background(), "", "info")
+	if o.code != program.ExitConnect || !strings.HasSuffix(o.stderr,
+		"the target has no volume [NOT_FOUND]\n") {
+		t.Errorf("exit code %d, standard error %q", o.code, o.stderr)
+	}
+}
+
+func TestGetNeedsADirectoryBeforeARelay(t *testing.T) {
+	dir := t.TempDir()
+	for path, want := range map[string]string{
+		filepath.Join(dir, "none", "x"): "create the directory first", dir: "is a directory",
+	} {
+		r := newRelay()
+		for _, line := range []string{"get " + path, "get --resume " + path} {
+			o := r.call(context.Background(), "", line)
+			if o.code != program.ExitUsage || len(r.configs) > 0 || !strings.Contains(o.stderr, want) {
+				t.Errorf("%s: exit code %d, %d sessions: %s", line, o.code, len(r.configs), o.stderr)
+			}
 		}
 	}
 }

@@ -133,7 +133,7 @@ const announceAfter = time.Second
 // announceWait says that connecting takes time, unless the function that it returns is called soon.
 func (c *connectionFlags) announceWait(log *zap.Logger) (connected func()) {
 	timer := time.AfterFunc(announceAfter, func() {
-		log.Warn("still connecting: is \"zc-relay run\" serving this channel?",
+		log.Warn("still connecting: is \"zc-relay run\" serving this channel, and its target up?",
 			zap.String("channel", c.channelName), zap.String("device", c.device),
 			zap.Duration("timeout", c.controlTimeout))
 	})
@@ -196,7 +196,7 @@ func connectError(err error) error {
 		return program.Usage(fmt.Errorf("%w (wait until that client is done; commands that write "+
 			"share a volume if all of them are started with --overwrite)", err))
 	}
-	if errors.Is(err, status.NotFound) {
+	if _, replied := errors.AsType[*controlmsg.Error](err); !replied && errors.Is(err, status.NotFound) {
 		err = fmt.Errorf("%w: is \"zc-relay run\" serving this channel?", err)
 	}
 	return program.CannotConnect(err)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -53,7 +55,8 @@ func loadJob(cmd *cobra.Command, path string) error {
 	var options map[string]yaml.Node
 	if err := yaml.NewDecoder(bytes.NewReader(content)).Decode(&options); err != nil &&
 		!errors.Is(err, io.EOF) {
-		return err
+		return fmt.Errorf("it is not YAML with a NAME: VALUE on each line; "+
+			"fio's own job files are not: %w", err)
 	}
 	given := make(map[string]bool)
 	for name := range options {
@@ -66,7 +69,7 @@ func loadJob(cmd *cobra.Command, path string) error {
 		flag := cmd.Flags().Lookup(flagOf(name))
 		if flag == nil || flag.Name == "job" {
 			problems = append(problems, fmt.Errorf("line %d: %s is neither a flag of bench nor an option of fio that it knows%s",
-				node.Line, name, program.Suggest(cmd, name)))
+				node.Line, name, suggest(cmd, name)))
 			continue
 		}
 		if given[flag.Name] {
@@ -77,6 +80,16 @@ func loadJob(cmd *cobra.Command, path string) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// suggest returns ": did you mean NAME?" for an option of fio or a flag that is similar, or "".
+func suggest(cmd *cobra.Command, name string) string {
+	for _, known := range slices.Sorted(maps.Keys(fioNames)) {
+		if program.EditDistance(name, known) <= len(name)/4 {
+			return ": did you mean " + known + "?"
+		}
+	}
+	return program.Suggest(cmd, name)
 }
 
 func flagOf(name string) string {

@@ -304,6 +304,11 @@ type getRequest struct {
 
 func (g *getRequest) run(cmd *cobra.Command, r *transferReport) error {
 	ctx := cmd.Context()
+	if g.path != standardStream {
+		if err := output.Check(g.path); err != nil {
+			return program.Usage(err)
+		}
+	}
 	syncDepth := -1
 	if g.flags.resume {
 		syncDepth = 1 // to compare samples

@@ -110,16 +110,6 @@ func TestAGetToADeviceWritesItInPlace(t *testing.T) {
 	}
 }
 
-func TestAGetWhereNoFileCanBeFails(t *testing.T) {
-	for _, path := range []string{t.TempDir(), "/no/such/directory/file"} {
-		r := newRelay()
-		if o := r.call(context.Background(), "", "get "+path); o.code == program.ExitOK ||
-			r.closed != 1 {
-			t.Errorf("%s: exit code %d", path, o.code)
-		}
-	}
-}
-
 func TestAPutOfTooLargeAFileChangesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, make([]byte, testSize), 0o600); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -358,7 +359,9 @@ type Error struct {
 
 // Error attributes the failure to the peer and names phase, text and symbolic code.
 func (e *Error) Error() string {
-	return fmt.Sprintf("peer reports in phase %v: %s [%v]", e.Phase, e.Text, e.Code)
+	code := fmt.Sprintf(" [%v]", e.Code)
+	return fmt.Sprintf("peer reports in phase %v: %s%s", e.Phase, strings.TrimSuffix(e.Text, code),
+		code)
 }
 
 // Unwrap returns the code, for errors.Is and status.CodeOf.

@@ -185,6 +185,16 @@ func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
 	checkError(t, "Call", err, status.Shutdown, "open_volume: peer reports")
 }
 
+// TestTheCodeOfAnErrorIsPrintedOnce reports an error that a peer has reported to the reporter.
+func TestTheCodeOfAnErrorIsPrintedOnce(t *testing.T) {
+	e := &controlmsg.Error{Code: status.NotConnected, Phase: controlmsg.PhaseOpenVolume,
+		Text: "target is down: refused [NOT_CONNECTED]"}
+	if got, want := e.Error(), "peer reports in phase open_volume: target is down: refused "+
+		"[NOT_CONNECTED]"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestUnsolicitedRepliesAreAViolation(t *testing.T) {
 	cases := []struct {
 		name        string

@@ -98,14 +98,33 @@ func (t *tcpTransport) handshakeError(ctx context.Context, err error) error {
 		return status.Errorf(status.Authentication, "%s: %w", text, explainAlert(err))
 	}
 	if rejected, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return status.Errorf(status.Authentication, "%s: rejected its certificate%s: %w",
-			text, describeIdentity(rejected.UnverifiedCertificates), rejected.Err)
+		return status.Errorf(status.Authentication, "%s: rejected its certificate%s: %w%s",
+			text, describeIdentity(rejected.UnverifiedCertificates), rejected.Err,
+			remedy(rejected.Err))
 	}
 	if isConnectionLoss(err) {
 		return status.Errorf(status.ConnectionReset,
 			"%s: lost the connection (does the peer speak TLS?): %w", text, err)
 	}
 	return status.Errorf(status.Authentication, "%s: %w", text, err)
+}
+
+// remedy says what to do about a certificate that this side has rejected.
+func remedy(err error) string {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return " (none of this side's tls.ca has signed it)"
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return " (the relay's tls_server_name is the name to expect)"
+	}
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case ok && invalid.Reason == x509.Expired:
+		return " (renew it, or correct this machine's clock)"
+	case ok && invalid.Reason == x509.IncompatibleUsage:
+		return " (it needs the extended key usage serverAuth for a target, clientAuth for a relay)"
+	}
+	return ""
 }
 
 // isConnectionLoss reports whether a handshake failed because of the network, or because the peer

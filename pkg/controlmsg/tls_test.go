@@ -132,11 +132,11 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 		{name: "relay of another authority",
 			relay:     mixed(theirs.Write(t.TempDir(), good), ours.Write(t.TempDir(), good)),
 			target:    ours.Write(t.TempDir(), good),
-			relaySees: "unknown certificate authority", targetSees: "signed by unknown authority"},
+			relaySees: "unknown certificate authority", targetSees: "signed by unknown authority (none of this side's tls.ca has signed it)"},
 		{name: "relay with an expired certificate",
 			relay:     ours.Write(t.TempDir(), good, mutualtlstest.Expired),
 			target:    ours.Write(t.TempDir(), good),
-			relaySees: "expired certificate", targetSees: "certificate has expired"},
+			relaySees: "expired certificate", targetSees: "(renew it, or correct this machine's clock)"},
 		{name: "relay without a certificate",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
 			noCertificate: true,
@@ -167,7 +167,7 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 		{name: "target of another name",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(),
 				[]string{"impostor.test"}),
-			relaySees:  "certificate is valid for impostor.test, not target.test",
+			relaySees:  "certificate is valid for impostor.test, not target.test (the relay's tls_server_name",
 			targetSees: "bad certificate", relayRejects: true},
 	}
 	for _, c := range cases {

@@ -238,6 +238,15 @@ func (n *negotiation) list() error {
 	return n.reply(optionList, replyAck, nil)
 }
 
+// hint adds the likely cause to an error of a handshake. A client whose certificate is of an
+// authority that the server does not name sends none, with GnuTLS for instance.
+func hint(err error) string {
+	if strings.Contains(err.Error(), "client didn't provide a certificate") {
+		return " (it has none, or none that an authority of the server's --tls-ca has signed)"
+	}
+	return ""
+}
+
 // startTLS answers NBD_OPT_STARTTLS and does the handshake (section "FORCEDTLS mode").
 func (n *negotiation) startTLS(ctx context.Context) error {
 	switch {
@@ -251,7 +260,7 @@ func (n *negotiation) startTLS(ctx context.Context) error {
 	}
 	conn := tls.Server(n.conn, n.server.config.TLS())
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return fmt.Errorf("TLS handshake: %w", err)
+		return fmt.Errorf("TLS handshake: %w%s", err, hint(err))
 	}
 	// What was agreed in plain text may have been changed on the way.
 	n.structured, n.extended, n.context = false, false, false

@@ -6,8 +6,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
@@ -280,6 +284,34 @@ func TestMutualTLS(t *testing.T) {
 			c.write(c.encode(call{kind: nbd.Disconnect}))
 			c.expectEnd()
 		})
+	}
+}
+
+// TestAClientWithoutACertificate may have one, of an authority that the server does not name.
+func TestAClientWithoutACertificate(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	server := credentials(t, authority, "server.test")
+	core, logs := observer.New(zap.WarnLevel)
+	_, path := startServer(t, nbd.Config{Log: zap.New(core), TLS: func() *tls.Config {
+		return server.ServerWithoutProtocol(nil)
+	}}, newMemoryExport())
+	c := dial(t, path)
+	c.greet()
+	config := server.Client("server.test")
+	config.GetClientCertificate = nil
+	config.Certificates = nil
+	c.startTLS(config)
+	if _, err := c.conn.Write(optionHeader(optList, 0)); err == nil {
+		_, _ = c.conn.Read(make([]byte, 1))
+	}
+	for begun := time.Now(); logs.Len() == 0; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("nothing is logged")
+		}
+	}
+	if text := fmt.Sprint(logs.All()[0].ContextMap()["error"]); !strings.Contains(text,
+		"or none that an authority of the server's --tls-ca has signed") {
+		t.Errorf("the log says %q", text)
 	}
 }
 

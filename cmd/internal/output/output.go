@@ -22,6 +22,22 @@ type File struct {
 // newFileMode is the mode of new files, before the umask.
 const newFileMode = 0o666
 
+// Check fails for a path that cannot become a file, because it is a directory or has none.
+func Check(path string) error {
+	if about, err := os.Stat(path); err == nil && about.IsDir() {
+		return fmt.Errorf("output %q is a directory", path)
+	}
+	directory := filepath.Dir(path)
+	about, err := os.Stat(directory)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("output %q: %w: create the directory first", path, err)
+	}
+	if err == nil && !about.IsDir() {
+		err = fmt.Errorf("%q is not a directory", directory)
+	}
+	return err
+}
+
 // Create starts to write the file at path. A device or a pipe is written in place.
 func Create(path string) (*File, error) {
 	about, err := os.Stat(path)
