@@ -299,7 +299,8 @@ func TestGetNeedsADirectoryBeforeARelay(t *testing.T) {
 		r := newRelay()
 		for _, line := range []string{"get " + path, "get --resume " + path} {
 			o := r.call(context.Background(), "", line)
-			if o.code != program.ExitUsage || len(r.configs) > 0 || !strings.Contains(o.stderr, want) {
+			if o.code != program.ExitUsage || len(r.configs) > 0 ||
+				!strings.Contains(o.stderr, want) {
 				t.Errorf("%s: exit code %d, %d sessions: %s", line, o.code, len(r.configs), o.stderr)
 			}
 		}

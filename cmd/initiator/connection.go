@@ -196,7 +196,8 @@ func connectError(err error) error {
 		return program.Usage(fmt.Errorf("%w (wait until that client is done; commands that write "+
 			"share a volume if all of them are started with --overwrite)", err))
 	}
-	if _, replied := errors.AsType[*controlmsg.Error](err); !replied && errors.Is(err, status.NotFound) {
+	_, replied := errors.AsType[*controlmsg.Error](err)
+	if !replied && errors.Is(err, status.NotFound) {
 		err = fmt.Errorf("%w: is \"zc-relay run\" serving this channel?", err)
 	}
 	return program.CannotConnect(err)

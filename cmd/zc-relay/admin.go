@@ -106,10 +106,21 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 	if !o.resume {
 		line := program.NewStatusLine(cmd.ErrOrStderr())
 		err = o.await(cmd.Context(), client, &state,
-			func() { line.Show("%d sessions are open", state.Sessions) })
+			func() { line.Show("%s open", openSessions(state.Sessions)) })
 		line.Clear()
 	}
-	return outcome.Print(cmd, o.output, "", err)
+	sentence := "drained: no session is open, and the relay rejects new ones"
+	if o.resume {
+		sentence = "the relay accepts new sessions"
+	}
+	return outcome.Print(cmd, o.output, sentence, err)
+}
+
+func openSessions(n int) string {
+	if n == 1 {
+		return "1 session is"
+	}
+	return fmt.Sprintf("%d sessions are", n)
 }
 
 // request bounds the time of a request, to which the relay replies at once.
@@ -130,14 +141,14 @@ func (o *drainOptions) await(ctx context.Context, client *admin.Client, state *a
 	for state.Sessions > 0 {
 		show()
 		if limit, limited := o.timeout.Duration(); limited && time.Since(begun) >= limit {
-			return status.Errorf(status.TimeOut,
-				"%d sessions are still open after %v; the relay rejects new ones", state.Sessions,
-				limit)
+			return status.Errorf(status.TimeOut, "%s still open after %v; the relay rejects new ones "+
+				"(\"sessions list\" shows them, \"sessions end\" ends one, \"drain --resume\" accepts new "+
+				"ones again)", openSessions(state.Sessions), limit)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d sessions are still open; the relay rejects new ones: %w",
-				state.Sessions, context.Cause(ctx))
+			return fmt.Errorf("%s still open; the relay rejects new ones: %w",
+				openSessions(state.Sessions), context.Cause(ctx))
 		case <-time.After(drainPause):
 		}
 		now, err := request(ctx, client.DrainState)

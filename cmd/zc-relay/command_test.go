@@ -236,7 +236,7 @@ func TestAConfigurationIsCheckedAsTextAndJSON(t *testing.T) {
 func TestWithoutADaemonAdministrationReportsTheFailure(t *testing.T) {
 	address := "unix:" + filepath.Join(t.TempDir(), "admin.sock")
 	for _, command := range []string{"drain", "drain --resume", "reload", "log-level debug",
-		"sessions end 1"} {
+		"sessions end 1", "status", "sessions list"} {
 		code, text, _ := execute(t, append(strings.Fields(command), "--admin", address, "-o",
 			"json")...)
 		checkDocument(t, "administration", text)

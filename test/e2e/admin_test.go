@@ -132,7 +132,8 @@ func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 		level("info")
 		level("warn", "warn")
 		if code, _, errs := call(t, program, "log-level", "loud", "--admin",
-			d.address); code != 2 || !strings.Contains(errs, "loud") {
+			d.address); code != 2 || !strings.Contains(errs,
+			`level "loud" is not one of debug, info, warn, error`) {
 			t.Errorf("%s: a level that does not exist: %d %s", program, code, errs)
 		}
 		writeFile(t, d.file, []byte("log: {level: error}\n"))

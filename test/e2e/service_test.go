@@ -359,7 +359,7 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	run := c.startIO(bench(8)...)
 	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "0"); p.wait() != 1 ||
-		!strings.Contains(p.stderr.String(), "1 sessions are still open") {
+		!strings.Contains(p.stderr.String(), "1 session is still open") {
 		t.Error("a drain with a session and no time to wait did not fail")
 	}
 	code, body := get(t, c.relay, "/readyz")
@@ -382,8 +382,8 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 		t.Errorf("a drain with a session reports %d, %v", code, d)
 	}
 	run.signal(syscall.SIGINT)
-	if drain.wait() != 0 {
-		t.Error("the drain failed")
+	if drain.wait() != 0 || !strings.Contains(drain.stdout.String(), "drained: no session is open") {
+		t.Errorf("the drain failed: %s", drain.stdout.String())
 	}
 	if code := run.wait(); code != 0 {
 		t.Errorf("the session that went on exited with %d", code)

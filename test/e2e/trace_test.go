@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/pkg/trace"
@@ -49,7 +50,7 @@ func TestAnIOIsTracedThroughTheWholeChain(t *testing.T) {
 			spawn(t, "target", "trace", file("target"), "--admin", targetAdmin, "--duration", "2s"),
 		}
 		for _, d := range daemons {
-			if code := d.wait(); code != 0 {
+			if code := d.wait(); code != 0 || !strings.Contains(d.stderr.String(), "traced ") {
 				t.Fatalf("trace exited with %d: %s", code, d.stderr.String())
 			}
 		}

@@ -85,11 +85,11 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	}
 	a.expect(1, "has other names", "remove", "extra")
 	a.expect(0, "volume extra has 2MiB", "resize", "extra", "2MiB")
-	a.expect(2, "ask for that explicitly", "resize", "extra", "1MiB")
+	a.expect(2, "add --shrink if you mean it", "resize", "extra", "1MiB")
 	a.expect(0, "volume extra has 512KiB", "resize", "extra", "512KiB", "--shrink")
 	a.expect(0, "volume other has 1MiB", "resize", "other", "1024KiB")
 	a.expect(2, "keeps its size", "resize", "disk", "128MiB")
-	a.expect(2, "serves no volume", "resize", "none", "1MiB")
+	a.expect(2, `"volume list" lists those that there are`, "resize", "none", "1MiB")
 	a.expect(2, "at least one block", "resize", "extra", "0")
 	if err := os.Truncate(content, 1<<20+512); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -37,16 +38,18 @@ type options struct {
 	timeout time.Duration
 }
 
+// report prints the failure of an operation whose document is not an Outcome, and returns it.
+func (o *options) report(cmd *cobra.Command, operation string, failure error) error {
+	outcome := Outcome{Operation: operation}
+	return outcome.Print(cmd, o.output, "", failure)
+}
+
 // add adds the flags. run is called with a client, and a context that ends after the timeout.
 func (o *options) add(cmd *cobra.Command, address string,
 	run func(context.Context, *cobra.Command, *admin.Client, []string) error) {
 	o.output = report.Text
 	f := cmd.Flags()
-	f.StringVar(&o.address, "admin", address,
-		"admin address of the daemon, as given to its --admin-listen")
-	if address == "" {
-		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
-	}
+	addAddress(cmd, &o.address, address)
 	o.output.AddFlag(f)
 	f.DurationVar(&o.timeout, "timeout", DefaultTimeout, "how long to wait for the reply")
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
@@ -57,6 +60,18 @@ func (o *options) add(cmd *cobra.Command, address string,
 		ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 		defer cancel()
 		return run(ctx, cmd, client, operands)
+	}
+}
+
+// addAddress adds the flag --admin with a default, "" for none.
+func addAddress(cmd *cobra.Command, address *string, fallback string) {
+	usage := "admin address of the daemon, as given to its --admin-listen"
+	if fallback == "" {
+		usage += ", such as unix:PATH"
+	}
+	cmd.Flags().StringVar(address, "admin", fallback, usage)
+	if fallback == "" {
+		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
 	}
 }
 
@@ -84,7 +99,7 @@ sessions, queues and workers. docs/status.schema.json describes the JSON documen
 		_ []string) error {
 		content, err := client.Status(ctx)
 		if err != nil {
-			return program.CannotConnect(err)
+			return o.report(cmd, operationStatus, program.CannotConnect(err))
 		}
 		var document statusreport.Document
 		if err := json.Unmarshal(content, &document); err != nil {
@@ -124,7 +139,7 @@ func newSessionsListCommand(address string) *cobra.Command {
 		_ []string) error {
 		sessions, err := client.Sessions(ctx)
 		if err != nil {
-			return failure(err)
+			return o.report(cmd, operationSessions, failure(err))
 		}
 		if o.output == report.JSON {
 			return report.WriteJSON(cmd.OutOrStdout(),
@@ -167,10 +182,18 @@ connect first to keep it out.`,
 				operands[0])
 		}
 		outcome := Outcome{Operation: operationEndSession, Session: id}
-		return outcome.Print(cmd, o.output, fmt.Sprintf("session %d ends", id),
-			failure(client.EndSession(ctx, id)))
+		err = listedBy("sessions list", client.EndSession(ctx, id))
+		return outcome.Print(cmd, o.output, fmt.Sprintf("session %d ends", id), failure(err))
 	})
 	return cmd
+}
+
+// listedBy names the command that lists what there is, if err is that something does not exist.
+func listedBy(command string, err error) error {
+	if status.CodeOf(err) != status.NotFound {
+		return err
+	}
+	return fmt.Errorf("%w: \"%s\" lists those that there are", err, command)
 }
 
 func newReloadCommand(address string) *cobra.Command {
@@ -215,6 +238,10 @@ start or reload.`,
 		operands []string) error {
 		var err error
 		if len(operands) > 0 {
+			if !slices.Contains(cmd.ValidArgs, operands[0]) {
+				return program.Usagef("level %q is not one of %s", operands[0],
+					strings.Join(cmd.ValidArgs, ", "))
+			}
 			err = client.SetLogLevel(ctx, operands[0])
 		}
 		outcome := Outcome{Operation: operationLogLevel}

@@ -13,7 +13,8 @@ import (
 // outcomeSchema names the format of Outcome. Fields may be added within a version.
 const outcomeSchema = "zc-relay.administration/1"
 
-// The operations of commands that change a daemon.
+// The operations of commands that change a daemon, and of those that only ask it, which print other
+// documents unless they fail.
 const (
 	OperationDrain        = "drain"
 	OperationResume       = "resume"
@@ -21,10 +22,15 @@ const (
 	operationLogLevel     = "log_level"
 	operationEndSession   = "end_session"
 	operationRemoveVolume = "remove_volume"
+	operationStatus       = "status"
+	operationSessions     = "list_sessions"
+	operationVolumes      = "list_volumes"
+	operationAddVolume    = "add_volume"
+	operationResizeVolume = "resize_volume"
 )
 
-// Outcome is what a command that changes a running daemon prints as JSON. Only the field of its
-// operation is set.
+// Outcome is what a command that changes a running daemon prints as JSON, and what any command that
+// talks to a daemon prints if it fails. Only the field of its operation is set.
 type Outcome struct {
 	Schema    string `json:"schema"`
 	Operation string `json:"operation"`

@@ -32,11 +32,7 @@ rates, until q is pressed. The space bar pauses it; the arrows scroll. It needs 
 for instance that of ssh; for programs there is "status -o json".`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&address, "admin", address,
-		"admin address of the daemon, as given to its --admin-listen")
-	if address == "" {
-		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
-	}
+	addAddress(cmd, &address, address)
 	cmd.Flags().DurationVar(&interval, "interval", interval, "time between two readings")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := admin.New(address)

@@ -2,6 +2,7 @@ package administer
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -31,11 +32,7 @@ The daemon keeps the first 16384 IOs; the file says how many more there were.`,
 		Args: program.Operands("FILE"),
 	}
 	f := cmd.Flags()
-	f.StringVar(&address, "admin", address,
-		"admin address of the daemon, as given to its --admin-listen")
-	if address == "" {
-		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
-	}
+	addAddress(cmd, &address, address)
 	f.DurationVar(&duration, "duration", defaultTraceTime, "how long to trace")
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
 		if duration <= 0 {
@@ -54,9 +51,34 @@ The daemon keeps the first 16384 IOs; the file says how many more there were.`,
 			return file.Finish(failure(err))
 		}
 		_, err = file.Sink().Write(content)
-		return file.Finish(err)
+		if err := file.Finish(err); err != nil {
+			return err
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), summaryOf(content))
+		return nil
 	}
 	return cmd
+}
+
+// summaryOf says how many IOs are in a trace.
+func summaryOf(content []byte) string {
+	var trace struct {
+		Events []struct {
+			ID string `json:"id"`
+		} `json:"traceEvents"`
+	}
+	if err := json.Unmarshal(content, &trace); err != nil {
+		return fmt.Sprintf("the trace cannot be read: %v", err)
+	}
+	distinct := make(map[string]bool)
+	for _, e := range trace.Events {
+		distinct[e.ID] = true
+	}
+	delete(distinct, "")
+	if len(distinct) == 0 {
+		return "traced no IO: a client has to sample them, for instance \"initiator bench --trace FILE\""
+	}
+	return fmt.Sprintf("traced IOs: %d", len(distinct))
 }
 
 // traceFor traces for a time, or until ctx ends, and returns the trace.

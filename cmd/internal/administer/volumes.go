@@ -45,7 +45,7 @@ func newVolumeListCommand(address string) *cobra.Command {
 		_ []string) error {
 		volumes, err := client.Volumes(ctx)
 		if err != nil {
-			return failure(err)
+			return o.report(cmd, operationVolumes, failure(err))
 		}
 		if o.output == report.JSON {
 			return report.WriteJSON(cmd.OutOrStdout(),
@@ -118,7 +118,7 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 		added.BlockSize = uint32(blockSize)
 		v, err := client.AddVolume(ctx, added)
 		if err != nil {
-			return failure(err)
+			return o.report(cmd, operationAddVolume, failure(err))
 		}
 		return o.printVolume(cmd, v, fmt.Sprintf("serving volume %s, %v, UUID %s", v.Name,
 			size.Bytes(v.Size), v.UUID))
@@ -171,8 +171,11 @@ open.`,
 			to.Size = uint64(bytes)
 		}
 		v, err := client.ResizeVolume(ctx, operands[0], to)
+		if err != nil && !to.Shrink && strings.Contains(err.Error(), "ask for that explicitly") {
+			err = fmt.Errorf("%w: add --shrink if you mean it", err)
+		}
 		if err != nil {
-			return failure(err)
+			return o.report(cmd, operationResizeVolume, failure(listedBy("volume list", err)))
 		}
 		return o.printVolume(cmd, v, fmt.Sprintf("volume %s has %v", v.Name, size.Bytes(v.Size)))
 	})
@@ -199,7 +202,7 @@ If the file has the volume, the next reload or start serves it again.`,
 		operands []string) error {
 		outcome := Outcome{Operation: operationRemoveVolume, Volume: operands[0]}
 		return outcome.Print(cmd, o.output, fmt.Sprintf("volume %s is removed", operands[0]),
-			failure(client.RemoveVolume(ctx, operands[0], force)))
+			failure(listedBy("volume list", client.RemoveVolume(ctx, operands[0], force))))
 	})
 	cmd.Flags().BoolVar(&force, "force", false,
 		"do not wait for the requests in flight, which then fail at their clients")

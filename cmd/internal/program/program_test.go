@@ -30,7 +30,7 @@ func testTree(err error, stderr *bytes.Buffer) *cobra.Command {
 		return err
 	}}
 	work.Flags().Int("count", 0, "")
-	work.Flags().String("needed", "", "")
+	work.Flags().String("needed", "", "what it is for")
 	if err := work.MarkFlagRequired("needed"); err != nil {
 		panic(err)
 	}
@@ -62,12 +62,12 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 			ExitFailure, "tool work: one; two\n"},
 		"unknown flag":    {nil, "work --no-such", ExitUsage, "unknown flag"},
 		"bad value":       {nil, "work --needed x --count many", ExitUsage, "--count"},
-		"missing flag":    {nil, "work", ExitUsage, "needed"},
+		"missing flag":    {nil, "work", ExitUsage, "--needed is missing: what it is for\n"},
 		"extra argument":  {nil, "work --needed x y", ExitUsage, `operand "y"`},
 		"unknown command": {nil, "dance", ExitUsage, "dance"},
 		"no command":      {nil, "", ExitUsage, "no command"},
-		"similar command": {nil, "wrok", ExitUsage,
-			"tool: unknown command \"wrok\": did you mean work?\n"},
+		"similar command": {nil, "worrk", ExitUsage,
+			"tool: unknown command \"worrk\": did you mean work?\n"},
 		"half a group": {nil, "work --needed x --key k", ExitUsage,
 			"tool work: give --cert, too: --cert, --key belong together\n"},
 		"similar command of a group": {nil, "group lsit", ExitUsage,

@@ -105,11 +105,13 @@ var sentences = []struct {
 	{regexp.MustCompile(`^required flag\(s\) (.*) not set$`),
 		func(m []string) string {
 			names := strings.NewReplacer(`"`, "", ",", "").Replace(m[1])
-			return flagList(names, " and ") + " is missing"
+			return flagList(names, " and ") + missing
 		}},
 	{regexp.MustCompile(`^unknown command ("[^"]*") for "[^"]* [^"]*"$`),
 		func(m []string) string { return "unexpected operand " + m[1] }},
 }
+
+const missing = " is missing"
 
 func flagList(names, separator string) string {
 	list := strings.Fields(names)
@@ -140,7 +142,12 @@ func explainCall(command *cobra.Command, err error) error {
 	}
 	for _, s := range sentences {
 		if match := s.of.FindStringSubmatch(err.Error()); match != nil {
-			return errors.New(s.explain(match))
+			text := s.explain(match)
+			name, found := strings.CutSuffix(strings.TrimPrefix(text, "--"), missing)
+			if flag := command.Flags().Lookup(name); found && flag != nil && flag.Usage != "" {
+				text += ": " + flag.Usage
+			}
+			return errors.New(text)
 		}
 	}
 	return err

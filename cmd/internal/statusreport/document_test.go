@@ -125,6 +125,15 @@ func TestTheTextSaysWhatTheDocumentDoes(t *testing.T) {
 	}
 }
 
+// TestLatenciesBelowTheFirstBucket have no other value: several requests may have the same time.
+func TestLatenciesBelowTheFirstBucket(t *testing.T) {
+	for ns, want := range map[uint64]string{0: "<1µs", 953: "<1µs", 2000: "2.00µs"} {
+		if got := latencyText(&ns); got != want {
+			t.Errorf("%d ns are shown as %q, want %q", ns, got, want)
+		}
+	}
+}
+
 func TestTheTextMarksASessionThatIsNotReleased(t *testing.T) {
 	d := exampleRelay()
 	d.Channels[0].Sessions[0].Unreleased = true

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
@@ -250,9 +251,16 @@ func countsText(counts map[string]uint64) string {
 	return strings.Join(parts, ", ")
 }
 
+// leastLatency is the bound of the first bucket of latencies, in nanoseconds. IOs that begin and
+// end between two readings of the clock take no time at all.
+var leastLatency = uint64(datapath.LatencyBound(0) * 1e9)
+
 func latencyText(ns *uint64) string {
-	if ns == nil {
+	switch {
+	case ns == nil:
 		return "-"
+	case *ns <= leastLatency:
+		return "<1µs"
 	}
 	return size.FormatDuration(time.Duration(*ns))
 }
