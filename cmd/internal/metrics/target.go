@@ -49,7 +49,7 @@ func newTargetMetrics() targetMetrics {
 		sessionsTotal: define(targetPrefix+"sessions_total", Counter,
 			"Control connections of relays that have been opened."),
 		sessionsPostponed: define(targetPrefix+"sessions_postponed_total", Counter,
-			"Control connections of relays that were told when to try again, because more than limits.sessions_per_second were opened."),
+			"Control connections that the target asked to try again later, because relays opened more than limits.sessions_per_second."),
 		connected: define(targetPrefix+"connected_queues", Gauge,
 			"Queues of open sessions that are connected to their relay, by RDMA transport.",
 			"transport"),
