@@ -103,8 +103,9 @@ func (b *benchCommand) complete(ctx context.Context, r *bench.Report) error {
 // fill runs the benchmark and fills the report.
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
-	p.Interval = b.output.interval
-	err = errors.Join(err, program.Usage(p.Check()))
+	if p.Interval = b.output.interval; err == nil {
+		err = program.Usage(p.Check())
+	}
 	policy, policyError := b.flags.reconnect.policy()
 	p.Reconnect = document.ReconnectPolicyOf(policy)
 	err = errors.Join(err, policyError)

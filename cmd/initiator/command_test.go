@@ -205,6 +205,19 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 	}
 }
 
+// TestAWrongFlagIsReportedAlone uses flags whose errors keep others from being applied.
+func TestAWrongFlagIsReportedAlone(t *testing.T) {
+	for _, line := range []string{"bench --rw read --length 0", "bench --rw read --block-size 0",
+		"bench --rw read --rwmix 30", "bench --rw read --rate 0"} {
+		o := newRelay().call(context.Background(), "", line)
+		for _, other := range []string{"number of queues", "block size is 0"} {
+			if strings.Contains(o.stderr, other) {
+				t.Errorf("%q: %s", line, o.stderr)
+			}
+		}
+	}
+}
+
 func TestARelayOfTheApplicationsServesOneSession(t *testing.T) {
 	r := newRelay()
 	r.mustCall(t, "bench --rw randwrite --overwrite --protocol doca-3.2 --block-size 4k "+

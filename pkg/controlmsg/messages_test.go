@@ -153,6 +153,18 @@ func TestAPostponementReachesThePeerOfThePeer(t *testing.T) {
 	}
 }
 
+func TestTheCodeOfAnErrorThatWasPassedOnIsPrintedOnce(t *testing.T) {
+	err := status.Errorf(status.InUse, "volume %q is open", "disk")
+	for _, hop := range []string{"target", "relay"} {
+		err = fmt.Errorf("%s: %w", hop, report(err, PhaseOpenVolume))
+	}
+	const want = "relay: peer reports in phase open_volume: " +
+		"target: peer reports in phase open_volume: volume \"disk\" is open [IN_USE]"
+	if err.Error() != want {
+		t.Errorf("the error is %q, want %q", err, want)
+	}
+}
+
 func check(t *testing.T, operation string, err error, code status.Code, text string) {
 	t.Helper()
 	if !errors.Is(err, code) || !strings.Contains(err.Error(), text) {
