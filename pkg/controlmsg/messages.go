@@ -414,7 +414,7 @@ func RetryAfter(err error) time.Duration {
 }
 
 // report converts an error of this side to the message for the peer. An error that came from
-// another peer keeps its code and phase. The text does not repeat the code at its end.
+// another peer keeps its code and phase.
 func report(err error, phase Phase) *Error {
 	if err == nil {
 		return &Error{Code: status.Unknown, Phase: phase, Text: "unspecified failure"}
@@ -431,13 +431,12 @@ func report(err error, phase Phase) *Error {
 	if p, ok := err.(*postponement); ok {
 		outer = p.error
 	}
-	switch outermost := outer.(type) { // omit what Code and Phase say
+	switch outermost := outer.(type) { // omit what Code and Phase say; inner errors keep it
 	case *Error:
 		text = outermost.Text
 	case *status.Error:
 		text = outermost.Err.Error()
 	}
-	text = strings.TrimSuffix(text, " ["+code.String()+"]")
 	e := &Error{Code: code, Phase: phase, Text: PrintableLine(text, MaxTextLength)}
 	if code == status.Again {
 		e.RetryAfterMs = uint32(RetryAfter(err).Milliseconds())
