@@ -121,6 +121,10 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 		time.Sleep(releaseTime / 4)
 		v, err = c.open(ctx, config)
 	}
+	if config.Exclusive && errors.Is(err, status.NotPermitted) {
+		return nil, program.Usage(fmt.Errorf("%w (only an owner's clients may open the volume "+
+			"exclusively, as this command does without --overwrite)", err))
+	}
 	if err != nil {
 		return nil, connectError(err)
 	}

@@ -79,6 +79,17 @@ func TestAVolumeInUseIsExplained(t *testing.T) {
 	}
 }
 
+func TestAVolumeOfAnotherOwnerIsExplained(t *testing.T) {
+	for _, line := range append([]string{"put -"}, destructiveCommands...) {
+		r := newRelay()
+		r.openError = status.Errorf(status.NotPermitted, "may not open volume exclusively")
+		o := r.call(context.Background(), "", line)
+		if o.code != program.ExitUsage || !strings.Contains(o.stderr, "--overwrite") {
+			t.Errorf("%s: exit code %d, %s", line, o.code, o.stderr)
+		}
+	}
+}
+
 func TestInfoTellsWhoHasTheVolume(t *testing.T) {
 	r := newRelay()
 	r.prepare = func(v *session) {
