@@ -70,6 +70,10 @@ func TestADryRunAsksNoRelay(t *testing.T) {
 		t.Errorf("%d sessions, %s", len(r.configs), o.stdout)
 	}
 	if o = r.mustCall(t, "bench --rw read --dry-run"); !strings.Contains(o.stdout,
+		"from offset 0 to the end of the volume") {
+		t.Errorf("a dry run of the whole volume prints %s", o.stdout)
+	}
+	if o = r.mustCall(t, "bench --rw read --dry-run"); !strings.Contains(o.stdout,
 		"nothing was run") {
 		t.Errorf("%s", o.stdout)
 	}

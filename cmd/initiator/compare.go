@@ -15,7 +15,7 @@ func newCompareCommand() *cobra.Command {
 		Short: "Compare the results of two benchmarks",
 		Long: `compare compares the runs in two files case by case: medians, their ratio, and whether
 the difference is significant. A file holds documents of "initiator bench --output
-json", one after another, each of which is a run:
+json", one after another, each of which is a run or a sweep:
 
   for i in 1 2 3 4 5; do initiator bench --rw randread --output json; done > before.json
 

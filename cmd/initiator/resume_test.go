@@ -51,7 +51,8 @@ func TestAnInterruptedGetGoesOn(t *testing.T) {
 	r, stop := newRelay(), &interruption{from: testSize / 2}
 	r.prepare = stop.prepare
 	const line = " --resume --buffer-size 64KiB --offset 5 -o json"
-	if o := r.call(context.Background(), "", "get "+path+line); o.code != program.ExitFailure {
+	if o := r.call(context.Background(), "", "get "+path+line); o.code != program.ExitFailure ||
+		!strings.Contains(o.stderr, "the same command goes on from there") {
 		t.Fatalf("exit code %d: %s", o.code, o.stderr)
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != "former" {

@@ -179,12 +179,20 @@ func put(cmd *cobra.Command, flags *transferFlags, guard *guard, r *transferRepo
 	progress := newTransferProgress(cmd.ErrOrStderr(), size, state.Done)
 	config.Observe = progress.Show
 	moved, err := transfer.Put(ctx, config, source, size-state.Done, state.Offset+state.Done)
-	if err == nil && flags.resume {
+	switch {
+	case err != nil && flags.resume:
+		err = resumable(err)
+	case flags.resume:
 		err = state.remove()
 	}
 	err = closeVolume(ctx, v, named(path, err))
 	progress.end(r, moved, err)
 	return err
+}
+
+// resumable tells the user that a transfer with --resume has not been in vain.
+func resumable(err error) error {
+	return fmt.Errorf("%w (the same command goes on from there)", err)
 }
 
 // lockSource keeps other transfers with --resume away from the source, and identifies it.
@@ -376,10 +384,10 @@ func (g *getRequest) transferRest(ctx context.Context, v volume, config transfer
 	config.Checkpoint = state.checkpoints(target.Sync)
 	moved, err := transfer.Get(ctx, config, target.Rest(int64(state.Done)),
 		state.Offset+state.Done, g.length-state.Done)
-	if err = target.Finish(err); err == nil {
-		err = state.remove()
+	if err = target.Finish(err); err != nil {
+		return moved, resumable(err)
 	}
-	return moved, err
+	return moved, state.remove()
 }
 
 // beginRest finds out where to begin.

@@ -362,7 +362,8 @@ func (b FileBackend) lock(file *os.File) error {
 	err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return status.Errorf(status.InUse,
-			"file %q is locked: another volume or program uses it", b.Path)
+			"file %q is locked: another volume or program uses it (\"fuser %s\" shows which)",
+			b.Path, b.Path)
 	}
 	if err != nil {
 		return fmt.Errorf("lock file %q: %w", b.Path, err)
@@ -386,8 +387,8 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	usable := uint64(end) &^ (uint64(spec.BlockSize) - 1)
 	if usable == 0 {
 		return 0, status.Errorf(status.InvalidValue,
-			"file %q has %v, less than one block of %v",
-			b.Path, size.Bytes(end), size.Bytes(spec.BlockSize))
+			"file %q has %d bytes, less than one block of %v",
+			b.Path, end, size.Bytes(spec.BlockSize))
 	}
 	if about, err := file.Stat(); err != nil {
 		return 0, err

@@ -341,11 +341,11 @@ func (m *machine) volumeMemory(needed uint64) Finding {
 	case err != nil:
 		return warn(check, "the available memory cannot be read", "check that /proc is mounted")
 	case needed > uint64(available):
-		return warn(check, fmt.Sprintf("volumes in memory need up to %v, and %v is available",
-			size.Bytes(needed), available), "use smaller volumes, or files")
+		return warn(check, fmt.Sprintf("volumes in memory need up to %v, and %s is available",
+			size.Bytes(needed), size.FormatBytes(uint64(available))), "use smaller volumes, or files")
 	}
-	return ok(check, fmt.Sprintf("volumes in memory need up to %v, and %v is available",
-		size.Bytes(needed), available))
+	return ok(check, fmt.Sprintf("volumes in memory need up to %v, and %s is available",
+		size.Bytes(needed), size.FormatBytes(uint64(available))))
 }
 
 func checkFile(name string, backend volume.FileBackend) Finding {

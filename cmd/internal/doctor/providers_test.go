@@ -251,8 +251,8 @@ func TestVolumesNeedTheirFilesAndMemory(t *testing.T) {
 		{"no such file", volume.FileBackend{Path: path + "2"}, Fail},
 		{"is not a directory", volume.FileBackend{Path: path + "2/disk", Size: 1 << 20}, Fail},
 		{"neither a file", volume.FileBackend{Path: directory}, Fail},
-		{"8KiB is available", volume.MemoryBackend{Size: 8192}, OK},
-		{"8KiB is available", volume.MemoryBackend{Size: 8193}, Warn},
+		{"8.00 KiB is available", volume.MemoryBackend{Size: 8192}, OK},
+		{"8.00 KiB is available", volume.MemoryBackend{Size: 8193}, Warn},
 	} {
 		m := machineWith(t, map[string]string{"proc/meminfo": "MemAvailable:    8 kB"})
 		m.Volumes = []volume.Spec{{Name: "disk", Backend: c.backend}}

@@ -4,6 +4,7 @@ package injection
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -55,10 +56,15 @@ type rulesFlag Flags
 func (f *rulesFlag) Set(text string) error {
 	rule, err := fault.Parse(text)
 	if err != nil {
-		return err
+		// The flag is named with its value.
+		return errors.New(strings.TrimPrefix(err.Error(), fmt.Sprintf("fault rule %q: ", text)))
 	}
 	if !slices.Contains(f.seams, rule.Seam) {
-		return fmt.Errorf("rule %v: the seams of this program are %v", rule, f.seams)
+		seams := make([]string, len(f.seams))
+		for i, s := range f.seams {
+			seams[i] = string(s)
+		}
+		return fmt.Errorf("the seams of this program are %s", strings.Join(seams, ", "))
 	}
 	f.rules = append(f.rules, rule)
 	return nil

@@ -122,9 +122,17 @@ func writeFindings(w io.Writer, r *doctor.Report) error {
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print findings: %w", err)
 	}
-	_, err := fmt.Fprintf(w, "\n%d ok, %d warnings, %d failures\n", r.Count(doctor.OK),
-		r.Count(doctor.Warn), r.Count(doctor.Fail))
+	_, err := fmt.Fprintf(w, "\n%d ok, %s, %s\n", r.Count(doctor.OK),
+		counted(r.Count(doctor.Warn), "warning"), counted(r.Count(doctor.Fail), "failure"))
 	return err
+}
+
+// counted returns a number of things, such as "1 failure" or "2 failures".
+func counted(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // Examined is the part of a configuration that both daemons have, for Describe.

@@ -25,7 +25,7 @@ func TestFaultFlagsNameWhatIsWrong(t *testing.T) {
 	trace := filepath.Join(t.TempDir(), "trace")
 	for arguments, want := range map[string]string{
 		"--fault volume:write:explode":                                   "neither a condition nor an action",
-		"--fault comch:send:drop":                                        "the seams of this program are [volume rdma]",
+		"--fault comch:send:drop":                                        "the seams of this program are volume, rdma",
 		"--fault volume:write:trace":                                     "needs --trace-operations FILE",
 		"--trace-operations " + trace:                                    "add for instance --allow-faults --fault volume:any:trace",
 		"--fault volume:write:trace --trace-operations /":                "--trace-operations: open /",

@@ -85,7 +85,8 @@ func removeStale(path string) error {
 	connection, err := net.DialTimeout("unix", path, staleTimeout)
 	if err == nil {
 		_ = connection.Close()
-		return fmt.Errorf("socket %q: another process listens on it", path)
+		return fmt.Errorf("socket %q: another process listens on it: \"ss -lxp\" shows which; stop it, or choose another path",
+			path)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return fmt.Errorf("socket %q: check whether it is in use: %w", path, err)

@@ -115,12 +115,12 @@ type Result struct {
 
 func (c *Config) validate() error {
 	if c.ChunkSize < 1 || c.ChunkSize > maxChunkSize {
-		return status.Errorf(status.InvalidValue, "chunk size %d is not between 1 and %d bytes",
+		return status.Errorf(status.InvalidValue, "--chunk-size %d is not between 1 and %d bytes",
 			c.ChunkSize, maxChunkSize)
 	}
 	if c.Slots < 1 || c.Slots > maxSlots || c.ChunkSize*uint64(c.Slots) > maxWindow {
 		return status.Errorf(status.InvalidValue,
-			"%d slots of %d bytes: at least 1 and at most %d slots, and at most %d bytes in all, are allowed",
+			"--jobs %d with --chunk-size %d: from 1 to %d jobs are allowed, and %d bytes in all",
 			c.Slots, c.ChunkSize, maxSlots, maxWindow)
 	}
 	if c.Timeout <= 0 || c.ConnectTimeout <= 0 {

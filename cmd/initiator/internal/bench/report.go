@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -157,7 +158,11 @@ func (t *text) parameters(r *Report) {
 	if p.BatchSize > 0 {
 		t.Row("batches", "a queue is flushed after %d requests", p.BatchSize)
 	}
-	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
+	if p.Length > 0 {
+		t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
+	} else {
+		t.Row("range", "from offset %s to the end of the volume", size.Bytes(p.Offset))
+	}
 	t.Row("seed", "%d", p.Seed)
 	t.Row("poll", "%s", p.Poll)
 	if p.Rate > 0 {
@@ -255,7 +260,12 @@ func (t *text) counters(c *machinecounters.Counts) {
 func (t *text) counts(source string, counts map[string]uint64) {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		all = append(all, fmt.Sprintf("%s %d", name, counts[name]))
+		text := strconv.FormatUint(counts[name], 10)
+		name, isTime := strings.CutSuffix(name, "_ns")
+		if isTime {
+			text = size.FormatDuration(time.Duration(counts[name+"_ns"]))
+		}
+		all = append(all, name+" "+text)
 	}
 	if all != nil {
 		t.Row(source, "%s", strings.Join(all, ", "))

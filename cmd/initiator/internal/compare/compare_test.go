@@ -186,6 +186,17 @@ func TestDocumentsOfOneFileAreRunsOfOneCase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	other := b
+	other.Parameters.QueueDepth = 1
+	sweep, err := json.Marshal(&bench.Sweep{Schema: bench.SweepSchema,
+		Runs: []*bench.Report{&b, &other}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := mustParse(t, strings.Repeat(string(sweep)+"\n", 2)); len(r.Cases) != 2 ||
+		len(r.Cases[0].Runs) != 2 {
+		t.Errorf("two sweeps have %d cases: %+v", len(r.Cases), r.Cases)
+	}
 	r := mustParse(t, strings.Repeat(string(one)+"\n", 3))
 	if len(r.Cases) != 1 || len(r.Cases[0].Runs) != 3 {
 		t.Fatalf("there are %d cases: %+v", len(r.Cases), r.Cases)
@@ -205,10 +216,14 @@ func TestWhatCannotBeComparedIsRefused(t *testing.T) {
 		"nothing":         {"", "nothing was measured"},
 		"no JSON":         {"IOPS 1000", "document 1: invalid character"},
 		"cut off":         {`{"schema":`, "document 1: unexpected EOF"},
-		"other program's": {`{"fio version": "3.39"}`, `schema "" is neither zc-relay.bench/1`},
+		"other program's": {`{"fio version": "3.39"}`, `schema "" is none of zc-relay.bench/1`},
 		"later version": {`{"schema": "zc-relay.bench-suite/2"}`,
-			`schema "zc-relay.bench-suite/2" is neither`},
-		"failed run":     {string(failed), "document 1: the run failed (run, IO_FAILED)"},
+			`schema "zc-relay.bench-suite/2" is none`},
+		"failed run": {string(failed), "document 1: the run failed (run, IO_FAILED)"},
+		"failed sweep": {`{"schema": "zc-relay.bench-sweep/1", "error": {"code": "IO_FAILED"}}`,
+			"document 1: the run failed"},
+		"sweep of nothing": {`{"schema": "zc-relay.bench-sweep/1", "runs": [{}]}`,
+			"run 1: nothing was measured"},
 		"run of nothing": {`{"schema": "zc-relay.bench/1"}`, "nothing was measured"},
 		"suite of none":  {`{"schema": "zc-relay.bench-suite/1"}`, "nothing was measured"},
 		"wrong types":    {`{"schema": "zc-relay.bench-suite/1", "cases": 3}`, "document 1: json"},

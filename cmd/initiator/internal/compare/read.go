@@ -22,8 +22,8 @@ type Results struct {
 // largestFile is the number of bytes that are read at most.
 const largestFile = 256 << 20
 
-// Read reads a file with documents of "initiator bench", each of which is one run, or of "make
-// bench-chain".
+// Read reads a file with documents of "initiator bench", each of which is a run or a sweep, or of
+// "make bench-chain".
 func Read(path string) (*Results, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -70,11 +70,13 @@ func (r *Results) add(document json.RawMessage) error {
 	switch kind.Schema {
 	case bench.Schema:
 		return r.addRun(document)
+	case bench.SweepSchema:
+		return r.addSweep(document)
 	case benchsuite.Schema:
 		return r.addSuite(document)
 	}
-	return fmt.Errorf("schema %q is neither %s (of initiator bench) nor %s (of make bench-chain)",
-		kind.Schema, bench.Schema, benchsuite.Schema)
+	return fmt.Errorf("schema %q is none of %s and %s (of initiator bench) and %s (of make bench-chain)",
+		kind.Schema, bench.Schema, bench.SweepSchema, benchsuite.Schema)
 }
 
 // failure returns the error that a document reports, nil if there is none.
@@ -90,6 +92,26 @@ func (r *Results) addRun(document json.RawMessage) error {
 	if err := json.Unmarshal(document, &b); err != nil {
 		return err
 	}
+	return r.addReport(&b)
+}
+
+func (r *Results) addSweep(document json.RawMessage) error {
+	var s bench.Sweep
+	if err := json.Unmarshal(document, &s); err != nil {
+		return err
+	}
+	if err := failure(s.Error); err != nil {
+		return err
+	}
+	for i, run := range s.Runs {
+		if err := r.addReport(run); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func (r *Results) addReport(b *bench.Report) error {
 	if err := failure(b.Error); err != nil {
 		return err
 	}
@@ -97,7 +119,7 @@ func (r *Results) addRun(document json.RawMessage) error {
 		return errors.New("nothing was measured")
 	}
 	r.Environment = b.Environment
-	r.merge(benchsuite.Case{System: "zc-relay", Workload: workloadOf(&b),
+	r.merge(benchsuite.Case{System: "zc-relay", Workload: workloadOf(b),
 		Runs: []benchsuite.Run{runOf(&b.Result)}})
 	return nil
 }
