@@ -301,9 +301,6 @@ func exceptLoss(err error) error {
 	return err
 }
 
-// defaultQueues is the default number of queues, if the process may use as many cores.
-const defaultQueues = 2
-
 // queueFlags determine the queues and the threads that serve them.
 type queueFlags struct {
 	queues int
@@ -314,7 +311,7 @@ type queueFlags struct {
 
 func (q *queueFlags) add(f *pflag.FlagSet, depth int) {
 	f.IntVar(&q.queues, "queues", 0,
-		"number of queues, each with an unpinned thread (default: 2, or 1 on a single core)")
+		"number of queues, each with an unpinned thread (default: 2, or 1 with fewer than 4 cores)")
 	f.StringArrayVar(&q.cpus, "cpu", nil,
 		"add a queue whose thread is pinned to this core; repeatable, accepts `cores` like 0-3")
 	f.IntVar(&q.depth, "queue-depth", depth, "requests outstanding on each queue")
@@ -341,11 +338,9 @@ func (q *queueFlags) resolve() (queues int, cpus []int, err error) {
 	case queues < 0:
 		return 0, nil, program.Usagef("--queues %d is negative", queues)
 	case queues == 0:
-		allowed, err := affinity.Allowed()
-		if err != nil {
+		if queues, err = affinity.PollingThreads(); err != nil {
 			return 0, nil, err
 		}
-		queues = min(defaultQueues, len(allowed))
 	}
 	if err := checkQueues(queues, q.depth); err != nil {
 		return 0, nil, err

@@ -36,6 +36,20 @@ func Allowed() ([]int, error) {
 	return slices.Clone(allowedAtStart), errAllowed
 }
 
+// pollingThreads is how many threads that poll a program starts by default, if the machine is large
+// enough.
+const pollingThreads = 2
+
+// PollingThreads returns how many threads that poll a program starts if nobody says otherwise. With
+// fewer than four CPUs that is one, because those of several programs would take the CPUs from
+// threads that have work.
+func PollingThreads() (int, error) {
+	if len(allowedAtStart) < 2*pollingThreads {
+		return 1, errAllowed
+	}
+	return pollingThreads, nil
+}
+
 // Check returns an InvalidValue error that names the first of cpus that the process may not run on.
 func Check(cpus []int) error {
 	allowed, err := Allowed()

@@ -103,7 +103,7 @@ func (c *Workers) describe(s section) {
 		"pin a worker to each of these cores, for instance 0-3,8; empty pins none").
 		flagged("cpu", "")
 	s.value("count", orWord(integer(&c.Count, 1, maxWorkers), &c.Count, "auto", 0),
-		"number of unpinned workers if cpus is empty; auto is two, or one on a single core")
+		"number of unpinned workers if cpus is empty; auto is two, or one with fewer than four cores")
 	s.value("poll", choice(&c.Poll, progress.Adaptive.String(), progress.Busy.String(),
 		progress.Event.String()),
 		"what an idle worker does: adaptive, busy or event").flagged("poll", "")

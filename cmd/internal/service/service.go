@@ -176,9 +176,6 @@ func newEnvironment(ctx context.Context, name string, c Config) (*Environment, e
 	return env, nil
 }
 
-// defaultWorkers is the default number of workers, if the process may use as many cores.
-const defaultWorkers = 2
-
 // workerCPUs returns the core of each worker, or affinity.AnyCPU.
 func workerCPUs(c config.Workers) ([]int, error) {
 	if len(c.CPUs) > 0 {
@@ -186,11 +183,10 @@ func workerCPUs(c config.Workers) ([]int, error) {
 	}
 	count := c.Count
 	if count == 0 {
-		allowed, err := affinity.Allowed()
-		if err != nil {
+		var err error
+		if count, err = affinity.PollingThreads(); err != nil {
 			return nil, err
 		}
-		count = min(defaultWorkers, len(allowed))
 	}
 	return slices.Repeat([]int{affinity.AnyCPU}, count), nil
 }
