@@ -8,19 +8,25 @@ import (
 	"testing"
 )
 
-func TestExamplesCanBeUsed(t *testing.T) {
+func TestExamplesAndTheirDumpsCanBeUsed(t *testing.T) {
 	files, err := filepath.Glob("../../../deploy/examples/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
+	files = append(files, write(t, "channels: [{targets: [10.0.0.5:7470, 10.0.0.6:7470], volume: disk}]"))
 	for _, file := range files {
+		d := daemons["relay"]
 		if strings.HasPrefix(filepath.Base(file), "target") {
-			_, err = LoadTarget(Sources{File: file})
-		} else {
-			_, err = LoadRelay(Sources{File: file})
+			d = daemons["target"]
 		}
+		first, err := d.dumpOf(t, Sources{File: file})
 		if err != nil {
 			t.Errorf("%v", err)
+			continue
+		}
+		second, err := d.dumpOf(t, Sources{File: write(t, first)})
+		if err != nil || second != first {
+			t.Errorf("%s: the dump reads back with differences: %v", file, err)
 		}
 	}
 }

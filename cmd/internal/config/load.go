@@ -283,8 +283,11 @@ func (l *loader) decode(n *node, path string) {
 
 func (l *loader) decodeValue(n *node, path string) {
 	text, given := l.merged.Get(path).(string)
+	if text == "" && l.isReplaced(n, path) {
+		return
+	}
 	if !given {
-		if n.required && !l.partial && !l.hasProblem(path) && !l.isReplaced(n, path) {
+		if n.required && !l.partial && !l.hasProblem(path) {
 			l.problem(l.sourceOf(path), path, "", "is required: "+n.doc+flagHint(n))
 		}
 		return
