@@ -56,7 +56,8 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 		}
 		for _, address := range channel.TargetAddresses() {
 			t := doctor.Target{Address: address, RDMAAddress: channel.RDMAAddress,
-				TLSServerName: channel.TLSServerName}
+				TLSServerName: channel.TLSServerName, Volume: channel.Volume,
+				Foreign: channel.TargetProtocol != string(relay.ProtocolNative)}
 			if channel.Isolation != string(relay.Staged) {
 				t.ComchDevice = channel.Device
 			}

@@ -139,6 +139,10 @@ type Options struct {
 // Target is what a channel connects to.
 type Target struct {
 	Address netip.AddrPort
+	// Volume is the volume to ask for.
+	Volume string
+	// Foreign means that the target speaks another protocol than this project's.
+	Foreign bool
 	// RDMAAddress is the local address of RDMA connections, invalid for that of the route.
 	RDMAAddress netip.Addr
 	// TLSServerName is the name in the target's certificate, "" for its address.

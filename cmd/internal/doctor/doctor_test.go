@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -12,7 +14,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -183,6 +189,47 @@ func TestDeviceFilesMustBeThereAndOpen(t *testing.T) {
 		}
 	}
 	expect(t, m.infinibandFiles(), OK, "rdma_cm and 1 uverbs devices can be opened")
+}
+
+func TestATargetIsAskedForTheVolume(t *testing.T) {
+	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := volume.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close(context.Background())
+	loopback := netip.MustParseAddrPort("127.0.0.1:0")
+	served, err := target.New(t.Context(), target.Config{
+		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
+		Volumes: map[string]target.Export{"disk": {Volume: disk}}, CPUs: []int{datapath.NoCPU},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- served.Run(ctx) }()
+	m := machineWith(t, nil)
+	for _, c := range []struct {
+		target  Target
+		verdict Verdict
+		detail  string
+	}{
+		{Target{Volume: "disk"}, OK, `with volume "disk" of 1MiB`},
+		{Target{Volume: "desk"}, Fail, `rejects volume "desk"`},
+		{Target{Volume: "desk", Foreign: true}, OK, "who answers there is unknown"},
+	} {
+		c.target.Address = served.Address()
+		m.Targets = []Target{c.target}
+		expect(t, m.targets(t.Context()), c.verdict, c.detail)
+	}
+	stop()
+	if err := errors.Join(<-ran, served.Close()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestThePortsOfTheNetworkAreTried(t *testing.T) {

@@ -20,9 +20,11 @@ import (
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // reachTimeout bounds the connection attempt to the target.
@@ -30,17 +32,19 @@ const reachTimeout = 3 * time.Second
 
 func (m *machine) targets(ctx context.Context) []Finding {
 	var findings []Finding
-	tried := make(map[netip.AddrPort]bool)
+	tried := make(map[Target]bool)
 	for _, t := range m.Targets {
-		if !tried[t.Address] {
-			tried[t.Address] = true
+		t.RDMAAddress, t.ComchDevice = netip.Addr{}, "" // what decides here is the rest
+		if !tried[t] {
+			tried[t] = true
 			findings = append(findings, m.reach(ctx, &t))
 		}
 	}
 	return findings
 }
 
-// reach connects to a target and greets it: another program may listen there.
+// reach connects to a target, greets it, because another program may listen there, and asks for the
+// volume.
 func (m *machine) reach(ctx context.Context, t *Target) Finding {
 	const check = "target"
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
@@ -50,6 +54,11 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 		return fail(check, fmt.Sprintf("%v cannot be reached: %v", t.Address, err),
 			"start the target; check address, route and firewall")
 	}
+	if t.Foreign {
+		_ = connection.Close()
+		return ok(check, fmt.Sprintf("%v can be reached; who answers there is unknown: its protocol "+
+			"has no greeting", t.Address))
+	}
 	var secure *tls.Config
 	if m.Secure != nil {
 		if secure, err = m.Secure(cmp.Or(t.TLSServerName, t.Address.Addr().String())); err != nil {
@@ -58,35 +67,41 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 				t.Address))
 		}
 	}
-	software, err := greet(ctx, connection, secure)
+	var transport controlmsg.Transport
+	if secure == nil {
+		transport = controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{})
+	} else {
+		transport, err = controlmsg.NewTLSClient(ctx, connection, secure, controlmsg.TCPConfig{})
+	}
+	var requester *controlmsg.Requester
+	var hello controlmsg.HelloReply
+	if err == nil {
+		requester = controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
+			Role: controlmsg.RoleRelay, Timeout: reachTimeout,
+			KeepAlive: controlmsg.DefaultKeepAlive(), Software: buildinfo.String("doctor"),
+			Logger: zap.NewNop()})
+		defer requester.Close(context.Canceled)
+		hello, err = requester.Greet(ctx)
+	}
 	if err != nil {
 		return fail(check, fmt.Sprintf("%v can be reached, but does not answer as a target: %s",
 			t.Address, bare(err)),
 			"check that the port is the one of --listen-port, and that both sides use TLS or neither does")
 	}
-	return ok(check, fmt.Sprintf("%v is reached from %v: %s", t.Address, connection.LocalAddr(),
-		software))
-}
-
-// greet exchanges hellos and returns the name and version of the target. secure is nil for plain
-// text.
-func greet(ctx context.Context, connection network.Stream, secure *tls.Config) (string, error) {
-	var t controlmsg.Transport
-	if secure == nil {
-		t = controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{})
-	} else {
-		var err error
-		if t, err = controlmsg.NewTLSClient(ctx, connection, secure,
-			controlmsg.TCPConfig{}); err != nil {
-			return "", err
-		}
+	detail := fmt.Sprintf("%v is reached from %v: %s", t.Address, connection.LocalAddr(),
+		hello.Software)
+	reply, err := controlmsg.Call(ctx, requester, &controlmsg.OpenVolume{Volume: t.Volume})
+	switch {
+	case errors.Is(err, status.Again):
+		return ok(check, fmt.Sprintf("%s; it does not serve volume %q now: %s", detail, t.Volume,
+			bare(err)))
+	case err != nil:
+		return fail(check, fmt.Sprintf("%s; it rejects volume %q: %s", detail, t.Volume, bare(err)),
+			"name a volume of the target with --volume (\"target volume list\" there shows them), or "+
+				"let this relay use it")
 	}
-	requester := controlmsg.NewRequester(t, controlmsg.EndpointConfig{
-		Role: controlmsg.RoleRelay, Timeout: reachTimeout, KeepAlive: controlmsg.DefaultKeepAlive(),
-		Software: buildinfo.String("doctor"), Logger: zap.NewNop()})
-	hello, err := requester.Greet(ctx)
-	requester.Close(context.Canceled)
-	return hello.Software, err
+	return ok(check, fmt.Sprintf("%s, with volume %q of %v", detail, reply.Volume,
+		size.Bytes(reply.Size)))
 }
 
 func (m *machine) ports() []Finding {
