@@ -86,6 +86,38 @@ func ceph(t testing.TB, arguments ...string) string {
 	return string(out)
 }
 
+// TestATargetWaitsForTheOneThatCreatesTheImage makes an image that is as incomplete as while
+// somebody creates it: its name is taken, but there is nothing behind it.
+func TestATargetWaitsForTheOneThatCreatesTheImage(t *testing.T) {
+	image := newImage(t)
+	rados := func(input string, arguments ...string) {
+		t.Helper()
+		c := exec.Command("rados", append([]string{"-p", pool()}, arguments...)...)
+		c.Stdin = strings.NewReader(input)
+		if output, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", c, err, output)
+		}
+	}
+	rados("\x04\x00\x00\x00none", "put", "rbd_id."+image, "-")
+	opened := make(chan error, 1)
+	go func() {
+		v, err := open(t, backend(image, ",create=8MiB"))
+		if err == nil {
+			volumetest.CloseVolume(t, v)
+		}
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		t.Fatalf("opening an incomplete image: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	rados("", "rm", "rbd_id."+image)
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestVolume(t *testing.T) {
 	volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
 		return open(t, backend(newImage(t), ",create=32MiB"))

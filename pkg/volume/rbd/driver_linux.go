@@ -123,18 +123,32 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 	return info, nil
 }
 
-// openImage opens the image, or creates it if a size was given.
+// createTimeout bounds the wait for another program that creates the image, createPause is the time
+// between two looks at it.
+const (
+	createTimeout = 30 * time.Second
+	createPause   = 20 * time.Millisecond
+)
+
+// openImage opens the image, or creates it if a size was given. Another program may be creating it:
+// until that has finished, the image exists and cannot be opened.
 func (d *driver) openImage() error {
 	b := d.backend
 	opened, err := openImage(d.pool, b.Image, b.ReadOnly)
-	if errors.Is(err, unix.ENOENT) && b.Create > 0 {
-		options := rbd.NewRbdImageOptions()
-		defer options.Destroy()
-		err = withErrno(rbd.CreateImage(d.pool, b.Image, b.Create, options))
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("create image %s: %w%s", b.path(), err, b.hint(err))
+	deadline := time.Now().Add(createTimeout)
+	for errors.Is(err, unix.ENOENT) && b.Create > 0 {
+		created := d.createImage()
+		if created != nil && !errors.Is(created, unix.EEXIST) {
+			return fmt.Errorf("create image %s: %w%s", b.path(), created, b.hint(created))
 		}
 		opened, err = openImage(d.pool, b.Image, b.ReadOnly)
+		if errors.Is(err, unix.ENOENT) && time.Now().After(deadline) {
+			return status.Errorf(status.NotFound, "image %s exists, but is incomplete: the program "+
+				"that created it has not finished (rbd rm %s removes it)", b.path(), b.path())
+		}
+		if err != nil {
+			time.Sleep(createPause)
+		}
 	}
 	if errors.Is(err, unix.ENOENT) {
 		return status.Errorf(status.NotFound,
@@ -145,6 +159,12 @@ func (d *driver) openImage() error {
 	}
 	d.image = opened
 	return nil
+}
+
+func (d *driver) createImage() error {
+	options := rbd.NewRbdImageOptions()
+	defer options.Destroy()
+	return withErrno(rbd.CreateImage(d.pool, d.backend.Image, d.backend.Create, options))
 }
 
 // hint names the likely cause of an error, and the remedy.
