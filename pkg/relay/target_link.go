@@ -428,11 +428,11 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 		text = fmt.Sprintf("target %v is down: attempt %d of %v follows in %v",
 			target, s.Attempt, s.Attempts,
 			max(0, time.Until(s.NextTry)).Round(time.Millisecond))
-		if status.CodeOf(s.LastError) == status.NotFound {
-			return l.noVolume()
-		}
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)
+	}
+	if status.CodeOf(s.LastError) == status.NotFound {
+		return l.noVolume()
 	}
 	if s.LastError == nil {
 		return status.Errorf(status.NotConnected, "%s", text)
