@@ -10,6 +10,14 @@
 enum dialect { DOCA_2_10, DOCA_3_0, DOCA_3_1, DOCA_3_2 };
 extern enum dialect dialect;
 
+/* Defines a test that calls serve() in a dialect. */
+#define SERVE_IN(name, its_dialect) \
+	static void name(void) \
+	{ \
+		dialect = its_dialect; \
+		serve(); \
+	}
+
 enum {
 	MESSAGE = 64,         /* bytes of an IO message */
 	CONTROL_MESSAGE = 4096, /* largest control message */

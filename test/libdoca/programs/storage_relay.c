@@ -417,17 +417,8 @@ static void serve(void)
 	printf("%u responses\n", forwarded);
 }
 
-static void doca_2_10(void)
-{
-	dialect = DOCA_2_10;
-	serve();
-}
-
-static void doca_3_2(void)
-{
-	dialect = DOCA_3_2;
-	serve();
-}
+SERVE_IN(doca_2_10, DOCA_2_10)
+SERVE_IN(doca_3_2, DOCA_3_2)
 
 const struct test tests[] = {
 	{"doca_2_10", doca_2_10},
