@@ -17,10 +17,10 @@ const (
 	kindOpenProducer  = 8
 	kindExport        = 10
 	kindReply         = 11
-	kindCount         = 12
+	kindCount         = 13
 
 	magic          = 0x6863637a
-	version        = 2
+	version        = 3
 	messageSize    = 4080 // the default, which both sides must agree on
 	receiveQueue   = 16
 	frameHeader    = 8

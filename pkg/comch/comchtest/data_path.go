@@ -219,6 +219,8 @@ func testStop(t *testing.T, from, to comch.Connection) {
 	if got := x.consumer.State(); got == progress.Running {
 		t.Errorf("a stopped consumer is %v", got)
 	}
+	closeAll(t, x.producer)
+	exchange(t, from, to, "the producer has been closed")
 	got := awaitReceived(t, x.consumer)
 	if text := x.consumer.Memory()[got.Offset:][:got.Length]; string(text) != "kept" {
 		t.Errorf("received %q", text)

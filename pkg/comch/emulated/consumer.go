@@ -269,8 +269,12 @@ func (c *consumer) Stop() {
 	c.stopped = true
 	c.stopAndWake()
 	c.ring.revoke()
-	c.connection.enqueue(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}},
-		descriptors{})
+	c.notify(frameStopConsumer)
+}
+
+// notify tells the peer what has become of the consumer.
+func (c *consumer) notify(kind frameKind) {
+	c.connection.enqueue(frame{kind: kind, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
 }
 
 // revoke takes the posted receives back from producers: see sendRing.isRevoked. It does nothing to
@@ -290,5 +294,6 @@ func (c *consumer) Close() error {
 	c.closed = true
 	c.state.Store(int32(progress.Idle))
 	c.connection.local.removeConsumer(c.id)
+	c.notify(frameCloseConsumer)
 	return c.release()
 }

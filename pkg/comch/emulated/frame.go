@@ -10,7 +10,7 @@ import (
 
 // protocolVersion covers everything that two processes share: frames, rings, doorbells. Only equal
 // versions interoperate.
-const protocolVersion = 2
+const protocolVersion = 3
 
 // protocolMagic is the first field of a client's first frame ("zcch").
 const protocolMagic = 0x6863637a
@@ -34,7 +34,7 @@ const (
 	// immediate data. It carries the button of the consumer's doorbell and, if the server sends it,
 	// the ring's memory.
 	frameOpenConsumer
-	// frameCloseConsumer ends a consumer. Fields: id.
+	// frameCloseConsumer ends a consumer, whose ring its owner no longer needs. Fields: id.
 	frameCloseConsumer
 	// frameOpenProducer announces a producer. Fields: id, consumer id. It carries the button of the
 	// producer's doorbell.
@@ -47,6 +47,9 @@ const (
 	// frameReply replies to an open or an export. Fields: id, code. The body is text. The server's
 	// reply to a new consumer carries the ring's memory.
 	frameReply
+	// frameStopConsumer ends the producers of a consumer. Its owner still reads the ring, until
+	// frameCloseConsumer. Fields: id.
+	frameStopConsumer
 
 	frameKindCount
 )
@@ -70,6 +73,7 @@ var frameShapes = [frameKindCount]frameShape{
 	frameCloseProducer: {fields: 2},
 	frameExport:        {fields: 4, descriptors: 1},
 	frameReply:         {fields: 2, hasBody: true, descriptors: 1},
+	frameStopConsumer:  {fields: 1},
 }
 
 // Sizes in bytes. A frame consists of kind u16, zero u16, length of the rest u32, fields of 4

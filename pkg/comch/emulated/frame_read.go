@@ -56,6 +56,9 @@ func (c *connection) handle(f *frame, received *descriptors) error {
 	case frameCloseConsumer:
 		c.handleCloseConsumer(f)
 		return nil
+	case frameStopConsumer:
+		c.handleStopConsumer(f)
+		return nil
 	case frameOpenProducer:
 		return c.handleOpenProducer(f, received)
 	case frameCloseProducer:

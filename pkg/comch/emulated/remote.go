@@ -23,6 +23,7 @@ type remoteConsumer struct {
 
 	// Guarded by remoteConsumers.mu.
 	producers      map[*producer]struct{}
+	stopped        bool // by the peer, which may still read what has arrived
 	closed         bool // by the peer, or with the connection
 	releasedByPeer bool // the peer closed it and no longer needs the ring
 }
@@ -63,7 +64,7 @@ func (r *remoteConsumers) addProducer(id comch.ConsumerID, p *producer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.consumers[id]
-	if c == nil {
+	if c == nil || c.stopped {
 		return status.Errorf(status.NotFound, "peer has no consumer %d", id)
 	}
 	p.consumer = c
@@ -83,8 +84,28 @@ func (r *remoteConsumers) removeProducer(p *producer) {
 	}
 }
 
+// stop ends the producers of a consumer. It returns false if there is no such consumer, or if it
+// has been stopped before.
+func (r *remoteConsumers) stop(id comch.ConsumerID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.consumers[id]
+	return c != nil && c.stopLocked()
+}
+
+func (c *remoteConsumer) stopLocked() bool {
+	if c.stopped {
+		return false
+	}
+	c.stopped = true
+	for p := range c.producers {
+		p.stopAndWake()
+	}
+	return true
+}
+
 // close closes a consumer, either on behalf of the peer or with the connection. It returns false if
-// there is no such consumer.
+// there is no such consumer, or if it has been stopped before.
 func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	r.mu.Lock()
 	c := r.consumers[id]
@@ -95,15 +116,13 @@ func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	delete(r.consumers, id)
 	c.closed = true
 	c.releasedByPeer = !r.ended
-	for p := range c.producers {
-		p.stopAndWake()
-	}
+	stopped := c.stopLocked()
 	unused := len(c.producers) == 0
 	r.mu.Unlock()
 	if unused {
 		r.release(c)
 	}
-	return true
+	return stopped
 }
 
 // release frees the memory and the doorbell of a consumer that has no producers. The server keeps a
@@ -202,6 +221,13 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 		region: region,
 		button: button,
 	}, nil
+}
+
+func (c *connection) handleStopConsumer(f *frame) {
+	id := comch.ConsumerID(f.fields[0])
+	if c.remote.stop(id) {
+		c.events.put(comch.ConsumerEvent{ID: id})
+	}
 }
 
 func (c *connection) handleCloseConsumer(f *frame) {
