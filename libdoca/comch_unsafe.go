@@ -234,6 +234,8 @@ type connection struct {
 	wake     chan struct{}
 	lost     bool
 	children map[child]struct{} // consumers and producers that have started
+	// announced is closed when the consumer that was started last has been announced or has failed.
+	announced chan struct{}
 }
 
 // child is a consumer or producer.
@@ -246,7 +248,9 @@ var connections table[connection]
 
 // newConnection makes a connection that is not established yet.
 func newConnection(owner *controlCore) *connection {
-	c := &connection{owner: owner, wake: make(chan struct{}, 1), children: make(map[child]struct{})}
+	c := &connection{owner: owner, wake: make(chan struct{}, 1), children: make(map[child]struct{}),
+		announced: make(chan struct{})}
+	close(c.announced)
 	c.c = C.emu_connection_new(owner.control, connections.add(c))
 	if c.c == nil {
 		panic("libdoca emulated: out of memory")
@@ -409,6 +413,17 @@ func (c *connection) failQueuedLocked() {
 		c.sent(task, 0, status.NotConnected)
 	}
 	c.queue, c.messages = nil, nil
+}
+
+// takeTurn returns a channel that is closed when the next consumer may be announced, and what to
+// call afterwards. Consumers are announced in the order in which they are started: applications
+// pair those of both sides in that order.
+func (c *connection) takeTurn() (turn <-chan struct{}, done func()) {
+	announced := make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	turn, c.announced = c.announced, announced
+	return turn, func() { close(announced) }
 }
 
 // addChild makes sure that child hears of the end of the connection.

@@ -46,6 +46,12 @@ func connectEngine(t testing.TB, ctx P) P {
 func (c *consumer) start() {
 	c.t.Helper()
 	is(c.t, call("doca_ctx_start", c.ctx), status.InProgress)
+	c.awaitRunning()
+}
+
+// awaitRunning waits until a started consumer has its ID.
+func (c *consumer) awaitRunning() {
+	c.t.Helper()
 	until(c.t, "consumer runs", func() bool { return stateOf(c.t, c.ctx) == running }, c.pe)
 	id, code := docatest.Get("doca_comch_consumer_get_id", c.object)
 	ok(c.t, code)
@@ -154,6 +160,39 @@ func stop(t testing.TB, ctx, pe P, tasks ...P) {
 		call("doca_task_free", task)
 	}
 	until(t, "context is idle", func() bool { return stateOf(t, ctx) == idle }, pe)
+}
+
+// Applications pair consumers in the order in which the peer announces them, and start several
+// before the first one runs.
+func TestConsumersAreAnnouncedInTheOrderOfTheirStart(t *testing.T) {
+	const count = 24
+	p := newPair(t, libdoca.Config{})
+	var consumers []*consumer
+	for range count {
+		consumers = append(consumers, newConsumer(t, p.server, 1))
+	}
+	for _, c := range consumers {
+		is(t, call("doca_ctx_start", c.ctx), status.InProgress)
+	}
+	p.waitCount(docatest.ConsumerNew, p.client.connection, count, p.client.pe)
+	var announced, started []int
+	for _, e := range p.log {
+		if e.Kind == docatest.ConsumerNew {
+			announced = append(announced, int(e.A))
+		}
+	}
+	for _, c := range consumers {
+		c.awaitRunning()
+		started = append(started, c.id)
+	}
+	if !slices.Equal(announced, started) {
+		t.Errorf("the peer hears of consumers %v, which were started as %v", announced, started)
+	}
+	for _, c := range consumers {
+		stop(t, c.ctx, c.pe)
+		c.destroy()
+	}
+	p.close()
 }
 
 func TestFastPath(t *testing.T) {

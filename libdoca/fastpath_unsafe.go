@@ -66,8 +66,11 @@ func (c *consumerCore) start() (status.Code, error) {
 	c.posted = fifo.New[postedTask](tasks)
 	config := comch.ConsumerConfig{Receives: tasks, MemorySize: int(c.memory),
 		ImmediateLength: int(c.consumer.imm_data_len)}
+	turn, done := c.connection.takeTurn()
 	go func() {
+		<-turn
 		data, err := c.connection.comch.NewConsumer(ctx, config)
+		done()
 		c.engine.do(func() { c.started(data, err) })
 	}()
 	return status.InProgress, nil
