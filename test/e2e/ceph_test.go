@@ -111,7 +111,7 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 // BenchmarkCephBesideFio compares the chain with fio, which uses librbd itself, on the same image
 // by turns. The metrics are the medians of the rounds, in IOs per second, and their ratio.
 func BenchmarkCephBesideFio(b *testing.B) {
-	const size, rounds = 256 << 20, 5
+	const size = 256 << 20
 	c := &chain{t: b, dir: b.TempDir(), address: listenAddress(),
 		volumes: []string{newImage(b, strconv.Itoa(size))}}
 	c.startTarget() // which creates the image
@@ -132,34 +132,64 @@ func BenchmarkCephBesideFio(b *testing.B) {
 		return readFile(b, c.dir+"/fio.json")
 	}
 	fio("--rw=write", "--bs=1M", "--iodepth=8")
-	for _, pattern := range []string{"randread", "randwrite"} {
-		for _, depth := range []string{"1", "32", "128"} {
-			b.Run(pattern+"/depth="+depth, func(b *testing.B) {
-				var chainIOPS, fioIOPS []float64
-				for range b.N * rounds {
-					var ours struct{ Result struct{ IOPS float64 } }
-					c.startTarget()
-					decode(b, []byte(c.mustRun("bench", "--rw", pattern, "--block-size", "4KiB",
-						"--queues", "1", "--queue-depth", depth, "--warmup", "1s", "--runtime", "4s",
-						"--output", "json")), &ours)
-					c.target.terminate() // fio needs the image's lock
-					chainIOPS = append(chainIOPS, ours.Result.IOPS)
+	compare := func(b *testing.B, pattern, depth string, rounds int) {
+		var chainIOPS, fioIOPS []float64
+		for range b.N * rounds {
+			var ours struct{ Result struct{ IOPS float64 } }
+			c.startTarget()
+			decode(b, []byte(c.mustRun("bench", "--rw", pattern, "--block-size", "4KiB",
+				"--queues", "1", "--queue-depth", depth, "--warmup", "1s", "--runtime", "4s",
+				"--output", "json")), &ours)
+			c.target.terminate() // fio needs the image's lock
+			chainIOPS = append(chainIOPS, ours.Result.IOPS)
 
-					var theirs struct {
-						Jobs []struct{ Read, Write struct{ IOPS float64 } }
-					}
-					decode(b, fio("--rw="+pattern, "--bs=4k", "--iodepth="+depth, "--time_based",
-						"--ramp_time=1", "--runtime=4"), &theirs)
-					fioIOPS = append(fioIOPS, theirs.Jobs[0].Read.IOPS+theirs.Jobs[0].Write.IOPS)
-				}
-				slices.Sort(chainIOPS)
-				slices.Sort(fioIOPS)
-				middle := len(fioIOPS) / 2
-				b.ReportMetric(chainIOPS[middle], "chain-IOPS")
-				b.ReportMetric(fioIOPS[middle], "fio-IOPS")
-				b.ReportMetric(chainIOPS[middle]/fioIOPS[middle], "ratio")
-				b.ReportMetric(0, "ns/op")
-			})
+			var theirs struct {
+				Jobs []struct{ Read, Write struct{ IOPS float64 } }
+			}
+			decode(b, fio("--rw="+pattern, "--bs=4k", "--iodepth="+depth, "--time_based",
+				"--ramp_time=1", "--runtime=4"), &theirs)
+			fioIOPS = append(fioIOPS, theirs.Jobs[0].Read.IOPS+theirs.Jobs[0].Write.IOPS)
+		}
+		slices.Sort(chainIOPS)
+		slices.Sort(fioIOPS)
+		middle := len(fioIOPS) / 2
+		b.ReportMetric(chainIOPS[middle], "chain-IOPS")
+		b.ReportMetric(fioIOPS[middle], "fio-IOPS")
+		b.ReportMetric(chainIOPS[middle]/fioIOPS[middle], "ratio")
+		b.ReportMetric(0, "ns/op")
+	}
+	for _, cluster := range []struct {
+		name   string
+		delay  string // the longest of a request at an OSD, in seconds
+		rounds int
+	}{
+		{"cores", "0", 5},      // the cores bound both
+		{"cluster", "0.02", 3}, // as with OSDs on spinning disks
+	} {
+		setDelay(b, cluster.delay)
+		for _, pattern := range []string{"randread", "randwrite"} {
+			for _, depth := range []string{"1", "32", "128"} {
+				b.Run("bound="+cluster.name+"/"+pattern+"/depth="+depth, func(b *testing.B) {
+					compare(b, pattern, depth, cluster.rounds)
+				})
+			}
+		}
+	}
+}
+
+// setDelay makes the OSDs delay the requests of clients that connect from now on, each for a random
+// time of at most longest seconds.
+func setDelay(t testing.TB, longest string) {
+	t.Helper()
+	probability := "1"
+	if longest == "0" {
+		probability = "0"
+	}
+	for option, value := range map[string]string{"type": "client", "probability": probability,
+		"max": longest} {
+		command := exec.Command("ceph", "config", "set", "osd", "ms_inject_delay_"+option, value)
+		if output, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", command.Args, err, output)
 		}
 	}
 }
