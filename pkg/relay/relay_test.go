@@ -26,7 +26,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -153,15 +153,7 @@ type chainOptions struct {
 
 func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Helper()
-	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := volume.Open(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = v.Close(context.Background()) })
+	v := volumetest.OpenMemory(t, "1MiB")
 	storage, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},

@@ -22,7 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,15 +38,7 @@ var quiet = controlmsg.KeepAliveConfig{Interval: time.Second, DeadAfter: testTim
 // startTarget starts a target with the volume "disk", which runs until the test ends.
 func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	t.Helper()
-	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := volume.Open(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = v.Close(context.Background()) })
+	v := volumetest.OpenMemory(t, "1MiB")
 	config := target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},

@@ -1,7 +1,6 @@
 package target_test
 
 import (
-	"context"
 	"sync"
 	"testing"
 	"time"
@@ -10,19 +9,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestTheNextSessionBeginsWhenAStuckWorkerResumes(t *testing.T) {
-	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	disk, err := volume.Open(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = disk.Close(context.Background()) })
+	disk := volumetest.OpenMemory(t, "1MiB")
 	var stuck sync.Mutex // held while the worker is stuck between two turns
 	s, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,

@@ -24,6 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 // configuration returns a request for queues of a depth whose requests carry one block.
@@ -114,15 +115,7 @@ func await(t *testing.T, what string, condition func() bool) {
 }
 
 func TestATargetRunsUntilItsVolumesHaveCompletedEverything(t *testing.T) {
-	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	disk, err := volume.Open(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer disk.Close(context.Background())
+	disk := volumetest.OpenMemory(t, "1MiB")
 	stuck := &stuckVolume{Volume: disk}
 	core, logged := observer.New(zap.ErrorLevel)
 	s, err := target.New(t.Context(), target.Config{

@@ -30,7 +30,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 // side is whose program stands at a position of the chain.
@@ -231,15 +231,7 @@ func rdmaOf(peer side, loader *doca.Loader) rdma.Provider {
 
 func startOurTarget(t testing.TB, m mixture, loader *doca.Loader) netip.AddrPort {
 	t.Helper()
-	spec, err := volume.ParseSpec("disk=memory:4MiB", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	disk, err := volume.Open(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = disk.Close(context.Background()) })
+	disk := volumetest.OpenMemory(t, "4MiB")
 	config := target.Config{
 		RDMA: rdmaOf(m.relay, loader), Listen: netip.AddrPortFrom(loopback, 0),
 		RDMAListen: netip.AddrPortFrom(loopback, 0),

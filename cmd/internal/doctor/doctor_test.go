@@ -18,7 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -192,15 +192,7 @@ func TestDeviceFilesMustBeThereAndOpen(t *testing.T) {
 }
 
 func TestATargetIsAskedForTheVolume(t *testing.T) {
-	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	disk, err := volume.Open(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer disk.Close(context.Background())
+	disk := volumetest.OpenMemory(t, "1MiB")
 	loopback := netip.MustParseAddrPort("127.0.0.1:0")
 	served, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,

@@ -66,6 +66,22 @@ func MustOpen(t testing.TB, open Open) volume.Volume {
 	return v
 }
 
+// OpenMemory opens a volume in memory with blocks of 4 KiB, and closes it when the test ends. size
+// is like that of a specification, for instance "1MiB".
+func OpenMemory(t testing.TB, size string) volume.Volume {
+	t.Helper()
+	spec, err := volume.ParseSpec("disk=memory:"+size, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := volume.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = v.Close(context.Background()) })
+	return v
+}
+
 // NewQueue opens a queue of the volume.
 func NewQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
 	t.Helper()
