@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -102,7 +103,7 @@ func receivePacket(ctx context.Context, conn *net.UnixConn) (packet, []int, erro
 	control := make([]byte, unix.CmsgSpace(4*(1+rdma.MaxLent)))
 	n, controlLength, flags, _, err := conn.ReadMsgUnix(b, control)
 	passed := passedDescriptors(control[:controlLength])
-	if err == nil && n == 0 {
+	if errors.Is(err, io.EOF) || err == nil && n == 0 {
 		err = status.Errorf(status.ConnectionReset, "the peer closed the connection")
 	}
 	if err != nil {
