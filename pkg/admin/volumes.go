@@ -102,7 +102,7 @@ type VolumeSize struct {
 }
 
 // ResizeVolume changes the size of a volume whose content is in a file. Clients that have it open
-// see it grow within a few seconds. It fails with InvalidValue if the size is smaller than now and
+// see it grow within a few seconds. It fails with BadState if the size is smaller than now and
 // Shrink is not set, with InUse if it is smaller and sessions have the volume open, with
 // NotSupported if something else manages the storage, with NotFound if the target has no volume of
 // that name, and with InProgress if ctx has a deadline that is too short: the target then

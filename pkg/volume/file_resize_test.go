@@ -64,7 +64,7 @@ func TestAFileVolumeGrowsUnderOpenQueues(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := v.Resize(mib, false); !errors.Is(err, status.InvalidValue) {
+	if err := v.Resize(mib, false); !errors.Is(err, status.BadState) {
 		t.Errorf("a cut that was not asked for: %v", err)
 	}
 	if err := v.Resize(mib, true); !errors.Is(err, status.InUse) || v.Info().Size != 3*mib {

@@ -85,8 +85,9 @@ type Volume interface {
 	NewQueue(depth int) (Queue, error)
 	// Resize changes the size in bytes; 0 means the size that the storage has, if something else
 	// has changed it. Open queues accept requests for a new part at once. Resize fails with
-	// NotSupported if the kind of volume cannot do that, InvalidValue if the size is not one, or is
-	// smaller than now and shrink is not set, and InUse if it is smaller and queues are open.
+	// NotSupported if the kind of volume cannot do that, InvalidValue if the size is not one,
+	// BadState if it is smaller than now and shrink is not set, and InUse if it is smaller and
+	// queues are open.
 	Resize(bytes uint64, shrink bool) error
 	// Failures returns how many requests have failed since the volume was opened, by operation and
 	// cause, without those of which there were none.
@@ -299,7 +300,7 @@ func (v *storeVolume) checkResize(bytes uint64, shrink bool) error {
 	case bytes >= now:
 		return nil
 	case !shrink:
-		return status.Errorf(status.InvalidValue,
+		return status.Errorf(status.BadState,
 			"%v is less than the size of %v: what is beyond would be lost; ask for that explicitly",
 			size.Bytes(bytes), size.Bytes(now))
 	case v.queues.Load() > 0:

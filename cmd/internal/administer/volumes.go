@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -171,8 +172,8 @@ open.`,
 			to.Size = uint64(bytes)
 		}
 		v, err := client.ResizeVolume(ctx, operands[0], to)
-		if err != nil && !to.Shrink && strings.Contains(err.Error(), "ask for that explicitly") {
-			err = fmt.Errorf("%w: add --shrink if you mean it", err)
+		if errors.Is(err, status.BadState) {
+			err = program.Usage(fmt.Errorf("%w: add --shrink if you mean it", err))
 		}
 		if err != nil {
 			return o.report(cmd, operationResizeVolume, failure(listedBy("volume list", err)))

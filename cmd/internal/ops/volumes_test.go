@@ -76,7 +76,7 @@ func TestVolumesAreChangedByClients(t *testing.T) {
 		t.Errorf("removed %q, forced %v, waited %v: %v", f.removed, f.forced, f.waited, err)
 	}
 	for _, code := range []status.Code{status.InUse, status.AlreadyExist, status.InProgress,
-		status.NotFound, status.InvalidValue, status.IOFailed} {
+		status.NotFound, status.InvalidValue, status.IOFailed, status.BadState} {
 		f.err = status.Errorf(code, "no")
 		if err := client.RemoveVolume(ctx, "x", false); !errors.Is(err, code) {
 			t.Errorf("an error with %v arrives as %v", code, err)
