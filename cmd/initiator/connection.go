@@ -114,8 +114,9 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	if err := c.complete(&config); err != nil {
 		return nil, err
 	}
-	defer c.announceWait(config.Logger)()
+	connected := c.announceWait(config.Logger)
 	v, err := c.open(ctx, config)
+	connected()
 	for begun := time.Now(); config.Exclusive && errors.Is(err, status.InUse) &&
 		time.Since(begun) < releaseTime && ctx.Err() == nil; {
 		time.Sleep(releaseTime / 4)
@@ -125,10 +126,26 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 		return nil, program.Usage(fmt.Errorf("%w (only an owner's clients may open the volume "+
 			"exclusively, as this command does without --overwrite)", err))
 	}
+	if errors.Is(err, status.InUse) {
+		return nil, c.inUse(ctx, config, err)
+	}
 	if err != nil {
 		return nil, connectError(err)
 	}
 	return c.faults.hookVolume(ctx, v, config.Logger), nil
+}
+
+// inUse adds to an error what helps against it. Sharing does not help if the volume itself admits
+// only one writer.
+func (c *connectionFlags) inUse(ctx context.Context, config client.Config, err error) error {
+	config.Exclusive, config.Owner = false, nil
+	info, unknown := c.describe(ctx, config)
+	if unknown == nil && info.Exclusive && info.Holder != "" {
+		return program.Usage(fmt.Errorf("%w (wait until that client is done, or end its session "+
+			"with \"sessions end\" of the relay: the volume admits one writer at a time, with "+
+			"--overwrite as well)", err))
+	}
+	return connectError(err)
 }
 
 // announceAfter is how long connecting may take before the user is told of it.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -75,6 +76,24 @@ func TestAVolumeInUseIsExplained(t *testing.T) {
 		if o.code != program.ExitUsage || !strings.Contains(o.stderr, "by someone") ||
 			!strings.Contains(o.stderr, "--overwrite") {
 			t.Errorf("%s: exit code %d, %s", line, o.code, o.stderr)
+		}
+	}
+}
+
+func TestAVolumeForOneWriterIsExplained(t *testing.T) {
+	for _, line := range append([]string{"put -"}, destructiveCommands...) {
+		r := newRelay()
+		r.openError = status.Errorf(status.InUse, "open exclusively by someone")
+		describe := func(context.Context, client.Config) (client.Info, error) {
+			return client.Info{Exclusive: true, Holder: "someone"}, nil
+		}
+		var stderr strings.Builder
+		root := newCommand(r.open, describe)
+		root.SetErr(&stderr)
+		code := program.Run(t.Context(), root, strings.Fields(line))
+		if text := stderr.String(); code != program.ExitUsage ||
+			!strings.Contains(text, "one writer at a time, with --overwrite as well") {
+			t.Errorf("%s: exit code %d, %s", line, code, text)
 		}
 	}
 }

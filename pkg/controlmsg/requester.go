@@ -83,7 +83,7 @@ func Call[R Message](ctx context.Context, c Caller, request RequestFor[R]) (R, e
 func (r *Requester) Call(ctx context.Context, request Message) (reply Message, err error) {
 	defer func() {
 		if err != nil {
-			reply, err = nil, fmt.Errorf("%v: %w", request.Kind(), err)
+			reply, err = nil, during(request, err)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, r.link.config.Timeout)
@@ -115,6 +115,15 @@ func (r *Requester) Call(ctx context.Context, request Message) (reply Message, e
 	default:
 		return nil, r.Err()
 	}
+}
+
+// during says which request has failed, unless err is what the peer reports about it.
+func during(request Message, err error) error {
+	kind := request.Kind()
+	if reported, ok := err.(*Error); ok && reported.Phase.String() == kind.String() {
+		return err
+	}
+	return fmt.Errorf("%v: %w", kind, err)
 }
 
 // begin checks and encodes a request.

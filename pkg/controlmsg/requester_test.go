@@ -185,6 +185,25 @@ func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
 	checkError(t, "Call", err, status.Shutdown, "open_volume: peer reports")
 }
 
+func TestTheRequestThatAPeerRejectsIsNamedOnce(t *testing.T) {
+	for phase, want := range map[controlmsg.Phase]string{
+		controlmsg.PhaseOpenVolume: "peer reports in phase open_volume: in use [IN_USE]",
+		controlmsg.PhaseRunning: "open_volume: peer reports in phase running: in use " +
+			"[IN_USE]",
+	} {
+		r, raw := newRequesterOfRaw(t, asRelay, targetHello())
+		go func() {
+			e := raw.Receive()
+			raw.Send(e.Correlation, &controlmsg.Error{Code: status.InUse, Phase: phase,
+				Text: "in use"})
+		}()
+		_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
+		if err == nil || err.Error() != want {
+			t.Errorf("the error is %q, want %q", err, want)
+		}
+	}
+}
+
 // TestTheCodeOfAnErrorIsPrintedOnce reports an error that a peer has reported to the reporter.
 func TestTheCodeOfAnErrorIsPrintedOnce(t *testing.T) {
 	e := &controlmsg.Error{Code: status.NotConnected, Phase: controlmsg.PhaseOpenVolume,
