@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +59,23 @@ func TestWrongCallsAreUsageErrors(t *testing.T) {
 		if code != program.ExitUsage || stdout != "" || !strings.Contains(stderr, want) ||
 			!strings.HasPrefix(stderr, "dma-copy: ") {
 			t.Errorf("%q: exit code %d, %q", line, code, stderr)
+		}
+	}
+}
+
+func TestAFileNeedsADirectoryBeforeThePeer(t *testing.T) {
+	dir := t.TempDir()
+	for path, want := range map[string]string{
+		filepath.Join(dir, "none", "x"): "create the directory first", dir: "is a directory",
+	} {
+		for _, side := range []string{"-p b1:00.0", "-p 03:00.0 -r b1:00.0"} {
+			line := fmt.Sprintf("%s -f %s --emulated-dir %s -o json --connect-timeout 1ms", side,
+				path, dir)
+			code, stdout, stderr := call(strings.Fields(line)...)
+			if code != program.ExitUsage || !strings.Contains(stderr, want) ||
+				!strings.Contains(stdout, want) {
+				t.Errorf("%s: exit code %d, %s%s", line, code, stdout, stderr)
+			}
 		}
 	}
 }

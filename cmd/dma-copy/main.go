@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/dma-copy/internal/dmacopy"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
@@ -153,7 +154,11 @@ func (o *options) run(cmd *cobra.Command, _ []string) error {
 	if err := o.check(cmd.Flags()); err != nil {
 		return program.Usage(err)
 	}
-	result, failure := o.copy(cmd)
+	var result dmacopy.Result
+	failure := program.Usage(output.Check(o.file)) // now, rather than when the peer is there
+	if failure == nil {
+		result, failure = o.copy(cmd)
+	}
 	if o.output != report.JSON {
 		return failure
 	}
