@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/internal/report"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Run executes a command line, which may be that of a DOCA application (package argp), and returns
@@ -173,13 +175,25 @@ func ExitCode(err error) int {
 	return ExitFailure
 }
 
-// Sentence returns the text of err on one line. Joined errors have one line each.
+// Sentence returns the text of err on one line. Joined errors have one line each. Of several codes
+// in a row, each of which wraps the one before it, the first remains, which is the most specific.
 func Sentence(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
 	for i, line := range lines {
-		lines[i] = strings.TrimSpace(line)
+		lines[i] = codesInARow.ReplaceAllString(strings.TrimSpace(line), "$1")
 	}
 	return strings.Join(lines, "; ")
+}
+
+var codesInARow = regexp.MustCompile(fmt.Sprintf(`( \[%[1]s\])(?: \[%[1]s\])+`, codeNames()))
+
+// codeNames returns an expression that matches the name of any status code.
+func codeNames() string {
+	names := []string{`CODE_\d+`}
+	for code := range status.Code(status.CodeCount) {
+		names = append(names, code.String())
+	}
+	return "(?:" + strings.Join(names, "|") + ")"
 }
 
 // FailureOf describes err for a document, nil for no error. Its exit code tells the phase.
