@@ -233,6 +233,31 @@ func TestAConfigurationIsCheckedAsTextAndJSON(t *testing.T) {
 	}
 }
 
+func TestTheFileOfAConfigurationIsAnOperandOrAFlag(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	content := []byte("channels: [{target: 127.0.0.1:1, volume: v}]")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"check", "dump"} {
+		_, want, _ := execute(t, "config", command, file)
+		for _, flag := range []string{"--config", "-c"} {
+			if code, got, stderr := execute(t, "config", command, flag, file); code != 0 ||
+				got != want || got == "" {
+				t.Errorf("%s %s: exit code %d: %s%s", command, flag, code, got, stderr)
+			}
+		}
+		code, _, stderr := execute(t, "config", command, file, "--config", file)
+		if code != program.ExitUsage || !strings.Contains(stderr, "give only one of them") {
+			t.Errorf("%s with both: exit code %d: %s", command, code, stderr)
+		}
+	}
+	if code, _, stderr := execute(t, "config", "check"); code != program.ExitUsage ||
+		!strings.Contains(stderr, "FILE is missing") {
+		t.Errorf("no file: exit code %d: %s", code, stderr)
+	}
+}
+
 func TestWithoutADaemonAdministrationReportsTheFailure(t *testing.T) {
 	address := "unix:" + filepath.Join(t.TempDir(), "admin.sock")
 	for _, command := range []string{"drain", "drain --resume", "reload", "log-level debug",

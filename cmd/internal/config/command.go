@@ -65,15 +65,21 @@ type checkReport struct {
 // newConfigCheckCommand returns the command that checks a configuration file. As text it prints
 // every problem on a line of its own.
 func newConfigCheckCommand(check func(file string) (Checked, error)) *cobra.Command {
-	output := report.Text
+	output, file := report.Text, ""
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a configuration file",
 		Long: `check reads a configuration file, without environment and flags, and lists all
-problems. It needs nothing but the file, and so works on any machine.`,
-		Args: program.Operands("FILE"),
+problems. It needs nothing but the file, and so works on any machine. --config FILE means the same
+as FILE.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			file := arguments[0]
+			if err := takeFile(cmd, arguments); err != nil {
+				return err
+			}
+			if file == "" {
+				return program.Usagef("FILE is missing")
+			}
 			checked, err := check(file)
 			if output == report.JSON {
 				document := reportOf(file, checked, err)
@@ -89,8 +95,22 @@ problems. It needs nothing but the file, and so works on any machine.`,
 			return err
 		},
 	}
+	cmd.Flags().StringVarP(&file, configFlag, "c", "", "the file to check")
 	output.AddFlag(cmd.Flags())
 	return cmd
+}
+
+const configFlag = "config"
+
+// takeFile makes the operand, if there is one, the value of the flag for the file.
+func takeFile(cmd *cobra.Command, operands []string) error {
+	switch {
+	case len(operands) == 0:
+		return nil
+	case cmd.Flags().Changed(configFlag):
+		return program.Usagef("FILE and --config mean the same: give only one of them")
+	}
+	return program.Usage(cmd.Flags().Set(configFlag, operands[0]))
 }
 
 // unusable returns the error of the command if the file has problems.
@@ -119,12 +139,18 @@ func reportOf(file string, checked Checked, err error) checkReport {
 
 func newConfigDumpCommand(c Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "dump",
+		Use:   "dump [FILE]",
 		Short: "Print the effective configuration",
 		Long: fmt.Sprintf(`dump prints the configuration that %s would use with the same file, variables and
-flags. The output has every key and is a valid configuration file.`, c.Subject),
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.Dump(cmd.OutOrStdout()) },
+flags. The output has every key and is a valid configuration file. --config FILE means the same as
+FILE.`, c.Subject),
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, operands []string) error {
+			if err := takeFile(cmd, operands); err != nil {
+				return err
+			}
+			return c.Dump(cmd.OutOrStdout())
+		},
 	}
 	c.AddFlags(cmd.Flags())
 	return cmd
