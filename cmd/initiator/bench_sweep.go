@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +29,7 @@ func (s *sweepFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&s.axes, "sweep", nil,
 		"`NAME=VALUE,VALUE...`: a run for each value of block-size, queue-depth, or queues; repeatable, for each combination")
+	_ = cmd.RegisterFlagCompletionFunc("sweep", completeAxis) // fails only for a missing flag
 	f.StringVar(&s.picture, "picture", "",
 		"with --sweep: draw the rates and latencies to this `file`, as SVG")
 	for _, other := range []string{"json-stream", "hlog", "interval", "execution-strategy",
@@ -46,6 +49,17 @@ var sweepAxes = map[string]func(b *benchFlags, value string) error{
 		b.queue.queues, err = count(value)
 		return err
 	},
+}
+
+// completeAxis completes what --sweep varies.
+func completeAxis(_ *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(sweepAxes)) {
+		if strings.HasPrefix(name+"=", text) {
+			words = append(words, name+"=")
+		}
+	}
+	return program.Continued(words)
 }
 
 // count parses a positive number.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -664,6 +665,29 @@ func TestCompareTellsWhatHasChanged(t *testing.T) {
 		if code != test.code || !strings.Contains(stdout.String(), test.stdout) {
 			t.Errorf("compare %v ended with %d: %s%s", test.args, code, stdout.String(),
 				stderr.String())
+		}
+	}
+}
+
+func TestShellsCompleteValuesWithParts(t *testing.T) {
+	for line, want := range map[string]string{
+		"bench --sweep":              "block-size=\nqueue-depth=\nqueues=\n:6\n",
+		"bench --fault":              "volume:\ncomch:\n:6\n",
+		"verify --fault volume:wr":   "volume:write:\nvolume:write_zeroes:\n:6\n",
+		"info --fault volume:read:f": "volume:read:freeze\n:4\n",
+	} {
+		r := newRelay()
+		var stdout bytes.Buffer
+		root := newCommand(r.open, r.describe)
+		root.SetOut(&stdout)
+		root.SetErr(io.Discard)
+		arguments := append([]string{"__complete"}, strings.Fields(line)...)
+		if len(arguments) < 4 {
+			arguments = append(arguments, "")
+		}
+		program.Run(t.Context(), root, arguments)
+		if stdout.String() != want {
+			t.Errorf("%s is completed to %q, want %q", line, stdout.String(), want)
 		}
 	}
 }

@@ -185,7 +185,36 @@ connect first to keep it out.`,
 		err = listedBy("sessions list", client.EndSession(ctx, id))
 		return outcome.Print(cmd, o.output, fmt.Sprintf("session %d ends", id), failure(err))
 	})
+	o.completeOperand(cmd, func(ctx context.Context, client *admin.Client) (words []string,
+		err error) {
+		sessions, err := client.Sessions(ctx)
+		for _, s := range sessions {
+			words = append(words, fmt.Sprintf("%d\t%s %s, volume %s", s.ID, s.Channel, s.Peer,
+				orNone(s.Volume)))
+		}
+		return words, err
+	})
 	return cmd
+}
+
+// completionTimeout bounds how long a shell waits for the daemon.
+const completionTimeout = time.Second
+
+// completeOperand lets shells complete the first operand of a command with what the daemon has.
+// Without the daemon, there is nothing to offer.
+func (o *options) completeOperand(cmd *cobra.Command,
+	list func(context.Context, *admin.Client) ([]string, error)) {
+	cmd.ValidArgsFunction = func(_ *cobra.Command, operands []string, _ string) ([]string,
+		cobra.ShellCompDirective) {
+		client, err := admin.New(o.address)
+		if err != nil || len(operands) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
+		defer cancel()
+		words, _ := list(ctx, client)
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // listedBy names the command that lists what there is, if err is that something does not exist.

@@ -180,6 +180,7 @@ open.`,
 		}
 		return o.printVolume(cmd, v, fmt.Sprintf("volume %s has %v", v.Name, size.Bytes(v.Size)))
 	})
+	o.completeOperand(cmd, volumeNames)
 	cmd.Flags().BoolVar(&to.Shrink, "shrink", false,
 		"allow a smaller size: what is beyond it is lost")
 	return cmd
@@ -205,7 +206,18 @@ If the file has the volume, the next reload or start serves it again.`,
 		return outcome.Print(cmd, o.output, fmt.Sprintf("volume %s is removed", operands[0]),
 			failure(listedBy("volume list", client.RemoveVolume(ctx, operands[0], force))))
 	})
+	o.completeOperand(cmd, volumeNames)
 	cmd.Flags().BoolVar(&force, "force", false,
 		"do not wait for the requests in flight, which then fail at their clients")
 	return cmd
+}
+
+// volumeNames returns the names of the daemon's volumes for completion.
+func volumeNames(ctx context.Context, client *admin.Client) (words []string, err error) {
+	volumes, err := client.Volumes(ctx)
+	for i := range volumes {
+		v := &volumes[i]
+		words = append(words, fmt.Sprintf("%s\t%s, %v", v.Name, v.Kind, size.Bytes(v.Size)))
+	}
+	return words, err
 }

@@ -82,6 +82,9 @@ func (f *rulesFlag) String() string {
 	return strings.Join(texts, " ")
 }
 
+// Complete returns the continuations of a rule.
+func (f *rulesFlag) Complete(text string) []string { return fault.Complete(text, f.seams...) }
+
 // Type returns the name of the value in the help text.
 func (f *rulesFlag) Type() string { return "rule" }
 

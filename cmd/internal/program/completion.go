@@ -29,7 +29,8 @@ var flagWords = map[string][]string{
 }
 
 // completeWords lets shells complete the words that a command's flags accept: those that the value
-// of a flag has (Words) or that its type lists, such as "read|write", and those of flagWords.
+// of a flag has (Words, Complete) or that its type lists, such as "read|write", and those of
+// flagWords.
 func completeWords(command *cobra.Command) {
 	complete := func(f *pflag.Flag) {
 		words := flagWords[f.Name]
@@ -39,7 +40,17 @@ func completeWords(command *cobra.Command) {
 		if value, ok := f.Value.(interface{ Words() []string }); ok && len(value.Words()) > 0 {
 			words = value.Words()
 		}
-		if _, done := command.GetFlagCompletionFunc(f.Name); done || len(words) == 0 {
+		if _, done := command.GetFlagCompletionFunc(f.Name); done {
+			return
+		}
+		if value, ok := f.Value.(interface{ Complete(string) []string }); ok {
+			_ = command.RegisterFlagCompletionFunc(f.Name, func(_ *cobra.Command, _ []string,
+				text string) ([]string, cobra.ShellCompDirective) {
+				return Continued(value.Complete(text))
+			})
+			return
+		}
+		if len(words) == 0 {
 			return
 		}
 		// It fails only for a flag that does not exist.
@@ -48,4 +59,15 @@ func completeWords(command *cobra.Command) {
 	}
 	command.Flags().VisitAll(complete)
 	command.PersistentFlags().VisitAll(complete)
+}
+
+// Continued completes words, of which those that end in a colon or an equals sign go on.
+func Continued(words []string) ([]string, cobra.ShellCompDirective) {
+	directive := cobra.ShellCompDirectiveNoFileComp
+	if slices.ContainsFunc(words, func(word string) bool {
+		return strings.HasSuffix(word, ":") || strings.HasSuffix(word, "=")
+	}) {
+		directive |= cobra.ShellCompDirectiveNoSpace
+	}
+	return words, directive
 }

@@ -1,0 +1,70 @@
+package administer
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/pkg/admin"
+)
+
+// complete returns what a shell offers for the last word of a line.
+func complete(t *testing.T, words ...string) string {
+	t.Helper()
+	root := &cobra.Command{Use: "target"}
+	root.AddCommand(append(NewCommands(""), NewVolumeCommand(""))...)
+	var stdout bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(io.Discard)
+	root.SetArgs(append([]string{cobra.ShellCompRequestCmd}, words...))
+	if err := root.ExecuteContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return stdout.String()
+}
+
+func TestOperandsAreCompletedWithWhatTheDaemonHas(t *testing.T) {
+	handlers := http.NewServeMux()
+	for path, document := range map[string]string{
+		admin.SessionsPath: `{"sessions":[{"id":7,"channel":"c","peer":"process 9","volume":"v"}]}`,
+		admin.VolumesPath:  `{"volumes":[{"name":"disk","kind":"file","size_bytes":4096}]}`,
+	} {
+		handlers.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, document)
+		})
+	}
+	server := httptest.NewServer(handlers)
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	for line, want := range map[string]string{
+		"sessions end":       "7\tc process 9, volume v\n:4\n",
+		"volume remove":      "disk\tfile, 4KiB\n:4\n",
+		"volume resize":      "disk\tfile, 4KiB\n:4\n",
+		"volume resize disk": ":4\n",
+	} {
+		words := append(strings.Fields(line), "--admin", address, "")
+		if got := complete(t, words...); got != want {
+			t.Errorf("%s is completed with %q, want %q", line, got, want)
+		}
+	}
+}
+
+func TestADaemonThatDoesNotAnswerDelaysAShellBriefly(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done() // the client has given up
+	}))
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	if got := complete(t, "sessions", "end", "--admin", address, ""); got != ":4\n" {
+		t.Errorf("the completion is %q", got)
+	}
+	<-asked
+}
