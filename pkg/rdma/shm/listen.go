@@ -85,7 +85,8 @@ func (l *listener) acceptOwn() (*net.UnixConn, error) {
 			return conn, nil
 		}
 		_ = conn.Close()
-		l.device.options.Logger.Info("shm client dropped", zap.Error(err))
+		// A relay of another user with the provider auto tries this before each connection over TCP.
+		l.device.options.Logger.Debug("shm client dropped", zap.Error(err))
 	}
 }
 
