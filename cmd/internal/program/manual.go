@@ -44,18 +44,26 @@ func writeManual(root *cobra.Command, directory string) error {
 		return err
 	}
 	root.DisableAutoGenTag = true
-	escapeUnderscores(root)
+	toMarkdown(root)
 	// The date is $SOURCE_DATE_EPOCH, which makes packages reproducible.
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay",
 		Manual: "zc-relay"}, filepath.Join(directory, "man"))
 }
 
-// escapeUnderscores keeps the generator, which takes texts for Markdown, from printing __LOG__ in
-// bold.
-func escapeUnderscores(command *cobra.Command) {
-	command.Long = strings.ReplaceAll(command.Long, "_", `\_`)
+// toMarkdown prepares texts for the generator, which takes them for Markdown. It keeps __LOG__ from
+// becoming bold, and makes indented lines, which hold commands, code that is not filled.
+func toMarkdown(command *cobra.Command) {
+	lines := strings.Split(command.Long, "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, " ") {
+			lines[i] = "    " + strings.TrimPrefix(line, "  ")
+		} else {
+			lines[i] = strings.ReplaceAll(line, "_", `\_`)
+		}
+	}
+	command.Long = strings.Join(lines, "\n")
 	command.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "_", `\_`) })
 	for _, child := range command.Commands() {
-		escapeUnderscores(child)
+		toMarkdown(child)
 	}
 }
