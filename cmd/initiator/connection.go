@@ -122,17 +122,28 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 		time.Sleep(releaseTime / 4)
 		v, err = c.open(ctx, config)
 	}
-	if config.Exclusive && errors.Is(err, status.NotPermitted) {
-		return nil, program.Usage(fmt.Errorf("%w (only an owner's clients may open the volume "+
-			"exclusively, as this command does without --overwrite)", err))
-	}
-	if errors.Is(err, status.InUse) {
+	switch {
+	case config.Exclusive && errors.Is(err, status.NotPermitted):
+		return nil, c.notPermitted(ctx, config, err)
+	case errors.Is(err, status.InUse):
 		return nil, c.inUse(ctx, config, err)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, connectError(err)
 	}
 	return c.faults.hookVolume(ctx, v, config.Logger), nil
+}
+
+// notPermitted adds to an error of opening the volume exclusively what helps against it, if anything
+// does.
+func (c *connectionFlags) notPermitted(ctx context.Context, config client.Config, err error) error {
+	config.Exclusive, config.Owner = false, nil
+	info, unknown := c.describe(ctx, config)
+	if unknown == nil && info.ReadOnly {
+		return program.Usage(fmt.Errorf("%w (the volume is read-only for clients of this relay, "+
+			"with --overwrite as well)", err))
+	}
+	return program.Usage(fmt.Errorf("%w (only an owner's clients may open the volume "+
+		"exclusively, as this command does without --overwrite)", err))
 }
 
 // inUse adds to an error what helps against it. Sharing does not help if the volume itself admits

@@ -109,6 +109,21 @@ func TestAVolumeOfAnotherOwnerIsExplained(t *testing.T) {
 	}
 }
 
+func TestAVolumeThatTheRelayMayOnlyReadIsExplained(t *testing.T) {
+	r := newRelay()
+	r.openError = status.Errorf(status.NotPermitted, "may not open volume exclusively")
+	describe := func(context.Context, client.Config) (client.Info, error) {
+		return client.Info{ReadOnly: true}, nil
+	}
+	var stderr strings.Builder
+	root := newCommand(r.open, describe)
+	root.SetErr(&stderr)
+	if code := program.Run(t.Context(), root, []string{"put", "-"}); code != program.ExitUsage ||
+		!strings.Contains(stderr.String(), "read-only for clients of this relay") {
+		t.Errorf("exit code %d, %s", code, stderr.String())
+	}
+}
+
 func TestInfoTellsWhoHasTheVolume(t *testing.T) {
 	r := newRelay()
 	r.prepare = func(v *session) {

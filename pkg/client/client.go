@@ -133,7 +133,8 @@ type Info struct {
 	// Exclusive means that no other owner can open the volume, because it was opened exclusively,
 	// or open it for writing, because the target lets one owner at a time do that.
 	Exclusive bool
-	// CanTrim and CanWriteZeroes report which optional operations the volume supports.
+	// CanTrim and CanWriteZeroes report which optional operations the volume supports; a read-only
+	// one supports neither.
 	CanTrim        bool
 	CanWriteZeroes bool
 	// CanReportExtents means that the volume knows where its holes are: see Volume.Extents.
@@ -208,8 +209,8 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 	return Info{
 		Name: reply.Volume, UUID: reply.UUID, Size: reply.Size, BlockSize: reply.BlockSize,
 		ReadOnly: reply.ReadOnly, Exclusive: reply.Exclusive,
-		CanTrim:          capabilities.Has(volume.CanTrim),
-		CanWriteZeroes:   capabilities.Has(volume.CanWriteZeroes),
+		CanTrim:          !reply.ReadOnly && capabilities.Has(volume.CanTrim),
+		CanWriteZeroes:   !reply.ReadOnly && capabilities.Has(volume.CanWriteZeroes),
 		CanReportExtents: capabilities.Has(volume.CanReportExtents),
 		WriteVerifier:    reply.WriteVerifier, Transport: reply.Transport,
 		Sessions: int(reply.Sessions), Holder: reply.Holder,
