@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -140,6 +141,10 @@ func (v *Volume) attempt(number uint64) (*session, error) {
 func isPermanent(err error) bool {
 	if errors.Is(err, ErrAnotherVolume) {
 		return true
+	}
+	// A relay that starts creates its directories before it lets other users into them.
+	if errors.Is(err, os.ErrPermission) {
+		return false
 	}
 	switch status.CodeOf(err) {
 	case status.NotPermitted, status.NotSupported, status.InvalidValue, status.TooBig,

@@ -96,42 +96,24 @@ type directory struct {
 	trusted    trust
 }
 
-// trust is the system user who is trusted besides root and this user; 0 if there is none.
-type trust uint32
+// trust says whom a directory may belong to, besides root and this user.
+type trust struct {
+	// daemon is the system user to whom root has given a part of the file system, such as the user
+	// of a unit with RuntimeDirectory=; 0 if there is none.
+	daemon uint32
+	// appoints is set while only root can change where the path leads. The first directory of a
+	// system user is then one that root has put there.
+	appoints bool
+}
 
 // maxSystemUser is the largest number of a user that runs daemons (SYS_UID_MAX in login.defs(5)).
 const maxSystemUser = 999
-
-// appointed returns the system user to whom root has given the part of the file system that path
-// is in, such as the user of a unit with RuntimeDirectory=. As nobody else can write to the
-// directories above it, root has put it there.
-func appointed(path string) trust {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil || !filepath.IsAbs(path) {
-		return 0
-	}
-	for at := string(filepath.Separator); ; {
-		var stat unix.Stat_t
-		if err := unix.Lstat(at, &stat); err != nil || stat.Uid > maxSystemUser {
-			return 0
-		}
-		if stat.Uid != 0 {
-			return trust(stat.Uid)
-		}
-		if stat.Mode&0o022 != 0 || at == path {
-			return 0
-		}
-		rest, _ := filepath.Rel(at, path)
-		next, _, _ := strings.Cut(rest, string(filepath.Separator))
-		at = filepath.Join(at, next)
-	}
-}
 
 // openRoot opens the directory where servers and clients meet, for a client. A client trusts the
 // daemon to which root has given the directory.
 func openRoot(path string) (*directory, error) {
 	path = filepath.Clean(path)
-	trusted := appointed(path)
+	trusted := trust{appoints: true}
 	if err := trusted.checkAncestors(path, false); err != nil {
 		return nil, err
 	}
@@ -175,7 +157,7 @@ func makeDirectory(at int, name, path string, public bool) (*directory, error) {
 	return d, nil
 }
 
-func (t trust) openDirectory(at int, name, path string) (*directory, error) {
+func (t *trust) openDirectory(at int, name, path string) (*directory, error) {
 	descriptor, err := unix.Openat(at, name,
 		unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -200,7 +182,7 @@ func (t trust) openDirectory(at int, name, path string) (*directory, error) {
 			"%s has mode %#o and is writable by other users: run chmod go-w on it",
 			path, stat.Mode&0o7777)
 	}
-	return &directory{descriptor: descriptor, path: path, trusted: t}, nil
+	return &directory{descriptor: descriptor, path: path, trusted: trust{daemon: t.daemon}}, nil
 }
 
 // maxLinks bounds the symbolic links on the way to a directory, as the kernel does.
@@ -209,7 +191,7 @@ const maxLinks = 40
 // checkAncestors checks that only trusted users can replace path or any directory above it: who can
 // rename one of them decides what path means. It follows symbolic links that belong to trusted
 // users, and checks the way to their targets too. If create, it creates missing directories.
-func (t trust) checkAncestors(path string, create bool) error {
+func (t *trust) checkAncestors(path string, create bool) error {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return fmt.Errorf("check directory %s: %w", path, err)
@@ -248,7 +230,7 @@ func (t trust) checkAncestors(path string, create bool) error {
 }
 
 // checkAncestor checks one directory, or symbolic link, on the way to path, and returns its type.
-func (t trust) checkAncestor(ancestor, path string, create bool) (kind uint32, err error) {
+func (t *trust) checkAncestor(ancestor, path string, create bool) (kind uint32, err error) {
 	var stat unix.Stat_t
 	err = unix.Lstat(ancestor, &stat)
 	if create && errors.Is(err, unix.ENOENT) {
@@ -278,8 +260,17 @@ func (t trust) checkAncestor(ancestor, path string, create bool) (kind uint32, e
 	return kind, nil
 }
 
-func (t trust) checkOwner(path string, stat *unix.Stat_t) error {
-	if user := uint32(os.Geteuid()); stat.Uid != 0 && stat.Uid != user && stat.Uid != uint32(t) {
+// checkOwner checks to whom a directory, or symbolic link, belongs. It is called for one after the
+// other, from the root of the file system on.
+func (t *trust) checkOwner(path string, stat *unix.Stat_t) error {
+	directory := stat.Mode&unix.S_IFMT == unix.S_IFDIR
+	if t.appoints && directory && stat.Uid <= maxSystemUser {
+		t.daemon = stat.Uid
+	}
+	if stat.Uid != 0 || directory && stat.Mode&0o022 != 0 {
+		t.appoints = false
+	}
+	if user := uint32(os.Geteuid()); stat.Uid != 0 && stat.Uid != user && stat.Uid != t.daemon {
 		return status.Errorf(status.NotPermitted,
 			"%s belongs to user %d, not to root or user %d: choose another directory",
 			path, stat.Uid, user)

@@ -153,6 +153,33 @@ func TestClientsTrustTheDaemonToWhichRootGaveTheDirectory(t *testing.T) {
 	}
 }
 
+// While systemd restarts a daemon, its runtime directory exists before the daemon has created
+// anything in it. A client must take that for a server that is not there yet.
+func TestARuntimeDirectoryThatIsStillEmptyIsNoViolation(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory to a daemon")
+	}
+	// Everybody can write to the parents of t.TempDir.
+	runtimeDirectory, err := os.MkdirTemp("/run", "zc-relay-test")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(runtimeDirectory) })
+	makeMode(t, runtimeDirectory, 0o755)
+	if err := os.Chown(runtimeDirectory, 990, 990); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"comch", "comch/b1:00.0"} {
+		root, err := openRoot(filepath.Join(runtimeDirectory, path))
+		if err == nil {
+			root.close()
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("open %s: %v, want that it does not exist", path, err)
+		}
+	}
+}
+
 func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 	cases := map[string]func(t *testing.T, directory string){
 		"group can write": func(t *testing.T, directory string) {
