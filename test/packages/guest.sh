@@ -237,15 +237,17 @@ if command -v fio >/dev/null; then
             --do_verify=1 --verify_backlog=64 --randrepeat=0 --minimal >>/tmp/fio 2>&1 || exit 1
     done) &
     client=$!
-    for daemon in zc-relay zc-relay-target zc-relay zc-relay-target; do
+    for i in $(seq "$(<"$share/kills")"); do
+        daemon=${daemons[i % 2]}
         sleep 1 # IO between two kills
+        kill -0 "$client" || break
         restarts=$(property "$daemon" NRestarts)
         systemctl kill --kill-who=main --signal=KILL "$daemon"
         eventually "$daemon is restarted" is_property "$daemon" NRestarts $((restarts + 1))
         eventually "$daemon is ready" is_property "$daemon" StatusText ready
     done
     touch /tmp/killed
-    expect "a client notices no kill of relay or target" wait "$client"
+    wait "$client" || { tail /tmp/fio; fail "a client notices kill $i of relay or target"; }
     expect "the gateway was not restarted" is_property zc-relay-nbd@test NRestarts 0
 fi
 systemctl stop zc-relay-nbd@test

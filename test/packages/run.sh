@@ -3,6 +3,7 @@
 # upgraded and removed under a real systemd: that of this machine, booted on a
 # copy of its root directory that exists in memory only. What happens there is
 # in guest.sh. Needs root, and the libraries of RDMA devices, which it hides for a while.
+# KILLS is how often a daemon is killed while a client reads and writes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 libraries=$(ldconfig -p) # whole: with pipefail, a pipe to grep -q may fail although it finds the name
@@ -17,6 +18,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/share" "$work/root"
 cp test/packages/guest.sh "$work/share/"
+echo "${KILLS:=4}" >"$work/share/kills"
 
 for version in 1.0.0 1.0.1; do
     mkdir "$work/share/$version"
@@ -71,7 +73,7 @@ boot() {
     ' boot "$work"
 }
 # The end of its first process is that of a power-off, not an exit code.
-timeout --signal=KILL 300 bash -c "$(declare -f boot); work=$work; boot" >"$work/console" 2>&1 || true
+timeout --signal=KILL $((300 + 10 * KILLS)) bash -c "$(declare -f boot); work=$work; boot" >"$work/console" 2>&1 || true
 
 cat "$work/share/log" 2>/dev/null || true
 if [ "$(cat "$work/share/result" 2>/dev/null)" != passed ]; then
