@@ -136,10 +136,12 @@ build-bench: build ## Build all programs, and the benchmark programs into bin/be
 	CGO_ENABLED=0 go -C bench build -trimpath -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/bench/' ./...
 
 .PHONY: bench
-bench: build-bench ## Measure the chain, and each hop alone
+bench: build-bench ## Measure each hop alone, the chain, and, last, the chain beside the peers that are installed, with a picture
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	go test -run '^$$' -bench FileCopy ./test/e2e
 	$(MEASURE) chain --series small,large,shm --output-directory '$(RESULTS)'
+	$(MEASURE) peers --install=false --output-directory '$(RESULTS)/peers'
+	@echo "the picture of the chain beside its peers: $(RESULTS)/peers/result.svg"
 
 .PHONY: check-budget
 check-budget: build-bench ## Fail if a layer of the data path needs a fifth more instructions for an IO than its budget (valgrind)
@@ -155,7 +157,7 @@ bench-doca: build-bench build-emulation ## Measure the chain over the providers 
 	$(MEASURE) chain $(DOCA_CHAIN) --queue-depth 1,32,128 --output-directory '$(RESULTS)/doca'
 
 .PHONY: bench-peers
-bench-peers: build-bench ## Measure the chain beside what Debian offers: iperf3, fio over NBD, ucx_perftest, fi_pingpong
+bench-peers: build-bench ## Install what Debian offers, and measure the chain beside it: iperf3, fio over NBD, ucx_perftest, fi_pingpong
 	$(MEASURE) peers --output-directory '$(RESULTS)/peers'
 
 .PHONY: bench-scrape
@@ -190,6 +192,8 @@ soak: ## Long tests of everything, long fuzzing, a million simulated schedules (
 	go test $(RACE) -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
 	go test $(RACE) -timeout 30m ./test/chain -rdma auto
 	scripts/fuzz.sh 60s
+	KILLS=100 test/packages/run.sh
+	TAGS=soak test/ceph/run.sh
 	scripts/simulate.sh 1000000
 
 .PHONY: packages
