@@ -74,8 +74,8 @@ func (b *benchCommand) run(cmd *cobra.Command) error {
 	if len(b.sweep.axes) > 0 {
 		return b.runSweep(cmd)
 	}
-	if b.sweep.picture != "" {
-		return program.Usagef("--picture is for --sweep")
+	if b.sweep.picture != "" || b.sweep.table != "" {
+		return program.Usagef("--picture and --csv are for --sweep")
 	}
 	r := b.newReport()
 	return b.output.end(r, b.complete(cmd.Context(), r))

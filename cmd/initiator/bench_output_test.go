@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
@@ -97,6 +99,58 @@ func TestHistogramsGoToAFileThatAppearsAtTheEnd(t *testing.T) {
 	newRelay().call(context.Background(), "", "bench --rw read --offset 5MiB --hlog "+failed)
 	if _, err := os.Stat(failed); err == nil {
 		t.Error("a run that failed left a file behind")
+	}
+}
+
+func TestMergedLogsAreAsOneRun(t *testing.T) {
+	directory := t.TempDir()
+	path := func(name string) string { return filepath.Join(directory, name) }
+	for name, call := range map[string]string{
+		"a.hlog": "--rw read --run-limit-operation-count 100",
+		"b.hlog": "--rw randrw --rwmix 50 --run-limit-operation-count 400",
+	} {
+		newRelay().mustCall(t, "bench --overwrite "+call+" --hlog "+path(name))
+	}
+	merge := func(logs ...string) (m bench.Merge, o outcome) {
+		o = newRelay().call(t.Context(), "", "merge -o json --hlog "+path("all.hlog")+" "+
+			strings.Join(logs, " "))
+		checkDocument(t, "bench-merge", o)
+		if err := json.Unmarshal([]byte(o.stdout), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m, o
+	}
+	one, _ := merge(path("b.hlog"))
+	both, _ := merge(path("a.hlog"), path("b.hlog"))
+	again, _ := merge(path("all.hlog")) // what the former has written
+	if len(both.Latencies) != 2 || both.Latencies[0].Tag != "read" ||
+		both.Latencies[0].Operations != one.Latencies[0].Operations+100 ||
+		both.Latencies[1] != one.Latencies[1] {
+		t.Errorf("of one log %+v, of both %+v", one.Latencies, both.Latencies)
+	}
+	if !slices.Equal(both.Latencies, again.Latencies) {
+		t.Errorf("merged %+v, read back %+v", both.Latencies, again.Latencies)
+	}
+	if o := newRelay().mustCall(t, "merge "+path("a.hlog")); !strings.Contains(o.stdout, "p99.99") {
+		t.Errorf("the table is\n%s", o.stdout)
+	}
+
+	for name, content := range map[string]string{
+		"empty": "", "text": "no log\n", "broken": "Tag=read,0.1,1.0,2.7,HISTFAAAAEV42pNpmSz\n",
+	} {
+		if err := os.WriteFile(path(name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, logs := range []string{"missing", "empty", "text", "broken"} {
+		m, o := merge(path("a.hlog"), path(logs))
+		if o.code != program.ExitUsage || m.Error == nil || len(m.Latencies) != 0 {
+			t.Errorf("%s: exit code %d, %+v", logs, o.code, m)
+		}
+	}
+	if o := newRelay().call(t.Context(), "", "merge"); o.code != program.ExitUsage ||
+		!strings.Contains(o.stderr, "LOG is missing") {
+		t.Errorf("without a log: exit code %d: %s", o.code, o.stderr)
 	}
 }
 

@@ -23,6 +23,7 @@ const maxSweepRuns = 1024
 type sweepFlags struct {
 	axes    []string // NAME=VALUE,VALUE…
 	picture string   // path of the file, "" for none
+	table   string   // the same
 }
 
 func (s *sweepFlags) add(cmd *cobra.Command) {
@@ -32,6 +33,7 @@ func (s *sweepFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("sweep", completeAxis) // fails only for a missing flag
 	f.StringVar(&s.picture, "picture", "",
 		"with --sweep: draw the rates and latencies to this `file`, as SVG")
+	f.StringVar(&s.table, "csv", "", "with --sweep: write a row for each run to this `file`")
 	for _, other := range []string{"json-stream", "hlog", "interval", "execution-strategy",
 		"trace"} {
 		cmd.MarkFlagsMutuallyExclusive("sweep", other)
@@ -113,13 +115,10 @@ func (s *sweepFlags) combinations(flags *benchFlags) ([]benchFlags, error) {
 func (b *benchCommand) runSweep(cmd *cobra.Command) error {
 	sweep := &bench.Sweep{Schema: bench.SweepSchema, Runs: []*bench.Report{}}
 	runs, err := b.sweep.combinations(&b.flags)
-	var picture io.Writer
-	finish := func(err error) error { return err }
-	if err == nil && b.sweep.picture != "" {
-		file, createError := output.Create(b.sweep.picture)
-		if err = program.Usage(createError); err == nil {
-			picture, finish = file.Sink(), file.Finish
-		}
+	var files []sweepFile
+	if err == nil {
+		files, err = b.sweep.create(sweep)
+		err = program.Usage(err)
 	}
 	err = during(phasePrepare, err)
 	for i := range runs {
@@ -136,10 +135,36 @@ func (b *benchCommand) runSweep(cmd *cobra.Command) error {
 			break
 		}
 	}
-	if picture != nil && err == nil {
-		err = sweep.WriteSVG(picture)
+	for _, f := range files {
+		if err == nil {
+			err = f.write(f.Sink())
+		}
+		err = f.Finish(err)
 	}
-	err = finish(err)
 	sweep.Error = failureOf(err)
 	return printResult(cmd, b.output.format, sweep, len(sweep.Runs) > 0, err)
+}
+
+// sweepFile is a file that a sweep writes at its end.
+type sweepFile struct {
+	*output.File
+	write func(io.Writer) error
+}
+
+// create creates the files that were asked for.
+func (s *sweepFlags) create(sweep *bench.Sweep) (files []sweepFile, err error) {
+	for _, f := range []struct {
+		path  string
+		write func(io.Writer) error
+	}{{s.picture, sweep.WriteSVG}, {s.table, sweep.WriteCSV}} {
+		if f.path == "" {
+			continue
+		}
+		file, err := output.Create(f.path)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, sweepFile{file, f.write})
+	}
+	return files, nil
 }

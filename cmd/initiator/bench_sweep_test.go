@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -34,9 +36,10 @@ func sweepDocument(t *testing.T, o outcome) (d bench.Sweep) {
 }
 
 func TestASweepRunsEveryCombination(t *testing.T) {
-	picture := filepath.Join(t.TempDir(), "sweep.svg")
+	picture, table := filepath.Join(t.TempDir(), "sweep.svg"), filepath.Join(t.TempDir(), "sweep.csv")
 	call := "bench --rw randread --warmup 0s --runtime 10ms --queues 1 " +
-		"--sweep queue-depth=1,4 --sweep block-size=4k,8KiB --picture " + picture
+		"--sweep queue-depth=1,4 --sweep block-size=4k,8KiB --picture " + picture +
+		" --csv " + table
 	d := sweepDocument(t, newRelay().mustCall(t, call+" -o json"))
 	type point struct {
 		depth     int
@@ -54,8 +57,36 @@ func TestASweepRunsEveryCombination(t *testing.T) {
 		t.Errorf("ran %v, want %v", ran, want)
 	}
 	checkPicture(t, picture, "randread 4KiB, 1 queues", "randread 8KiB, 1 queues", "queue depth")
+	checkTable(t, table, d.Runs)
 	if o := newRelay().mustCall(t, call); strings.Count(o.stdout, "8KiB") != 2 {
 		t.Errorf("the table is\n%s", o.stdout)
+	}
+}
+
+// checkTable checks that a CSV file has a row for each run.
+func checkTable(t *testing.T, path string, runs []*bench.Report) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	rows, err := csv.NewReader(file).ReadAll() // which also checks that they are equally long
+	if err != nil || len(rows) != 1+len(runs) {
+		t.Fatalf("the table has rows %v, error %v", rows, err)
+	}
+	for i, r := range runs {
+		value := make(map[string]string)
+		for column, name := range rows[0] {
+			value[name] = rows[1+i][column]
+		}
+		for name, want := range map[string]any{"block_size": r.Parameters.BlockSize,
+			"queue_depth": r.Parameters.QueueDepth, "iops": r.Result.IOPS,
+			"operations": r.Result.Operations, "p99_9_ns": r.Result.LatencyNs.P999} {
+			if value[name] != fmt.Sprint(want) {
+				t.Errorf("row %d: %s is %q, want %v", i, name, value[name], want)
+			}
+		}
 	}
 }
 
@@ -95,7 +126,7 @@ func TestSweepsThatCannotRunAreRefused(t *testing.T) {
 	for _, line := range []string{"--sweep depth=1", "--sweep queue-depth", "--sweep queues=1,,2",
 		"--sweep queues=0", "--sweep queues=1 --sweep queues=2", "--sweep block-size=1x",
 		"--sweep queues=1 --cpu 0", "--sweep block-size=4k --blocks-per-io 1",
-		"--sweep queues=1 --json-stream", "--picture x.svg",
+		"--sweep queues=1 --json-stream", "--picture x.svg", "--csv x.csv",
 		"--sweep queues=" + strings.Repeat("1,", 2000) + "1"} {
 		if o := newRelay().call(context.Background(), "", "bench --rw read --dry-run "+
 			line); o.code != program.ExitUsage {

@@ -133,8 +133,8 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	return c.faults.hookVolume(ctx, v, config.Logger), nil
 }
 
-// notPermitted adds to an error of opening the volume exclusively what helps against it, if anything
-// does.
+// notPermitted adds to an error of opening the volume exclusively what helps against it, if
+// anything does.
 func (c *connectionFlags) notPermitted(ctx context.Context, config client.Config, err error) error {
 	config.Exclusive, config.Owner = false, nil
 	info, unknown := c.describe(ctx, config)

@@ -44,7 +44,8 @@ that the volume does not support; 3 no connection.`,
 	root.AddCommand(
 		benchCommand, newVerifyCommand(connection),
 		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
-		newNBDCommand(connection), newCompareCommand(), program.NewVersionCommand("initiator"),
+		newNBDCommand(connection), newCompareCommand(), newMergeCommand(),
+		program.NewVersionCommand("initiator"),
 	)
 	argp.Adopt(root, benchCommand)
 	return root

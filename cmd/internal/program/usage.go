@@ -10,13 +10,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Operands accepts exactly the operands with these names.
+// Operands accepts exactly the operands with these names. If the last name ends with "...", it
+// stands for one or more.
 func Operands(names ...string) cobra.PositionalArgs {
+	text, repeats := strings.CutSuffix(strings.Join(names, " "), "...")
+	names = strings.Fields(text)
 	return func(_ *cobra.Command, operands []string) error {
 		switch {
 		case len(operands) < len(names):
 			return fmt.Errorf("%s is missing", strings.Join(names[len(operands):], " and "))
-		case len(operands) > len(names):
+		case len(operands) > len(names) && !repeats:
 			return fmt.Errorf("unexpected operand %q", operands[len(names)])
 		}
 		return nil

@@ -284,8 +284,7 @@ func (t *text) latencies(result *Result) {
 	if result.LatencyNs == nil {
 		return
 	}
-	fmt.Fprintf(t, "\n%-12s %11s %11s %11s %11s %11s %11s %11s %11s\n", "latency µs", "min", "mean",
-		"p50", "p90", "p99", "p99.9", "p99.99", "max")
+	t.latencyHeader()
 	t.latency("all", result.LatencyNs)
 	if result.Read.LatencyNs != nil && result.Write.LatencyNs != nil {
 		t.latency("read", result.Read.LatencyNs)
@@ -296,6 +295,11 @@ func (t *text) latencies(result *Result) {
 		t.Row("write IOPS", "%.0f, %s", result.Write.IOPS,
 			size.FormatThroughput(float64(result.Write.BytesPerSecond)))
 	}
+}
+
+func (t *text) latencyHeader() {
+	fmt.Fprintf(t, "\n%-12s %11s %11s %11s %11s %11s %11s %11s %11s\n", "latency µs", "min", "mean",
+		"p50", "p90", "p99", "p99.9", "p99.99", "max")
 }
 
 func (t *text) latency(name string, l *Latency) {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/csv"
 	"encoding/xml"
 	"fmt"
 	"io"
@@ -54,6 +55,28 @@ func (s *Sweep) WriteText(w io.Writer) error {
 	t.Failure(s.Error)
 	_, err := io.WriteString(w, t.String())
 	return err
+}
+
+// WriteCSV writes a row for each run, in the units of the document. Latencies are empty if nothing
+// completed.
+func (s *Sweep) WriteCSV(w io.Writer) error {
+	rows := [][]string{{"block_size", "queue_depth", "queues", "read_percent", "operations", "errors",
+		"iops", "bytes_per_second", "min_ns", "mean_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns",
+		"p99_99_ns", "max_ns"}}
+	for _, r := range s.Runs {
+		p, result := &r.Parameters, &r.Result
+		row := []any{p.BlockSize, p.QueueDepth, p.Queues, p.ReadPercent, result.Operations,
+			result.Errors, result.IOPS, result.BytesPerSecond}
+		if l := result.LatencyNs; l != nil {
+			row = append(row, l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.P9999, l.Max)
+		}
+		texts := make([]string, len(rows[0]))
+		for i, value := range row {
+			texts[i] = fmt.Sprint(value)
+		}
+		rows = append(rows, texts)
+	}
+	return csv.NewWriter(w).WriteAll(rows)
 }
 
 // WriteSVG draws the rate and the 99th percentile of the latency by queue depth, with a line for
