@@ -249,6 +249,7 @@ if command -v fio >/dev/null; then
     touch /tmp/killed
     wait "$client" || { tail /tmp/fio; fail "a client notices kill $i of relay or target"; }
     expect "the gateway was not restarted" is_property zc-relay-nbd@test NRestarts 0
+    echo "a client of NBD noticed none of $i kills of relay and target"
 fi
 systemctl stop zc-relay-nbd@test
 expect "the gateway ends well" is_property zc-relay-nbd@test Result success
