@@ -75,6 +75,9 @@ type Server struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 
+	changes sync.Mutex // held while AddExport, EndExport, or Close run; locked before mu
+	closed  bool       // guarded by changes
+
 	mu        sync.Mutex // guards the fields below
 	exports   []*export  // the first is the default
 	listeners []net.Listener
@@ -124,6 +127,11 @@ func NewServer(config Config) (*Server, error) {
 // AddExport serves an export under a name of at most 4096 bytes. The first export is also the
 // default, whose name is empty.
 func (s *Server) AddExport(name string, disk Export) error {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	if s.closed {
+		return errClosed()
+	}
 	if !isString([]byte(name)) {
 		return status.Errorf(status.InvalidValue, "%q is not a valid name of an export", name)
 	}
@@ -148,6 +156,8 @@ func (s *Server) AddExport(name string, disk Export) error {
 
 // EndExport stops serving an export: its connections end after the requests that they have sent.
 func (s *Server) EndExport(name string) {
+	s.changes.Lock()
+	defer s.changes.Unlock()
 	s.mu.Lock()
 	var ended []*export
 	s.exports = slices.DeleteFunc(s.exports, func(e *export) bool {
@@ -198,8 +208,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
-		return errors.Join(status.Errorf(status.Shutdown, "the NBD server is closed"),
-			listener.Close())
+		return errors.Join(errClosed(), listener.Close())
 	}
 	s.listeners = append(s.listeners, listener)
 	s.running.Go(func() { s.accept(listener) })
@@ -359,7 +368,14 @@ func (s *Server) leave(e *export, w *worker) {
 }
 
 // Close ends the server. Connections end after the requests that they have sent, or when ctx ends.
+// Another call waits for the first, and returns nil.
 func (s *Server) Close(ctx context.Context) error {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
 	s.mu.Lock()
 	s.stopping = true
 	var err error
@@ -382,3 +398,5 @@ func (s *Server) Close(ctx context.Context) error {
 	s.running.Wait()
 	return err
 }
+
+func errClosed() error { return status.Errorf(status.Shutdown, "the NBD server is closed") }

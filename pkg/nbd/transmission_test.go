@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 var modes = []mode{simple, structured, extended}
@@ -391,6 +395,37 @@ func TestAServerThatEndsDoesNotWaitForEver(t *testing.T) {
 		t.Error("Close does not report the connection that it aborted")
 	}
 	c.expectEnd()
+}
+
+func TestExportsAreAddedAndTheServerIsClosedFromAnyGoroutine(t *testing.T) {
+	for range 20 {
+		server, err := nbd.NewServer(nbd.Config{Workers: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var added atomic.Int32
+		var group sync.WaitGroup
+		for range 4 {
+			group.Go(func() {
+				if server.AddExport("disk", newMemoryExport()) == nil {
+					added.Add(1)
+				}
+				server.EndExport("other")
+			})
+			group.Go(func() {
+				if err := server.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if added.Load() > 1 {
+			t.Errorf("%d exports have the same name", added.Load())
+		}
+		if err := server.AddExport("late", newMemoryExport()); !errors.Is(err, status.Shutdown) {
+			t.Errorf("add an export to a closed server: %v", err)
+		}
+	}
 }
 
 func TestTheEndOfAnExportEndsItsConnectionsOnly(t *testing.T) {

@@ -72,7 +72,7 @@ func (w *worker) run() {
 func (w *worker) do(command func() error) error {
 	result := make(chan error, 1)
 	if !w.engine.Do(func() { result <- command() }) {
-		return status.Errorf(status.Shutdown, "the NBD server is closed")
+		return errClosed()
 	}
 	return <-result
 }
