@@ -11,8 +11,11 @@ const (
 	// maxRequests is the number of requests in progress. Beyond it the server reads no more, and
 	// the client's socket fills up.
 	maxRequests = 256
-	// inputSize is the size of the buffer for headers, in bytes.
-	inputSize = 4 << 10
+	// inputSize is the size of the buffer for headers and small writes, in bytes.
+	inputSize = 36 << 10
+	// smallWrite is the longest write that goes through that buffer, in bytes: to copy the data of
+	// several costs less than a system call for each.
+	smallWrite = 8 << 10
 	// receivesPerTurn bounds what one connection may do before the others get their turn.
 	receivesPerTurn = 16
 	// maxRejected is the longest write that is read and thrown away to reject it, in bytes. A
@@ -37,7 +40,7 @@ type connection struct {
 	headerSize int      // of requests
 	discard    uint64   // bytes of a rejected write that are still to come
 	rejected   *request // that write, which is answered then
-	lastWrites bool     // the last request was a write, so the next one probably is, too
+	largeWrite bool     // the last request was one, so the next one probably is, too
 	table      []request
 	free       []uint32
 	current    *request   // some of whose range has not been claimed
@@ -179,8 +182,8 @@ func (c *connection) space() (target, tail []byte) {
 		c.inputStart = 0
 	}
 	tail = c.input[c.inputEnd:]
-	if c.lastWrites && c.discard == 0 {
-		// Leave the data of the next write in the socket, from where it goes straight to its place.
+	if c.largeWrite && c.discard == 0 {
+		// Leave the data of the next one in the socket, from where it goes straight to its place.
 		tail = tail[:c.headerSize-(c.inputEnd-c.inputStart)%c.headerSize]
 	}
 	if c.filling != nil {
@@ -247,7 +250,7 @@ func (c *connection) begin(h *header) {
 		c.close(fmt.Sprintf("request magic is %#x", h.magic))
 		return
 	}
-	c.lastWrites = h.kind == Write
+	c.largeWrite = h.kind == Write && h.length > smallWrite
 	if h.kind == Disconnect {
 		c.drain()
 		return
