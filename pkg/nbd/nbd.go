@@ -4,8 +4,8 @@
 // The protocol is that of the document "The NBD protocol" (doc/proto.md of the repository
 // NetworkBlockDevice/nbd). Comments name its sections. A Server negotiates in the fixed newstyle
 // with each client on a separate goroutine, and then hands the connection to one of its workers:
-// a thread that serves many connections without blocking, and receives data straight into the
-// memory of the disk and sends it straight from there.
+// a thread that serves many connections without blocking. It receives data straight into the memory
+// of the disk, except that of small writes, and sends it straight from there.
 //
 // What a disk is, the server does not know: it uses the interfaces Export, Disk, and Session.
 package nbd
