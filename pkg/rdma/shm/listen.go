@@ -85,7 +85,7 @@ func (l *listener) acceptOwn() (*net.UnixConn, error) {
 			return conn, nil
 		}
 		_ = conn.Close()
-		// A relay of another user with the provider auto tries this before each connection over TCP.
+		// A relay of another user with provider auto tries this before each connection over TCP.
 		l.device.options.Logger.Debug("shm client dropped", zap.Error(err))
 	}
 }
