@@ -13,7 +13,8 @@ import (
 // scheduler. That saves 50 ns, but stopping the world, for instance for a garbage collection, has
 // to wait until the call returns. Calls here never block, so they take as long as the kernel needs
 // to copy; on loopback, sending also runs the receiver's TCP. For rawTransferBytes that is about
-// ten microseconds. In larger transfers, 50 ns do not matter.
+// ten microseconds. In larger transfers, 50 ns do not matter. The tail of a Receive is not counted:
+// it is no longer than that.
 const rawTransferBytes = 32 << 10
 
 // MaxVectors bounds the vectors of a Gather.

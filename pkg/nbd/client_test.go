@@ -387,6 +387,18 @@ func (c *client) await(r call) *outcome {
 	}
 }
 
+// awaitAll waits for the outcomes of requests that were sent, by cookie.
+func (c *client) awaitAll(calls map[uint64]call) map[uint64]*outcome {
+	c.t.Helper()
+	outcomes := make(map[uint64]*outcome)
+	for completed := 0; completed < len(calls); {
+		if _, done := c.receive(calls, outcomes); done {
+			completed++
+		}
+	}
+	return outcomes
+}
+
 // eventually waits until condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()

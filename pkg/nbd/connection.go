@@ -12,8 +12,11 @@ const (
 	// the client's socket fills up.
 	maxRequests = 256
 	// inputSize is the size of the buffer for headers and small writes, in bytes.
-	inputSize = 36 << 10
-	// smallWrite is the longest write that goes through that buffer, in bytes: to copy the data of
+	inputSize = 32 << 10
+	// mixedInput is how much of it is used while there are large writes among other requests: the
+	// data of a large write should not go through the buffer.
+	mixedInput = 4 << 10
+	// smallWrite is the longest write that goes through that buffer, in bytes: copying the data of
 	// several costs less than a system call for each.
 	smallWrite = 8 << 10
 	// receivesPerTurn bounds what one connection may do before the others get their turn.
@@ -40,7 +43,8 @@ type connection struct {
 	headerSize int      // of requests
 	discard    uint64   // bytes of a rejected write that are still to come
 	rejected   *request // that write, which is answered then
-	largeWrite bool     // the last request was one, so the next one probably is, too
+	lastWrites bool     // the last request was a write, so the next one probably is, too
+	largeWrite bool     // the last write was longer than smallWrite
 	table      []request
 	free       []uint32
 	current    *request   // some of whose range has not been claimed
@@ -54,7 +58,7 @@ type connection struct {
 	isReady  bool // in the worker's list
 	inParts  bool // a simple reply is sent in parts: no other may come between them
 	blocked  bool // waits for a free request or room in the session
-	draining bool // receives no more requests
+	draining bool // takes no more requests than have been received
 	closed   bool
 	reading  bool // what the poller watches
 	writing  bool
@@ -140,7 +144,7 @@ func (c *connection) watch() {
 
 // wantsInput reports whether anything more is to be received: new requests, or the rest of one.
 func (c *connection) wantsInput() bool {
-	return !c.draining || c.current != nil || c.discard > 0
+	return !c.draining || c.filling != nil || c.discard > 0
 }
 
 // receive reads from the socket and handles what has arrived.
@@ -182,9 +186,16 @@ func (c *connection) space() (target, tail []byte) {
 		c.inputStart = 0
 	}
 	tail = c.input[c.inputEnd:]
-	if c.largeWrite && c.discard == 0 {
+	switch {
+	case c.draining:
+		// What follows stays in the socket. Without filling, there is something to discard.
+		tail = tail[:min(uint64(len(tail)), c.discard)]
+	case c.discard > 0:
+	case c.largeWrite && c.lastWrites:
 		// Leave the data of the next one in the socket, from where it goes straight to its place.
 		tail = tail[:c.headerSize-(c.inputEnd-c.inputStart)%c.headerSize]
+	case c.largeWrite:
+		tail = tail[:min(len(tail), mixedInput)]
 	}
 	if c.filling != nil {
 		return c.filling.Data[c.filled:], tail
@@ -227,7 +238,7 @@ func (c *connection) process() bool {
 			if goOn, ok := c.extend(); !ok || !goOn {
 				return ok
 			}
-		case c.draining || c.inputEnd-c.inputStart < c.headerSize:
+		case c.inputEnd-c.inputStart < c.headerSize:
 			return true
 		case len(c.free) == 0 || c.inParts:
 			return false
@@ -250,8 +261,11 @@ func (c *connection) begin(h *header) {
 		c.close(fmt.Sprintf("request magic is %#x", h.magic))
 		return
 	}
-	c.largeWrite = h.kind == Write && h.length > smallWrite
+	if c.lastWrites = h.kind == Write; c.lastWrites {
+		c.largeWrite = h.length > smallWrite
+	}
 	if h.kind == Disconnect {
+		c.inputStart = c.inputEnd // the client may not send anything else
 		c.drain()
 		return
 	}
@@ -333,7 +347,8 @@ func (c *connection) extend() (goOn, ok bool) {
 		if c.filling == nil {
 			op := c.session.Claim(r.kind, r.flags, r.offset+r.claimed, r.length-r.claimed)
 			if op == nil {
-				return false, !c.waitForRoom(r)
+				ended := !c.waitForRoom(r) // then go on with the next request
+				return ended, ended
 			}
 			op.request, op.next = r, nil
 			if r.kind == Write {

@@ -67,7 +67,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Server serves exports to NBD clients. Any goroutine may call its methods.
+// Server serves exports to NBD clients. Any goroutine may call its methods, but not the threads of
+// its workers, on which Attach and the methods of disks run.
 type Server struct {
 	config  Config
 	workers []*worker
@@ -75,8 +76,10 @@ type Server struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 
-	changes sync.Mutex // held while AddExport, EndExport, or Close run; locked before mu
-	closed  bool       // guarded by changes
+	changes sync.Mutex // held while exports come and go; locked before mu
+	closing bool       // guarded by changes
+	closed  chan struct{}
+	failure error // of the first Close; set when closed is closed
 
 	mu        sync.Mutex // guards the fields below
 	exports   []*export  // the first is the default
@@ -112,7 +115,7 @@ func (e *export) leave() { e.open.Add(-1) }
 // NewServer starts a server without exports and listeners. Close ends it.
 func NewServer(config Config) (*Server, error) {
 	config.setDefaults()
-	s := &Server{config: config}
+	s := &Server{config: config, closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range config.Workers {
 		w, err := startWorker(i, &s.config)
@@ -129,7 +132,7 @@ func NewServer(config Config) (*Server, error) {
 func (s *Server) AddExport(name string, disk Export) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	if s.closed {
+	if s.closing {
 		return errClosed()
 	}
 	if !isString([]byte(name)) {
@@ -154,7 +157,8 @@ func (s *Server) AddExport(name string, disk Export) error {
 	return nil
 }
 
-// EndExport stops serving an export: its connections end after the requests that they have sent.
+// EndExport stops serving an export: its connections end after the requests that the server has
+// received.
 func (s *Server) EndExport(name string) {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -367,15 +371,21 @@ func (s *Server) leave(e *export, w *worker) {
 	e.perWorker[w.index]--
 }
 
-// Close ends the server. Connections end after the requests that they have sent, or when ctx ends.
-// Another call waits for the first, and returns nil.
+// Close ends the server. Connections end after the requests that the server has received, or when
+// ctx ends. Another call waits for the first, for as long as its own ctx allows, and returns the
+// same error.
 func (s *Server) Close(ctx context.Context) error {
 	s.changes.Lock()
-	defer s.changes.Unlock()
-	if s.closed {
-		return nil
+	if s.closing {
+		s.changes.Unlock()
+		select {
+		case <-s.closed:
+			return s.failure
+		case <-ctx.Done():
+			return status.Errorf(status.TimeOut, "wait for another Close: %w", ctx.Err())
+		}
 	}
-	s.closed = true
+	s.closing = true
 	s.mu.Lock()
 	s.stopping = true
 	var err error
@@ -391,11 +401,14 @@ func (s *Server) Close(ctx context.Context) error {
 	for _, w := range s.workers {
 		w.drain(nil)
 	}
+	s.changes.Unlock()
 	for _, w := range s.workers {
 		err = errors.Join(err, w.stop(ctx))
 	}
 	s.cancel()
 	s.running.Wait()
+	s.failure = err
+	close(s.closed)
 	return err
 }
 

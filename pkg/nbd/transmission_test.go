@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -305,6 +306,92 @@ func TestAReadThatFailsIsReportedOrEndsTheConnection(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A request that fails because it alone exceeds the session's room is followed by another that has
+// arrived with it.
+func TestWhatFollowsARequestWithoutRoomIsAnswered(t *testing.T) {
+	export := newMemoryExport()
+	export.fail = func(op *nbd.Operation) nbd.Errno {
+		if op.Command == nbd.Read {
+			return nbd.IOError
+		}
+		return nbd.Success
+	}
+	_, path := startServer(t, nbd.Config{}, export)
+	for _, m := range modes {
+		c := connect(t, path, m)
+		calls := map[uint64]call{
+			1: {kind: nbd.Read, cookie: 1, length: 3 << 20, flags: 1 << 2}, // not to be fragmented
+			2: {kind: nbd.Write, cookie: 2, length: 4, data: []byte("data")},
+		}
+		if m == simple {
+			calls[1] = call{kind: nbd.Read, cookie: 1, length: 3 << 20}
+		}
+		c.write(append(c.encode(calls[1]), c.encode(calls[2])...))
+		outcomes := c.awaitAll(calls)
+		if outcomes[1].failure == nbd.Success || outcomes[2].failure != nbd.Success {
+			t.Errorf("%v: the read ends with %v, the write with %v", m, outcomes[1].failure,
+				outcomes[2].failure)
+		}
+	}
+}
+
+func TestTheEndOfAServerAnswersWhatItHasReceived(t *testing.T) {
+	export := newMemoryExport()
+	export.held = true
+	server, path := startServer(t, nbd.Config{}, export)
+	c := connect(t, path, simple)
+	const inProgress, more = 256, 7
+	calls := make(map[uint64]call)
+	var sent []byte
+	for cookie := range uint64(inProgress + more) {
+		calls[cookie] = call{kind: nbd.Write, cookie: cookie, length: 1, data: []byte{1}}
+		sent = append(sent, c.encode(calls[cookie])...)
+	}
+	c.write(sent) // in one piece, which is received as one
+	eventually(t, "requests are in progress", func() bool {
+		return server.Status()[0].InFlight == inProgress
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- server.Close(t.Context()) }()
+	eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
+	impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := server.Close(impatient); !errors.Is(err, status.TimeOut) {
+		t.Errorf("another Close ends with %v", err)
+	}
+	export.set(func() { export.held = false })
+	for cookie, o := range c.awaitAll(calls) {
+		if o.failure != nbd.Success {
+			t.Errorf("write %d fails with %v", cookie, o.failure)
+		}
+	}
+	c.expectEnd()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnExportEndsWhileTheServerCloses(t *testing.T) {
+	var server *nbd.Server // Admit uses it
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	var path string
+	server, path = startServer(t, nbd.Config{Admit: func(net.Conn) (string, error) {
+		close(asked)
+		<-goOn
+		server.EndExport("disk")
+		return "", nil
+	}}, newMemoryExport())
+	dial(t, path)
+	<-asked
+	closed := make(chan error, 1)
+	go func() { closed <- server.Close(t.Context()) }()
+	eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
+	close(goOn)
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }
 
