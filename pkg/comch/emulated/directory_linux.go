@@ -112,7 +112,10 @@ const maxSystemUser = 999
 // openRoot opens the directory where servers and clients meet, for a client. A client trusts the
 // daemon to which root has given the directory.
 func openRoot(path string) (*directory, error) {
-	path = filepath.Clean(path)
+	path, err := filepath.Abs(path) // what is checked must be what is opened
+	if err != nil {
+		return nil, fmt.Errorf("open directory: %w", err)
+	}
 	trusted := trust{appoints: true}
 	if err := trusted.checkAncestors(path, false); err != nil {
 		return nil, err
@@ -123,7 +126,10 @@ func openRoot(path string) (*directory, error) {
 // makeRoot opens the directory where servers and clients meet, and creates it and its parents if
 // necessary. The parents are public: the directory itself controls access.
 func makeRoot(path string, public bool) (*directory, error) {
-	path = filepath.Clean(path)
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("create directory: %w", err)
+	}
 	var nobody trust
 	if err := nobody.checkAncestors(path, true); err != nil {
 		return nil, err
@@ -188,23 +194,21 @@ func (t *trust) openDirectory(at int, name, path string) (*directory, error) {
 // maxLinks bounds the symbolic links on the way to a directory, as the kernel does.
 const maxLinks = 40
 
-// checkAncestors checks that only trusted users can replace path or any directory above it: who can
-// rename one of them decides what path means. It follows symbolic links that belong to trusted
-// users, and checks the way to their targets too. If create, it creates missing directories.
+// checkAncestors checks that only trusted users can replace path, which is absolute, or any
+// directory above it: who can rename one of them decides what path means. It follows symbolic links
+// that belong to trusted users, and checks the way to their targets too. If create, it creates
+// missing directories.
 func (t *trust) checkAncestors(path string, create bool) error {
-	absolute, err := filepath.Abs(path)
-	if err != nil {
-		return fmt.Errorf("check directory %s: %w", path, err)
-	}
-	pending := strings.Split(filepath.Dir(absolute), "/")
+	pending := strings.Split(filepath.Dir(path), "/")
 	current, links := "/", 0
-	if _, err := t.checkAncestor(current, absolute, false); err != nil {
+	if _, err := t.checkAncestor(current, path, false); err != nil {
 		return err
 	}
+	appoints := t.appoints
 	for len(pending) > 0 {
 		next := filepath.Join(current, pending[0]) // of "" and "..", too
 		pending = pending[1:]
-		mode, err := t.checkAncestor(next, absolute, create)
+		mode, err := t.checkAncestor(next, path, create)
 		if err != nil {
 			return err
 		}
@@ -215,14 +219,15 @@ func (t *trust) checkAncestors(path string, create bool) error {
 		if links++; links > maxLinks {
 			return status.Errorf(status.NotPermitted,
 				"there are more than %d symbolic links on the way to %s: choose another directory",
-				maxLinks, absolute)
+				maxLinks, path)
 		}
 		target, err := os.Readlink(next)
 		if err != nil {
 			return fmt.Errorf("check directory %s: %w", next, err)
 		}
 		if filepath.IsAbs(target) {
-			current = "/"
+			// The link is root's or this user's, who has chosen another way from the root on.
+			current, t.appoints = "/", appoints && t.daemon == 0
 		}
 		pending = append(strings.Split(target, "/"), pending...)
 	}
@@ -260,17 +265,17 @@ func (t *trust) checkAncestor(ancestor, path string, create bool) (kind uint32, 
 	return kind, nil
 }
 
-// checkOwner checks to whom a directory, or symbolic link, belongs. It is called for one after the
-// other, from the root of the file system on.
+// checkOwner checks to whom a directory, or symbolic link, belongs. It is called for each in turn,
+// starting at the root of the file system.
 func (t *trust) checkOwner(path string, stat *unix.Stat_t) error {
-	directory := stat.Mode&unix.S_IFMT == unix.S_IFDIR
-	if t.appoints && directory && stat.Uid <= maxSystemUser {
+	user, directory := uint32(os.Geteuid()), stat.Mode&unix.S_IFMT == unix.S_IFDIR
+	if t.appoints && directory && stat.Uid <= maxSystemUser && stat.Uid != user {
 		t.daemon = stat.Uid
 	}
 	if stat.Uid != 0 || directory && stat.Mode&0o022 != 0 {
 		t.appoints = false
 	}
-	if user := uint32(os.Geteuid()); stat.Uid != 0 && stat.Uid != user && stat.Uid != t.daemon {
+	if stat.Uid != 0 && stat.Uid != user && stat.Uid != t.daemon {
 		return status.Errorf(status.NotPermitted,
 			"%s belongs to user %d, not to root or user %d: choose another directory",
 			path, stat.Uid, user)

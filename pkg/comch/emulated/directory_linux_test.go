@@ -180,6 +180,56 @@ func TestARuntimeDirectoryThatIsStillEmptyIsNoViolation(t *testing.T) {
 	}
 }
 
+// What a client checks is what it opens, whatever way leads to the directory.
+func TestTheWayToADaemonsDirectoryMayHaveLinks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory to a daemon")
+	}
+	const daemon, person = 990, 1500
+	top, err := os.MkdirTemp("/run", "zc-relay-test") // everybody can write to t.TempDir's parents
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	makeMode(t, top, 0o755)
+	makeMode(t, top+"/public", os.ModeSticky|0o777) // as /tmp
+	for path, owner := range map[string]int{"given": daemon, "public/evil": daemon,
+		"public/work": 0} {
+		makeMode(t, filepath.Join(top, path), 0o755)
+		if err := os.Chown(filepath.Join(top, path), owner, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, link := range map[string]struct {
+		target string
+		owner  int
+	}{"public/own": {"/given", 0}, "public/other": {"/given", person},
+		"public/astray": {"/public/evil", 0}, "work": {"/public/work", 0}} {
+		path = filepath.Join(top, path)
+		if err := errors.Join(os.Symlink(top+link.target, path),
+			os.Lchown(path, link.owner, link.owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(top + "/work") // .. is top by its name, and public for the kernel
+	for path, want := range map[string]error{
+		top + "/public/own/none":    os.ErrNotExist, // which means that the way is trusted
+		top + "/public/other/none":  status.NotPermitted,
+		top + "/public/astray/none": status.NotPermitted,
+		top + "/public/evil":        status.NotPermitted,
+		"../evil":                   os.ErrNotExist,
+		"../public/evil":            status.NotPermitted,
+	} {
+		root, err := openRoot(path)
+		if err == nil {
+			root.close()
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("open %s: %v, want %v", path, err, want)
+		}
+	}
+}
+
 func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 	cases := map[string]func(t *testing.T, directory string){
 		"group can write": func(t *testing.T, directory string) {
