@@ -61,15 +61,24 @@ func (c *consumerCore) start() (status.Code, error) {
 	tasks := int(c.ctx.pools[0].count)
 	largest := min(uint64(c.consumer.mmap.len), uint64(limits.MaxBufferLength))
 	c.memory = min(uint64(c.consumer.mmap.len)+largest, uint64(tasks)*largest, maxRingMemory)
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	c.posted = fifo.New[postedTask](tasks)
 	config := comch.ConsumerConfig{Receives: tasks, MemorySize: int(c.memory),
 		ImmediateLength: int(c.consumer.imm_data_len)}
 	turn, done := c.connection.takeTurn()
 	go func() {
-		<-turn
-		data, err := c.connection.comch.NewConsumer(ctx, config)
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			c.engine.do(func() { c.started(nil, ctx.Err()) })
+			<-turn
+			done()
+			return
+		}
+		bounded, stop := context.WithTimeout(ctx, startTimeout)
+		defer stop()
+		data, err := c.connection.comch.NewConsumer(bounded, config)
 		done()
 		c.engine.do(func() { c.started(data, err) })
 	}()
