@@ -237,19 +237,21 @@ if command -v fio >/dev/null; then
             --do_verify=1 --verify_backlog=64 --randrepeat=0 --minimal >>/tmp/fio 2>&1 || exit 1
     done) &
     client=$!
-    for i in $(seq "$(<"$share/kills")"); do
-        daemon=${daemons[i % 2]}
+    kills=0
+    while [ "$kills" -lt "$(<"$share/kills")" ]; do
+        daemon=${daemons[kills % 2]}
         sleep 1 # IO between two kills
         kill -0 "$client" || break
         restarts=$(property "$daemon" NRestarts)
         systemctl kill --kill-who=main --signal=KILL "$daemon"
+        kills=$((kills + 1))
         eventually "$daemon is restarted" is_property "$daemon" NRestarts $((restarts + 1))
         eventually "$daemon is ready" is_property "$daemon" StatusText ready
     done
     touch /tmp/killed
-    wait "$client" || { tail /tmp/fio; fail "a client notices kill $i of relay or target"; }
+    wait "$client" || { tail /tmp/fio; fail "a client notices kill $kills of relay or target"; }
     expect "the gateway was not restarted" is_property zc-relay-nbd@test NRestarts 0
-    echo "a client of NBD noticed none of $i kills of relay and target"
+    echo "a client of NBD noticed none of $kills kills of relay and target"
 fi
 systemctl stop zc-relay-nbd@test
 expect "the gateway ends well" is_property zc-relay-nbd@test Result success
