@@ -122,7 +122,7 @@ func TestMergedLogsAreAsOneRun(t *testing.T) {
 	}
 	one, _ := merge(path("b.hlog"))
 	both, _ := merge(path("a.hlog"), path("b.hlog"))
-	again, _ := merge(path("all.hlog")) // what the former has written
+	again, _ := merge(path("all.hlog")) // what the previous merge wrote
 	if len(both.Latencies) != 2 || both.Latencies[0].Tag != "read" ||
 		both.Latencies[0].Operations != one.Latencies[0].Operations+100 ||
 		both.Latencies[1] != one.Latencies[1] {
@@ -135,18 +135,34 @@ func TestMergedLogsAreAsOneRun(t *testing.T) {
 		t.Errorf("the table is\n%s", o.stdout)
 	}
 
+	log, err := os.ReadFile(path("b.hlog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	histogram := string(log[bytes.LastIndexByte(log, ',')+1:])
 	for name, content := range map[string]string{
 		"empty": "", "text": "no log\n", "broken": "Tag=read,0.1,1.0,2.7,HISTFAAAAEV42pNpmSz\n",
+		"cut": string(log[:len(log)-100]), "field": string(log) + "Tag=read,1.0,1.0",
+		"time": "1e30,1.0,1.0," + histogram, "tag": "Tag=\x1b[31m,0.1,1.0,1.0," + histogram,
+		"long": string(log) + strings.Repeat("x", 2<<20),
 	} {
 		if err := os.WriteFile(path(name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, logs := range []string{"missing", "empty", "text", "broken"} {
-		m, o := merge(path("a.hlog"), path(logs))
-		if o.code != program.ExitUsage || m.Error == nil || len(m.Latencies) != 0 {
-			t.Errorf("%s: exit code %d, %+v", logs, o.code, m)
+	for _, log := range []string{"missing", "empty", "text", "broken", "cut", "field", "time", "long",
+		"", "/dev/zero"} {
+		name := path(log)
+		if filepath.IsAbs(log) {
+			name = log
 		}
+		m, o := merge(path("a.hlog"), name)
+		if o.code != program.ExitUsage || m.Error == nil || len(m.Latencies) != 0 {
+			t.Errorf("%q: exit code %d, %+v", log, o.code, m)
+		}
+	}
+	if o := newRelay().mustCall(t, "merge "+path("tag")); strings.Contains(o.stdout, "\x1b") {
+		t.Errorf("a terminal gets %q", o.stdout)
 	}
 	if o := newRelay().call(t.Context(), "", "merge"); o.code != program.ExitUsage ||
 		!strings.Contains(o.stderr, "LOG is missing") {

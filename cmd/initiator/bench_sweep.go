@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -23,7 +24,7 @@ const maxSweepRuns = 1024
 type sweepFlags struct {
 	axes    []string // NAME=VALUE,VALUE…
 	picture string   // path of the file, "" for none
-	table   string   // the same
+	table   string   // path of the CSV file, "" for none
 }
 
 func (s *sweepFlags) add(cmd *cobra.Command) {
@@ -116,7 +117,7 @@ func (b *benchCommand) runSweep(cmd *cobra.Command) error {
 	sweep := &bench.Sweep{Schema: bench.SweepSchema, Runs: []*bench.Report{}}
 	runs, err := b.sweep.combinations(&b.flags)
 	var files []sweepFile
-	if err == nil {
+	if err == nil && !b.output.dryRun {
 		files, err = b.sweep.create(sweep)
 		err = program.Usage(err)
 	}
@@ -136,10 +137,11 @@ func (b *benchCommand) runSweep(cmd *cobra.Command) error {
 		}
 	}
 	for _, f := range files {
-		if err == nil {
-			err = f.write(f.Sink())
+		failure := err
+		if len(sweep.Runs) > 0 { // a failure ends the sweep, but what was measured is worth keeping
+			failure = f.write(f.Sink())
 		}
-		err = f.Finish(err)
+		err = cmp.Or(err, f.Finish(failure))
 	}
 	sweep.Error = failureOf(err)
 	return printResult(cmd, b.output.format, sweep, len(sweep.Runs) > 0, err)

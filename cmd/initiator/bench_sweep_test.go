@@ -16,6 +16,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // sweepDocument checks the document of a sweep, with those of its runs.
@@ -119,6 +120,34 @@ func TestASweepEndsAtTheFirstFailure(t *testing.T) {
 	if d := sweepDocument(t, o); o.code != program.ExitConnect || d.Error == nil ||
 		len(d.Runs) != 0 {
 		t.Errorf("exit code %d: %s", o.code, o.stdout)
+	}
+}
+
+func TestTheTableOfASweepHasWhatWasMeasuredBeforeAFailure(t *testing.T) {
+	table := filepath.Join(t.TempDir(), "sweep.csv")
+	r := newRelay()
+	r.prepare = func(*session) {
+		if len(r.configs) == 2 {
+			r.closeErr = status.IOFailed
+		}
+	}
+	call := "bench --rw read --warmup 0s --runtime 10ms --sweep queue-depth=1,2,4 --csv " + table
+	if o := r.call(t.Context(), "", call); o.code != program.ExitFailure {
+		t.Errorf("exit code %d: %s", o.code, o.stdout)
+	}
+	newRelay().mustCall(t, call+" --dry-run") // which writes nothing
+	file, err := os.Open(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	rows, err := csv.NewReader(file).ReadAll()
+	if err != nil || len(rows) != 3 {
+		t.Fatalf("the table is %v, error %v", rows, err)
+	}
+	complete := slices.Index(rows[0], "complete")
+	if rows[1][complete] != "true" || rows[2][complete] != "false" {
+		t.Errorf("the table is %v", rows)
 	}
 }
 

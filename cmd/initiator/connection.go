@@ -140,7 +140,7 @@ func (c *connectionFlags) notPermitted(ctx context.Context, config client.Config
 	info, unknown := c.describe(ctx, config)
 	if unknown == nil && info.ReadOnly {
 		return program.Usage(fmt.Errorf("%w (the volume is read-only for clients of this relay, "+
-			"with --overwrite as well)", err))
+			"even with --overwrite)", err))
 	}
 	return program.Usage(fmt.Errorf("%w (only an owner's clients may open the volume "+
 		"exclusively, as this command does without --overwrite)", err))
@@ -153,8 +153,8 @@ func (c *connectionFlags) inUse(ctx context.Context, config client.Config, err e
 	info, unknown := c.describe(ctx, config)
 	if unknown == nil && info.Exclusive && info.Holder != "" {
 		return program.Usage(fmt.Errorf("%w (wait until that client is done, or end its session "+
-			"with \"sessions end\" of the relay: the volume admits one writer at a time, with "+
-			"--overwrite as well)", err))
+			"with \"sessions end\" of the relay: the volume admits one writer at a time, even "+
+			"with --overwrite)", err))
 	}
 	return connectError(err)
 }

@@ -92,7 +92,7 @@ func TestAVolumeForOneWriterIsExplained(t *testing.T) {
 		root.SetErr(&stderr)
 		code := program.Run(t.Context(), root, strings.Fields(line))
 		if text := stderr.String(); code != program.ExitUsage ||
-			!strings.Contains(text, "one writer at a time, with --overwrite as well") {
+			!strings.Contains(text, "one writer at a time, even with --overwrite") {
 			t.Errorf("%s: exit code %d, %s", line, code, text)
 		}
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
@@ -14,7 +16,7 @@ func newMergeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge LOG...",
 		Short: "Merge the latencies of several benchmarks",
-		Long: `merge takes the latencies of several runs together, as if one had measured them all:
+		Long: `merge combines the latencies of several runs, as if one had measured them all:
 percentiles of runs at the same time, or one after another, cannot be computed from
 those of each run. A LOG is what "initiator bench --hlog" has written, or another
 HdrHistogram log of nanoseconds. It needs no relay.`,
@@ -23,7 +25,7 @@ HdrHistogram log of nanoseconds. It needs no relay.`,
 		Args: program.Operands("LOG..."),
 		RunE: func(cmd *cobra.Command, logs []string) error {
 			merge := bench.NewMerge()
-			err := mergeLogs(merge, logs, path)
+			err := mergeLogs(cmd.Context(), merge, logs, path)
 			merge.Error = failureOf(err)
 			return printResult(cmd, format, merge, err == nil, err)
 		},
@@ -34,9 +36,9 @@ HdrHistogram log of nanoseconds. It needs no relay.`,
 }
 
 // mergeLogs merges the logs, and writes the result to the file at path unless path is "".
-func mergeLogs(merge *bench.Merge, logs []string, path string) error {
+func mergeLogs(ctx context.Context, merge *bench.Merge, logs []string, path string) error {
 	for _, log := range logs {
-		if err := merge.Add(log); err != nil {
+		if err := merge.Add(ctx, log); err != nil {
 			return during(phasePrepare, program.Usage(err))
 		}
 	}

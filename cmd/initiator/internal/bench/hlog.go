@@ -1,12 +1,17 @@
 package bench
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -85,57 +90,131 @@ func NewMerge() *Merge {
 
 // Limits of what Add reads.
 const (
-	maxLogBytes = 256 << 20
-	maxTags     = 64
+	maxLogBytes  = 64 << 20
+	maxLineBytes = 1 << 20
+	maxTags      = 64
 )
 
-// Add adds the histograms of the log at path. The latencies in it are nanoseconds.
-func (m *Merge) Add(path string) error {
+// Add adds the histograms of the log at path. The latencies in it are nanoseconds. Add fails if any
+// line is damaged: percentiles of a part would be wrong.
+func (m *Merge) Add(ctx context.Context, path string) error {
 	m.Logs = append(m.Logs, path)
+	about, err := os.Stat(path)
+	if err == nil && !about.Mode().IsRegular() {
+		err = status.Errorf(status.InvalidValue, "%s is not a regular file", path)
+	}
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
 	defer func() { _ = file.Close() }()
 	content := &io.LimitedReader{R: file, N: maxLogBytes + 1}
-	log := hdrhistogram.NewHistogramLogReader(content)
-	for found := false; ; found = true {
-		h, err := log.NextIntervalHistogram()
-		switch {
-		case content.N == 0:
-			return status.Errorf(status.TooBig, "log %s is larger than %d MiB", path, maxLogBytes>>20)
-		case err != nil:
-			return status.Errorf(status.InvalidValue,
-				"log %s is no HdrHistogram log, or damaged (%v): write one with initiator bench --hlog",
-				path, err)
-		case h == nil && !found:
-			return status.Errorf(status.InvalidValue,
-				"log %s has no histogram: write one with initiator bench --hlog", path)
-		case h == nil:
-			return nil
+	lines := bufio.NewScanner(content)
+	lines.Buffer(nil, maxLineBytes)
+	var times logTimes
+	found := false
+	for number := 1; lines.Scan(); number++ {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("merge logs: %w", err)
 		}
-		if err := m.add(h); err != nil {
-			return fmt.Errorf("log %s: %w", path, err)
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || times.note(line) || strings.HasPrefix(line, `"StartTimestamp"`) {
+			continue
 		}
+		h, err := times.decode(line)
+		if err == nil {
+			err = m.add(h)
+		}
+		if err != nil {
+			return status.Errorf(status.InvalidValue, "log %s, line %d: %w", path, number, err)
+		}
+		found = true
 	}
+	switch {
+	case content.N == 0:
+		return status.Errorf(status.TooBig, "log %s is larger than %d MiB", path, maxLogBytes>>20)
+	case lines.Err() != nil:
+		return fmt.Errorf("log %s: %w", path, lines.Err())
+	case !found:
+		return status.Errorf(status.InvalidValue,
+			"log %s contains no histograms: write one with initiator bench --hlog", path)
+	}
+	return nil
+}
+
+// logTimes is what a log says about its times, in seconds since the epoch.
+type logTimes struct{ start, base float64 }
+
+// maxTime bounds times, in seconds: the year 36812.
+const maxTime = 1 << 40
+
+// note reports whether a line is a comment, and notes the times in it.
+func (t *logTimes) note(line string) bool {
+	// A comment in another form is no error.
+	_, _ = fmt.Sscanf(line, "#[StartTime: %f", &t.start)
+	_, _ = fmt.Sscanf(line, "#[BaseTime: %f", &t.base)
+	return strings.HasPrefix(line, "#")
+}
+
+// decode decodes a line of the form [Tag=TAG,]BEGIN,LENGTH,MAXIMUM,HISTOGRAM.
+func (t *logTimes) decode(line string) (*hdrhistogram.Histogram, error) {
+	fields := strings.Split(line, ",")
+	tag, hasTag := strings.CutPrefix(fields[0], "Tag=")
+	if hasTag {
+		fields = fields[1:]
+	} else {
+		tag = ""
+	}
+	if len(fields) != 4 {
+		return nil, errors.New("not a line of an HdrHistogram log")
+	}
+	begin, err := strconv.ParseFloat(fields[0], 64)
+	length, lengthErr := strconv.ParseFloat(fields[1], 64)
+	if err = errors.Join(err, lengthErr); err != nil {
+		return nil, err
+	}
+	const year = 365 * 24 * 60 * 60
+	switch {
+	case t.base != 0:
+		begin += t.base
+	case begin < t.start-year: // it counts from the start of the log
+		begin += t.start
+	}
+	if !(begin >= 0 && length >= 0 && begin+length <= maxTime) {
+		return nil, fmt.Errorf("it begins at %v and takes %v seconds", begin, length)
+	}
+	h, err := hdrhistogram.Decode([]byte(fields[3]))
+	if err != nil {
+		return nil, err
+	}
+	h.SetTag(tag)
+	h.SetStartTimeMs(int64(begin * 1000))
+	h.SetEndTimeMs(int64((begin + length) * 1000))
+	return h, nil
 }
 
 func (m *Merge) add(h *hdrhistogram.Histogram) error {
 	total, known := m.histograms[h.Tag()]
 	if !known {
 		if len(m.histograms) == maxTags {
-			return status.Errorf(status.TooBig, "there are more than %d tags", maxTags)
+			return fmt.Errorf("there are more than %d tags", maxTags)
 		}
 		total = hdrhistogram.New(1, longestLatencyNs, significantDigits)
 		total.SetTag(h.Tag())
 		total.SetStartTimeMs(math.MaxInt64)
 		m.histograms[h.Tag()] = total
 	}
+	if h.TotalCount() > math.MaxInt64-total.TotalCount() {
+		return errors.New("there are more latencies than can be counted")
+	}
 	total.SetStartTimeMs(min(total.StartTimeMs(), h.StartTimeMs()))
 	total.SetEndTimeMs(max(total.EndTimeMs(), h.EndTimeMs()))
 	if dropped := total.Merge(h); dropped > 0 {
-		return status.Errorf(status.TooBig,
-			"%d latencies are longer than an hour: is the log in nanoseconds?", dropped)
+		return fmt.Errorf("%d latencies are longer than an hour: is the log in nanoseconds?",
+			dropped)
 	}
 	return nil
 }
@@ -180,10 +259,13 @@ func (m *Merge) WriteText(w io.Writer) error {
 	return err
 }
 
-// name returns the tag, or what stands for none.
+// name returns the tag as it can be printed, or what stands for none.
 func (l *MergedLatencies) name() string {
 	if l.Tag == "" {
 		return "(no tag)"
+	}
+	if quoted := strconv.Quote(l.Tag); quoted != `"`+l.Tag+`"` {
+		return quoted
 	}
 	return l.Tag
 }

@@ -58,15 +58,16 @@ func (s *Sweep) WriteText(w io.Writer) error {
 }
 
 // WriteCSV writes a row for each run, in the units of the document. Latencies are empty if nothing
-// completed.
+// completed; complete is false for a run that failed or was interrupted.
 func (s *Sweep) WriteCSV(w io.Writer) error {
-	rows := [][]string{{"block_size", "queue_depth", "queues", "read_percent", "operations", "errors",
-		"iops", "bytes_per_second", "min_ns", "mean_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns",
+	rows := [][]string{{"block_size", "queue_depth", "queues", "read_percent", "complete", "operations",
+		"errors", "iops", "bytes_per_second", "min_ns", "mean_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns",
 		"p99_99_ns", "max_ns"}}
 	for _, r := range s.Runs {
 		p, result := &r.Parameters, &r.Result
-		row := []any{p.BlockSize, p.QueueDepth, p.Queues, p.ReadPercent, result.Operations,
-			result.Errors, result.IOPS, result.BytesPerSecond}
+		row := []any{p.BlockSize, p.QueueDepth, p.Queues, p.ReadPercent,
+			!result.Interrupted && r.Error == nil, result.Operations, result.Errors, result.IOPS,
+			result.BytesPerSecond}
 		if l := result.LatencyNs; l != nil {
 			row = append(row, l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.P9999, l.Max)
 		}
