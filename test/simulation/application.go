@@ -405,8 +405,8 @@ func (a *application) flushed(o *operation) {
 			b.lost = b.lost && b.written > o.submitted
 			continue
 		}
-		if slices.Equal(b.live, o.live[i]) && !b.busy {
-			b.durable, b.volatile = slices.Clone(b.live), false
+		if slices.Equal(b.live, o.live[i]) && !b.busy && b.written <= o.submitted {
+			b.durable, b.volatile = slices.Clone(b.live), false // nothing has happened since
 			continue
 		}
 		b.volatile = b.volatile && b.written > o.submitted
