@@ -338,8 +338,11 @@ func TestChangesOfPartsOfBlocksDoNotUndoEachOther(t *testing.T) {
 			e := newExport(t, v, queues, queues)
 			model := make([]byte, volumeSize)
 			var writing sync.WaitGroup
+			var threads [queues]*thread // all of them, before memory is replaced
 			for i := range queues {
-				th := start(t, e, i)
+				threads[i] = start(t, e, i)
+			}
+			for i, th := range threads {
 				writing.Go(func() { // byte i, i+queues, ... of the first blocks
 					random := rand.New(rand.NewPCG(uint64(i), 1))
 					for range 400 {
