@@ -58,6 +58,9 @@ func (s *session) onLaneFailure(queue int) func(error) {
 // while it shuts down. Such a target normally ends the session itself.
 const targetShutdownTimeout = 30 * time.Second
 
+// farewellTimeout bounds how long it then waits for the target to say why it ends the session.
+const farewellTimeout = time.Second
+
 // onTargetShutdown ends the session when the target has completed the requests that it has not
 // declined. A lane calls it on its worker's thread.
 func (s *session) onTargetShutdown() {
@@ -66,7 +69,11 @@ func (s *session) onTargetShutdown() {
 		ctx, cancel := context.WithTimeout(context.Background(), targetShutdownTimeout)
 		defer cancel()
 		s.drain(ctx)
-		s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down", address))
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(farewellTimeout):
+			s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down", address))
+		}
 	}()
 }
 
