@@ -163,6 +163,7 @@ func runPair(t *testing.T, executable, test string) {
 		p.command = exec.CommandContext(ctx, executable, role, test)
 		p.command.Env = environment(t, "{role: "+role+", directory: "+directory+"}")
 		p.command.Stdout, p.command.Stderr = &p.output, &p.output
+		p.command.WaitDelay = 10 * time.Second // for a child of it that keeps the output open
 		peer := os.NewFile(uintptr(sockets[i]), "peer")
 		p.command.ExtraFiles = []*os.File{peer}
 		if err := p.command.Start(); err != nil {

@@ -156,12 +156,14 @@ static void parse_line(void)
 /* Returns the exit code of a process that parses a command line. */
 static int exit_code(const char *line)
 {
-	pid_t child = fork();
+	pid_t child;
 	int status;
 
+	/* Other threads may hold any lock when this one forks: the child must do nothing but exec. */
+	setenv("LINE", line, 1);
+	child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
-		setenv("LINE", line, 1);
 		execl("/proc/self/exe", "argp", "host", "parse_line", NULL);
 		_exit(98);
 	}
