@@ -76,8 +76,7 @@ type Server struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 
-	changes sync.Mutex // held while exports come and go; locked before mu
-	closing bool       // guarded by changes
+	changes sync.Mutex // held while exports come and go, and when Close begins; locked before mu
 	closed  chan struct{}
 	failure error // of the first Close; set when closed is closed
 
@@ -132,7 +131,7 @@ func NewServer(config Config) (*Server, error) {
 func (s *Server) AddExport(name string, disk Export) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	if s.closing {
+	if s.isStopping() {
 		return errClosed()
 	}
 	if !isString([]byte(name)) {
@@ -376,7 +375,7 @@ func (s *Server) leave(e *export, w *worker) {
 // same error.
 func (s *Server) Close(ctx context.Context) error {
 	s.changes.Lock()
-	if s.closing {
+	if s.isStopping() {
 		s.changes.Unlock()
 		select {
 		case <-s.closed:
@@ -385,7 +384,6 @@ func (s *Server) Close(ctx context.Context) error {
 			return status.Errorf(status.TimeOut, "wait for another Close: %w", ctx.Err())
 		}
 	}
-	s.closing = true
 	s.mu.Lock()
 	s.stopping = true
 	var err error
