@@ -180,21 +180,21 @@ func ExitCode(err error) int {
 func Sentence(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
 	for i, line := range lines {
-		lines[i] = codesInARow.ReplaceAllString(strings.TrimSpace(line), "$1")
+		lines[i] = codesInARow().ReplaceAllString(strings.TrimSpace(line), "$1")
 	}
 	return strings.Join(lines, "; ")
 }
 
-var codesInARow = regexp.MustCompile(fmt.Sprintf(`( \[%[1]s\])(?: \[%[1]s\])+`, codeNames()))
-
-// codeNames returns an expression that matches the name of any status code.
-func codeNames() string {
+// codesInARow matches two or more status codes. Most runs of a program have no error to print, so
+// the expression is compiled when the first one has.
+var codesInARow = sync.OnceValue(func() *regexp.Regexp {
 	names := []string{`CODE_\d+`}
 	for code := range status.Code(status.CodeCount) {
 		names = append(names, code.String())
 	}
-	return "(?:" + strings.Join(names, "|") + ")"
-}
+	name := "(?:" + strings.Join(names, "|") + ")"
+	return regexp.MustCompile(fmt.Sprintf(`( \[%[1]s\])(?: \[%[1]s\])+`, name))
+})
 
 // FailureOf describes err for a document, nil for no error. Its exit code tells the phase.
 func FailureOf(err error) *report.Failure {
