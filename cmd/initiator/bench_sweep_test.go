@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -64,18 +65,25 @@ func TestASweepRunsEveryCombination(t *testing.T) {
 	}
 }
 
-// checkTable checks that a CSV file has a row for each run.
-func checkTable(t *testing.T, path string, runs []*bench.Report) {
+// readTable reads a CSV file, which has a row for each of that many runs, and one of names.
+func readTable(t *testing.T, path string, runs int) [][]string {
 	t.Helper()
-	file, err := os.Open(path)
+	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = file.Close() }()
-	rows, err := csv.NewReader(file).ReadAll() // which also checks that they are equally long
-	if err != nil || len(rows) != 1+len(runs) {
+	// ReadAll also checks that all rows are equally long.
+	rows, err := csv.NewReader(bytes.NewReader(content)).ReadAll()
+	if err != nil || len(rows) != 1+runs {
 		t.Fatalf("the table has rows %v, error %v", rows, err)
 	}
+	return rows
+}
+
+// checkTable checks that a CSV file has a row for each run.
+func checkTable(t *testing.T, path string, runs []*bench.Report) {
+	t.Helper()
+	rows := readTable(t, path, len(runs))
 	for i, r := range runs {
 		value := make(map[string]string)
 		for column, name := range rows[0] {
@@ -136,15 +144,7 @@ func TestTheTableOfASweepHasWhatWasMeasuredBeforeAFailure(t *testing.T) {
 		t.Errorf("exit code %d: %s", o.code, o.stdout)
 	}
 	newRelay().mustCall(t, call+" --dry-run") // which writes nothing
-	file, err := os.Open(table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	rows, err := csv.NewReader(file).ReadAll()
-	if err != nil || len(rows) != 3 {
-		t.Fatalf("the table is %v, error %v", rows, err)
-	}
+	rows := readTable(t, table, 2)
 	complete := slices.Index(rows[0], "complete")
 	if rows[1][complete] != "true" || rows[2][complete] != "false" {
 		t.Errorf("the table is %v", rows)
