@@ -15,51 +15,72 @@ const warmup = 300 * time.Millisecond
 
 // runClient keeps depth requests outstanding and prints its measurements.
 func runClient(p parameters) error {
-	s, _, err := mapShared(&p, true)
-	if err != nil {
-		return err
-	}
-	starts := make([]time.Duration, p.depth)
-	latencies := make([]time.Duration, 0, 1<<23)
+	clients := make([]client, p.sessions)
 	var message [messageSize]byte
-	var sent, received uint64
-	send := func(slot uint32, now time.Duration) {
-		starts[slot] = now
-		binary.BigEndian.PutUint32(message[8:], slot)
-		binary.BigEndian.PutUint64(message[32:], sent*7919)
-		s.requests.put(sent, &message)
-		sent++
+	for i := range clients {
+		c := &clients[i]
+		var err error
+		if c.shared, _, err = mapShared(&p, i, true); err != nil {
+			return err
+		}
+		c.starts = make([]time.Duration, p.depth)
+		for slot := range p.depth {
+			c.send(&message, uint32(slot), 0)
+		}
 	}
-	for slot := range p.depth {
-		send(uint32(slot), 0)
-	}
-	for !s.answers.get(received, &message) { // the other processes are still starting
-		yield()
+	for i := range clients { // the other processes are still starting
+		for !clients[i].shared.answers.get(0, &message) {
+			yield()
+		}
 	}
 	epoch := time.Now()
 	measured := 0
+	latencies := make([]time.Duration, 0, 1<<23)
 	for now := time.Duration(0); now < warmup+p.duration; {
-		if !s.answers.get(received, &message) {
-			yield()
-			continue
-		}
-		now = time.Since(epoch)
-		for {
-			received++
-			slot := binary.BigEndian.Uint32(message[8:])
-			if now > warmup {
-				measured++
-				if len(latencies) < cap(latencies) {
-					latencies = append(latencies, now-starts[slot])
+		found := false
+		for i := range clients {
+			c := &clients[i]
+			if !c.shared.answers.get(c.received, &message) {
+				continue
+			}
+			found = true
+			now = time.Since(epoch)
+			for {
+				c.received++
+				slot := binary.BigEndian.Uint32(message[8:])
+				if now > warmup {
+					measured++
+					if len(latencies) < cap(latencies) {
+						latencies = append(latencies, now-c.starts[slot])
+					}
+				}
+				c.send(&message, slot, now)
+				if !c.shared.answers.get(c.received, &message) {
+					break
 				}
 			}
-			send(slot, now)
-			if !s.answers.get(received, &message) {
-				break
-			}
+		}
+		if !found {
+			yield()
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(result(p, measured, latencies))
+}
+
+// client is a session as the client sees it.
+type client struct {
+	shared         *shared
+	starts         []time.Duration // of the request in each slot
+	sent, received uint64
+}
+
+// send sends a request in a slot. It reuses message for it.
+func (c *client) send(message *[messageSize]byte, slot uint32, now time.Duration) {
+	c.starts[slot] = now
+	binary.BigEndian.PutUint32(message[8:], slot)
+	binary.BigEndian.PutUint64(message[32:], c.sent*7919)
+	c.shared.requests.put(c.sent, message)
+	c.sent++
 }
 
 // result summarizes a run.

@@ -1,14 +1,15 @@
 // Command calibrator is a bare chain, the baseline for the real one: three processes, a
 // shared-memory ring from the client to the middle, one loopback TCP stream from there to the
-// storage, messages of the same sizes, and nothing else: no checks, no slots, no sessions, no
-// errors, one client.
+// storage, messages of the same sizes, and nothing else: no checks, no slots, no errors, one
+// client.
 //
-//	calibrator DIRECTORY RW BLOCK_SIZE DEPTH DURATION [tcp|shm]
+//	calibrator DIRECTORY RW BLOCK_SIZE DEPTH DURATION tcp|shm SESSIONS
 //
 // With shm, the storage is behind a ring in shared memory, too, and the middle copies the data
-// between its memory and the client's: the baseline for the RDMA provider shm. The program starts
-// the other two processes by itself and prints the client's result in the format of a run in
-// zc-relay.bench-suite/1.
+// between its memory and the client's: the baseline for the RDMA provider shm. With several
+// sessions, which need tcp, the client has as many rings of that depth, and the middle a stream for
+// each. The program starts the other two processes by itself and prints the client's result in the
+// format of a run in zc-relay.bench-suite/1.
 package main
 
 import (
@@ -30,6 +31,7 @@ type parameters struct {
 	depth     int
 	duration  time.Duration
 	shm       bool // the storage is behind shared memory, not TCP
+	sessions  int
 }
 
 func main() {
@@ -42,11 +44,8 @@ func main() {
 
 func run(args []string) error {
 	role := "client"
-	if len(args) == 5 {
-		args = append(args, "tcp")
-	}
-	if len(args) == 7 {
-		role, args = args[6], args[:6]
+	if len(args) == 8 {
+		role, args = args[7], args[:7]
 	}
 	p, err := parse(args)
 	if err != nil {
@@ -79,11 +78,17 @@ func run(args []string) error {
 }
 
 func parse(args []string) (p parameters, err error) {
-	if len(args) != 6 || args[5] != "tcp" && args[5] != "shm" {
-		return p, fmt.Errorf(
-			"usage: calibrator DIRECTORY read|write BLOCK_SIZE DEPTH DURATION [tcp|shm]")
+	if len(args) != 7 || args[5] != "tcp" && args[5] != "shm" {
+		return p, fmt.Errorf("usage: calibrator DIRECTORY read|write BLOCK_SIZE DEPTH DURATION " +
+			"tcp|shm SESSIONS")
 	}
 	p.shm = args[5] == "shm"
+	if p.sessions, err = strconv.Atoi(args[6]); err != nil {
+		return p, err
+	}
+	if p.sessions < 1 || p.shm && p.sessions > 1 {
+		return p, fmt.Errorf("cannot run %d sessions over %s", p.sessions, args[5])
+	}
 	p.directory, p.write = args[0], args[1] == "write"
 	if p.blockSize, err = strconv.Atoi(args[2]); err != nil {
 		return p, err
@@ -95,7 +100,9 @@ func parse(args []string) (p parameters, err error) {
 	return p, err
 }
 
-func (p *parameters) sharedFile() string { return filepath.Join(p.directory, "shared") }
+func (p *parameters) sharedFile(session int) string {
+	return filepath.Join(p.directory, "shared"+strconv.Itoa(session))
+}
 func (p *parameters) socketFile() string { return filepath.Join(p.directory, "address") }
 
 // await waits until a file of another process exists.

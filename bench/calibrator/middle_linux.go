@@ -58,9 +58,45 @@ func (s stream) write(b []byte) error {
 	return nil
 }
 
+// poller says which streams are readable. With a single stream it does not ask the kernel: reading
+// is the cheaper question.
+type poller struct {
+	epoll  int
+	events []unix.EpollEvent
+}
+
+// newPoller returns a poller of as many streams, which watch then adds.
+func newPoller(streams int) (*poller, error) {
+	p := &poller{events: make([]unix.EpollEvent, streams)}
+	if streams == 1 {
+		return p, nil
+	}
+	var err error
+	p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	return p, err
+}
+
+// watch adds the stream with an index.
+func (p *poller) watch(index int, s stream) error {
+	if len(p.events) == 1 {
+		return nil
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(index)}
+	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, s.fd, &event)
+}
+
+// ready returns events whose Fd is the index of a stream that may be readable.
+func (p *poller) ready() []unix.EpollEvent {
+	if len(p.events) == 1 {
+		return p.events
+	}
+	n, _ := unix.EpollWait(p.epoll, p.events, 0)
+	return p.events[:max(0, n)]
+}
+
 // runMiddle forwards requests to the storage, and copies the responses back.
 func runMiddle(p parameters) error {
-	if err := await(p.sharedFile()); err != nil {
+	if err := await(p.sharedFile(p.sessions - 1)); err != nil {
 		return err
 	}
 	if err := await(p.socketFile()); err != nil {
@@ -70,34 +106,51 @@ func runMiddle(p parameters) error {
 	if err != nil {
 		return err
 	}
-	connection, err := net.Dial("tcp", strings.TrimSpace(string(address)))
+	sockets, err := newPoller(p.sessions)
 	if err != nil {
 		return err
 	}
-	s, data, err := mapShared(&p, false)
-	if err != nil {
-		return err
+	sessions := make([]middle, p.sessions)
+	for i := range sessions {
+		connection, err := net.Dial("tcp", strings.TrimSpace(string(address)))
+		if err != nil {
+			return err
+		}
+		m := &sessions[i]
+		m.p, m.in = p, make([]byte, 0, streamBuffer)
+		if m.shared, m.data, err = mapShared(&p, i, false); err != nil {
+			return err
+		}
+		if m.tcp, err = newStream(connection); err != nil {
+			return err
+		}
+		if err := sockets.watch(i, m.tcp); err != nil {
+			return err
+		}
 	}
-	tcp, err := newStream(connection)
-	if err != nil {
-		return err
-	}
-	m := middle{p: p, shared: s, data: data, tcp: tcp, in: make([]byte, 0, streamBuffer)}
 	for {
-		forwarded, err := m.forward()
-		if err != nil {
-			return err
+		busy := false
+		for i := range sessions {
+			forwarded, err := sessions[i].forward()
+			if err != nil {
+				return err
+			}
+			busy = busy || forwarded
 		}
-		placed, err := m.place()
-		if err != nil {
-			return err
+		for _, event := range sockets.ready() {
+			placed, err := sessions[event.Fd].place()
+			if err != nil {
+				return err
+			}
+			busy = busy || placed
 		}
-		if !forwarded && !placed {
+		if !busy {
 			yield()
 		}
 	}
 }
 
+// middle is a session as the middle sees it.
 type middle struct {
 	p                  parameters
 	shared             *shared

@@ -32,9 +32,9 @@ type shared struct {
 
 const sharedSize = int(unsafe.Sizeof(shared{}))
 
-// mapShared maps the run's file, which the client creates.
-func mapShared(p *parameters, create bool) (*shared, []byte, error) {
-	return mapFile(p.sharedFile(), p.depth*p.blockSize, create)
+// mapShared maps a session's file, which the client creates.
+func mapShared(p *parameters, session int, create bool) (*shared, []byte, error) {
+	return mapFile(p.sharedFile(session), p.depth*p.blockSize, create)
 }
 
 // mapFile maps a file with a pair of rings and that many bytes of data.

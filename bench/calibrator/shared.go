@@ -42,13 +42,13 @@ func runSharedStorage(p parameters) error {
 // runSharedMiddle forwards requests to the storage and responses to the client, and copies the data
 // between their memories.
 func runSharedMiddle(p parameters) error {
-	if err := await(p.sharedFile()); err != nil {
+	if err := await(p.sharedFile(0)); err != nil {
 		return err
 	}
 	if err := await(p.socketFile()); err != nil {
 		return err
 	}
-	client, clientData, err := mapShared(&p, false)
+	client, clientData, err := mapShared(&p, 0, false)
 	if err != nil {
 		return err
 	}

@@ -22,11 +22,7 @@ func runStorage(p parameters) error {
 	if err := os.Rename(temporary, p.socketFile()); err != nil {
 		return err
 	}
-	connection, err := listener.Accept()
-	if err != nil {
-		return err
-	}
-	tcp, err := newStream(connection)
+	sockets, err := newPoller(p.sessions)
 	if err != nil {
 		return err
 	}
@@ -34,37 +30,69 @@ func runStorage(p parameters) error {
 	for i := range volume {
 		volume[i] = byte(i)
 	}
-	in, out := make([]byte, 0, streamBuffer), make([]byte, 0, streamBuffer)
-	size := messageSize
-	if p.write {
-		size += p.blockSize
-	}
-	blocks := uint64(volumeSize / p.blockSize)
-	for {
-		n, err := tcp.read(in[len(in):cap(in)])
+	sessions := make([]storage, p.sessions)
+	for i := range sessions {
+		connection, err := listener.Accept()
 		if err != nil {
 			return err
 		}
-		if n == 0 {
-			yield()
-			continue
-		}
-		in = in[:len(in)+n]
-		rest := in
-		out = out[:0]
-		for len(rest) >= size {
-			block := binary.BigEndian.Uint64(rest[32:]) % blocks * uint64(p.blockSize)
-			out = append(out, rest[:messageSize]...)
-			if p.write {
-				copy(volume[block:], rest[messageSize:size])
-			} else {
-				out = append(out, volume[block:][:p.blockSize]...)
-			}
-			rest = rest[size:]
-		}
-		if err := tcp.write(out); err != nil {
+		s := &sessions[i]
+		s.p, s.volume = p, volume
+		s.in = make([]byte, 0, streamBuffer)
+		if s.tcp, err = newStream(connection); err != nil {
 			return err
 		}
-		in = in[:copy(in[:cap(in)], rest)]
+		if err := sockets.watch(i, s.tcp); err != nil {
+			return err
+		}
 	}
+	for {
+		busy := false
+		for _, event := range sockets.ready() {
+			served, err := sessions[event.Fd].serve()
+			if err != nil {
+				return err
+			}
+			busy = busy || served
+		}
+		if !busy {
+			yield()
+		}
+	}
+}
+
+// storage is a session as the storage sees it.
+type storage struct {
+	p       parameters
+	volume  []byte
+	tcp     stream
+	in, out []byte
+}
+
+// serve carries out all available requests and sends the responses in one write.
+func (s *storage) serve() (bool, error) {
+	n, err := s.tcp.read(s.in[len(s.in):cap(s.in)])
+	if n == 0 || err != nil {
+		return false, err
+	}
+	s.in = s.in[:len(s.in)+n]
+	size := messageSize
+	if s.p.write {
+		size += s.p.blockSize
+	}
+	blocks := uint64(volumeSize / s.p.blockSize)
+	rest := s.in
+	s.out = s.out[:0]
+	for len(rest) >= size {
+		block := binary.BigEndian.Uint64(rest[32:]) % blocks * uint64(s.p.blockSize)
+		s.out = append(s.out, rest[:messageSize]...)
+		if s.p.write {
+			copy(s.volume[block:], rest[messageSize:size])
+		} else {
+			s.out = append(s.out, s.volume[block:][:s.p.blockSize]...)
+		}
+		rest = rest[size:]
+	}
+	s.in = s.in[:copy(s.in[:cap(s.in)], rest)]
+	return true, s.tcp.write(s.out)
 }

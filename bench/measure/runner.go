@@ -172,8 +172,9 @@ func (r *runner) skip(name, reason string) {
 
 // bareKnows reports whether the bare chain can run the workload.
 func (r *runner) bareKnows(w benchsuite.Workload) bool {
-	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 && w.Sessions == 1 &&
-		w.Volume == memoryVolume && w.Comch == "" && w.Isolation == "" && w.Condition == ""
+	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 &&
+		(w.Sessions == 1 || w.RDMA == "") && w.Volume == memoryVolume && w.Comch == "" &&
+		w.Isolation == "" && w.Condition == ""
 }
 
 // volumeFile returns the path of a volume in a file.

@@ -36,8 +36,8 @@ func FindBare() (*Bare, error) {
 	return b, nil
 }
 
-// Measure runs a workload. The bare chain knows only pattern, block size, depth, and whether the
-// storage is behind TCP or shared memory.
+// Measure runs a workload. The bare chain knows only pattern, block size, depth, the number of
+// sessions, and whether the storage is behind TCP or shared memory.
 func (b *Bare) Measure(ctx context.Context, w benchsuite.Workload,
 	runtime time.Duration) (run benchsuite.Run, err error) {
 	directory, err := os.MkdirTemp("", "zc-relay-calibrator")
@@ -48,7 +48,7 @@ func (b *Bare) Measure(ctx context.Context, w benchsuite.Workload,
 	pattern := strings.TrimPrefix(string(w.Pattern), "rand")
 	output, err := process.Output(ctx, b.path, directory, pattern,
 		strconv.Itoa(int(w.BlockSize)), strconv.Itoa(w.QueueDepth), runtime.String(),
-		cmp.Or(w.RDMA, "tcp"))
+		cmp.Or(w.RDMA, "tcp"), strconv.Itoa(w.Sessions))
 	if err != nil {
 		return run, err
 	}
