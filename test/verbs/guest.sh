@@ -162,11 +162,15 @@ link_lost() {
     run_fails "$1" ip link set "${interface[$1]}" down && kill -0 "$target" "$relay"
 }
 
-# link_back DEVICE: the daemons must serve again
+# link_back DEVICE: the daemons must serve again. A connection made while the device still deals
+# with the loss may time out.
 link_back() {
     ip link set "${interface[$1]}" up
-    wait_for 60 initiator info &&
-        initiator verify --queues 1 --queue-depth 16 --passes 1 --length 2MiB
+    wait_for 60 initiator info
+    for _ in 1 2 3; do
+        initiator verify --queues 1 --queue-depth 16 --passes 1 --length 2MiB && return
+    done
+    return 1
 }
 
 # removed DEVICE: the kernel waits for the daemons, which must exit cleanly; then create the device

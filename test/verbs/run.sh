@@ -1,8 +1,8 @@
 #!/bin/bash
 # run.sh - test the verbs provider on the kernel's software RDMA devices, Soft-RoCE (rxe) and
 # Soft-iWARP (siw), in a small VM: the conformance suite of the RDMA seam, and the whole chain with
-# faults, also over the Comch provider doca on the emulation of libdoca. Prints a line for each case and, at the end, one for each device. Exits 0 only if all
-# cases passed.
+# faults, also over the Comch provider doca on the emulation of libdoca. Prints a line for each
+# case and, at the end, one for each device. Exits 0 only if all cases passed.
 #
 # Needs everything that test/siw/rdma-vm.sh needs, and libibverbs-dev and librdmacm-dev, with whose
 # headers it compares the provider's own declarations.
@@ -30,5 +30,7 @@ go build -tags docaemulation -o "$work/emulation/" ./cmd/...
 go test -c -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
-RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 3072 --timeout 3600 -- \
-    bash "$work/guest.sh" "$work"
+# Without the right to count events of the processors: when a count begins or ends, the kernel changes
+# its own code, and QEMU without KVM now and then keeps executing the old code for ever.
+RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 3072 --timeout 1320 -- \
+    setpriv --bounding-set=-perfmon,-sys_admin bash "$work/guest.sh" "$work"
