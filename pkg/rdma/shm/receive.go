@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"github.com/zc-relay/zc-relay/internal/prefetch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
@@ -91,6 +92,9 @@ func (c *connection) receive(tail uint64) {
 			c.fail(endingProtocol, "a record of %d bytes is longer than what was written", span)
 			return
 		}
+		if next := c.position + span; next != tail {
+			c.prefetch(next % ringBytes)
+		}
 		c.handle(&r, c.peer.ring[at+recordBytes:at+recordBytes+r.inlineWithin(span)])
 		if c.phase != phaseOpen {
 			return
@@ -108,6 +112,23 @@ func (r *record) inlineWithin(span uint64) uint64 {
 		return 0
 	}
 	return min(r.inlineBytes(), span-recordBytes)
+}
+
+// prefetchBytes is how much of the data of the next Write is prefetched. The processor looks ahead
+// by itself once a copy has begun.
+const prefetchBytes = 512
+
+// prefetch starts to load the data of the record at an offset if that is a Write of lent memory,
+// usually a block that no cache holds.
+func (c *connection) prefetch(at uint64) {
+	r := c.peer.read(at)
+	if r.kind != recordWrite || r.lent == 0 {
+		return
+	}
+	length := min(r.length, prefetchBytes)
+	if b := c.borrowedAt(r.lent, r.source, length); b != nil {
+		prefetch.Memory(b.memory.Bytes()[r.source:][:length])
+	}
 }
 
 // handle handles one record. Nothing in it can be trusted.

@@ -16,6 +16,9 @@ const (
 	turnBytes = 256 << 10
 	// recordCost is what a record costs in addition, in bytes.
 	recordCost = 256
+	// publishBytes is how many bytes a connection copies before the peer may begin with them: few
+	// enough that both work at the same time, enough that the peer finds several requests.
+	publishBytes = 16 << 10
 )
 
 // PostSend adds the requests to the send queue, all or none, and schedules the connection for
@@ -102,14 +105,20 @@ func (c *connection) Flush() {
 func (c *connection) transmit() {
 	usual := c.queue.fairness.Allowance(&c.sharing, connections.Transmitting, turnBytes)
 	budget, hasRoom := usual, true
-	for hasRoom && budget > 0 && c.responses.Len() > 0 && c.phase == phaseOpen {
-		hasRoom = c.respond(&budget)
-	}
-	for hasRoom && budget > 0 && c.sends.Next != c.sends.Tail && c.phase == phaseOpen {
-		hasRoom = c.transmitPiece(&budget)
-	}
-	if c.phase != phaseOpen {
-		return
+	publishAt := usual - publishBytes
+	for hasRoom && budget > 0 && c.hasUnsent() {
+		if c.responses.Len() > 0 {
+			hasRoom = c.respond(&budget)
+		} else {
+			hasRoom = c.transmitPiece(&budget)
+		}
+		if c.phase != phaseOpen {
+			return
+		}
+		if budget <= publishAt {
+			c.publish()
+			publishAt = budget - publishBytes
+		}
 	}
 	if budget < usual {
 		c.queue.fairness.Count(&c.sharing, connections.Transmitting, usual-budget)
