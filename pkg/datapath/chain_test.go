@@ -8,6 +8,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/rdma/shm"
@@ -205,10 +206,16 @@ func (r *chainRig) drive(action func(context.Context) error) {
 func (r *chainRig) transfer(ioType iomsg.Type, count int) {
 	r.submit(ioType, count)
 	for completed := 0; completed < count; {
+		work := 0
 		for _, w := range r.workers {
-			w.engine.Progress()
+			work += w.engine.Progress()
 		}
-		completed += r.collect()
+		n := r.collect()
+		completed += n
+		if work+n == 0 {
+			// What is awaited may be up to a thread of the kernel that waits for this core.
+			progress.Yield()
+		}
 	}
 }
 

@@ -81,9 +81,9 @@ func (c *connection) receive(tail uint64) {
 		return
 	}
 	budget := usual
+	r := c.peer.read(c.position % ringBytes)
 	for budget > 0 && c.position != tail {
 		at := c.position % ringBytes
-		r := c.peer.read(at)
 		span := r.span()
 		if r.kind == recordSkip {
 			span = ringBytes - at
@@ -92,8 +92,10 @@ func (c *connection) receive(tail uint64) {
 			c.fail(endingProtocol, "a record of %d bytes is longer than what was written", span)
 			return
 		}
-		if next := c.position + span; next != tail {
-			c.prefetch(next % ringBytes)
+		var next record
+		if end := c.position + span; end != tail {
+			next = c.peer.read(end % ringBytes)
+			c.prefetch(&next)
 		}
 		c.handle(&r, c.peer.ring[at+recordBytes:at+recordBytes+r.inlineWithin(span)])
 		if c.phase != phaseOpen {
@@ -101,6 +103,7 @@ func (c *connection) receive(tail uint64) {
 		}
 		c.position += span
 		budget -= recordCost + int(min(r.length, turnBytes))
+		r = next
 	}
 	c.queue.fairness.Count(&c.sharing, connections.Receiving, usual-budget)
 	c.publish()
@@ -118,10 +121,9 @@ func (r *record) inlineWithin(span uint64) uint64 {
 // by itself once a copy has begun.
 const prefetchBytes = 512
 
-// prefetch starts to load the data of the record at an offset if that is a Write of lent memory,
-// usually a block that no cache holds.
-func (c *connection) prefetch(at uint64) {
-	r := c.peer.read(at)
+// prefetch starts to load the data of a record if that is a Write of lent memory, usually a block
+// that no cache holds.
+func (c *connection) prefetch(r *record) {
 	if r.kind != recordWrite || r.lent == 0 {
 		return
 	}
