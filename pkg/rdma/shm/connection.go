@@ -49,7 +49,7 @@ type connection struct {
 	tail         uint64 // of the own ring: bytes written
 	published    uint64 // what the peer has been told of tail
 	peerConsumed uint64 // bytes of the own ring that the peer is known to have consumed
-	blockedAt    uint64 // peerConsumed at the end of the last turn to transmit
+	blockedAt    uint64 // peerConsumed when the last turn to transmit stopped
 	sent         uint32 // bytes of the request at sends.Next that are under way
 	position     uint64 // of the peer's ring: bytes consumed
 	told         uint64 // what the peer has been told of position

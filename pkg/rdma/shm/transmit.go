@@ -123,9 +123,10 @@ func (c *connection) transmit() {
 	if budget < usual {
 		c.queue.fairness.Count(&c.sharing, connections.Transmitting, usual-budget)
 	}
+	c.blockedAt = c.peerConsumed // before completeSends, which may look again
 	c.publish()
 	c.completeSends()
-	if c.blockedAt = c.peerConsumed; hasRoom && c.hasUnsent() {
+	if hasRoom && c.phase == phaseOpen && c.hasUnsent() {
 		c.queue.schedule(c)
 	}
 }
