@@ -16,8 +16,8 @@ const (
 	turnBytes = 256 << 10
 	// recordCost is what a record costs in addition, in bytes.
 	recordCost = 256
-	// publishBytes is how many bytes a connection copies before the peer may begin with them: few
-	// enough that both work at the same time, enough that the peer finds several requests.
+	// publishBytes is how much of a turn a connection spends before it publishes what it wrote: little
+	// enough that both sides work at the same time, enough that it does not publish every record.
 	publishBytes = 16 << 10
 )
 
@@ -115,7 +115,7 @@ func (c *connection) transmit() {
 		if c.phase != phaseOpen {
 			return
 		}
-		if budget <= publishAt {
+		if budget <= publishAt && c.tail != c.published {
 			c.publish()
 			publishAt = budget - publishBytes
 		}
