@@ -127,6 +127,14 @@ func connected(t testing.TB) (attacker, victim *side) {
 	return attacker, victim
 }
 
+// borrow gives the side memory that the peer lends for reading.
+func (s *side) borrow() {
+	s.t.Helper()
+	region, err := memory.Alloc("lent", sideBytes)
+	must(s.t, err)
+	s.conn.borrowed = []borrowedMemory{{memory: region}}
+}
+
 // attack writes raw records to the attacker's ring.
 func (s *side) attack(records ...record) {
 	c := s.conn
@@ -158,13 +166,31 @@ func TestForgedRecordsEndTheConnection(t *testing.T) {
 			return []record{{kind: recordWrite, key: key(v), length: 8, address: ^uint64(0) - 3}}
 		}, status.NotPermitted},
 		"Write from memory that is not lent": {func(v *side) []record {
-			return []record{{kind: recordWrite, key: key(v), length: 8, lent: 1}}
+			return []record{{kind: recordWrite, key: key(v), length: 8, lent: 2}}
 		}, status.Unexpected},
 		"Write without data": {func(v *side) []record {
 			return []record{{kind: recordWrite, key: key(v)}}
 		}, status.Unexpected},
 		"Write beyond the piece limit": {func(v *side) []record {
 			return []record{{kind: recordWrite, key: key(v), lent: 1, length: maxLentPiece + 1}}
+		}, status.Unexpected},
+		"Write across the end of lent memory, after another": {func(v *side) []record {
+			r := record{kind: recordWrite, key: key(v), lent: 1, length: 8}
+			beyond := r
+			beyond.source = sideBytes - 7
+			return []record{r, beyond}
+		}, status.Unexpected},
+		"Write from far beyond lent memory, after another": {func(v *side) []record {
+			r := record{kind: recordWrite, key: key(v), lent: 1, length: 8}
+			beyond := r
+			beyond.source = ^uint64(0) - 3
+			return []record{r, beyond}
+		}, status.Unexpected},
+		"Write from memory lent under another number, after another": {func(v *side) []record {
+			r := record{kind: recordWrite, key: key(v), lent: 1, length: 8}
+			other := r
+			other.lent = 255
+			return []record{r, other}
 		}, status.Unexpected},
 		"Read beyond the depth": {func(v *side) []record {
 			r := record{kind: recordRead, key: key(v), length: 8}
@@ -179,6 +205,7 @@ func TestForgedRecordsEndTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			attacker, victim := connected(t)
+			victim.borrow()
 			attacker.attack(test.records(victim)...)
 			victim.poll()
 			if err := victim.conn.Err(); status.CodeOf(err) != test.code {
@@ -228,8 +255,12 @@ func FuzzRing(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{byte(recordRead), 0, 0, 0, 8, 0, 0, 0}, 8), uint64(64), uint64(0),
 		uint64(endingOrderly))
 	f.Add([]byte{byte(recordSkip)}, uint64(ringBytes), uint64(1), uint64(endingAccess))
+	f.Add(bytes.Repeat([]byte{byte(recordWrite), 0, 1, 0, 8, 0, 0, 0, // of lent memory, at its end
+		0, 0x33, 0x22, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf8, 0x1f, 0, 0, 0, 0, 0, 0}, 4),
+		uint64(128), uint64(0), uint64(0))
 	f.Fuzz(func(t *testing.T, records []byte, tail, consumed, ended uint64) {
 		attacker, victim := connected(t)
+		victim.borrow()
 		victim.domain.(*registration.Domain).Table().Rekey(victim.mem, 0x11223300)
 		local := rdma.Segment{Key: victim.mem.LocalKey(), Length: 512}
 		must(t, victim.conn.PostReceive([]rdma.ReceiveRequest{{Local: local}, {Local: local}}))
