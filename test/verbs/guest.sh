@@ -36,7 +36,7 @@ provider_tests() {
     for device in ${1//,/ }; do devices+=,${device}0=${address[$device]}; done
     shift 3
     ZC_RELAY_VERBS_DEVICES=${devices#,} \
-        "$directory/verbs.test" -test.v -test.timeout 1500s "$@" >"$log" 2>&1 || {
+        "$directory/verbs.test" -test.v -test.timeout 900s "$@" >"$log" 2>&1 || {
         grep -v '^=== ' "$log"
         return 1
     }
@@ -165,10 +165,13 @@ link_lost() {
 # link_back DEVICE: the daemons must serve again. A connection made while the device still deals
 # with the loss may time out.
 link_back() {
+    local code
     ip link set "${interface[$1]}" up
-    wait_for 60 initiator info
+    wait_for 60 initiator info || return 1
     for _ in 1 2 3; do
-        initiator verify --queues 1 --queue-depth 16 --passes 1 --length 2MiB && return
+        code=0
+        initiator verify --queues 1 --queue-depth 16 --passes 1 --length 2MiB || code=$?
+        [ $code = 3 ] || return $code # 3: cannot connect
     done
     return 1
 }

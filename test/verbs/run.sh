@@ -30,7 +30,7 @@ go build -tags docaemulation -o "$work/emulation/" ./cmd/...
 go test -c -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
-# Without the right to count events of the processors: when a count begins or ends, the kernel changes
-# its own code, and QEMU without KVM now and then keeps executing the old code for ever.
+# Without the right to use perf events: whenever one is opened or closed, the kernel patches its own
+# code, and QEMU without KVM sometimes keeps executing the old code.
 RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 3072 --timeout 1320 -- \
     setpriv --bounding-set=-perfmon,-sys_admin bash "$work/guest.sh" "$work"
