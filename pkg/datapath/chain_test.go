@@ -213,7 +213,7 @@ func (r *chainRig) transfer(ioType iomsg.Type, count int) {
 		n := r.collect()
 		completed += n
 		if work+n == 0 {
-			// What is awaited may be up to a thread of the kernel that waits for this core.
+			// The data may have to come from a kernel thread that is waiting for this core.
 			progress.Yield()
 		}
 	}
