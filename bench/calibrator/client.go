@@ -13,12 +13,17 @@ import (
 // warmup is the unmeasured time at the beginning.
 const warmup = 300 * time.Millisecond
 
+// blockStep is the distance between blocks that are requested one after another by all sessions
+// together: a prime, so that all blocks have their turn, and far more than what is prefetched.
+const blockStep = 7919
+
 // runClient keeps depth requests outstanding and prints its measurements.
 func runClient(p parameters) error {
 	clients := make([]client, p.sessions)
 	var message [messageSize]byte
 	for i := range clients {
 		c := &clients[i]
+		c.number, c.step = uint64(i)*blockStep, uint64(p.sessions)*blockStep
 		var err error
 		if c.shared, _, err = mapShared(&p, i, true); err != nil {
 			return err
@@ -72,13 +77,15 @@ type client struct {
 	shared         *shared
 	starts         []time.Duration // of the request in each slot
 	sent, received uint64
+	number, step   uint64 // of the next request's block, and from one to the next
 }
 
 // send sends a request in a slot. It reuses message for it.
 func (c *client) send(message *[messageSize]byte, slot uint32, now time.Duration) {
 	c.starts[slot] = now
 	binary.BigEndian.PutUint32(message[8:], slot)
-	binary.BigEndian.PutUint64(message[32:], c.sent*7919)
+	binary.BigEndian.PutUint64(message[32:], c.number)
+	c.number += c.step
 	c.shared.requests.put(c.sent, message)
 	c.sent++
 }
