@@ -16,8 +16,9 @@ const (
 	turnBytes = 256 << 10
 	// recordCost is what a record costs in addition, in bytes.
 	recordCost = 256
-	// publishBytes is how much of a turn a connection spends before it publishes what it wrote: little
-	// enough that both sides work at the same time, enough that it does not publish every record.
+	// publishBytes is how much of a turn a connection spends before it publishes what it wrote:
+	// little enough that both sides work at the same time, enough that it does not publish every
+	// record.
 	publishBytes = 16 << 10
 )
 
