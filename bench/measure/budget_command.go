@@ -34,9 +34,9 @@ const (
 	// small budget.
 	negligible = 10
 	// budgetAttempts is how often a path is measured until all of its layers are within their
-	// budgets. Polls that find less than a full batch, because the kernel has not delivered the rest
-	// yet, can only add instructions, and valgrind may fail if the machine is so busy that a handshake
-	// times out.
+	// budgets. Polls that find less than a full batch, because the kernel has not delivered the
+	// rest yet, can only add instructions, and valgrind may fail if the machine is so busy that a
+	// handshake times out.
 	budgetAttempts = 12
 	// countedIOs is the number of IOs of one measurement.
 	countedIOs = 3200
