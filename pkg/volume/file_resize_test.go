@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -88,6 +90,34 @@ func TestAFileVolumeGrowsUnderOpenQueues(t *testing.T) {
 		t.Errorf("reopened: %d bytes", v.Info().Size)
 	}
 	volumetest.CloseVolume(t, v)
+}
+
+// The kernel reports a failed write-back only once, so a resize that gets the report must not keep
+// it from the next flush.
+func TestLostWritesThatAResizeFindsFailTheNextFlush(t *testing.T) {
+	v := open(t, fileSpec(filepath.Join(t.TempDir(), "volume"), mib))
+	queue := volumetest.NewQueue(t, v, 1)
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: make([]byte, 4096)})
+	reported := false
+	volume.SetSync(v, func() error {
+		if reported {
+			return nil
+		}
+		reported = true
+		return unix.EIO
+	})
+	if err := v.Resize(2*mib, false); !errors.Is(err, unix.EIO) {
+		t.Errorf("the resize: %v", err)
+	}
+	flush := volume.Request{Operation: iomsg.OpFlush}
+	volumetest.Do(t, queue, &flush)
+	if !errors.Is(flush.Err, unix.EIO) {
+		t.Errorf("the next flush: %v", flush.Err)
+	}
+	volumetest.CloseQueue(t, queue)
+	if err := v.Close(t.Context()); !errors.Is(err, unix.EIO) {
+		t.Errorf("close: %v", err)
+	}
 }
 
 func TestWhatCannotBeResizedSaysSo(t *testing.T) {

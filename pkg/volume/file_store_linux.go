@@ -42,7 +42,7 @@ const (
 //
 // One goroutine makes all changes to the page cache: a file system admits only one writer per file
 // there, and more would contend for the inode. Direct writes to existing blocks run in parallel.
-// One goroutine makes changes durable; see flushBatch.
+// One goroutine at a time makes changes durable; see makeDurable.
 type fileStore struct {
 	fileStoreConfig
 	file *os.File
@@ -54,6 +54,7 @@ type fileStore struct {
 
 	syncFile func() error // fdatasync(2)
 
+	syncing  sync.Mutex // serializes makeDurable
 	resizing sync.Mutex // serializes changes of the size
 
 	opened      time.Time
@@ -308,10 +309,7 @@ func (s *fileStore) allocate(
 	return err == nil, err
 }
 
-// flushBatch completes a batch of requests once everything written before is durable. Only one
-// goroutine calls it: the kernel reports a failed write-back once per open file, so of two
-// concurrent calls of fdatasync(2), the one that does not get the error would report lost data as
-// durable.
+// flushBatch completes a batch of requests once everything written before is durable.
 func (s *fileStore) flushBatch(batch *requestList) {
 	err := s.makeDurable()
 	for r := batch.pop(); r != nil; r = batch.pop() {
@@ -320,10 +318,16 @@ func (s *fileStore) flushBatch(batch *requestList) {
 	}
 }
 
-// makeDurable makes everything written so far durable. Once it has failed it fails forever: the
-// kernel marks pages that it could not write as clean, so the next fdatasync(2) succeeds without
-// them.
+// makeDurable makes everything written so far durable, the file's size included. Nothing else may
+// call fsync(2) or fdatasync(2) on the file: the kernel reports a failed write-back once per open
+// file, so whoever gets the error must remember it. Of two concurrent calls, the one that does not
+// get it would report lost data as durable.
+//
+// Once it has failed it fails forever: the kernel marks pages that it could not write as clean, so
+// the next fdatasync(2) succeeds without them.
 func (s *fileStore) makeDurable() error {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
 	if err := s.rejection(false); err != nil {
 		return err
 	}
@@ -414,7 +418,7 @@ func (s *fileStore) resize(bytes uint64) error {
 	s.size.Store(min(before, bytes))
 	err = retryInterrupted(func() error { return unix.Ftruncate(s.fd, int64(bytes)) })
 	if err == nil {
-		err = s.file.Sync()
+		err = s.makeDurable()
 	}
 	if err != nil {
 		return fmt.Errorf("change the size of %q to %v: %w", s.file.Name(), size.Bytes(bytes), err)
