@@ -333,6 +333,7 @@ func (v *volumes) compare(configs []config.Volume) (gone []string, different []c
 			gone = append(gone, name)
 		}
 	}
+	slices.Sort(gone)
 	return gone, different
 }
 
@@ -358,11 +359,13 @@ func (v *volumes) offer(t *target.Target, s *served) error {
 func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 	different []config.Volume) {
 	var closing []*served
+	ended := false
 	for _, name := range gone {
 		s, err := v.withdraw(ctx, t, name, retry.Bound{})
 		if err != nil {
 			v.log.Error("volume cannot be removed", zap.String("volume", name), zap.Error(err))
-			return // the end of the daemon closes it
+			ended = true // the end of the daemon closes this one and the following
+			break
 		}
 		closing = append(closing, s)
 	}
@@ -370,6 +373,9 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 		if err := v.closeVolume(s); err != nil {
 			v.log.Error("close volume", zap.String("volume", s.config.Name), zap.Error(err))
 		}
+	}
+	if ended {
+		return
 	}
 	for _, c := range different {
 		s, err := v.newServed(c)

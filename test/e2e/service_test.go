@@ -452,3 +452,34 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 	busy.interruptVerify()
 	c.target.terminate()
 }
+
+// TestATargetClosesRemovedVolumesIfItEndsDuringTheDrainOfOthers ends a target that has removed one
+// volume, and still waits for a request to another.
+func TestATargetClosesRemovedVolumesIfItEndsDuringTheDrainOfOthers(t *testing.T) {
+	const stuck = "volume:write:nth=1:freeze"
+	c := &chain{t: t, dir: t.TempDir(), faults: []string{stuck}, address: listenAddress()}
+	file := filepath.Join(c.dir, "target.yaml")
+	volume := func(name string) string {
+		return fmt.Sprintf("  - {name: %s, backend: %q}\n", name,
+			"file:"+filepath.Join(c.dir, name)+",size=16MiB")
+	}
+	writeFile(t, file, []byte("volumes:\n"+volume("a")+volume("b")+volume("stays")))
+	c.startTarget("--config", file, "--metrics-listen", "127.0.0.1:0")
+	c.volumes = []string{"b"} // for the relay
+	c.relay = c.startRelay("comch")
+	c.initiator("verify", "--queues", "1", "--runtime", patience, "--length", "1MiB")
+	eventually(t, "a write is stuck", func() bool { return c.faultMatches(c.target)[stuck] > 0 })
+
+	writeFile(t, file, []byte("volumes:\n"+volume("stays")))
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog(`removed volume	{"volume": "a"}`)
+	c.target.signal(syscall.SIGTERM)
+	c.target.awaitLog("volume cannot be removed")
+	c.target.signal(syscall.SIGUSR2) // the write goes on
+	for _, name := range []string{"a", "b", "stays"} {
+		c.target.awaitLog(`flushed and closed volume	{"volume": "` + name + `"}`)
+	}
+	if code := c.target.wait(); code != 0 {
+		t.Errorf("the target exited with %d: %s", code, c.target.stderr.String())
+	}
+}
