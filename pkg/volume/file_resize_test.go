@@ -97,7 +97,8 @@ func TestAFileVolumeGrowsUnderOpenQueues(t *testing.T) {
 func TestLostWritesThatAResizeFindsFailTheNextFlush(t *testing.T) {
 	v := open(t, fileSpec(filepath.Join(t.TempDir(), "volume"), mib))
 	queue := volumetest.NewQueue(t, v, 1)
-	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: make([]byte, 4096)})
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096,
+		Buffer: make([]byte, 4096)})
 	reported := false
 	volume.SetSync(v, func() error {
 		if reported {
