@@ -3,6 +3,7 @@ package memory
 import (
 	"runtime/debug"
 
+	"github.com/zc-relay/zc-relay/internal/blockcopy"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -13,7 +14,7 @@ func (r *Region) CopyOut(dst []byte, offset uint64) error {
 	if err := r.checkCopy(offset, uint64(len(dst))); err != nil {
 		return err
 	}
-	return r.copyGuarded(dst, r.bytes[offset:offset+uint64(len(dst))])
+	return r.copyGuarded(dst, r.bytes[offset:offset+uint64(len(dst))], nil)
 }
 
 // CopyIn copies src into the region, starting at offset. Errors are as for CopyOut.
@@ -21,12 +22,20 @@ func (r *Region) CopyIn(offset uint64, src []byte) error {
 	if err := r.checkCopy(offset, uint64(len(src))); err != nil {
 		return err
 	}
-	return r.copyGuarded(r.bytes[offset:offset+uint64(len(src))], src)
+	return r.copyGuarded(r.bytes[offset:offset+uint64(len(src))], src, nil)
 }
 
 // Copy copies length bytes between two regions, which may be the same. A fault in either becomes an
 // error as for CopyOut. Overlapping ranges are copied correctly.
 func Copy(dst *Region, dstOffset uint64, src *Region, srcOffset, length uint64) error {
+	return CopyAhead(dst, dstOffset, src, srcOffset, length, nil)
+}
+
+// CopyAhead is like Copy, and meanwhile loads next into the caches, which is probably copied next.
+// Next need not be readable.
+func CopyAhead(
+	dst *Region, dstOffset uint64, src *Region, srcOffset, length uint64, next []byte,
+) error {
 	if err := dst.checkCopy(dstOffset, length); err != nil {
 		return err
 	}
@@ -35,16 +44,16 @@ func Copy(dst *Region, dstOffset uint64, src *Region, srcOffset, length uint64) 
 	}
 	to, from := dst.bytes[dstOffset:dstOffset+length], src.bytes[srcOffset:srcOffset+length]
 	if dst.untrusted && src.untrusted {
-		return copyBetween(dst, to, src, from)
+		return copyBetween(dst, to, src, from, next)
 	}
 	if dst.untrusted {
-		return dst.copyGuarded(to, from)
+		return dst.copyGuarded(to, from, next)
 	}
-	return src.copyGuarded(to, from)
+	return src.copyGuarded(to, from, next)
 }
 
 // copyBetween copies between two Untrusted regions: either side may fault.
-func copyBetween(dst *Region, to []byte, src *Region, from []byte) (err error) {
+func copyBetween(dst *Region, to []byte, src *Region, from, next []byte) (err error) {
 	previous := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(previous)
@@ -59,7 +68,7 @@ func copyBetween(dst *Region, to []byte, src *Region, from []byte) (err error) {
 		}
 		err = dst.faultError(fault)
 	}()
-	copy(to, from)
+	copyBlock(to, from, next)
 	return nil
 }
 
@@ -72,9 +81,9 @@ func (r *Region) checkCopy(offset, length uint64) error {
 }
 
 // copyGuarded copies between the region and trusted memory.
-func (r *Region) copyGuarded(dst, src []byte) (err error) {
+func (r *Region) copyGuarded(dst, src, next []byte) (err error) {
 	if !r.untrusted {
-		copy(dst, src)
+		copyBlock(dst, src, next)
 		return nil
 	}
 	previous := debug.SetPanicOnFault(true)
@@ -84,8 +93,16 @@ func (r *Region) copyGuarded(dst, src []byte) (err error) {
 			err = r.faultError(fault)
 		}
 	}()
-	copy(dst, src)
+	copyBlock(dst, src, next)
 	return nil
+}
+
+func copyBlock(dst, src, next []byte) {
+	if len(next) > 0 {
+		blockcopy.Load(dst, src, next)
+		return
+	}
+	blockcopy.Store(dst, src)
 }
 
 // faultError turns a memory fault inside the region into an error and re-raises every other panic.

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/blockcopy"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -78,7 +79,7 @@ func (m *memoryStore) start(r *Request) carrier {
 	case iomsg.OpRead:
 		copy(r.Buffer, m.region.Bytes()[r.Offset:])
 	case iomsg.OpWrite:
-		copy(m.region.Bytes()[r.Offset:], r.Buffer)
+		blockcopy.Store(m.region.Bytes()[r.Offset:], r.Buffer)
 	case iomsg.OpTrim, iomsg.OpWriteZeroes:
 		if r.Length > zeroAtOnce {
 			return m.background

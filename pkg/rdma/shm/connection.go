@@ -54,6 +54,7 @@ type connection struct {
 	position     uint64 // of the peer's ring: bytes consumed
 	told         uint64 // what the peer has been told of position
 	received     uint32 // bytes of the message in receives.Head
+	ahead        []byte // what is probably copied after the record that is being handled
 	rungFor      uint64 // the peer's sleep that this side has ended last
 
 	aborted atomic.Bool

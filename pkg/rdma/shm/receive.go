@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"github.com/zc-relay/zc-relay/internal/prefetch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
@@ -84,29 +83,35 @@ func (c *connection) receive(tail uint64) {
 	r := c.peer.read(c.position % ringBytes)
 	for budget > 0 && c.position != tail {
 		at := c.position % ringBytes
-		span := r.span()
-		if r.kind == recordSkip {
-			span = ringBytes - at
-		}
+		span := r.spanAt(at)
 		if span > tail-c.position || at+span > ringBytes {
 			c.fail(endingProtocol, "a record of %d bytes is longer than what was written", span)
 			return
 		}
 		var next record
+		c.ahead = nil
 		if end := c.position + span; end != tail {
 			next = c.peer.read(end % ringBytes)
-			c.prefetch(&next)
+			c.lookAhead(&next, end, tail)
 		}
 		c.handle(&r, c.peer.ring[at+recordBytes:at+recordBytes+r.inlineWithin(span)])
 		if c.phase != phaseOpen {
 			return
 		}
 		c.position += span
-		budget -= recordCost + int(min(r.length, turnBytes))
+		budget -= recordCost + r.copied()
 		r = next
 	}
 	c.queue.fairness.Count(&c.sharing, connections.Receiving, usual-budget)
 	c.publish()
+}
+
+// spanAt returns the length of a record at an offset of the ring, with its payload.
+func (r *record) spanAt(at uint64) uint64 {
+	if r.kind == recordSkip {
+		return ringBytes - at
+	}
+	return r.span()
 }
 
 // inlineWithin returns the length of the payload of a record that spans that many bytes.
@@ -117,19 +122,30 @@ func (r *record) inlineWithin(span uint64) uint64 {
 	return min(r.inlineBytes(), span-recordBytes)
 }
 
-// prefetchBytes is how much of the data of the next Write is prefetched. The processor looks ahead
-// by itself once a copy has begun.
-const prefetchBytes = 512
+// copied returns how many bytes whoever handles the record copies, within reason.
+func (r *record) copied() int {
+	if r.kind == recordRead || r.kind == recordResponse && r.lent != 0 {
+		return 0
+	}
+	return int(min(r.length, turnBytes))
+}
 
-// prefetch starts to load the data of a record if that is a Write of lent memory, usually a block
-// that no cache holds.
-func (c *connection) prefetch(r *record) {
+// lookAhead finds the data of the Write that is carried out next, usually a block that no cache
+// holds: that of the record at position, or of the one behind it if that is a message.
+func (c *connection) lookAhead(r *record, position, tail uint64) {
+	if r.kind == recordSend {
+		position += r.span()
+		if tail-position > ringBytes || position == tail {
+			return // the record is longer than what was written, or the last
+		}
+		behind := c.peer.read(position % ringBytes)
+		r = &behind
+	}
 	if r.kind != recordWrite || r.lent == 0 {
 		return
 	}
-	length := min(r.length, prefetchBytes)
-	if b := c.borrowedAt(r.lent, r.source, length); b != nil {
-		prefetch.Memory(b.memory.Bytes()[r.source:][:length])
+	if b := c.borrowedAt(r.lent, r.source, r.length); b != nil {
+		c.ahead = b.memory.Bytes()[r.source:][:r.length]
 	}
 }
 
@@ -214,7 +230,8 @@ func (c *connection) handleWrite(r *record, payload []byte) {
 			r.length, r.source, r.lent)
 		return
 	}
-	err := memory.Copy(sink.Memory(), r.address, source.memory, r.source, uint64(r.length))
+	err := memory.CopyAhead(sink.Memory(), r.address, source.memory, r.source, uint64(r.length),
+		c.ahead)
 	if err != nil {
 		c.fail(endingMemory, "carry out a Write of the peer: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/internal/blockcopy"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -181,7 +182,7 @@ func (r *Region) CopyIn(offset uint64, source []byte) bool {
 	if r.untrusted {
 		return r.region.CopyIn(offset, source) == nil
 	}
-	copy(r.bytes[offset:], source)
+	blockcopy.Store(r.bytes[offset:], source)
 	return true
 }
 
