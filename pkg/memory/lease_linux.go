@@ -51,8 +51,23 @@ func (r *Region) Lend() (*Lease, error) {
 // Region returns the region to export. It is the same memory, so closing it does not unmap it.
 func (l *Lease) Region() *Region { return l.view }
 
+// Hold keeps the lease from ending until release is called, although the region is closed before.
+// It is for whoever lets a device reach the memory of a region that Lease.Region returned. A region
+// without a file has no lease to keep.
+func (r *Region) Hold() (release func() error, err error) {
+	if r.descriptor < 0 {
+		return func() error { return nil }, nil
+	}
+	fd, err := unix.FcntlInt(uintptr(r.descriptor), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, status.Errorf(status.OperatingSystem,
+			"hold memory region of %d bytes: duplicate its descriptor: %w", r.length, err)
+	}
+	return func() error { return unix.Close(fd) }, nil
+}
+
 // Returned reports whether nobody holds the exported region any more: no process has a descriptor
-// of it, or a mapping. The region that was lent must be open.
+// of it, or a mapping, and no device reaches it. The region that was lent must be open.
 func (l *Lease) Returned() (bool, error) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: l.number, Len: 1}
 	err := unix.FcntlFlock(uintptr(l.region.descriptor), unix.F_OFD_GETLK, &lock)

@@ -5,6 +5,7 @@ package doca
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 
 	"go.uber.org/zap"
@@ -36,7 +37,8 @@ type exportKey struct {
 
 type export struct {
 	memory *doca.MemoryMap
-	plain  []byte // the description that libdoca made
+	plain  []byte       // the description that libdoca made
+	giveUp func() error // ends this side's share of the lease of the memory
 }
 
 func (c *connection) ExportMemory(ctx context.Context, region *memory.Region,
@@ -72,19 +74,22 @@ func (c *connection) ExportPlain(ctx context.Context, region *memory.Region,
 	if e := c.exports[key]; e != nil {
 		return e.plain, nil
 	}
-	m, err := c.endpoint.device.MapMemory(region.Bytes(), access)
+	giveUp, err := region.Hold()
 	if err != nil {
 		return nil, err
 	}
-	e := &export{memory: m}
+	m, err := c.endpoint.device.MapMemory(region.Bytes(), access)
+	if err != nil {
+		return nil, errors.Join(err, giveUp())
+	}
+	e := &export{memory: m, giveUp: giveUp}
 	blob, err := m.Export()
 	if err == nil && len(blob) > comch.MaxExportLength-descriptorHeader {
 		err = status.Errorf(status.TooBig, "export memory: libdoca describes it with %d bytes",
 			len(blob))
 	}
 	if err != nil {
-		_ = m.Close()
-		return nil, err
+		return nil, errors.Join(err, e.close())
 	}
 	e.plain = blob
 	c.exports[key] = e
@@ -97,10 +102,19 @@ func (c *connection) closeExports() {
 	defer c.mu.Unlock()
 	for key, e := range c.exports {
 		delete(c.exports, key)
-		if err := e.memory.Close(); err != nil {
+		if err := e.close(); err != nil {
 			c.endpoint.log.Warn("close exported memory", zap.Error(err))
 		}
 	}
+}
+
+// close revokes the peer's access. If that fails, the lease of the memory goes on, because the
+// device may still reach it.
+func (e *export) close() error {
+	if err := e.memory.Close(); err != nil {
+		return err
+	}
+	return e.giveUp()
 }
 
 func encodeDescriptor(blob []byte, access memory.Access) []byte {
