@@ -33,12 +33,17 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 		d.Uses.Release()
 		return nil, status.Errorf(status.CodeOf(err), "listen for shm on %v: %w", address, err)
 	}
+	return d.serve(sockets, address), nil
+}
+
+// serve accepts the clients of a socket.
+func (d *device) serve(sockets *net.UnixListener, address netip.AddrPort) *listener {
 	l := &listener{Backlog: softrdma.NewBacklog(ProviderName, maxPending), device: d,
-		address: address, sockets: sockets}
+		address: address, sockets: sockets, strangers: newStrangers()}
 	clients := &softrdma.Clients[*net.UnixConn]{Accept: l.acceptOwn, Read: l.readRequest,
 		Timeout: rdma.DefaultHandshakeTimeout, Log: d.options.Logger}
 	l.Go(func() { softrdma.Serve(l.Backlog, clients) })
-	return l, nil
+	return l
 }
 
 func listenOn(ctx context.Context, address netip.AddrPort) (*net.UnixListener, netip.AddrPort,
@@ -68,6 +73,8 @@ type listener struct {
 	device  *device
 	address netip.AddrPort
 	sockets *net.UnixListener
+
+	strangers strangers
 }
 
 // Address returns the address that the listener is bound to, with the actual port.
@@ -84,9 +91,14 @@ func (l *listener) acceptOwn() (*net.UnixConn, error) {
 		if err = checkPeer(conn); err == nil {
 			return conn, nil
 		}
-		_ = conn.Close()
 		// A relay of another user with provider auto tries this before each connection over TCP.
 		l.device.options.Logger.Debug("shm client dropped", zap.Error(err))
+		if l.strangers.isFull() {
+			l.device.options.Logger.Warn("shm accepts nobody until sockets of other users' "+
+				"processes can be closed: end these processes", zap.Int("sockets", maxStrangers),
+				zap.NamedError("latest", err))
+		}
+		l.strangers.turnAway(l.Context(), conn)
 	}
 }
 

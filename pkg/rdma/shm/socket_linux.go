@@ -30,6 +30,59 @@ func listenUnix(port uint16) (*net.UnixListener, error) {
 	return l, err
 }
 
+// maxStrangers bounds the sockets of other users' processes that wait to be closed.
+const maxStrangers = 256
+
+// strangers holds a token for each socket of another user's process until it is closed. That takes
+// as long as the process likes: it may have queued a descriptor in the socket whose own closing
+// blocks, such as that of another socket that lingers.
+type strangers chan struct{}
+
+func newStrangers() strangers { return make(strangers, maxStrangers) }
+
+// turnAway closes a socket in the background. It waits while too many cannot be closed, until ctx
+// ends.
+func (s strangers) turnAway(ctx context.Context, conn *net.UnixConn) {
+	leave := func() { <-s }
+	select {
+	case s <- struct{}{}:
+	case <-ctx.Done():
+		leave = func() {}
+	}
+	go func() {
+		defer leave()
+		_ = conn.Close()
+	}()
+}
+
+func (s strangers) isFull() bool { return len(s) == cap(s) }
+
+// dialed has the strangers that this process has connected to.
+var dialed = newStrangers()
+
+// dialOwn connects to a port if the process that listens there belongs to root or to this process's
+// user.
+func dialOwn(ctx context.Context, port uint16) (*net.UnixConn, error) {
+	if dialed.isFull() {
+		return nil, status.Errorf(status.NotPermitted, "connect to socket %s: %d sockets of other "+
+			"users' processes cannot be closed: end these processes", socketName(port), maxStrangers)
+	}
+	conn, err := dialUnix(ctx, port)
+	if err != nil {
+		return nil, err
+	}
+	return conn, checkDialed(ctx, conn)
+}
+
+// checkDialed turns a stranger away.
+func checkDialed(ctx context.Context, conn *net.UnixConn) error {
+	err := checkPeer(conn)
+	if err != nil {
+		dialed.turnAway(ctx, conn)
+	}
+	return err
+}
+
 func dialUnix(ctx context.Context, port uint16) (*net.UnixConn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unixpacket", socketName(port))
