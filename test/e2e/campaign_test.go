@@ -3,9 +3,12 @@ package e2e
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -17,26 +20,27 @@ import (
 )
 
 // campaignGoal is how much a campaign goes through. The test with the tag soak sets more.
-var campaignGoal = struct{ processFaults, networkFaults, attacks int64 }{4, 20, 2000}
+var campaignGoal = struct{ processFaults, lostConnections, attacks int64 }{4, 5, 2000}
 
 // campaign is a target with two volumes, and a relay for each. The clients of both relays verify
 // what they write, while processes are killed and stopped, connections are lost, operations are
 // late, and strangers connect to every socket.
 type campaign struct {
 	*chain
-	t       *testing.T
-	relays  [2]*process
-	clients [2]*process
-	rdma    netip.AddrPort // of the target, the same after restarts
-	random  *rand.Rand
-	matches map[*process]uint64 // of fault rules, at the last look
+	t        *testing.T
+	provider string // of RDMA
+	relays   [2]*process
+	clients  [2]*process
+	rdma     netip.AddrPort // of the target, the same after restarts
+	random   *rand.Rand
+	matches  map[*process]map[string]uint64 // of fault rules, at the last look
 
-	processFaults, networkFaults int64
-	attacks                      atomic.Int64
+	// Late operations and failed attempts to connect are otherFaults.
+	processFaults, lostConnections, otherFaults int64
+	attacks                                     atomic.Int64
 }
 
-// The rules are off while a daemon starts. Lost connections and late operations count as faults of
-// the network.
+// The rules are off while a daemon starts. A connection is lost with each message that is dropped.
 var (
 	campaignTargetRules = []string{
 		"rdma:post_send:while=storm:p=0.0002:seed=1:drop",
@@ -55,20 +59,22 @@ var (
 	}
 )
 
-// campaignFlags bounds the log of the attacks.
-var campaignFlags = []string{"--metrics-listen", "127.0.0.1:0", "--log-sampling", "10",
-	"--keep-alive-dead-after", "2s", "--control-timeout", "10s"}
-
 // Nothing is wrong, lost, or left behind after any number of faults of all kinds at once.
 func TestNothingIsLostInACampaign(t *testing.T) {
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("strangers connect to sockets of the embedded providers")
 	}
+	for _, provider := range []string{"iwarp", "auto"} {
+		t.Run(provider, func(t *testing.T) { runCampaign(t, provider) })
+	}
+}
+
+func runCampaign(t *testing.T, provider string) {
 	dir := t.TempDir()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	c := &campaign{t: t, random: rand.New(rand.NewPCG(seed, 0)),
-		matches: make(map[*process]uint64),
+	c := &campaign{t: t, provider: provider, random: rand.New(rand.NewPCG(seed, 0)),
+		matches: make(map[*process]map[string]uint64),
 		chain: &chain{t: t, dir: dir, address: listenAddress(), faults: campaignTargetRules,
 			volumes: []string{
 				"disk=file:" + filepath.Join(dir, "disk.img") + ",size=16MiB",
@@ -89,12 +95,15 @@ func TestNothingIsLostInACampaign(t *testing.T) {
 	c.signalAll(syscall.SIGUSR1)
 	stopAttack := c.attack()
 	for round := 0; c.processFaults < campaignGoal.processFaults ||
-		c.networkFaults < campaignGoal.networkFaults ||
+		c.lostConnections < campaignGoal.lostConnections ||
 		c.attacks.Load() < campaignGoal.attacks; round++ {
 		c.awaitIO()
 		c.countNetworkFaults()
 		if round%3 == 0 {
 			c.injectProcessFault()
+		}
+		if round%100 == 99 {
+			c.logFaults()
 		}
 	}
 	stopAttack()
@@ -114,34 +123,46 @@ func TestNothingIsLostInACampaign(t *testing.T) {
 	c.verifyAnew()
 	var after []holding
 	defer func() { t.Logf("the daemons held %+v before, and %+v after", before, after) }()
-	const slack = 4 // scrapes have connections and goroutines of their own
 	eventually(t, "the daemons hold as much as before", func() bool {
 		after = c.holdings()
 		for i := range after {
-			if after[i].descriptors > before[i].descriptors+slack ||
-				after[i].goroutines > before[i].goroutines+slack {
+			if after[i].exceeds(&before[i]) {
 				return false
 			}
 		}
 		return true
 	})
-	t.Logf("%d faults of processes, %d of the network, %d attacks", c.processFaults, c.networkFaults,
-		c.attacks.Load())
+	c.logFaults()
+}
+
+func (c *campaign) logFaults() {
+	c.t.Logf("%d faults of processes, %d lost connections, %d other faults, %d attacks",
+		c.processFaults, c.lostConnections, c.otherFaults, c.attacks.Load())
 }
 
 func campaignDirectory(i int) string { return fmt.Sprintf("comch%d", i) }
 
+// flags returns the flags of a daemon, which serves operators at the admin socket of that name. The
+// log of the attacks is bounded.
+func (c *campaign) flags(name string) []string {
+	return []string{"--rdma-provider", c.provider, "--metrics-listen", "127.0.0.1:0",
+		"--admin-listen", "unix:" + c.adminSocket(name), "--log-sampling", "10",
+		"--keep-alive-dead-after", "2s", "--control-timeout", "10s"}
+}
+
+func (c *campaign) adminSocket(name string) string { return filepath.Join(c.dir, name+".sock") }
+
 func (c *campaign) startTarget() {
 	c.t.Helper()
 	c.chain.startTarget(append([]string{"--rdma-port", fmt.Sprint(c.rdma.Port())},
-		campaignFlags...)...)
+		c.flags("target")...)...)
 	c.rdma = netip.MustParseAddrPort(c.rdmaAddress())
 }
 
 func (c *campaign) startRelay(i int) {
 	c.t.Helper()
 	name, _, _ := strings.Cut(c.volumes[i], "=")
-	flags := append([]string{"--volume", name}, campaignFlags...)
+	flags := append([]string{"--volume", name}, c.flags(campaignDirectory(i))...)
 	for _, rule := range campaignRelayRules {
 		flags = append(flags, "--allow-faults", "--fault", rule)
 	}
@@ -228,11 +249,15 @@ func (c *campaign) injectProcessFault() {
 func (c *campaign) countNetworkFaults() {
 	c.t.Helper()
 	for _, daemon := range c.daemons() {
-		var now uint64
-		for _, n := range c.faultMatches(daemon) {
-			now += n
+		now := c.faultMatches(daemon)
+		for rule, matches := range now {
+			fresh := int64(matches - c.matches[daemon][rule])
+			if strings.HasSuffix(rule, ":drop") {
+				c.lostConnections += fresh
+			} else {
+				c.otherFaults += fresh
+			}
 		}
-		c.networkFaults += int64(now - c.matches[daemon])
 		c.matches[daemon] = now
 	}
 }
@@ -241,16 +266,51 @@ func (c *campaign) countNetworkFaults() {
 type holding struct {
 	descriptors int
 	goroutines  float64
+	heap        float64 // bytes, after a garbage collection
+	resident    float64 // bytes
+}
+
+// exceeds reports whether a daemon holds more than before. Scrapes have connections and goroutines
+// of their own, and the Go runtime keeps memory that it has freed.
+func (h *holding) exceeds(before *holding) bool {
+	const slack, heapSlack, residentSlack = 4, 4 << 20, 96 << 20
+	return h.descriptors > before.descriptors+slack || h.goroutines > before.goroutines+slack ||
+		h.heap > before.heap+heapSlack || h.resident > before.resident+residentSlack
 }
 
 func (c *campaign) holdings() []holding {
 	c.t.Helper()
 	var all []holding
-	for _, daemon := range c.daemons() {
+	for i, daemon := range c.daemons() {
+		name := "target"
+		if i > 0 {
+			name = campaignDirectory(i - 1)
+		}
+		c.collectGarbage(name)
+		metrics := c.scrape(daemon)
 		all = append(all, holding{descriptors: descriptors(c.t, daemon),
-			goroutines: sumMetric(c.scrape(daemon), "go_goroutines")})
+			goroutines: sumMetric(metrics, "go_goroutines"),
+			heap:       sumMetric(metrics, "go_memstats_heap_alloc_bytes"),
+			resident:   sumMetric(metrics, "process_resident_memory_bytes")})
 	}
 	return all
+}
+
+// collectGarbage makes a daemon collect its garbage.
+func (c *campaign) collectGarbage(name string) {
+	c.t.Helper()
+	client := http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.adminSocket(name))
+		}}}
+	response, err := client.Get("http://daemon/debug/pprof/heap?gc=1")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // attack lets strangers connect to all sockets until the goal is reached or the returned function

@@ -13,7 +13,7 @@ import (
 func init() {
 	targetRestarts, lateRelays, nbdKills = 100, 40, 100
 	stormSessions, stormRate = 1000, 500
-	campaignGoal.processFaults, campaignGoal.networkFaults = 300, 1500
+	campaignGoal.processFaults, campaignGoal.lostConnections = 300, 1500
 	campaignGoal.attacks = 500_000
 }
 
