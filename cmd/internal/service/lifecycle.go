@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"sync"
@@ -28,6 +29,7 @@ type lifecycle struct {
 	background context.Context // of goroutines beside the service
 	end        context.CancelFunc
 	running    sync.WaitGroup
+	reloading  sync.WaitGroup // the reloader, which blocks while what it applies does
 }
 
 func newLifecycle(log *zap.Logger, hangups chan os.Signal) *lifecycle {
@@ -43,7 +45,6 @@ func (l *lifecycle) call(ctx context.Context, body func() error) error {
 	l.serving = serving
 	defer l.running.Wait()
 	defer l.end()
-	defer stop()
 	l.running.Go(func() {
 		select {
 		case <-ctx.Done():
@@ -51,7 +52,10 @@ func (l *lifecycle) call(ctx context.Context, body func() error) error {
 		case <-l.background.Done():
 		}
 	})
-	return l.teardown.bound(ctx, l.log, body)
+	return l.teardown.bound(ctx, l.log, body, func() {
+		stop()
+		l.reloading.Wait()
+	})
 }
 
 // started reports to the manager that the service runs. From then on SIGHUP reloads. If the manager
@@ -62,7 +66,7 @@ func (l *lifecycle) started(workers func() []*datapath.Worker) error {
 		return err
 	}
 	l.notifier.Ready()
-	l.running.Go(func() { l.reloader.run(l.serving) })
+	l.reloading.Go(func() { l.reloader.run(l.serving) })
 	if timeout == 0 {
 		return nil
 	}
@@ -115,42 +119,62 @@ func (e *Environment) BoundTeardown(service Drainable) {
 	e.lifecycle.teardown.service.Store(&service)
 }
 
-// bound calls body, which must return soon after the end of ctx.
-func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error) error {
-	ended := make(chan error, 1)
-	go func() { ended <- body() }()
+// bound calls body, which must return soon after the end of ctx, and then finish, which must return
+// soon in any case.
+func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error, finish func(),
+) error {
+	var result error // of body, once served is closed
+	served, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		result = body()
+		close(served)
+		finish()
+	}()
 	select {
-	case err := <-ended:
-		return err
+	case <-served:
 	case <-ctx.Done():
 	}
+	timeout := cmp.Or(t.timeout, DefaultTeardownTimeout)
+	if ctx.Err() != nil {
+		t.awaitDrain(ctx, log, timeout, served)
+	}
+	overdue := time.NewTimer(timeout)
+	defer overdue.Stop()
+	select {
+	case <-ended:
+		return result
+	case <-overdue.C:
+	}
+	// In the message and not in a field, which would not be readable.
+	log.Error("the teardown is stuck, goroutines:\n" + stacks())
+	err := status.Errorf(status.TimeOut,
+		"the teardown has not ended within %v after the drain: the process ends without it; the log says where it is stuck",
+		timeout)
+	select {
+	case <-served:
+		return errors.Join(result, err)
+	default:
+		return err
+	}
+}
+
+// awaitDrain waits until the service has drained, or has ended without that.
+func (t *teardown) awaitDrain(ctx context.Context, log *zap.Logger, timeout time.Duration,
+	served <-chan struct{}) {
 	drain, drained := retry.Within(0), (<-chan struct{})(nil)
 	if service := t.service.Load(); service != nil {
 		drain, drained = (*service).DrainTimeout(), (*service).Drained()
 	}
-	timeout := cmp.Or(t.timeout, DefaultTeardownTimeout)
 	log.Info("ending", zap.NamedError("reason", context.Cause(ctx)),
 		zap.Stringer("at_most", drain.Plus(timeout)))
 	draining, cancel := drain.Context(context.Background())
 	defer cancel()
 	select {
-	case err := <-ended:
-		return err
+	case <-served:
 	case <-drained:
 	case <-draining.Done():
 	}
-	overdue := time.NewTimer(timeout)
-	defer overdue.Stop()
-	select {
-	case err := <-ended:
-		return err
-	case <-overdue.C:
-	}
-	// In the message and not in a field, which would not be readable.
-	log.Error("the teardown is stuck, goroutines:\n" + stacks())
-	return status.Errorf(status.TimeOut,
-		"the teardown has not ended within %v after the drain: the process ends without it; the log says where it is stuck",
-		timeout)
 }
 
 // maxStacksBytes is the largest amount of stack traces that is logged.

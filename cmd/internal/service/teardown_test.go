@@ -1,10 +1,12 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,7 +50,8 @@ func TestAStuckTeardownIsGivenUpAndItsStacksAreLogged(t *testing.T) {
 	defer close(release)
 	b := teardown{timeout: 5 * time.Millisecond}
 	b.service.Store(new(Drainable(fakeService{timeout: retry.Within(3 * time.Millisecond)})))
-	err := b.bound(ctx, zap.New(core), func() error { return stuckInItsTeardown(release) })
+	err := b.bound(ctx, zap.New(core), func() error { return stuckInItsTeardown(release) },
+		func() {})
 	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "5ms") {
 		t.Errorf("the teardown ended with %v", err)
 	}
@@ -80,7 +83,7 @@ func TestADrainMayTakeAsLongAsConfigured(t *testing.T) {
 					close(s.drained)
 					time.Sleep(flushTime)
 					return nil
-				})
+				}, func() {})
 				if err != nil || logs.FilterLevelExact(zap.ErrorLevel).Len() > 0 {
 					t.Errorf("the end announced for %v was cut short: %v", atMost(logs), err)
 				}
@@ -101,7 +104,7 @@ func TestATeardownThatIsStuckAfterAnInfiniteDrainIsGivenUp(t *testing.T) {
 		err := b.bound(ctx, zap.NewNop(), func() error {
 			close(s.drained)
 			return stuckInItsTeardown(release)
-		})
+		}, func() {})
 		if !errors.Is(err, status.TimeOut) {
 			t.Errorf("the teardown ended with %v", err)
 		}
@@ -115,12 +118,57 @@ func TestATeardownThatEndsIsNotDisturbed(t *testing.T) {
 	var b teardown
 	for _, want := range []error{nil, status.IOFailed} {
 		if err := b.bound(ctx, zap.New(core),
-			func() error { cancel(); return want }); !errors.Is(err, want) {
+			func() error { cancel(); return want }, func() {}); !errors.Is(err, want) {
 			t.Errorf("the teardown ended with %v, want %v", err, want)
 		}
 	}
 	if logs.Len() > 0 {
 		t.Errorf("the log has %v", logs.All())
+	}
+}
+
+// TestABlockedReloadDoesNotKeepTheDaemonFromEnding blocks while the daemon applies what it has read,
+// as a resize does on a file system that does not respond.
+func TestABlockedReloadDoesNotKeepTheDaemonFromEnding(t *testing.T) {
+	for name, failure := range map[string]error{"SIGTERM": nil, "failure": status.IOFailed} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				t.Setenv("NOTIFY_SOCKET", "")
+				core, logs := observer.New(zap.InfoLevel)
+				l := newLifecycle(zap.New(core), make(chan os.Signal, 1))
+				applying, release := make(chan struct{}), make(chan struct{})
+				l.reloader.reads = []ReadFunc{func() (func() error, error) {
+					return func() error {
+						close(applying)
+						return stuckInItsTeardown(release)
+					}, nil
+				}}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var told time.Time
+				err := l.call(ctx, func() error {
+					if err := l.started(nil); err != nil {
+						return err
+					}
+					l.reloader.hangups <- syscall.SIGHUP
+					<-applying
+					if told = time.Now(); failure == nil {
+						cancel()
+					}
+					return failure
+				})
+				if took := time.Since(told); took != DefaultTeardownTimeout ||
+					!errors.Is(err, status.TimeOut) || !errors.Is(err, cmp.Or(failure, err)) {
+					t.Errorf("the daemon ended after %v with %v", took, err)
+				}
+				if stuck := logs.FilterLevelExact(zap.ErrorLevel).All(); len(stuck) != 1 ||
+					!strings.Contains(stuck[0].Message, "stuckInItsTeardown") {
+					t.Errorf("the log has %d errors, which do not say where it is stuck", len(stuck))
+				}
+				close(release)
+				synctest.Wait()
+			})
+		})
 	}
 }
 
