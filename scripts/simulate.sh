@@ -13,18 +13,35 @@ go test -c -o "$work/simulation" ./test/simulation
 
 # run_share WORKER FIRST SEEDS
 run_share() {
-    local seed=$2 end=$(($2 + $3)) count status=0
+    local seed=$2 end=$(($2 + $3)) count last failed begun status=0
     cd test/simulation
-    for (( ; seed < end; seed += chunk)); do
+    while ((seed < end)); do
         count=$((end - seed < chunk ? end - seed : chunk))
+        rm -f "$work/seed.$1"
         GOGC=400 GODEBUG=asyncpreemptoff=1 "$work/simulation" -test.run '^TestSchedules$' -test.v \
             -test.timeout "$limit" -seeds "$count" -first "$seed" -seed-file "$work/seed.$1" \
             >"$work/log" 2>&1 && rc=0 || rc=$?
         cat "$work/log" >>"$work/all.$1"
-        [ "$rc" = 0 ] && continue
-        status=1
-        echo "--- a process failed; the last seed that it began is $(cat "$work/seed.$1")"
-        cat "$work/log"
+        if [ "$rc" != 0 ]; then
+            status=1
+            last=$(cat "$work/seed.$1" 2>/dev/null || echo none)
+            echo "--- a process failed; the last seed that it began is $last"
+            cat "$work/log"
+        fi
+        if ! grep -q ' of virtual time' "$work/log"; then
+            # It has crashed, or was stuck. Go on behind the seed that it began last. If it began
+            # none, no other process would get further.
+            failed=$(grep -cE '^ +[a-z_]+\.go:[0-9]+: seed [0-9]+:' "$work/log" || true)
+            begun=0
+            if [ "$last" = none ]; then
+                count=$((end - seed))
+            else
+                begun=$((last - seed + 1)) count=$begun
+            fi
+            echo "$begun schedules, $((failed + 1)) failed, 0 steps, none of virtual time" \
+                >>"$work/all.$1"
+        fi
+        seed=$((seed + count))
     done
     return $status
 }
