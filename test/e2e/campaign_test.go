@@ -88,8 +88,10 @@ func runCampaign(t *testing.T, provider string) {
 	eventually(t, "all sessions are released", c.hasNoSession)
 	before := c.holdings()
 
+	const forever = "1000h" // on a slow machine, a campaign and its outages take long
 	for i := range c.clients {
-		c.clients[i] = c.initiatorAt(campaignDirectory(i), reconnectingVerify()...)
+		c.clients[i] = c.initiatorAt(campaignDirectory(i),
+			reconnectingVerify("--runtime", forever, "--reconnect-timeout", forever)...)
 	}
 	c.awaitIO() // the first attempt to open a volume is the only one
 	c.signalAll(syscall.SIGUSR1)
