@@ -300,6 +300,50 @@ func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) 
 	}
 }
 
+// TestALostRequestTimesOutUnderLoad polls only when a response to another request has arrived.
+func TestALostRequestTimesOutUnderLoad(t *testing.T) {
+	r := newFakeRelay(t)
+	v := r.open(300 * time.Millisecond)
+	q := v.Queue(0)
+	submit(t, q, 7)
+	r.request() // gets no response
+	received, batch := make([]comch.Received, 1), make([]client.Result, 8)
+	for deadline := time.Now().Add(testTimeout); v.Err() == nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("the lost request does not time out")
+		}
+		if q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock, Tag: 8}) != nil {
+			break // the session has ended
+		}
+		q.Flush()
+		if r.consumers[0].Poll(received) == 0 {
+			t.Fatal("the request has not arrived")
+		}
+		message := r.consumers[0].Memory()[received[0].Offset:][:iomsg.Size]
+		iomsg.TurnIntoResult(message, status.Success)
+		r.send(message)
+		if err := r.consumers[0].PostReceive(received[0].Offset, iomsg.Size,
+			received[0].UserData); err != nil {
+			t.Fatal(err)
+		}
+		r.consumers[0].Flush()
+		for _, result := range batch[:q.Poll(batch)] {
+			if result.Tag == 8 && result.Code != status.Success {
+				t.Fatalf("outcome is %+v", result)
+			}
+		}
+	}
+	if err := v.Err(); !errors.Is(err, status.TimeOut) {
+		t.Errorf("the volume ended with %v", err)
+	}
+	for _, result := range results(t, q, 1) {
+		if result.Tag == 7 && result.Code == status.TimeOut {
+			return
+		}
+	}
+	t.Error("the lost request has not timed out")
+}
+
 func TestARelayThatNeverRespondsTimesOut(t *testing.T) {
 	r := newFakeRelay(t)
 	v := r.open(300 * time.Millisecond)
