@@ -11,7 +11,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/comch/hook"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -259,6 +261,7 @@ func TestAConversationWithARelayOfTheApplications(t *testing.T) {
 	for _, v := range allVersions {
 		t.Run(v.String(), func(t *testing.T) {
 			const memoryOffset = theirQueues * testDepth * testBlock / 2
+			injector, _ := faulttest.New(t, "comch:any:trace")
 			config := startTheirRelay(t, v, func(r *theirRelay) {
 				r.start()
 				message := r.request(1)
@@ -277,6 +280,7 @@ func TestAConversationWithARelayOfTheApplications(t *testing.T) {
 				r.respond(1, message)
 				r.finish()
 			})
+			config.Provider = hook.Wrap(config.Provider, hook.Config{Injector: injector})
 			disk, err := client.Open(t.Context(), config)
 			if err != nil {
 				t.Fatal(err)

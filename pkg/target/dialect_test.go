@@ -15,11 +15,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	rdmadoca "github.com/zc-relay/zc-relay/pkg/rdma/doca"
+	"github.com/zc-relay/zc-relay/pkg/rdma/hook"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -282,7 +284,10 @@ func TestMessagesOfTheApplicationsAreChecked(t *testing.T) {
 func TestAConversationWithARelayOfTheApplications(t *testing.T) {
 	for v := dialects.DOCA2_10; v <= dialects.DOCA3_2; v++ {
 		t.Run(v.String(), func(t *testing.T) {
-			r := startForTheirRelay(t, v, nil)
+			r := startForTheirRelay(t, v, func(config *target.Config) {
+				injector, _ := faulttest.New(t, "rdma:any:trace")
+				config.RDMA = hook.Wrap(config.RDMA, hook.Config{Injector: injector})
+			})
 			if v != dialects.DOCA2_10 {
 				reply := r.mustCall(&dialects.QueryStorage{}).(*dialects.QueryStorageReply)
 				if reply.TotalSize == 0 || reply.BlockSize != 4096 {

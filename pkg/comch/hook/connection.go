@@ -21,6 +21,30 @@ type connection struct {
 	delayed [][]byte
 }
 
+// newConnection returns inner with hooks. It is a comch.PlainExporter if inner is.
+func newConnection(inner comch.Connection, p *points) comch.Connection {
+	c := &connection{Connection: inner, points: p}
+	if exporter, is := inner.(comch.PlainExporter); is {
+		return &plainExporter{connection: c, inner: exporter}
+	}
+	return c
+}
+
+// plainExporter is a connection whose peer may be a program written for DOCA.
+type plainExporter struct {
+	*connection
+	inner comch.PlainExporter
+}
+
+// ExportPlain is ExportMemory with a descriptor as libdoca makes it.
+func (e *plainExporter) ExportPlain(ctx context.Context, region *memory.Region,
+	access memory.Access) ([]byte, error) {
+	if err := e.enterExport(ctx, region); err != nil {
+		return nil, err
+	}
+	return e.inner.ExportPlain(ctx, region, access)
+}
+
 // Send sends one control message.
 func (c *connection) Send(ctx context.Context, message []byte) error {
 	hit, err := c.points.send.Enter(ctx, c.Done(), uint64(len(message)))
@@ -126,10 +150,17 @@ func (c *connection) NewProducer(ctx context.Context, id comch.ConsumerID) (comc
 // ExportMemory lets the peer import a region.
 func (c *connection) ExportMemory(ctx context.Context, region *memory.Region,
 	access memory.Access) ([]byte, error) {
-	if _, err := c.points.export.Enter(ctx, c.Done(), region.Len()); err != nil {
-		return nil, fmt.Errorf("export %d bytes of memory: %w", region.Len(), err)
+	if err := c.enterExport(ctx, region); err != nil {
+		return nil, err
 	}
 	return c.Connection.ExportMemory(ctx, region, access)
+}
+
+func (c *connection) enterExport(ctx context.Context, region *memory.Region) error {
+	if _, err := c.points.export.Enter(ctx, c.Done(), region.Len()); err != nil {
+		return fmt.Errorf("export %d bytes of memory: %w", region.Len(), err)
+	}
+	return nil
 }
 
 // ImportMemory imports a region of the peer.

@@ -162,7 +162,7 @@ func (p *provider) Connect(ctx context.Context, config comch.ClientConfig) (comc
 	if err != nil {
 		return nil, err
 	}
-	return &connection{Connection: inner, points: &p.points}, nil
+	return newConnection(inner, &p.points), nil
 }
 
 type server struct {
@@ -181,7 +181,7 @@ func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &connection{Connection: inner, points: s.points}, nil
+	return newConnection(inner, s.points), nil
 }
 
 // Close stops listening.

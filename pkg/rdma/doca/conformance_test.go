@@ -14,8 +14,11 @@ import (
 
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	rdmadoca "github.com/zc-relay/zc-relay/pkg/rdma/doca"
+	"github.com/zc-relay/zc-relay/pkg/rdma/hook"
 	"github.com/zc-relay/zc-relay/pkg/rdma/rdmatest"
 )
 
@@ -71,6 +74,129 @@ func TestConformance(t *testing.T) {
 				Address: loopback, Missing: lacks,
 			})
 		})
+	}
+}
+
+func hooked(t *testing.T) rdma.Provider {
+	t.Helper()
+	injector, _ := faulttest.New(t, "rdma:any:trace")
+	return hook.Wrap(rdmadoca.New(rdmadoca.Options{Loader: emulate(t, libdoca.Release3_3),
+		Device: "03:00.0"}), hook.Config{Injector: injector})
+}
+
+func TestAHookedProviderConforms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the suite takes long")
+	}
+	rdmatest.Run(t, rdmatest.Config{Provider: hooked(t), Address: loopback, Missing: missing})
+}
+
+// TestAHookedProviderConnectsByDetails writes to memory of the peer, as programs written for DOCA
+// do.
+func TestAHookedProviderConnectsByDetails(t *testing.T) {
+	opened, err := hooked(t).Open(loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(t, opened.Close)
+	device, can := opened.(rdma.DetailsDevice)
+	if !can {
+		t.Fatal("the device cannot connect by details")
+	}
+	const size = 4096
+	type side struct {
+		domain     rdma.ProtectionDomain
+		queue      rdma.CompletionQueue
+		memory     *memory.Region
+		registered rdma.MemoryRegion
+		end        rdma.PreparedConnection
+		connection rdma.Connection
+	}
+	var sides [2]side
+	for i := range sides {
+		s := &sides[i]
+		var errs [5]error
+		s.domain, errs[0] = device.NewProtectionDomain()
+		s.queue, errs[1] = device.NewCompletionQueue(8)
+		s.memory, errs[2] = memory.Alloc("details", size)
+		if err := errors.Join(errs[:]...); err != nil {
+			t.Fatal(err)
+		}
+		s.registered, errs[3] = s.domain.Register(s.memory, memory.LocalWrite|memory.RemoteWrite)
+		s.end, errs[4] = device.Prepare(rdma.ConnectionConfig{Domain: s.domain, Queue: s.queue,
+			SendRequests: 4, ReceiveRequests: 4})
+		if err := errors.Join(errs[:]...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range sides {
+		if sides[i].connection, err = sides[i].end.Connect(sides[1-i].end.Details()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	importing, can := sides[0].domain.(rdma.ImportingDomain)
+	if !can {
+		t.Fatal("the domain cannot import memory")
+	}
+	exported, is := sides[1].registered.(rdma.ExportedRegion)
+	if !is {
+		t.Fatal("the region has no export")
+	}
+	imported, err := importing.Import(exported.Export())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(sides[0].memory.Bytes(), "by details")
+	remote := imported.RemoteMemory()
+	if err := sides[0].connection.PostSend([]rdma.SendRequest{{Opcode: rdma.OpWrite,
+		Local: rdma.Segment{Key: sides[0].registered.LocalKey(), Length: size,
+			Address: sides[0].registered.Base()},
+		RemoteKey: remote.Key, RemoteAddress: remote.Base}}); err != nil {
+		t.Fatal(err)
+	}
+	sides[0].connection.Flush()
+	poll := func(what string, done func(s *side, c rdma.Completion) bool) {
+		t.Helper()
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Microsecond) {
+			for i := range sides {
+				var completions [8]rdma.Completion
+				for _, c := range completions[:sides[i].queue.Poll(completions[:])] {
+					if done(&sides[i], c) {
+						return
+					}
+				}
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s did not come", what)
+			}
+		}
+	}
+	poll("the completion", func(_ *side, c rdma.Completion) bool {
+		if c.Status != rdma.StatusSuccess {
+			t.Fatalf("the write ended as %+v", c)
+		}
+		return c.Opcode == rdma.OpWrite
+	})
+	if got := string(sides[1].memory.Bytes()[:10]); got != "by details" {
+		t.Errorf("the peer's memory has %q", got)
+	}
+	ended := 0
+	for i := range sides {
+		sides[i].connection.Close()
+	}
+	poll("the end", func(_ *side, c rdma.Completion) bool {
+		if c.Opcode == rdma.OpDisconnected {
+			ended++
+		}
+		return ended == len(sides)
+	})
+	release(t, imported.Close)
+	for i := range sides {
+		s := &sides[i]
+		for _, close := range []func() error{s.registered.Deregister, s.memory.Close,
+			s.queue.Close, s.domain.Close} {
+			release(t, close)
+		}
 	}
 }
 

@@ -15,6 +15,8 @@
 //   - receive, once for each message that has been received. A message is corrupted before its
 //     completion is polled, in memory that this process has mapped.
 //
+// The connection of a prepared end counts as connect. Imports of memory have no hooks.
+//
 // The promises of package rdma hold for hooked providers, with three exceptions while a connection
 // holds back batches: they are posted when the completion queue is polled, the connection takes up
 // to twice its send requests, and a request that PostSend would reject ends the connection.
@@ -85,26 +87,84 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 		return nil, err
 	}
 	d := &device{Device: inner, points: &p.points}
-	if foreign, can := inner.(rdma.ForeignDevice); can {
-		return &foreignDevice{device: d, inner: foreign}, nil
+	foreign, hasForeign := inner.(rdma.ForeignDevice)
+	details, hasDetails := inner.(rdma.DetailsDevice)
+	switch {
+	case hasForeign && hasDetails:
+		return struct {
+			*device
+			foreignDomains
+			ends
+		}{d, foreignDomains{foreign, d.points}, ends{details, d.points}}, nil
+	case hasForeign:
+		return struct {
+			*device
+			foreignDomains
+		}{d, foreignDomains{foreign, d.points}}, nil
+	case hasDetails:
+		return struct {
+			*device
+			ends
+		}{d, ends{details, d.points}}, nil
 	}
 	return d, nil
 }
 
-// foreignDevice is a device that can use the protection domains of other libraries.
-type foreignDevice struct {
-	*device
-	inner rdma.ForeignDevice
+// foreignDomains adds the protection domains of other libraries to a device.
+type foreignDomains struct {
+	foreign rdma.ForeignDevice
+	points  *points
 }
 
 // NewForeignDomain returns the protection domain that foreign belongs to.
-func (d *foreignDevice) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain,
+func (f foreignDomains) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain,
 	error) {
-	inner, err := d.inner.NewForeignDomain(foreign)
+	inner, err := f.foreign.NewForeignDomain(foreign)
 	if err != nil {
 		return nil, err
 	}
-	return newDomain(inner, d.points), nil
+	return newDomain(inner, f.points), nil
+}
+
+// ends adds the connections without listeners to a device.
+type ends struct {
+	details rdma.DetailsDevice
+	points  *points
+}
+
+// Prepare makes this side's end of a connection.
+func (e ends) Prepare(config rdma.ConnectionConfig) (rdma.PreparedConnection, error) {
+	config, c := adapt(config)
+	inner, err := e.details.Prepare(config)
+	if err != nil {
+		c.abandon(config.Context)
+		return nil, err
+	}
+	return &end{PreparedConnection: inner, points: e.points, hooked: c, slot: config.Context}, nil
+}
+
+// end is a prepared end of a connection.
+type end struct {
+	rdma.PreparedConnection
+	points *points
+	hooked *connection // nil if its queue has no hooks
+	slot   uint64      // of the queue
+}
+
+// Connect connects to the peer's end.
+func (e *end) Connect(details []byte) (rdma.Connection, error) {
+	if _, err := e.points.connect.Enter(context.Background(), nil, 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect by details: %w", err), e.Discard())
+	}
+	inner, err := e.PreparedConnection.Connect(details)
+	return e.hooked.establish(e.slot, inner, err)
+}
+
+// Discard releases the end.
+func (e *end) Discard() error {
+	err := e.PreparedConnection.Discard()
+	e.hooked.abandon(e.slot)
+	return err
 }
 
 type device struct {
@@ -192,32 +252,57 @@ func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdm
 // establish connects with the inner domain and queue.
 func establish(config rdma.ConnectionConfig,
 	connect func(rdma.ConnectionConfig) (rdma.Connection, error)) (rdma.Connection, error) {
-	d, _ := config.Domain.(*domain)
-	if d != nil {
+	config, c := adapt(config)
+	inner, err := connect(config)
+	return c.establish(config.Context, inner, err)
+}
+
+// adapt returns the configuration of the inner connection. The connection with hooks is nil if the
+// queue has none.
+func adapt(config rdma.ConnectionConfig) (rdma.ConnectionConfig, *connection) {
+	var d *domain
+	if hooked, ok := config.Domain.(interface{ hooked() *domain }); ok {
+		d = hooked.hooked()
 		config.Domain = d.ProtectionDomain
 	}
 	config.Lent = slices.Clone(config.Lent)
 	for i := range config.Lent {
-		if m, ok := config.Lent[i].Region.(*memoryRegion); ok {
-			config.Lent[i].Region = m.MemoryRegion
+		if m, ok := config.Lent[i].Region.(interface{ hooked() *memoryRegion }); ok {
+			config.Lent[i].Region = m.hooked().MemoryRegion
 		}
 	}
 	q, ok := config.Queue.(*queue)
 	if !ok {
-		return connect(config)
+		return config, nil
 	}
 	c := &connection{queue: q, domain: d, context: config.Context,
 		sendRequests: config.SendRequests}
 	c.remember(config.Receives)
 	config.Queue = q.inner
 	config.Context = q.attach(c)
-	inner, err := connect(config)
+	return config, c
+}
+
+// establish completes c, in a slot of its queue, with the outcome of connecting the inner one. It
+// returns the inner connection if c is nil.
+func (c *connection) establish(slot uint64, inner rdma.Connection, err error) (rdma.Connection,
+	error) {
 	if err != nil {
-		q.detach(config.Context)
+		c.abandon(slot)
 		return nil, err
+	}
+	if c == nil {
+		return inner, nil
 	}
 	c.Connection = inner
 	return c, nil
+}
+
+// abandon frees the slot of a connection that is not established. It does nothing if c is nil.
+func (c *connection) abandon(slot uint64) {
+	if c != nil {
+		c.queue.detach(slot)
+	}
 }
 
 type domain struct {
@@ -228,12 +313,28 @@ type domain struct {
 	regions map[uint32]*memoryRegion // by local key; nil without rules for received messages
 }
 
-func newDomain(inner rdma.ProtectionDomain, p *points) *domain {
+func newDomain(inner rdma.ProtectionDomain, p *points) rdma.ProtectionDomain {
 	d := &domain{ProtectionDomain: inner, points: p}
 	if p.receive != nil {
 		d.regions = make(map[uint32]*memoryRegion)
 	}
+	if importing, can := inner.(rdma.ImportingDomain); can {
+		return &importingDomain{domain: d, inner: importing}
+	}
 	return d
+}
+
+func (d *domain) hooked() *domain { return d }
+
+// importingDomain is a domain that can reach memory which a peer has exported.
+type importingDomain struct {
+	*domain
+	inner rdma.ImportingDomain
+}
+
+// Import makes exported memory usable.
+func (d *importingDomain) Import(export []byte) (rdma.ImportedRegion, error) {
+	return d.inner.Import(export)
 }
 
 // Register makes a region usable by the domain's connections.
@@ -250,6 +351,9 @@ func (d *domain) Register(region *memory.Region, access memory.Access) (rdma.Mem
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.regions[inner.LocalKey()] = m
+	}
+	if exported, is := inner.(rdma.ExportedRegion); is {
+		return &exportedRegion{memoryRegion: m, inner: exported}, nil
 	}
 	return m, nil
 }
@@ -274,6 +378,17 @@ type memoryRegion struct {
 	domain *domain
 	bytes  []byte // nil if the region is not mapped
 }
+
+func (m *memoryRegion) hooked() *memoryRegion { return m }
+
+// exportedRegion is a region that a peer can reach by its description.
+type exportedRegion struct {
+	*memoryRegion
+	inner rdma.ExportedRegion
+}
+
+// Export describes the memory to the peer.
+func (r *exportedRegion) Export() []byte { return r.inner.Export() }
 
 // Deregister revokes the keys, in any case.
 func (m *memoryRegion) Deregister() error {
