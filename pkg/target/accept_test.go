@@ -212,6 +212,38 @@ func TestARelayThatOpensNoVolumeIsEnded(t *testing.T) {
 	}
 }
 
+func TestBareHellosLockNoRelayOut(t *testing.T) {
+	const maxSessions = 4
+	s := startTarget(t, func(config *target.Config) { config.MaxSessions = maxSessions })
+	established, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var attackers []*controlmsg.Requester
+	for range 4 * maxSessions {
+		r := greet(t, s.Address())
+		defer r.Close(nil)
+		attackers = append(attackers, r)
+	}
+	for i := range maxSessions - 1 {
+		if _, err := relayTo(t, s.Address(), nil); err != nil {
+			t.Fatalf("relay %d: %v", i, err)
+		}
+	}
+	if _, err := relayTo(t, s.Address(), nil); !errors.Is(err, status.Full) {
+		t.Errorf("a session beyond the limit: %v", err)
+	}
+	if err := openVolume(t, established, "disk"); err != nil {
+		t.Errorf("the session that was there before: %v", err)
+	}
+	for _, r := range attackers {
+		<-r.Done()
+	}
+	if got := s.Sessions(); got != maxSessions {
+		t.Errorf("%d sessions, want %d", got, maxSessions)
+	}
+}
+
 // scarce is a network whose listener has as many descriptors as the test allows.
 type scarce struct {
 	network.Kernel

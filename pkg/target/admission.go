@@ -25,7 +25,11 @@ const leastPending = 16
 // relay has authenticated itself by TLS or, in plain text, has sent its hello; then it becomes a
 // session. Anyone can make pending connections, so beyond a limit the oldest is aborted: a relay is
 // done within a few round trips, so the oldest is the one most likely to belong to somebody else.
-// Pending connections never displace a session. The methods may be called concurrently.
+// Pending connections never displace a session.
+//
+// Without TLS, a session costs anyone no more than a hello. So at the limit of sessions, a newcomer
+// displaces the oldest one that has opened no volume, of the source with the most of these. The
+// methods may be called concurrently.
 type admission struct {
 	maxSessions int
 	rate        *sessionRate
@@ -37,7 +41,9 @@ type admission struct {
 	pending  []*pendingConnection // oldest first
 	sources  map[netip.Prefix]int // pending connections by source
 	sessions map[*session]struct{}
-	closed   bool
+	// idle holds the sessions that have opened no volume, in the order in which they were admitted.
+	idle   []*pendingConnection
+	closed bool
 }
 
 // pendingConnection is a control connection that is not a session yet. Its context ends with it
@@ -47,6 +53,8 @@ type pendingConnection struct {
 	source netip.Prefix
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+
+	session *session // nil while it is pending
 }
 
 func newAdmission(maxSessions int, rate *sessionRate) *admission {
@@ -156,31 +164,83 @@ func (a *admission) remove(p *pendingConnection) bool {
 // admit makes a pending connection a session, or returns why it cannot be one.
 func (a *admission) admit(p *pendingConnection, s *session) error {
 	wasPending := a.remove(p)
+	displaced, err := a.tryAdmit(p, s, wasPending)
+	if displaced != nil {
+		displaced.cancel(status.Errorf(status.Full,
+			"a later session has displaced this one, which had opened no volume"))
+		displaced.abort()
+	}
+	return err
+}
+
+// tryAdmit returns the session that had to give way, or nil.
+func (a *admission) tryAdmit(p *pendingConnection, s *session, wasPending bool,
+) (displaced *pendingConnection, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	isFull := len(a.sessions) >= a.maxSessions
 	switch {
 	case a.closed:
-		return errShuttingDown
+		return nil, errShuttingDown
 	case !wasPending:
-		return status.Errorf(status.ConnectionAborted,
+		return nil, status.Errorf(status.ConnectionAborted,
 			"more than %d connections are waiting to be greeted", a.limit)
-	case len(a.sessions) >= a.maxSessions:
-		return status.Errorf(status.Full, "the target has reached its maximum of %d sessions",
+	case isFull && len(a.idle) == 0:
+		return nil, status.Errorf(status.Full, "the target has reached its maximum of %d sessions",
 			a.maxSessions)
 	}
 	if err := a.rate.admit(time.Now()); err != nil {
-		return err
+		return nil, err
+	}
+	if isFull {
+		displaced = a.oldestIdle()
+		a.releaseLocked(displaced.session)
 	}
 	a.sessions[s] = struct{}{}
+	p.session = s
+	a.idle = append(a.idle, p)
 	a.limit = min(a.limit+1, a.maxLimit())
+	return displaced, nil
+}
+
+// oldestIdle returns the oldest session without a volume of the source that has the most of them.
+// There is one. The caller holds mu.
+func (a *admission) oldestIdle() *pendingConnection {
+	count := make(map[netip.Prefix]int)
+	for _, p := range a.idle {
+		count[p.source]++
+	}
+	return slices.MaxFunc(a.idle, func(p, q *pendingConnection) int {
+		return count[p.source] - count[q.source]
+	})
+}
+
+// keep makes a session that opens a volume one that nobody displaces. It fails if that has happened
+// already.
+func (a *admission) keep(s *session) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, isOpen := a.sessions[s]; !isOpen {
+		return status.Errorf(status.ConnectionAborted, "the session has been displaced")
+	}
+	a.removeIdle(s)
 	return nil
+}
+
+func (a *admission) removeIdle(s *session) {
+	a.idle = slices.DeleteFunc(a.idle, func(p *pendingConnection) bool { return p.session == s })
 }
 
 // release removes a session that has ended.
 func (a *admission) release(s *session) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.releaseLocked(s)
+}
+
+func (a *admission) releaseLocked(s *session) {
 	delete(a.sessions, s)
+	a.removeIdle(s)
 }
 
 // count returns the number of sessions.

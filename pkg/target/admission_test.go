@@ -77,7 +77,8 @@ func TestASourceThatMakesMostPendingConnectionsLosesThem(t *testing.T) {
 func TestASessionIsNeverAbortedForAPendingConnection(t *testing.T) {
 	a := admissionOf(1)
 	streams, pending := fill(a, "192.0.2.1", 2)
-	if err := a.admit(pending[0], &session{}); err != nil {
+	s := &session{}
+	if err := errors.Join(a.admit(pending[0], s), a.keep(s)); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.admit(pending[1], &session{}); !errors.Is(err, status.Full) {
@@ -90,6 +91,42 @@ func TestASessionIsNeverAbortedForAPendingConnection(t *testing.T) {
 		a.shed()
 	}
 	checkAborted(t, "the session, without descriptors", streams, 0)
+}
+
+func TestTheOldestSessionWithoutAVolumeOfItsSourceGivesWay(t *testing.T) {
+	a := admissionOf(8)
+	admit := func(source string, n int) (streams []*fakeStream, sessions []*session) {
+		t.Helper()
+		for range n {
+			s, pending := fill(a, source, 1)
+			streams, sessions = append(streams, s...), append(sessions, &session{})
+			if err := a.admit(pending[0], sessions[len(sessions)-1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return streams, sessions
+	}
+	served, opened := admit("192.0.2.1", 2)
+	if err := errors.Join(a.keep(opened[0]), a.keep(opened[0]), a.keep(opened[1])); err != nil {
+		t.Fatal(err)
+	}
+	honest, late := admit("192.0.2.2", 2)
+	first, displaced := admit("192.0.2.3", 10)
+	checkAborted(t, "beyond the limit", first, 10-4)
+	second, _ := admit("192.0.2.4", 1)
+	checkAborted(t, "for another source", first, 10-3)
+	checkAborted(t, "the latest", second, 0)
+	checkAborted(t, "the source with few sessions", honest, 0)
+	checkAborted(t, "sessions with a volume", served, 0)
+	if err := a.keep(displaced[0]); !errors.Is(err, status.ConnectionAborted) {
+		t.Errorf("a displaced session opens a volume: %v", err)
+	}
+	if err := errors.Join(a.keep(late[0]), a.keep(late[1])); err != nil {
+		t.Errorf("sessions of the source with few: %v", err)
+	}
+	if a.count() != a.maxSessions || len(a.idle) != 4 {
+		t.Errorf("%d sessions, %d without a volume", a.count(), len(a.idle))
+	}
 }
 
 func TestSessionsBeyondTheRateAreToldATurnOfTheirOwn(t *testing.T) {

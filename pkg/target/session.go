@@ -147,6 +147,9 @@ func (s *session) OpenVolume(
 			go s.watchOwnership(o, changed)
 		}
 	}
+	if err := s.target.admission.keep(s); err != nil {
+		return nil, err
+	}
 	s.opening.Stop()
 	s.export = e
 	s.served.Store(e)
