@@ -3,58 +3,17 @@ package hostilecomch
 import (
 	"errors"
 	"fmt"
-	"net"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/stucktest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// ends keeps the far ends of stuck descriptors open.
-var ends []net.Conn
-
-// stuckDescriptor returns a descriptor whose last close blocks while this process lives: a
-// lingering socket with data that nobody receives.
-func stuckDescriptor() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return -1, err
-	}
-	defer func() { _ = listener.Close() }()
-	dialed, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		return -1, err
-	}
-	defer func() { _ = dialed.Close() }()
-	accepted, err := listener.Accept()
-	if err != nil {
-		return -1, err
-	}
-	ends = append(ends, accepted)
-	file, err := dialed.(*net.TCPConn).File()
-	if err != nil {
-		return -1, err
-	}
-	defer func() { _ = file.Close() }()
-	stuck, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	if err := unix.SetNonblock(stuck, true); err != nil {
-		return -1, err
-	}
-	for err == nil {
-		_, err = unix.Write(stuck, make([]byte, 1<<20))
-	}
-	return stuck, errors.Join(unix.SetNonblock(stuck, false),
-		unix.SetsockoptLinger(stuck, unix.SOL_SOCKET, unix.SO_LINGER,
-			&unix.Linger{Onoff: 1, Linger: 3600}))
-}
 
 // openStuck opens a consumer whose doorbell holds the only reference to a stuck descriptor, so that
 // the server cannot close the doorbell.
 func openStuck(s int, id uint32) error {
-	stuck, err := stuckDescriptor()
+	stuck, _, err := stucktest.Descriptor()
 	if err != nil {
 		return err
 	}
@@ -130,7 +89,7 @@ func abandonPackets(connect func(string) (int, error), packet []byte, others int
 			if err != nil {
 				return err
 			}
-			stuck, err := stuckDescriptor()
+			stuck, _, err := stucktest.Descriptor()
 			if err != nil {
 				return err
 			}

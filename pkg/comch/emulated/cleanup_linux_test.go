@@ -1,13 +1,12 @@
 package emulated
 
 import (
-	"errors"
-	"net"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/stucktest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -15,46 +14,12 @@ import (
 // testTimeout bounds every wait. Only a failing test reaches it.
 const testTimeout = 2 * time.Minute
 
-// blockingDescriptor returns a descriptor whose last close blocks until release is called: a
-// lingering socket with data that nobody receives.
+// blockingDescriptor returns a descriptor whose last close blocks until release is called.
 func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	descriptor, release, err := stucktest.Descriptor()
 	if err != nil {
 		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	dialed, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = dialed.Close() }()
-	accepted, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := dialed.(*net.TCPConn).File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	descriptor = duplicateOf(t, int(file.Fd()))
-	if err := unix.SetNonblock(descriptor, true); err != nil {
-		t.Fatal(err)
-	}
-	for err == nil {
-		_, err = unix.Write(descriptor, make([]byte, 1<<20))
-	}
-	if err := errors.Join(
-		unix.SetNonblock(descriptor, false),
-		unix.SetsockoptLinger(descriptor, unix.SOL_SOCKET, unix.SO_LINGER,
-			&unix.Linger{Onoff: 1, Linger: 3600}),
-	); err != nil {
-		t.Fatal(err)
-	}
-	release = func() {
-		_ = accepted.(*net.TCPConn).SetLinger(0) // resets the connection
-		_ = accepted.Close()
 	}
 	t.Cleanup(release)
 	return descriptor, release

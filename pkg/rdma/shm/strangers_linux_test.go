@@ -3,16 +3,15 @@ package shm
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/stucktest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -39,77 +38,17 @@ func asStranger(t *testing.T, body func() error) {
 	must(t, <-result)
 }
 
-// stuck makes descriptors whose last close blocks until the test ends: lingering sockets with data
-// that nobody receives.
-type stuck struct {
-	mu   sync.Mutex
-	ends []net.Conn
-}
-
-func newStuck(t *testing.T) *stuck {
-	s := &stuck{}
-	t.Cleanup(s.release)
-	return s
-}
-
-// release lets all descriptors close.
-func (s *stuck) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, end := range s.ends {
-		_ = end.(*net.TCPConn).SetLinger(0) // resets the connection
-		_ = end.Close()
-	}
-	s.ends = nil
-}
-
-func (s *stuck) descriptor() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// queueStuck sends a descriptor that cannot be closed to a socket that nobody reads yet, so that
+// this process gives up its reference before the receiver does. It is released when the test ends.
+func queueStuck(t *testing.T, socket int) (release func(), err error) {
+	stuck, release, err := stucktest.Descriptor()
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
-	defer listener.Close()
-	dialed, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		return -1, err
-	}
-	defer dialed.Close()
-	accepted, err := listener.Accept()
-	if err != nil {
-		return -1, err
-	}
-	s.mu.Lock()
-	s.ends = append(s.ends, accepted)
-	s.mu.Unlock()
-	file, err := dialed.(*net.TCPConn).File()
-	if err != nil {
-		return -1, err
-	}
-	defer file.Close()
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return -1, err
-	}
-	for err == nil {
-		_, err = unix.Write(fd, make([]byte, 1<<20))
-	}
-	return fd, errors.Join(unix.SetNonblock(fd, false), unix.SetsockoptLinger(fd, unix.SOL_SOCKET,
-		unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}))
-}
-
-// queue sends a stuck descriptor to a socket that nobody reads yet, so that this process gives up
-// its reference before the receiver does.
-func (s *stuck) queue(socket int) error {
-	fd, err := s.descriptor()
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		unix.Sendmsg(socket, []byte{1}, unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL),
-		unix.Close(fd))
+	t.Cleanup(release)
+	return release, errors.Join(
+		unix.Sendmsg(socket, []byte{1}, unix.UnixRights(stuck), nil, unix.MSG_NOSIGNAL),
+		unix.Close(stuck))
 }
 
 func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
@@ -120,8 +59,7 @@ func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
 	must(t, device.Acquire("listen"))
 	sockets, address, err := listenOn(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"))
 	must(t, err)
-	stuck := newStuck(t)
-	defer stuck.release()
+	var releases []func()
 	asStranger(t, func() error {
 		for range 3 {
 			s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -129,7 +67,12 @@ func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
 				return err
 			}
 			err = unix.Connect(s, &unix.SockaddrUnix{Name: socketName(address.Port())})
-			if err := errors.Join(err, stuck.queue(s), unix.Close(s)); err != nil {
+			if err != nil {
+				return err
+			}
+			release, err := queueStuck(t, s)
+			releases = append(releases, release)
+			if err := errors.Join(err, unix.Close(s)); err != nil {
 				return err
 			}
 		}
@@ -137,6 +80,11 @@ func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
 	})
 	l := device.serve(sockets, address)
 	defer func() { must(t, l.Close()) }()
+	defer func() {
+		for _, release := range releases {
+			release()
+		}
+	}()
 	client, server := newSide(t, device), newSide(t, device)
 	ctx, cancel := context.WithTimeout(t.Context(), strangerTimeout)
 	defer cancel()
@@ -160,9 +108,8 @@ func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
 
 // TestAStrangersListenerDelaysNobody connects to a port that another user has taken.
 func TestAStrangersListenerDelaysNobody(t *testing.T) {
-	stuck := newStuck(t)
-	defer stuck.release()
 	port := anyPort()
+	var release func()
 	accepting := make(chan error, 1)
 	asStranger(t, func() error {
 		s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -177,7 +124,8 @@ func TestAStrangersListenerDelaysNobody(t *testing.T) {
 			defer unix.Close(s)
 			accepted, _, err := unix.Accept(s)
 			if err == nil {
-				err = errors.Join(stuck.queue(accepted), unix.Close(accepted))
+				release, err = queueStuck(t, accepted)
+				err = errors.Join(err, unix.Close(accepted))
 			}
 			accepting <- err
 		}()
@@ -199,7 +147,7 @@ func TestAStrangersListenerDelaysNobody(t *testing.T) {
 	case <-closed:
 	case <-ctx.Done():
 		t.Error("a connection to a stranger is not given up")
-		stuck.release()
+		release()
 		<-closed
 	}
 }
