@@ -2,6 +2,7 @@ package emulated
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,11 +31,20 @@ func (c *connection) importFromBroker(descriptor []byte) (*memory.Region, memory
 	}
 	region, err := c.openImport(&d, access)
 	if err != nil {
-		c.exports.releaseImport(d.Length)
 		return nil, 0, fmt.Errorf("import memory of %d bytes at %#x: %w", d.Length, d.Address, err)
 	}
 	return region, access, nil
 }
+
+// What an import holds: the connection to the broker and the memory's file. The broker may send one
+// descriptor more, which is closed at once.
+var (
+	brokerHoldings = holdings{descriptors: 2}
+	brokerExcess   = holdings{descriptors: 1}
+)
+
+// brokerTimeout bounds the conversation with a broker: to connect to it, and to get its answer.
+const brokerTimeout = 2 * broker.Timeout
 
 // brokerAccess returns the rights that a descriptor grants. With DOCA, whoever may use memory over
 // PCI may export it for RDMA.
@@ -50,11 +60,59 @@ func brokerAccess(d *broker.Descriptor) memory.Access {
 	return 0
 }
 
-// openImport maps the memory. The region keeps the connection to the broker until it is closed.
+// openImport maps the memory, whose length has been charged. It leaves a broker that does not answer
+// in time behind. So it does with one whose descriptors cannot be closed, because the client has
+// named a broker of its own: see cleanupQueue.
 func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
 ) (*memory.Region, error) {
+	if err := c.account.reserve(brokerHoldings.plus(brokerExcess)); err != nil {
+		c.exports.releaseImport(d.Length)
+		return nil, err
+	}
+	type outcome struct {
+		region *memory.Region
+		err    error
+	}
+	opened, abandoned := make(chan outcome), make(chan struct{})
+	c.cleanup.hold()
+	go func() {
+		defer c.cleanup.release()
+		region, err := c.askBroker(d, access)
+		c.account.release(brokerExcess)
+		select {
+		case opened <- outcome{region, err}:
+		case <-abandoned:
+			if err == nil {
+				_ = region.Close()
+			}
+		}
+	}()
+	timer := time.NewTimer(c.brokerTimeout)
+	defer timer.Stop()
+	select {
+	case o := <-opened:
+		return o.region, o.err
+	case <-c.done:
+		close(abandoned)
+		return nil, c.notConnected("ask for the memory")
+	case <-timer.C:
+		close(abandoned)
+		return nil, status.Errorf(status.TimeOut, "the exporter has not handed out the memory "+
+			"within %v, or has sent descriptors that cannot be closed", c.brokerTimeout)
+	}
+}
+
+// askBroker maps the memory. The region keeps the connection to the broker, and what was charged,
+// until it is closed. askBroker blocks for as long as the broker likes.
+func (c *connection) askBroker(d *broker.Descriptor, access memory.Access,
+) (*memory.Region, error) {
+	release := func() {
+		c.exports.releaseImport(d.Length)
+		c.account.release(brokerHoldings)
+	}
 	imported, err := broker.Open(d)
 	if err != nil {
+		release()
 		return nil, err
 	}
 	region, err := c.mapImport(imported, d, access)
@@ -63,11 +121,15 @@ func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
 		if imported.File >= 0 {
 			_ = unix.Close(imported.File)
 		}
+		release()
 		return nil, err
 	}
 	region.OnClose(func() error {
-		c.exports.releaseImport(d.Length)
-		return imported.Socket.Close()
+		c.cleanup.add(func() {
+			_ = imported.Socket.Close()
+			release()
+		})
+		return nil
 	})
 	return region, nil
 }

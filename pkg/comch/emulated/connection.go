@@ -42,6 +42,7 @@ type connection struct {
 	// goroutine.
 	full           error
 	cleanupTimeout time.Duration
+	brokerTimeout  time.Duration
 
 	// endedLocally is set once this side has ended the connection. Its consumers then receive
 	// nothing more.
@@ -89,6 +90,7 @@ func newConnection(role role, s *frameSocket, peer comch.Peer, agreed terms, lim
 		account:        account,
 		cleanup:        cleanupQueue{account: account},
 		cleanupTimeout: cleanupTimeout,
+		brokerTimeout:  brokerTimeout,
 		done:           make(chan struct{}),
 	}
 	c.local.open(role)
