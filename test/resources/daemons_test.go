@@ -21,6 +21,8 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
 // controlTimeout is the daemons' timeout of each step of a handshake.
@@ -44,6 +46,9 @@ type chain struct {
 	fake          *fakeTarget
 	comch         comch.Provider
 	configuring   sync.Mutex // held while the configuration file is replaced
+	// tls has the relay's files; without TLS they are "". The fake target has no TLS, so then there
+	// is no channel for it.
+	tls mutualtls.Files
 
 	seed   uint64        // of the current burst
 	crowd  int           // its peers
@@ -76,6 +81,12 @@ var buildFlags []string
 // startChain builds and starts the daemons.
 func startChain(t *testing.T) *chain {
 	t.Helper()
+	return startChainWith(t, false)
+}
+
+// startChainWith is startChain, with TLS between relay and target if secure is set.
+func startChainWith(t *testing.T, secure bool) *chain {
+	t.Helper()
 	directory, err := os.MkdirTemp("", "zcr") // short, because the paths of sockets are
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +99,15 @@ func startChain(t *testing.T) *chain {
 	}
 	c := &chain{t: t, directory: directory,
 		comch: emulated.New(emulated.Options{Directory: directory + "/comch"})}
-	c.target = c.start("target",
+	var tlsFlags []string
+	if secure {
+		authority := mutualtlstest.NewAuthority(t)
+		c.tls = authority.Write(t.TempDir(), []string{"relay.test"})
+		target := authority.Write(t.TempDir(), []string{loopback().String()})
+		tlsFlags = []string{"--tls-cert", target.Certificate, "--tls-key", target.Key, "--tls-ca",
+			target.CA}
+	}
+	c.target = c.start("target", append(tlsFlags,
 		"--listen-address", loopback().String(), "--listen-port", "0",
 		"--volume", fmt.Sprintf("disk=memory:%d", volumeSize),
 		"--volume", fmt.Sprintf("file=file:%s/volume,size=%d", directory, volumeSize),
@@ -96,7 +115,7 @@ func startChain(t *testing.T) *chain {
 		"--metrics-listen", "127.0.0.1:0", "--admin-listen", "unix:"+directory+"/target.sock",
 		"--control-timeout", controlTimeout.String(),
 		"--keep-alive-dead-after", controlTimeout.String(),
-		"--max-sessions", "64", "--staging-limit", fmt.Sprint(stagingLimit))
+		"--max-sessions", "64", "--staging-limit", fmt.Sprint(stagingLimit))...)
 	listening := c.target.awaitEntry("listening for relays")
 	c.targetAddress = netip.MustParseAddrPort(listening["control"].(string))
 	c.targetRDMA = netip.MustParseAddrPort(listening["rdma"].(string))

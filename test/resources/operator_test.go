@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 )
 
 // baseConfiguration is the relay's configuration between bursts. The limits of a channel are what
@@ -32,6 +34,10 @@ func (c *chain) relayConfiguration(random *rand.Rand) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, baseConfiguration, c.directory+"/comch", c.directory+"/relay.sock",
 		controlTimeout, controlTimeout)
+	if c.tls != (mutualtls.Files{}) {
+		fmt.Fprintf(&b, "tls: {certificate: %q, key: %q, ca: %q}\n", c.tls.Certificate, c.tls.Key,
+			c.tls.CA)
+	}
 	b.WriteString("channels:\n")
 	channel := func(name, target, volume string) {
 		timeout, wait, sessions, queues := 2*time.Second, time.Second, 32, channelQueues
@@ -46,6 +52,9 @@ func (c *chain) relayConfiguration(random *rand.Rand) string {
 			channelOutstanding, export, rings)
 	}
 	channel("disk", c.targetAddress.String(), "disk")
+	if c.tls != (mutualtls.Files{}) {
+		return b.String()
+	}
 	channel("fake", c.fake.listener.Address().String(), "fake")
 	if random == nil {
 		return b.String()

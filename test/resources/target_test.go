@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -25,10 +26,12 @@ type fakeTarget struct {
 	device   rdma.Device
 	rdma     rdma.Listener
 	running  sync.WaitGroup
+	leaves   atomic.Bool // resets each connection behind open_volume_reply
 
 	mu       sync.Mutex
 	seed     uint64 // of the burst, 0 while it behaves
 	served   uint64 // connections of this burst
+	accepted uint64 // connections ever
 	sessions map[*fakeSession]struct{}
 	tokens   map[[16]byte]*fakeSession
 }
@@ -96,6 +99,13 @@ func (f *fakeTarget) behave() {
 	f.endSessions()
 }
 
+// connections returns how many connections the relay has ever made.
+func (f *fakeTarget) connections() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.accepted
+}
+
 func (f *fakeTarget) endSessions() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,6 +124,7 @@ func (f *fakeTarget) accept() {
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		f.mu.Lock()
 		f.served++
+		f.accepted++
 		if f.seed != 0 {
 			s.random = rand.New(rand.NewPCG(f.seed, 1<<63|f.served))
 		}
@@ -220,7 +231,13 @@ func (s *fakeSession) serve() {
 		if err != nil {
 			return
 		}
-		if request.Message.Kind() == controlmsg.KindDestroyObjects {
+		kind := request.Message.Kind()
+		if kind == controlmsg.KindOpenVolume && s.target.leaves.Load() {
+			_ = s.stream.SetLinger(0)
+			_ = s.stream.Close()
+			return
+		}
+		if kind == controlmsg.KindDestroyObjects {
 			return
 		}
 	}
