@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/signature"
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 const size = 384 << 20 // the least that every file system accepts
@@ -37,9 +38,7 @@ func TestFindRecognizesWhatToolsMake(t *testing.T) {
 	} {
 		t.Run(test.command, func(t *testing.T) {
 			words := strings.Fields(test.command)
-			if _, err := exec.LookPath(words[0]); err != nil {
-				t.Skip("the tool is not installed")
-			}
+			tooltest.Require(t, words[0])
 			path := filepath.Join(t.TempDir(), "device")
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				t.Fatal(err)

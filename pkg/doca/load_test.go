@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -31,10 +32,8 @@ type stub struct {
 // build compiles the stub with the C compiler and returns its directory.
 func (s stub) build(t *testing.T) string {
 	t.Helper()
-	compiler, err := exec.LookPath(cmp.Or(os.Getenv("CC"), "cc"))
-	if err != nil {
-		t.Skip("no C compiler")
-	}
+	compiler := cmp.Or(os.Getenv("CC"), "cc")
+	tooltest.Require(t, compiler)
 	directory := t.TempDir()
 	for p, name := range partNames {
 		if slices.Contains(s.absent, part(p)) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // These tests need a Ceph cluster of test/ceph/cluster.sh with two OSDs, and a target with librbd:
@@ -39,7 +41,7 @@ func newImage(t testing.TB, size string) string {
 }
 
 func TestCephVolumesServeTheChain(t *testing.T) {
-	requireTools(t, "nbdcopy", "nbdinfo", "qemu-io", "fio")
+	tooltest.Require(t, "nbdcopy", "nbdinfo", "qemu-io", "fio")
 	c := startChain(t, newImage(t, "64MiB"))
 	c.mustRun("verify", "--queues", "4", "--queue-depth", "32", "--length", "8MiB")
 	content := someContent(5<<20 + 4711)

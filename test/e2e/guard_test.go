@@ -4,15 +4,15 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // TestVolumesAreProtected writes a file system to the volume, with the tools of an administrator.
 func TestVolumesAreProtected(t *testing.T) {
+	tooltest.Require(t, "mkfs.ext4")
 	c := startObservedChain(t, "disk=memory:64MiB")
 	image := c.dir + "/image"
-	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
-		t.Skip("mkfs.ext4 is not installed")
-	}
 	if output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", image, "32M").
 		CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v\n%s", err, output)

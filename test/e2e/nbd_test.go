@@ -11,17 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// requireTools skips a test for which programs are missing. make test-tools requires them.
-func requireTools(t *testing.T, tools ...string) {
-	t.Helper()
-	for _, tool := range tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("%s is not installed: make test-tools requires it", tool)
-		}
-	}
-}
+	"github.com/zc-relay/zc-relay/internal/tooltest"
+)
 
 // nbdChain starts a chain with a volume in a file of the given size, and returns the file, too.
 func nbdChain(t *testing.T, size string) (c *chain, file string) {
@@ -61,7 +53,7 @@ func (c *chain) mustServe(script string, flags ...string) string {
 }
 
 func TestNBDInfoDescribesTheExport(t *testing.T) {
-	requireTools(t, "nbdinfo")
+	tooltest.Require(t, "nbdinfo")
 	c, _ := nbdChain(t, "64MiB")
 	var document struct {
 		Protocol string `json:"protocol"`
@@ -110,7 +102,7 @@ func nbdSizeAs(user uint32, socket string) (string, error) {
 }
 
 func TestTheGatewayRefusesOtherUsers(t *testing.T) {
-	requireTools(t, "nbdinfo")
+	tooltest.Require(t, "nbdinfo")
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect as another user")
 	}
@@ -161,7 +153,7 @@ func TestTheGatewayRefusesOtherUsers(t *testing.T) {
 }
 
 func TestNBDClientsSeeTheNewSizeOnReconnect(t *testing.T) {
-	requireTools(t, "nbdinfo", "qemu-io")
+	tooltest.Require(t, "nbdinfo", "qemu-io")
 	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(),
 		volumes: []string{"disk=file:" + filepath.Join(t.TempDir(), "disk.img") + ",size=1MiB"}}
 	admin := "unix:" + filepath.Join(c.dir, "target.sock")
@@ -225,7 +217,7 @@ func blocks(t *testing.T, file string) int64 {
 }
 
 func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
-	requireTools(t, "nbdcopy", "qemu-img")
+	tooltest.Require(t, "nbdcopy", "qemu-img")
 	const size, data = 4 << 30, 64 << 20
 	file := filepath.Join(t.TempDir(), "disk.img")
 	c := startObservedChain(t, "disk=file:"+file+",size=4GiB")
@@ -285,7 +277,7 @@ func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 }
 
 func TestQEMUUsesTheExport(t *testing.T) {
-	requireTools(t, "qemu-img", "qemu-io")
+	tooltest.Require(t, "qemu-img", "qemu-io")
 	c, _ := nbdChain(t, "256MiB")
 	writeFile(t, filepath.Join(c.dir, "data"), someContent(64<<20))
 	c.mustServe(`
@@ -319,7 +311,7 @@ func TestQEMUUsesTheExport(t *testing.T) {
 }
 
 func TestFIOVerifiesTheExport(t *testing.T) {
-	requireTools(t, "fio")
+	tooltest.Require(t, "fio")
 	c, _ := nbdChain(t, "64MiB")
 	c.mustServe(fioVerify("--bsrange=512-128k", "--blockalign=512", "--size=48m"))
 	c.mustServe(fioVerify("--bs=1000", "--size=4000000")) // no block is written as a whole
@@ -333,7 +325,7 @@ func fioVerify(flags ...string) string {
 }
 
 func TestNBDKitForwardsTheExport(t *testing.T) {
-	requireTools(t, "nbdkit", "nbdcopy")
+	tooltest.Require(t, "nbdkit", "nbdcopy")
 	c, file := nbdChain(t, "32MiB")
 	writeFile(t, filepath.Join(c.dir, "data"), someContent(32<<20))
 	c.mustServe(`nbdkit --exit-with-parent -U - nbd uri="$uri" \
@@ -345,7 +337,7 @@ func TestNBDKitForwardsTheExport(t *testing.T) {
 }
 
 func TestFileSystemsSurviveTheTrip(t *testing.T) {
-	requireTools(t, "nbdcopy", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair")
+	tooltest.Require(t, "nbdcopy", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair")
 	c, _ := nbdChain(t, "512MiB")
 	c.mustServe(`
 		mkdir -p tree/d; head -c 3000000 /dev/urandom >tree/file; cp tree/file tree/d/again
@@ -357,7 +349,7 @@ func TestFileSystemsSurviveTheTrip(t *testing.T) {
 }
 
 func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
-	requireTools(t, "nbdinfo")
+	tooltest.Require(t, "nbdinfo")
 	c, _ := nbdChain(t, "1MiB")
 	socket := filepath.Join(c.dir, "s")
 	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri")
@@ -388,7 +380,7 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 var nbdKills = 4
 
 func TestNBDClientsNoticeNoKill(t *testing.T) {
-	requireTools(t, "fio")
+	tooltest.Require(t, "fio")
 	c, _ := managedChain(t, "32MiB")
 	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=4k", "--size=24m", "--fsync=50")+
 		`; echo round; done; echo passed`, "--metrics-listen", "127.0.0.1:0")
@@ -436,7 +428,7 @@ func (c *chain) killDaemon(gateway *process, i int) {
 }
 
 func TestAFlushReportsWhatAKilledTargetMayHaveLost(t *testing.T) {
-	requireTools(t, "qemu-io")
+	tooltest.Require(t, "qemu-io")
 	t.Run("without a service manager", func(t *testing.T) {
 		c, _ := nbdChain(t, "1MiB")
 		c.flushAfterKill("EIO")
@@ -488,7 +480,7 @@ func TestTheLossOfAMemoryVolumeEndsTheExport(t *testing.T) {
 // Requests that violate what the export has announced, which libnbd sends only in its unsafe mode,
 // fail with the error that the specification demands, and the connection goes on.
 func TestNBDShellGetsTheErrorsOfTheSpecification(t *testing.T) {
-	requireTools(t, "nbdsh")
+	tooltest.Require(t, "nbdsh")
 	c, _ := nbdChain(t, "64MiB")
 	writeFile(t, filepath.Join(c.dir, "writable.py"), []byte(`
 import errno, os

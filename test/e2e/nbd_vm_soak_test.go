@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 const (
@@ -25,7 +27,7 @@ const (
 // files while relay and target are killed by turns. The guest finds no difference and no error, and
 // the file system is clean afterwards.
 func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
-	requireTools(t, "qemu-system-x86_64", "busybox", "cpio", "depmod", "mke2fs", "e2fsck",
+	tooltest.Require(t, "qemu-system-x86_64", "busybox", "cpio", "depmod", "mke2fs", "e2fsck",
 		"nbdcopy", "apt-get")
 	c, file := managedChain(t, "512MiB")
 	makeImage := exec.Command("testdata/vm-image.sh", c.dir)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 func TestMetricsAndHealthFollowTheChain(t *testing.T) {
@@ -106,17 +107,14 @@ func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
 }
 
 func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
-	browser, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("chromium is not installed: make test-tools requires it")
-	}
+	tooltest.Require(t, "chromium")
 	c, _ := startAdministeredChain(t)
 	c.startIO(bench(8)...)
 	// The page's virtual clock runs ahead of the daemon's, so that the page reads the status
 	// several times in quick succession.
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	render := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
+	render := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu",
 		"--disable-dev-shm-usage",
 		"--user-data-dir="+t.TempDir(), "--virtual-time-budget=10000", "--dump-dom", "http://"+
 			opsAddress(t, c.relay)+"/")

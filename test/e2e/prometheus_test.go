@@ -15,14 +15,13 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // A Prometheus that ingests native histograms does not store the classic ones beside them.
 func TestLatencyQueriesFindDataWithEitherKindOfHistogram(t *testing.T) {
-	program, err := exec.LookPath("prometheus")
-	if err != nil {
-		t.Skip("prometheus is not installed: make test-tools requires it")
-	}
+	tooltest.Require(t, "prometheus")
 	queries := latencyQueries(t)
 	c := startObservedChain(t, "disk=memory:64MiB")
 	c.startIO(bench(4)...)
@@ -30,7 +29,7 @@ func TestLatencyQueriesFindDataWithEitherKindOfHistogram(t *testing.T) {
 		"classic": nil, "native": {"--enable-feature=native-histograms"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := startPrometheus(t, program, flags, opsAddress(t, c.relay),
+			server := startPrometheus(t, flags, opsAddress(t, c.relay),
 				opsAddress(t, c.target))
 			for _, query := range queries {
 				eventually(t, "data for "+query, func() bool { return server.finds(t, query) })
@@ -93,7 +92,7 @@ func latencyQueries(t *testing.T) []string {
 // prometheus is a running server.
 type prometheus struct{ address string }
 
-func startPrometheus(t *testing.T, program string, flags []string, targets ...string) prometheus {
+func startPrometheus(t *testing.T, flags []string, targets ...string) prometheus {
 	t.Helper()
 	directory := t.TempDir()
 	config := filepath.Join(directory, "prometheus.yaml")
@@ -110,7 +109,7 @@ func startPrometheus(t *testing.T, program string, flags []string, targets ...st
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	server := exec.Command(program, append([]string{"--config.file=" + config,
+	server := exec.Command("prometheus", append([]string{"--config.file=" + config,
 		"--storage.tsdb.path=" + filepath.Join(directory, "data"),
 		"--web.listen-address=" + address, "--log.level=error"}, flags...)...)
 	server.Stderr = os.Stderr

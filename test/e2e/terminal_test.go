@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // terminal is a terminal of tmux with a program in it.
@@ -18,9 +20,7 @@ type terminal struct {
 // startTerminal runs a program of users in a terminal of 40 lines.
 func startTerminal(t *testing.T, command ...string) *terminal {
 	t.Helper()
-	if _, err := exec.LookPath("tmux"); err != nil {
-		t.Skip("tmux is not installed: make test-tools requires it")
-	}
+	tooltest.Require(t, "tmux")
 	x := &terminal{t: t, socket: filepath.Join(t.TempDir(), "tmux")}
 	t.Cleanup(func() { x.do("kill-server") })
 	x.do(append([]string{"-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "40"},
@@ -114,14 +114,7 @@ var shells = map[string]struct {
 func TestShellsCompleteCommandsFlagsAndWords(t *testing.T) {
 	for name, shell := range shells {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath(name); err != nil {
-				t.Skip(name + " is not installed: make test-tools requires it")
-			}
-			for _, file := range shell.files {
-				if _, err := os.Stat(file); err != nil {
-					t.Skip(file + " is not installed: make test-tools requires it")
-				}
-			}
+			tooltest.Require(t, append(shell.files, name)...)
 			x := startTerminal(t, append([]string{"env", "HOME=" + t.TempDir(), "TERM=screen",
 				"PATH=" + programs + ":" + os.Getenv("PATH")}, shell.command...)...)
 			x.do("send-keys", strings.ReplaceAll(shell.load, "PROGRAM", "initiator")+

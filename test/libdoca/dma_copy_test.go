@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // dma-copy --compat, as the DPU, copies files from and to a host in the shape of DOCA's DMA Copy
@@ -22,9 +24,7 @@ func TestDMACopyWithAHostOfTheApplication(t *testing.T) {
 		t.Fatalf("build dma-copy: %v\n%s", err, output)
 	}
 	for _, c := range toolchains[:2] {
-		if _, err := exec.LookPath(c.compiler); err != nil {
-			t.Skipf("%v: install %s", err, c.compiler)
-		}
+		tooltest.Require(t, c.compiler)
 		executable := c.compile(t, "dma_copy_host")
 		for _, test := range []string{"sends", "receives"} {
 			t.Run(c.name+"/"+test, func(t *testing.T) { copyFile(t, program, executable, test) })

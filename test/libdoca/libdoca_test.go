@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // testTimeout bounds one test of a program. They wait for conditions, for two minutes at most.
@@ -228,9 +230,7 @@ func TestPrograms(t *testing.T) {
 			if testing.Short() && c.name != "gcc" {
 				t.Skip("-short: one compiler is enough")
 			}
-			if _, err := exec.LookPath(c.compiler); err != nil {
-				t.Skipf("%v: install %s", err, c.compiler)
-			}
+			tooltest.Require(t, c.compiler)
 			for _, program := range programs {
 				executable := c.compile(t, program)
 				for _, test := range testsOf(t, program) {

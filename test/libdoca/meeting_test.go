@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -19,9 +20,7 @@ import (
 // A program on libdoca meets a server of the emulated Comch, as the relay has one.
 func TestAProgramMeetsOurServer(t *testing.T) {
 	for _, c := range toolchains[:2] {
-		if _, err := exec.LookPath(c.compiler); err != nil {
-			t.Skipf("%v: install %s", err, c.compiler)
-		}
+		tooltest.Require(t, c.compiler)
 		executable := c.compile(t, "meeting")
 		for test, serve := range map[string]func(context.Context, *testing.T, comch.Server){
 			"echo": echo, "whole_pages": importWhole, "parts_of_pages": importParts,

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
@@ -105,9 +106,7 @@ func TestTheStorageApplicationsWithSanitizers(t *testing.T) {
 // compileTrio compiles the initiator, the relay, and the target in C.
 func compileTrio(t testing.TB, c *toolchain) map[string]string {
 	t.Helper()
-	if _, err := exec.LookPath(c.compiler); err != nil {
-		t.Skipf("%v: install %s", err, c.compiler)
-	}
+	tooltest.Require(t, c.compiler)
 	programs := make(map[string]string)
 	for _, name := range []string{"storage_initiator", "storage_relay", "storage_target"} {
 		programs[name] = c.compile(t, name)

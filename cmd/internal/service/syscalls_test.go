@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -558,8 +559,9 @@ func (l *load) end() map[uint64]byte {
 
 func requireStrace(t *testing.T) {
 	t.Helper()
+	tooltest.Require(t, "strace")
 	if err := exec.Command("strace", "-o", "/dev/null", "true").Run(); err != nil {
-		t.Skipf("strace cannot trace here (%v): install it with \"apt-get install strace\"", err)
+		t.Skipf("strace cannot trace here: %v", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -35,13 +36,10 @@ func BenchmarkOverhead(b *testing.B) {
 
 // instantLibdoca compiles testdata and returns the directory of the libraries.
 func instantLibdoca(b *testing.B) string {
-	compiler, err := exec.LookPath("cc")
-	if err != nil {
-		b.Skip("no C compiler")
-	}
+	tooltest.Require(b, "cc")
 	directory := b.TempDir()
 	library := filepath.Join(directory, "libdoca_common.so")
-	output, err := exec.Command(compiler, "-O2", "-shared", "-fPIC", "-I../../doca", "-o", library,
+	output, err := exec.Command("cc", "-O2", "-shared", "-fPIC", "-I../../doca", "-o", library,
 		"testdata/absent.c", "testdata/instant.c").CombinedOutput()
 	if err != nil {
 		b.Fatalf("compile libdoca: %v\n%s", err, output)

@@ -10,16 +10,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
 // TestTsharkDecodesSession lets Wireshark's dissectors decode a whole session: connection setup,
 // all kinds of messages, and a Terminate.
 func TestTsharkDecodesSession(t *testing.T) {
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("tshark is not installed: make test-tools requires it")
-	}
+	tooltest.Require(t, "tshark")
 	c := newCapture()
 	runCapturedSession(t, c)
 	path := filepath.Join(t.TempDir(), "session.pcap")
@@ -27,7 +25,7 @@ func TestTsharkDecodesSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Heuristic dissectors of payloads are disabled, so that they do not claim the bytes.
-	out, err := exec.Command(tshark, "-o", "tcp.try_heuristic_first:TRUE",
+	out, err := exec.Command("tshark", "-o", "tcp.try_heuristic_first:TRUE",
 		"--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
 		"-r", path, "-V").Output()
 	if err != nil {
