@@ -2,7 +2,7 @@ package kubernetes
 
 import (
 	"bufio"
-	"bytes"
+	"errors"
 	"flag"
 	"io"
 	"maps"
@@ -11,8 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -62,11 +65,12 @@ func render(t *testing.T, values map[string]any) (string, error) {
 type object = runtime.Object
 
 // decode decodes manifests as the API server does in strict mode: unknown, misspelt, and repeated
-// fields are errors. ServiceMonitors, which are not of the core API, are returned as text.
-func decode(t *testing.T, manifests string) (objects []object, monitors []string) {
+// fields are errors.
+func decode(t *testing.T, manifests string) (objects []object) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme,
+		monitoring.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -77,14 +81,10 @@ func decode(t *testing.T, manifests string) (objects []object, monitors []string
 	for {
 		document, err := documents.Read()
 		if err == io.EOF {
-			return objects, monitors
+			return objects
 		}
 		if err != nil {
 			t.Fatal(err)
-		}
-		if bytes.Contains(document, []byte("kind: ServiceMonitor")) {
-			monitors = append(monitors, string(document))
-			continue
 		}
 		decoded, _, err := strict.Decode(document, nil, nil)
 		if err != nil {
@@ -141,19 +141,42 @@ func TestManifestsAreThoseOfTheAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, monitors := decode(t, text)
-	if len(monitors) != 1 || !strings.Contains(monitors[0], "port: operations") {
-		t.Errorf("ServiceMonitors: %v", monitors)
-	}
 	kinds := map[string]int{}
-	for _, o := range objects {
+	var services []*core.Service
+	var monitor *monitoring.ServiceMonitor
+	for _, o := range decode(t, text) {
 		kinds[o.GetObjectKind().GroupVersionKind().Kind]++
-		if set, ok := o.(*apps.DaemonSet); ok {
-			checkDaemonSet(t, set)
+		switch o := o.(type) {
+		case *apps.DaemonSet:
+			checkDaemonSet(t, o)
+		case *core.Service:
+			services = append(services, o)
+		case *monitoring.ServiceMonitor:
+			monitor = o
 		}
 	}
-	if kinds["DaemonSet"] != 2 || kinds["ConfigMap"] != 2 || kinds["Service"] != 2 {
-		t.Errorf("the chart renders %v", kinds)
+	want := map[string]int{"DaemonSet": 2, "ConfigMap": 2, "Service": 2, "ServiceMonitor": 1}
+	if !maps.Equal(kinds, want) {
+		t.Fatalf("the chart renders %v, want %v", kinds, want)
+	}
+	for _, service := range services {
+		checkMonitor(t, monitor, service)
+	}
+}
+
+// checkMonitor checks that a ServiceMonitor finds a service and a port of it.
+func checkMonitor(t *testing.T, monitor *monitoring.ServiceMonitor, service *core.Service) {
+	t.Helper()
+	for label, value := range monitor.Spec.Selector.MatchLabels {
+		if service.Labels[label] != value {
+			t.Errorf("the ServiceMonitor selects %s=%s, %s has %q", label, value, service.Name,
+				service.Labels[label])
+		}
+	}
+	if len(monitor.Spec.Selector.MatchLabels) == 0 || len(monitor.Spec.Endpoints) != 1 ||
+		monitor.Spec.Endpoints[0].Port != service.Spec.Ports[0].Name {
+		t.Errorf("the ServiceMonitor scrapes %v, %s has %v", monitor.Spec, service.Name,
+			service.Spec.Ports)
 	}
 }
 
@@ -203,9 +226,8 @@ func TestConfigurationsAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, _ := decode(t, text)
 	checked := 0
-	for _, o := range objects {
+	for _, o := range decode(t, text) {
 		config, ok := o.(*core.ConfigMap)
 		if !ok {
 			continue
@@ -228,6 +250,125 @@ func TestConfigurationsAreValid(t *testing.T) {
 	if checked != 2 {
 		t.Errorf("%d configurations were checked, want 2", checked)
 	}
+}
+
+// A pod has nowhere else to put the sockets of the emulated Comch: its root is read-only.
+func TestTheComchDirectoryIsKeptBesideOtherKeys(t *testing.T) {
+	for name, c := range map[string]struct {
+		comch map[string]any
+		want  string
+	}{
+		"no key":      {nil, "/var/lib/zc-relay/comch"},
+		"another key": {map[string]any{"wait": "never"}, "/var/lib/zc-relay/comch"},
+		"a directory": {map[string]any{"directory": "/elsewhere"}, "/elsewhere"},
+	} {
+		config := map[string]any{}
+		if c.comch != nil {
+			config["comch"] = c.comch
+		}
+		text, err := render(t, map[string]any{"relay": map[string]any{"config": config}})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var have struct{ Comch map[string]any }
+		for _, o := range decode(t, text) {
+			if config, ok := o.(*core.ConfigMap); ok {
+				content := []byte(config.Data["zc-relay.yaml"])
+				if err := yaml.Unmarshal(content, &have); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if have.Comch["directory"] != c.want || have.Comch["wait"] != c.comch["wait"] {
+			t.Errorf("%s: the relay gets comch %v", name, have.Comch)
+		}
+	}
+}
+
+// The sidecar runs with a kubelet's way to replace files, a daemon that only notes how it was
+// called, and a shorter pause.
+func TestTheSidecarReloadsWhenAFileChanges(t *testing.T) {
+	directory := t.TempDir()
+	note := filepath.Join(directory, "notes")
+	for name, script := range map[string]string{
+		"sleep":    "echo slept >>" + note + "; exec /bin/sleep 0.01",
+		"zc-relay": `echo "$@" >>` + note,
+	} {
+		file := filepath.Join(directory, name)
+		if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace := func(content string) {
+		t.Helper()
+		version := filepath.Join(directory, content)
+		link := filepath.Join(directory, "link")
+		if err := errors.Join(os.Mkdir(version, 0o700),
+			os.WriteFile(filepath.Join(version, "zc-relay.yaml"), []byte(content), 0o600),
+			os.Symlink(version, link),
+			os.Rename(link, filepath.Join(directory, "etc"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace("first")
+	command := sidecar(t)
+	script := strings.ReplaceAll(command[2], "/etc/zc-relay/", filepath.Join(directory, "etc")+"/")
+	shell := exec.Command(command[0], command[1], script)
+	shell.Env = append(os.Environ(), "PATH="+directory+":"+os.Getenv("PATH"))
+	shell.Stderr = os.Stderr
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	notes := func() []string {
+		content, _ := os.ReadFile(note)
+		return strings.Split(strings.TrimSpace(string(content)), "\n")
+	}
+	// pauses waits until the sidecar has looked at the files several times more.
+	pauses := func() {
+		t.Helper()
+		count := len(notes()) + 5
+		for deadline := time.Now().Add(time.Minute); len(notes()) < count; {
+			if time.Now().After(deadline) {
+				t.Fatalf("the sidecar did no more than %q", notes())
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	reloads := func() []string {
+		return slices.DeleteFunc(notes(), func(s string) bool { return s == "slept" })
+	}
+	pauses()
+	if r := reloads(); len(r) != 0 {
+		t.Errorf("before a change, the sidecar called %q", r)
+	}
+	replace("second")
+	pauses()
+	want := []string{"reload --admin unix:/run/zc-relay/admin.sock"}
+	if r := reloads(); !slices.Equal(r, want) {
+		t.Errorf("after a change, the sidecar called %q, want %q", r, want)
+	}
+	if err := shell.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := shell.Wait(); err != nil {
+		t.Errorf("at SIGTERM, the sidecar ended with %v", err)
+	}
+}
+
+// sidecar returns the command of the relay's sidecar.
+func sidecar(t *testing.T) []string {
+	t.Helper()
+	text, err := render(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range decode(t, text) {
+		if set, ok := o.(*apps.DaemonSet); ok {
+			return set.Spec.Template.Spec.Containers[1].Command
+		}
+	}
+	t.Fatal("the chart renders no DaemonSet")
+	return nil
 }
 
 func TestThePlainManifestIsThatOfTheChart(t *testing.T) {
