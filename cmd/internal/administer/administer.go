@@ -101,18 +101,19 @@ sessions, queues and workers. docs/status.schema.json describes the JSON documen
 		if err != nil {
 			return o.report(cmd, operationStatus, program.CannotConnect(err))
 		}
-		var document statusreport.Document
-		if err := json.Unmarshal(content, &document); err != nil {
-			return fmt.Errorf("read the status of the daemon at %s: %w", o.address, err)
-		}
-		if document.Schema != statusreport.Schema {
-			return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version",
-				o.address, document.Schema, statusreport.Schema)
-		}
-		if o.output == report.JSON {
-			// unchanged, with fields that this program may not know
+		if o.output == report.JSON && json.Valid(content) {
+			// unchanged, also of a version that this program does not know
 			_, err := cmd.OutOrStdout().Write(content)
 			return err
+		}
+		var document statusreport.Document
+		if err := json.Unmarshal(content, &document); err != nil {
+			return o.report(cmd, operationStatus,
+				fmt.Errorf("read the status of the daemon at %s: %w", o.address, err))
+		}
+		if document.Schema != statusreport.Schema {
+			return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version, or -o json",
+				o.address, document.Schema, statusreport.Schema)
 		}
 		return document.WriteText(cmd.OutOrStdout())
 	})
