@@ -111,6 +111,9 @@ func (h *hookedVolume) WriteAt(p []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if hit.Action == fault.Drop {
+		return len(p), nil
+	}
 	if hit.Action == fault.Corrupt {
 		hit.Corrupt(p)
 		defer hit.Corrupt(p) // restores it
@@ -120,7 +123,7 @@ func (h *hookedVolume) WriteAt(p []byte, off int64) (int, error) {
 
 // Flush flushes, unless a rule prevents it.
 func (h *hookedVolume) Flush() error {
-	if _, err := h.enter(iomsg.OpFlush, 0, 0); err != nil {
+	if hit, err := h.enter(iomsg.OpFlush, 0, 0); err != nil || hit.Action == fault.Drop {
 		return err
 	}
 	return h.volume.Flush()

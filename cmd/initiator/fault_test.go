@@ -21,6 +21,7 @@ func TestFaultsReachEveryWayIntoTheVolume(t *testing.T) {
 		"put " + file + " --fault volume:write:range=4KiB+1:error=ENOSPC":        "ENOSPC",
 		"put " + file + " --offset 3 --fault volume:write:range=0+4:error=EIO":   "injected",
 		"put " + file + " --fault volume:flush:error=EROFS":                      "injected",
+		"verify --queues 1 --fault volume:write:range=8KiB+4KiB:p=0.999:drop":    "are wrong",
 		"get " + file + " --fault volume:read:p=0.9999999:error=IO_FAILED":       "IO_FAILED",
 		"verify --queues 1 --fault volume:write:range=8KiB+4KiB:p=0.999:corrupt": "are wrong",
 	} {

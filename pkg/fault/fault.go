@@ -45,7 +45,7 @@ const (
 	// Error makes the operation fail with a code.
 	Error
 	// Drop loses a message and with it the connection: no seam allows a connection that has lost a
-	// message to continue.
+	// message to continue. A change of a volume that is dropped succeeds without being carried out.
 	Drop
 	// Duplicate sends a message twice.
 	Duplicate
@@ -102,9 +102,11 @@ type operation struct {
 	allowed actions
 }
 
-// The actions that the operations of the control plane, messages, and received messages allow.
+// The actions that the operations of the control plane, changes of a volume without data, messages,
+// and received messages allow.
 var (
 	call     = set(Trace, Delay, Error, Freeze)
+	change   = set(Trace, Delay, Error, Drop, Freeze)
 	sending  = set(Trace, Delay, Error, Drop, Duplicate, Corrupt, Freeze)
 	arriving = set(Trace, Delay, Error, Drop, Corrupt, Freeze)
 )
@@ -133,8 +135,8 @@ var seams = []struct {
 	}},
 	{Volume, []operation{
 		{"read", set(Trace, Delay, Error, Corrupt, Freeze)},
-		{"write", set(Trace, Delay, Error, Corrupt, Freeze)},
-		{"flush", call}, {"trim", call}, {"write_zeroes", call}, {"extents", call},
+		{"write", set(Trace, Delay, Error, Drop, Corrupt, Freeze)},
+		{"flush", change}, {"trim", change}, {"write_zeroes", change}, {"extents", call},
 	}},
 	{Control, []operation{{"send", sending}, {"receive", arriving}}},
 }

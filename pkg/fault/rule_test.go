@@ -50,7 +50,7 @@ var badRules = map[string]string{
 	"rdma:post_send":                                           "needs a seam, an operation, and an action",
 	"disk:write:trace":                                         "the seams are rdma, comch, volume, control",
 	"rdma:write:trace":                                         "the operations of rdma are open, listen,",
-	"volume:write:drop":                                        "the actions of volume:write are trace, delay, error",
+	"volume:read:drop":                                         "the actions of volume:read are trace, delay, error",
 	"rdma:any:duplicate":                                       "the actions of rdma:any are trace, delay",
 	"volume:write:every=10":                                    "it has no action",
 	"volume:write:trace:freeze":                                "this one has trace already",

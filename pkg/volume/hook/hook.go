@@ -1,8 +1,9 @@
-// Package hook wraps any volume. The wrapper forwards everything, and traces, delays, fails,
+// Package hook wraps any volume. The wrapper forwards everything, and traces, delays, fails, drops,
 // corrupts, or freezes the operations that fault rules name.
 //
 // The operations of the seam "volume" are read, write, flush, trim, write_zeroes, and extents. A
-// request that fails by a rule is not carried out. Delayed and frozen requests are carried out at
+// request that fails or is dropped by a rule is not carried out; one that is dropped succeeds, as on
+// a disk that loses writes. Delayed and frozen requests are carried out at
 // once and complete later. A write is corrupted for as long as it is carried out: its buffer gets
 // the inverted bit back before it completes.
 package hook
@@ -107,7 +108,7 @@ type markedRequest struct {
 	request *volume.Request
 	hit     fault.Hit
 	hold    fault.Hold
-	done    bool // carried out, or failed instead
+	done    bool // carried out, or failed or dropped instead
 }
 
 // Submit starts a request, or makes it fail.
@@ -137,8 +138,11 @@ func (q *queue) Submit(r *volume.Request) error {
 
 func (q *queue) submitMarked(r *volume.Request, hit fault.Hit) error {
 	m := markedRequest{request: r, hit: hit, hold: hit.Hold()}
-	switch {
-	case hit.Action == fault.Error:
+	switch hit.Action {
+	case fault.Drop:
+		m.done = true
+		r.Err = nil
+	case fault.Error:
 		m.done = true
 		q.volume.failed[r.Operation].Add(1)
 		r.Err = fmt.Errorf("%v %d bytes at offset %d: %w", r.Operation, r.Length, r.Offset,

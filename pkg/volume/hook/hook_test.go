@@ -172,6 +172,40 @@ func TestCorruptionInvertsOneBitOfEachReadAndWrite(t *testing.T) {
 	}
 }
 
+func TestADroppedChangeSucceedsWithoutBeingCarriedOut(t *testing.T) {
+	injector, _ := faulttest.New(t, "volume:any:while=lossy:range=4KiB+8KiB:drop")
+	queue := openQueue(t, 1, injector)
+	content := bytes.Repeat([]byte{0x55}, 4*block)
+	change := func(operation iomsg.Operation, number uint64) {
+		t.Helper()
+		r := volume.Request{Operation: operation, Offset: number * block, Length: block}
+		if operation == iomsg.OpWrite {
+			r.Buffer = bytes.Repeat([]byte{0xaa}, block)
+		}
+		if volumetest.Do(t, queue, &r); r.Err != nil {
+			t.Errorf("%v of block %d: %v", operation, number, r.Err)
+		}
+	}
+	volumetest.Do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4 * block,
+		Buffer: slices.Clone(content)})
+	injector.TurnOn("lossy")
+	change(iomsg.OpWrite, 1)
+	change(iomsg.OpWriteZeroes, 2)
+	change(iomsg.OpWrite, 3)
+	read := make([]byte, 4*block)
+	r := volume.Request{Operation: iomsg.OpRead, Length: 4 * block, Buffer: read}
+	if volumetest.Do(t, queue, &r); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	copy(content[3*block:], bytes.Repeat([]byte{0xaa}, block))
+	if !bytes.Equal(read, content) {
+		t.Error("the volume does not hold exactly the changes that were not dropped")
+	}
+	if f := injector.Rules()[0]; f.Matches != 2 {
+		t.Errorf("%d changes were dropped, want 2", f.Matches)
+	}
+}
+
 func TestDelayPostponesCompletionsWithoutBlockingTheSubmitter(t *testing.T) {
 	const delay = 30 * time.Millisecond
 	injector, _ := faulttest.New(t, "volume:flush:delay=30ms")

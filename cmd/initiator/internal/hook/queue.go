@@ -1,8 +1,9 @@
 // Package hook injects faults into the requests of an opened volume: those of its queues, as an
 // application submits them. Its operations are those of the seam "volume".
 //
-// A request that fails by a rule is not submitted. Delayed and frozen requests are submitted at
-// once and complete later. A write is corrupted until it completes.
+// A request that fails or is dropped by a rule is not submitted; one that is dropped succeeds. Delayed
+// and frozen requests are submitted at once and complete later. A write is corrupted until it
+// completes.
 package hook
 
 import (
@@ -63,12 +64,15 @@ func (q *Queue) Submit(r *client.Request) error {
 	}
 	tag := q.free[len(q.free)-1]
 	hit := q.points[r.Type.Operation()].NextAt(r.Offset, uint64(r.Length))
-	if hit.Action == fault.Error {
+	if hit.Action == fault.Error || hit.Action == fault.Drop {
 		q.free = q.free[:len(q.free)-1]
 		q.slots[tag] = slot{request: *r, hit: hit}
-		err := hit.Err()
-		q.waiting = append(q.waiting, waiting{result: client.Result{Tag: tag,
-			Code: status.CodeOf(err), Cause: status.CauseOf(err)}})
+		result := client.Result{Tag: tag}
+		if hit.Action == fault.Error {
+			err := hit.Err()
+			result.Code, result.Cause = status.CodeOf(err), status.CauseOf(err)
+		}
+		q.waiting = append(q.waiting, waiting{result: result})
 		return nil
 	}
 	s := slot{request: *r, hit: hit, hold: hit.Hold()}
