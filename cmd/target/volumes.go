@@ -187,7 +187,9 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 	gone, different := v.compare(v.withAdded(configs))
 	added := make(map[string]*served)
 	for _, c := range configs {
-		if v.find(c.Name) != nil || c.AliasOf() != "" {
+		later := slices.ContainsFunc(different,
+			func(d config.Volume) bool { return d.Name == c.Name })
+		if v.find(c.Name) != nil || c.AliasOf() != "" || later {
 			continue
 		}
 		if added[c.Name], err = v.newServed(c); err != nil {
@@ -305,7 +307,8 @@ func (v *volumes) adopt(configs []config.Volume) {
 }
 
 // compare returns the names of the volumes that are not configured any more, or differently, and
-// the configurations of the latter and of new names of volumes.
+// the configurations of the latter, of new names of volumes, and of new volumes whose file is that
+// of one that goes, as of one that is renamed: they can be opened only when that is closed.
 func (v *volumes) compare(configs []config.Volume) (gone []string, different []config.Volume) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -317,8 +320,16 @@ func (v *volumes) compare(configs []config.Volume) (gone []string, different []c
 		s, c := v.served[name], wanted[name]
 		return s == nil || !s.config.HasSameStorage(&c)
 	}
+	isReleased := func(c config.Volume) bool {
+		for name, s := range v.served {
+			if now := wanted[name]; s.config.SharesFile(&c) && !s.config.HasSameStorage(&now) {
+				return true
+			}
+		}
+		return false
+	}
 	for _, c := range ordered(configs) {
-		if v.served[c.Name] == nil && c.AliasOf() == "" {
+		if v.served[c.Name] == nil && c.AliasOf() == "" && !isReleased(c) {
 			continue // is new
 		}
 		if changed(c.Name) || c.AliasOf() != "" && changed(c.AliasOf()) {

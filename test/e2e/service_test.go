@@ -449,6 +449,11 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 		return strings.Contains(info, "one writer at a time") &&
 			strings.Contains(info, "exclusively by")
 	})
+	// A volume gets another name. Its file can be opened under that name only when it is closed.
+	configure(fmt.Sprintf("name: renamed, backend: %q",
+		"file:"+filepath.Join(c.dir, "added")+",size=16MiB"), backend("disk", ",exclusive"))
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog(`offering volume	{"volume": "renamed"}`)
 	busy.interruptVerify()
 	c.target.terminate()
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -117,6 +118,15 @@ func (c *Volume) HasSameStorage(other *Volume) bool {
 func (c *Volume) FileSize() uint64 {
 	_, bytes := c.cutSize()
 	return bytes
+}
+
+// SharesFile reports whether two configurations are of the same file or device.
+func (c *Volume) SharesFile(other *Volume) bool {
+	mine, _ := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
+	theirs, _ := volume.ParseSpec(other.Name+"="+other.Backend, other.BlockSize)
+	one, isFile := mine.Backend.(volume.FileBackend)
+	another, areFiles := theirs.Backend.(volume.FileBackend)
+	return isFile && areFiles && filepath.Clean(one.Path) == filepath.Clean(another.Path)
 }
 
 // cutSize returns the backend without the size of a file, and that.
