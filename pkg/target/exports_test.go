@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 // opener opens volume "disk" through relays of its own, as one program.
@@ -396,6 +397,28 @@ func TestAnExclusiveVolumeHasOneWriterAndReadersBesideIt(t *testing.T) {
 			destroy(t, first)
 			destroy(t, second)
 		})
+	}
+}
+
+func TestARelayLearnsOnlyOfVolumesThatItMayUse(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	s := startTarget(t, func(c *target.Config) {
+		c.TLS = credentials(t, authority, "target")
+		for name, relay := range map[string]string{"disk": "a", "secret": "b"} {
+			c.Volumes[name] = target.Export{Volume: volumetest.OpenMemory(t, "1MiB"),
+				Rights: []target.Right{{Relay: relay, Access: target.WriteAccess}}}
+		}
+	})
+	for relay, want := range map[string]string{"a": `["disk"]`, "b": `["secret"]`, "c": `[]`} {
+		r, err := relayTo(t, s.Address(), credentials(t, authority, relay).Client("target"))
+		if err != nil {
+			t.Fatalf("%s: %v", relay, err)
+		}
+		if err := openVolume(t, r, "none"); !errors.Is(err, status.NotFound) ||
+			!strings.HasSuffix(err.Error(), "it has "+want) {
+			t.Errorf("relay %s: %v", relay, err)
+		}
+		destroy(t, r)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,6 +157,31 @@ func TestAConfigurationBeyondTheLimitsIsRejected(t *testing.T) {
 		}
 		if code := status.CodeOf(err); code != status.TooBig && code != status.InvalidValue {
 			t.Errorf("refused with %v", err)
+		}
+	}
+}
+
+func TestALimitThatIsExceededIsNamedByItsKey(t *testing.T) {
+	c := start(t, options{channel: func(c *relay.ChannelConfig) {
+		c.Limits = relay.Limits{MaxQueues: 2, MaxDepth: 8, MaxBufferSize: 4 * blockSize,
+			MaxOutstanding: 12, MaxExport: 1 << 20}
+	}})
+	for key, change := range map[string]func(*client.Config){
+		"limits.queues":      func(config *client.Config) { config.Queues = 3 },
+		"limits.depth":       func(config *client.Config) { config.Depth = 9 },
+		"limits.buffer_size": func(config *client.Config) { config.BufferSize = 5 * blockSize },
+		"limits.outstanding": func(config *client.Config) { config.Queues, config.Depth = 2, 8 },
+		"limits.export":      func(config *client.Config) { config.MemorySize = 2 << 20 },
+	} {
+		config := c.queueConfig(4)
+		config.BufferSize, config.MemorySize = blockSize, blockSize
+		change(&config)
+		v, err := client.Open(c.context(), config)
+		if err == nil {
+			_ = v.Close(c.context())
+		}
+		if !errors.Is(err, status.TooBig) || !strings.Contains(err.Error(), key+" of the relay") {
+			t.Errorf("%s: %v", key, err)
 		}
 	}
 }

@@ -3,7 +3,9 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -106,10 +108,10 @@ func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
+// renderPage returns a daemon's page as a browser shows it.
+func renderPage(t *testing.T, daemon *process) string {
+	t.Helper()
 	tooltest.Require(t, "chromium")
-	c, _ := startAdministeredChain(t)
-	c.startIO(bench(8)...)
 	// The page's virtual clock runs ahead of the daemon's, so that the page reads the status
 	// several times in quick succession.
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -117,12 +119,50 @@ func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 	render := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu",
 		"--disable-dev-shm-usage",
 		"--user-data-dir="+t.TempDir(), "--virtual-time-budget=10000", "--dump-dom", "http://"+
-			opsAddress(t, c.relay)+"/")
+			opsAddress(t, daemon)+"/")
 	output, err := render.Output()
 	if err != nil {
 		t.Fatalf("render the page: %v", err)
 	}
-	page := string(output)
+	return string(output)
+}
+
+func TestThePageShowsWhichChannelsAreDownInABrowser(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress()}
+	c.startTarget()
+	text := fmt.Sprintf("comch: {directory: %q}\noperations: {listen: '127.0.0.1:0'}\nchannels:\n",
+		filepath.Join(c.dir, "comch"))
+	nobody := netip.AddrPortFrom(c.address.Addr(), 1)
+	for i := range 6 {
+		address := c.address
+		if i%2 == 1 {
+			address = nobody
+		}
+		text += fmt.Sprintf("- {name: channel-%d, target: %q, volume: disk, "+
+			"reconnect: {first_pause: 1h, longest_pause: 1h}}\n", i, address)
+	}
+	file := filepath.Join(c.dir, "relay.yaml")
+	writeFile(t, file, []byte(text))
+	c.relay = spawn(t, "zc-relay", "run", "--config", file)
+	eventually(t, "three channels are ready, and three wait", func() bool {
+		metrics := c.scrape(c.relay)
+		return sumMetric(metrics, "zc_relay_target_ready") == 3 &&
+			strings.Count(metrics, `state="waiting"`) == 3
+	})
+	page := renderPage(t, c.relay)
+	pattern := regexp.MustCompile(`<div id="channels" role="status" class="bad">3 of 6 channels ` +
+		`ready; not ready: \S*channel-1 \(waiting\), \S*channel-3 \(waiting\), ` +
+		`\S*channel-5 \(waiting\)</div>`)
+	if !pattern.MatchString(page) {
+		t.Errorf("the page does not show which channels are down:\n%s", tail(page))
+	}
+}
+
+func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
+	c, _ := startAdministeredChain(t)
+	c.startIO(bench(8)...)
+	page := renderPage(t, c.relay)
 	for name, pattern := range map[string]string{
 		"several readings": `<body data-readings="([2-9]|[1-9][0-9]+)"`,
 		"readiness":        `<span id="ready" class="badge good">ready</span>`,

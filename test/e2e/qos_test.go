@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // iops runs a benchmark and returns its IOs per second.
@@ -99,5 +100,38 @@ func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
 	if _, text, _ := call(t, "zc-relay", "status", "--admin", admin); strings.Contains(text,
 		"limits    ") {
 		t.Errorf("the status still shows limits:\n%s", text)
+	}
+}
+
+// The flood and the reader share a worker, so that without a limit the flood would take most of it.
+func TestASessionsRateLimitBoundsAFlood(t *testing.T) {
+	const limit, reads = 100, 2000
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
+		address: listenAddress()}
+	c.startTarget()
+	file := filepath.Join(c.dir, "relay.yaml")
+	writeFile(t, file, []byte(fmt.Sprintf("comch: {directory: %q}\nworkers: {count: 1}\n"+
+		"operations: {listen: '127.0.0.1:0'}\nchannels:\n"+
+		"- {name: flood, target: %q, volume: disk, qos: {session: {iops: %d, burst: 10ms}}}\n"+
+		"- {name: reader, target: %q, volume: disk}\n", filepath.Join(c.dir, "comch"), c.address,
+		limit, c.address)))
+	c.relay = spawn(t, "zc-relay", "run", "--config", file)
+	completed := func(channel string) float64 {
+		pattern := regexp.MustCompile(`(?m)^(zc_relay_io_total)\{[^}]*channel="[^"]*` + channel +
+			`"[^}]*\}`)
+		return sumMetric(pattern.ReplaceAllString(c.scrape(c.relay), "flooded"), "flooded")
+	}
+	began := time.Now()
+	c.initiator("bench", "--rw", "randread", "--queue-depth", "128", "--runtime", patience,
+		"--warmup", "0s", "--command-channel-name", "flood")
+	eventually(t, "the flood has begun", func() bool { return completed("flood") > limit/10 })
+	c.mustRun("bench", "--rw", "randread", "--queue-depth", "1", "--run-limit-operation-count",
+		strconv.Itoa(reads), "--warmup", "0s", "--command-channel-name", "reader")
+	flooded := completed("flood")
+	if allowed := limit * (time.Since(began).Seconds() + 1); flooded > allowed {
+		t.Errorf("the flood has completed %.0f IOs, its limit allows %.0f", flooded, allowed)
+	}
+	if got := completed("reader"); got < reads {
+		t.Errorf("the reader has completed %.0f of %d IOs", got, reads)
 	}
 }

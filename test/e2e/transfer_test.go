@@ -71,6 +71,39 @@ func TestAFilePutThroughTheChainIsIdenticalEverywhere(t *testing.T) {
 	}
 }
 
+// allocated returns how many bytes of disk space a file takes up.
+func allocated(t *testing.T, path string) int64 {
+	t.Helper()
+	var s syscall.Stat_t
+	if err := syscall.Stat(path, &s); err != nil {
+		t.Fatal(err)
+	}
+	const unit = 512 // of st_blocks, on every file system
+	return s.Blocks * unit
+}
+
+func TestHolesTakeUpNoSpaceAtEitherEnd(t *testing.T) {
+	const size, dataSize = 128 << 20, 1 << 20
+	volume := filepath.Join(t.TempDir(), "volume.img")
+	c := startChain(t, "disk=file:"+volume+",size=128MiB")
+	original, content := randomFile(t, c.dir, dataSize)
+	if err := os.Truncate(original, size); err != nil {
+		t.Fatal(err)
+	}
+	content = append(content, make([]byte, size-dataSize)...)
+	copied := filepath.Join(c.dir, "copy")
+	c.mustRun("put", original)
+	c.mustRun("get", copied)
+	for _, file := range []string{volume, copied} {
+		if n := allocated(t, file); n < dataSize || n > 4*dataSize {
+			t.Errorf("%s takes up %d bytes for %d bytes of data", file, n, dataSize)
+		}
+		if !bytes.Equal(readFile(t, file), content) {
+			t.Errorf("%s differs from the original", file)
+		}
+	}
+}
+
 func TestPartsOfAVolumeHaveAnySizeAndOffset(t *testing.T) {
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=8MiB")
