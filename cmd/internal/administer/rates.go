@@ -32,6 +32,18 @@ type owner struct {
 	name, state string
 	sessions    string
 	counts      counts
+	queues      map[int]counts // by index, of all sessions together
+}
+
+// add counts queues.
+func (o *owner) add(queues []statusreport.Queue) {
+	o.counts.add(queues)
+	o.queues = make(map[int]counts)
+	for i := range queues {
+		var c counts
+		c.add(queues[i : i+1])
+		o.queues[queues[i].Index] = c
+	}
 }
 
 func ownersOf(d *statusreport.Document) []owner {
@@ -39,12 +51,12 @@ func ownersOf(d *statusreport.Document) []owner {
 	for i := range d.Channels {
 		c := &d.Channels[i]
 		o := owner{name: c.Name, state: c.Link.State, sessions: number(uint64(c.Open))}
-		o.counts.add(c.Queues)
+		o.add(c.Queues)
 		owners = append(owners, o)
 	}
 	for i := range d.Volumes {
 		o := owner{name: d.Volumes[i].Name, state: "-", sessions: "-"}
-		o.counts.add(d.Volumes[i].Queues)
+		o.add(d.Volumes[i].Queues)
 		owners = append(owners, o)
 	}
 	return owners

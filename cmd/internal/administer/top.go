@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +29,7 @@ func newTopCommand(address string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch a running relay or target",
-		Long: `top shows the channels or volumes of a daemon, its sessions and its workers, with live
+		Long: `top shows the channels or volumes of a daemon, its sessions, queues and workers, with live
 rates, until q is pressed. The space bar pauses it; the arrows scroll. It needs a terminal,
 for instance that of ssh; for programs there is "status -o json".`,
 		Args: cobra.NoArgs,
@@ -247,22 +249,29 @@ func (m *top) text() string {
 	}
 	m.writeOwners(&b)
 	m.writeSessions(&b)
+	m.writeQueues(&b)
 	m.writeWorkers(&b)
 	return b.String()
 }
 
-func (m *top) writeOwners(b *strings.Builder) {
-	before := make(map[string]counts)
+// formerOwners returns the channels or volumes of the reading before, by name.
+func (m *top) formerOwners() map[string]owner {
+	before := make(map[string]owner)
 	if m.before != nil {
 		for _, o := range ownersOf(m.before) {
-			before[o.name] = o.counts
+			before[o.name] = o
 		}
 	}
+	return before
+}
+
+func (m *top) writeOwners(b *strings.Builder) {
+	before := m.formerOwners()
 	t := statusreport.Table{Heads: []string{"CHANNEL OR VOLUME", "STATE", "SESSIONS", "IOPS",
 		"THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S"},
 		Texts: []string{"CHANNEL OR VOLUME", "STATE"}}
 	for _, o := range ownersOf(m.now) {
-		r := ratesBetween(o.counts, before[o.name], m.seconds())
+		r := ratesBetween(o.counts, before[o.name].counts, m.seconds())
 		t.Add(o.name, o.state, o.sessions, fmt.Sprintf("%.0f", r.ios),
 			size.FormatThroughput(r.bytes), latencyOf(r), r.inFlight,
 			fmt.Sprintf("%.0f", r.failed))
@@ -286,6 +295,26 @@ func (m *top) writeSessions(b *strings.Builder) {
 			}
 			t.Add(s.ID, c.Name, client, m.now.Now.Sub(s.Opened).Round(time.Second),
 				len(s.Queues), inFlight)
+		}
+	}
+	t.Write(b)
+}
+
+// writeQueues writes the queues that have done anything. The daemon counts queues of the same index
+// in all sessions together.
+func (m *top) writeQueues(b *strings.Builder) {
+	before := m.formerOwners()
+	t := statusreport.Table{Heads: []string{"CHANNEL OR VOLUME", "QUEUE", "IOPS", "THROUGHPUT",
+		"LATENCY", "IN FLIGHT", "FAILED/S"}, Texts: []string{"CHANNEL OR VOLUME"}}
+	for _, o := range ownersOf(m.now) {
+		for _, index := range slices.Sorted(maps.Keys(o.queues)) {
+			q := o.queues[index]
+			if q.ios == 0 && q.inFlight == 0 {
+				continue
+			}
+			r := ratesBetween(q, before[o.name].queues[index], m.seconds())
+			t.Add(o.name, index, fmt.Sprintf("%.0f", r.ios), size.FormatThroughput(r.bytes),
+				latencyOf(r), r.inFlight, fmt.Sprintf("%.0f", r.failed))
 		}
 	}
 	t.Write(b)

@@ -49,6 +49,7 @@ func TestTheViewShowsRatesBetweenReadings(t *testing.T) {
 		"latency              20.0µs", "in flight                 5  ██",
 		"one                ready           0  25600   100 MiB/s   20.0µs          5         0",
 		"two                waiting", "      7  one          99       12s       1          5",
+		"one                    0  25600   100 MiB/s   20.0µs          5         0",
 		"     0   any       0    50.0 %         1              0",
 	} {
 		if !strings.Contains(text, want) {
