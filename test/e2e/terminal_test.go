@@ -97,18 +97,18 @@ func TestATransferShowsItsProgressInATerminal(t *testing.T) {
 	x.awaitEnd()
 }
 
-// shells holds how each shell is started without the user's settings, and how it loads a
-// completion.
+// shells holds how each shell is started without the user's settings, how it prepares for
+// completions, and how it loads one.
 var shells = map[string]struct {
 	command, files []string
-	load           string
+	prepare, load  string
 }{
 	"bash": {[]string{"bash", "--norc", "--noprofile"},
 		[]string{"/usr/share/bash-completion/bash_completion"},
-		"source /usr/share/bash-completion/bash_completion; source <(PROGRAM completion bash)"},
-	"zsh": {[]string{"zsh", "-f"}, nil,
-		"autoload -U compinit; compinit -u -D; source <(PROGRAM completion zsh)"},
-	"fish": {[]string{"fish", "--no-config"}, nil, "PROGRAM completion fish | source"},
+		"source /usr/share/bash-completion/bash_completion", "source <(PROGRAM completion bash)"},
+	"zsh": {[]string{"zsh", "-f"}, nil, "autoload -U compinit; compinit -u -D",
+		"source <(PROGRAM completion zsh)"},
+	"fish": {[]string{"fish", "--no-config"}, nil, "true", "PROGRAM completion fish | source"},
 }
 
 func TestShellsCompleteCommandsFlagsAndWords(t *testing.T) {
@@ -117,13 +117,19 @@ func TestShellsCompleteCommandsFlagsAndWords(t *testing.T) {
 			tooltest.Require(t, append(shell.files, name)...)
 			x := startTerminal(t, append([]string{"env", "HOME=" + t.TempDir(), "TERM=screen",
 				"PATH=" + programs + ":" + os.Getenv("PATH")}, shell.command...)...)
-			x.do("send-keys", strings.ReplaceAll(shell.load, "PROGRAM", "initiator")+
-				" && echo loa''ded", "Enter")
-			x.await(`(?m)^loaded`)
+			x.do("send-keys", shell.prepare, "Enter")
+			for _, program := range []string{"initiator", "zc-relay", "target", "dma-copy"} {
+				x.do("send-keys", strings.ReplaceAll(shell.load, "PROGRAM", program)+
+					" && echo loa''ded "+program, "Enter")
+				x.await(`(?m)^loaded ` + program)
+			}
 			for _, c := range []struct{ typed, shown string }{
 				{"initiator ver", `verify(.|\n)*version|version(.|\n)*verify`},
 				{"initiator bench --rw rand", `randread(.|\n)*randrw(.|\n)*randwrite`},
 				{"initiator bench --block", `--block-size .*length of each request`},
+				{"zc-relay config ", `check(.|\n)*dump`},
+				{"target volume ", `add(.|\n)*list(.|\n)*remove`},
+				{"dma-copy --log-", `--log-format(.|\n)*--log-level`},
 			} {
 				x.do("send-keys", c.typed)
 				x.do("send-keys", "Tab")

@@ -6,29 +6,62 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
-// TestManualPagesKeepUnderscoresAndCommands reads the pages of zc-relay, which has environment
-// variables, and commands that must not be filled.
-func TestManualPagesKeepUnderscoresAndCommands(t *testing.T) {
-	directory := t.TempDir()
-	run := exec.CommandContext(t.Context(), "go", "run", "-tags", "manual",
-		"github.com/zc-relay/zc-relay/cmd/zc-relay", directory)
-	if output, err := run.CombinedOutput(); err != nil {
+// writeManuals writes the pages of all programs, as for packages, and returns their directory.
+func writeManuals(t *testing.T) string {
+	t.Helper()
+	programs, directory := t.TempDir(), t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "manual", "-o", programs+"/",
+		"github.com/zc-relay/zc-relay/cmd/...")
+	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	page, err := os.ReadFile(filepath.Join(directory, "man", "zc-relay-config.1"))
-	if err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"zc-relay", "target", "initiator", "dma-copy"} {
+		run := exec.CommandContext(t.Context(), filepath.Join(programs, name), directory)
+		if output, err := run.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, output)
+		}
 	}
-	if !strings.Contains(string(page), "ZC_RELAY__LOG__LEVEL") {
-		t.Errorf("the page lacks the variable:\n%s", page)
-	}
-	if page, err = os.ReadFile(filepath.Join(directory, "man", "zc-relay-run.1")); err != nil {
-		t.Fatal(err)
-	}
-	const command = ".EX\nzc-relay run --storage-server 10.0.0.5:7470 --volume disk\n.EE"
-	if !strings.Contains(string(page), command) {
-		t.Errorf("the page lacks the command as it is:\n%s", page)
-	}
+	return filepath.Join(directory, "man")
+}
+
+func TestManualPages(t *testing.T) {
+	directory := writeManuals(t)
+	t.Run("keep underscores and commands", func(t *testing.T) {
+		for page, want := range map[string]string{
+			"zc-relay-config.1": "ZC_RELAY__LOG__LEVEL",
+			"zc-relay-run.1":    ".EX\nzc-relay run --storage-server 10.0.0.5:7470 --volume disk\n.EE",
+		} {
+			content, err := os.ReadFile(filepath.Join(directory, page))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(content), want) {
+				t.Errorf("%s lacks %q:\n%s", page, want, content)
+			}
+		}
+	})
+	t.Run("are rendered without warnings", func(t *testing.T) {
+		tooltest.Require(t, "man")
+		pages, err := filepath.Glob(filepath.Join(directory, "*.1"))
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("there are no pages: %v", err)
+		}
+		for _, page := range pages {
+			// The width and the language are those of the checks of Debian's packages.
+			man := exec.CommandContext(t.Context(), "man", "--warnings", "--encoding=UTF-8",
+				"--local-file", page)
+			man.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANROFFSEQ=", "MANWIDTH=80")
+			var warnings strings.Builder
+			man.Stderr = &warnings
+			text, err := man.Output()
+			if err != nil || warnings.Len() > 0 || !strings.Contains(string(text), "NAME") {
+				t.Errorf("%s: error %v, %d bytes of text: %s", filepath.Base(page), err, len(text),
+					warnings.String())
+			}
+		}
+	})
 }
