@@ -295,7 +295,8 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 		channel.TargetFailures += link.Failures
 		channel.TargetPostponed += link.Postponed
 		channel.Targets = append(channel.Targets, metrics.Target{
-			Address: c.Targets[i].Address.String(), State: link.State.String()})
+			Address: c.Targets[i].Address.String(), State: link.State.String(),
+			NextAttempt: link.NextTry, Failures: link.FailuresByCode})
 	}
 	return channel
 }

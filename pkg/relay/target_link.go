@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -63,10 +64,11 @@ type LinkStatus struct {
 	// LastError is why the target was last found to be down; nil while it is ready.
 	LastError error
 	// Connects and Losses count how often the connection was established and lost. Failures counts
-	// failed attempts.
-	Connects uint64
-	Losses   uint64
-	Failures uint64
+	// failed attempts, and FailuresByCode those with each code; it is never changed, but replaced.
+	Connects       uint64
+	Losses         uint64
+	Failures       uint64
+	FailuresByCode map[status.Code]uint64
 	// Postponed counts attempts that the target has answered by a time to try again. They are no
 	// failures.
 	Postponed uint64
@@ -225,7 +227,7 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 			case isPostponed(err):
 				s.Postponed++
 			default:
-				s.Failures++
+				s.fail(status.CodeOf(err))
 			}
 		})
 		return nil, err
@@ -244,6 +246,19 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 		s.Volume, s.TargetSoftware = *t.volume, t.software
 	})
 	return t, nil
+}
+
+// fail counts a failed attempt. A target may send any code, so those without a name count together.
+func (s *LinkStatus) fail(code status.Code) {
+	if !code.Known() {
+		code = status.Unknown
+	}
+	all := maps.Clone(s.FailuresByCode)
+	if all == nil {
+		all = make(map[status.Code]uint64)
+	}
+	all[code]++
+	s.Failures, s.FailuresByCode = s.Failures+1, all
 }
 
 // resized records the size of the volume, in bytes.

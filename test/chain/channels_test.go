@@ -228,7 +228,8 @@ func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
 					return []relay.ChannelConfig{config}
 				})
 			if s := f.awaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) ||
-				s.Failures != uint64(attempts)+1 {
+				s.Failures != uint64(attempts)+1 ||
+				s.FailuresByCode[status.NotConnected] != s.Failures {
 				t.Errorf("after giving up the link is %+v", s)
 			}
 			// Sessions wait forever, but not for a target that was given up.

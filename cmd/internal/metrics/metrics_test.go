@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -15,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -73,6 +75,29 @@ zc_relay_sessions_unreleased{channel="b"} 1
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {
 		t.Errorf("lint finds %v, error %v", problems, err)
+	}
+}
+
+func TestATargetsFailuresAndNextAttemptAreExported(t *testing.T) {
+	collector := NewRelayCollector(fakeRelay{{Name: "a", Counters: &datapath.CounterSet{},
+		Targets: []Target{
+			{Address: "10.0.0.5:7470", State: "ready"},
+			{Address: "10.0.0.6:7470", State: "waiting", NextAttempt: time.UnixMilli(1700000000500),
+				Failures: map[status.Code]uint64{status.NotConnected: 3, status.NotFound: 1}},
+		}}})
+	want := `
+# HELP zc_relay_target_attempt_failures_total Failed attempts to connect to a target, by the code of the failure; absent for a code that has not occurred.
+# TYPE zc_relay_target_attempt_failures_total counter
+zc_relay_target_attempt_failures_total{channel="a",code="NOT_CONNECTED",target="10.0.0.6:7470"} 3
+zc_relay_target_attempt_failures_total{channel="a",code="NOT_FOUND",target="10.0.0.6:7470"} 1
+# HELP zc_relay_target_next_attempt_timestamp_seconds Unix time at which the relay connects to a target again; absent unless that is scheduled.
+# TYPE zc_relay_target_next_attempt_timestamp_seconds gauge
+zc_relay_target_next_attempt_timestamp_seconds{channel="a",target="10.0.0.6:7470"} 1.7000000005e+09
+`
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
+		"zc_relay_target_attempt_failures_total",
+		"zc_relay_target_next_attempt_timestamp_seconds"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -5,10 +5,12 @@ package metrics
 import (
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Channel holds the values of a channel's metrics.
@@ -44,6 +46,10 @@ type Channel struct {
 type Target struct {
 	Address string
 	State   string // a relay.LinkState
+	// NextAttempt is when the relay connects again; zero if that is not scheduled.
+	NextAttempt time.Time
+	// Failures counts the failed attempts by code.
+	Failures map[status.Code]uint64
 }
 
 // RelaySource is a relay. Its channels and workers may change over time.
@@ -181,6 +187,7 @@ func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 // linkMetrics are the metrics of a channel's standing connections to its targets.
 type linkMetrics struct {
 	ready, attempt, connects, losses, failures, postponed, moves, state *metric
+	nextAttempt, failuresByCode                                         *metric
 }
 
 func newLinkMetrics() linkMetrics {
@@ -205,12 +212,18 @@ func newLinkMetrics() linkMetrics {
 		state: define(relayPrefix+"target_state", Gauge,
 			"Always 1; the label says whether a target is connecting, ready, waiting, stand-by, or given-up.",
 			"channel", "target", "state"),
+		nextAttempt: define(relayPrefix+"target_next_attempt_timestamp_seconds", Gauge,
+			"Unix time at which the relay connects to a target again; absent unless that is scheduled.",
+			"channel", "target"),
+		failuresByCode: define(relayPrefix+"target_attempt_failures_total", Counter,
+			"Failed attempts to connect to a target, by the code of the failure; absent for a code that has not occurred.",
+			"channel", "target", "code"),
 	}
 }
 
 func (m *linkMetrics) all() []*metric {
 	return []*metric{m.ready, m.attempt, m.connects, m.losses, m.failures, m.postponed,
-		m.moves, m.state}
+		m.moves, m.state, m.nextAttempt, m.failuresByCode}
 }
 
 func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
@@ -227,5 +240,11 @@ func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.moves.send(out, float64(c.TargetMoves), c.Name)
 	for _, t := range c.Targets {
 		m.state.send(out, 1, c.Name, t.Address, t.State)
+		if !t.NextAttempt.IsZero() {
+			m.nextAttempt.send(out, float64(t.NextAttempt.UnixMilli())/1000, c.Name, t.Address)
+		}
+		for code, count := range t.Failures {
+			m.failuresByCode.send(out, float64(count), c.Name, t.Address, code.String())
+		}
 	}
 }
