@@ -72,7 +72,8 @@ echo the tour ends here
 	if err != nil || !strings.Contains(string(output), "the tour ends here\n") {
 		t.Errorf("%v:\n%s", err, output)
 	}
-	for _, want := range []string{"zc_relay_io_total", "relay-many-channels.yaml", "file format: raw"} {
+	for _, want := range []string{"zc_relay_io_total", "relay-many-channels.yaml",
+		"file format: raw"} {
 		if !strings.Contains(string(output), want) {
 			t.Errorf("the output lacks %q:\n%s", want, output)
 		}

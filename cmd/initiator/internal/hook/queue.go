@@ -1,9 +1,9 @@
 // Package hook injects faults into the requests of an opened volume: those of its queues, as an
 // application submits them. Its operations are those of the seam "volume".
 //
-// A request that fails or is dropped by a rule is not submitted; one that is dropped succeeds. Delayed
-// and frozen requests are submitted at once and complete later. A write is corrupted until it
-// completes.
+// A request that fails or is dropped by a rule is not submitted; one that is dropped succeeds.
+// Delayed and frozen requests are submitted at once and complete later. A write is corrupted until
+// it completes.
 package hook
 
 import (
