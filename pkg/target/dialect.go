@@ -132,7 +132,9 @@ func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage)
 		return err
 	})
 	r.epoch = request.Epoch
-	r.connected = make([][iomsg.ConnectionRoleCount]bool, request.QueueCount)
+	if err == nil { // only then is the number of queues within its limit
+		r.connected = make([][iomsg.ConnectionRoleCount]bool, request.QueueCount)
+	}
 	return err
 }
 

@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -345,6 +347,11 @@ func TestRequestsOfTheApplicationsOutOfOrderAreRejected(t *testing.T) {
 			init.Cores = 0
 			return init
 		}, status.InvalidValue, false},
+		"too many queues": {func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
+			init := r.init()
+			init.Cores = math.MaxUint32
+			return init
+		}, status.TooBig, false},
 		"too deep": {func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
 			init := r.init()
 			init.Count = 1 << 31
@@ -375,9 +382,15 @@ func TestRequestsOfTheApplicationsOutOfOrderAreRejected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := startForTheirRelay(t, dialects.DOCA3_2, nil)
 			c.before(r)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
 			reply, err := r.call(c.request(r))
 			if !errors.Is(err, c.want) {
 				t.Fatalf("the answer is %+v, %v, want %v", reply, err, c.want)
+			}
+			runtime.ReadMemStats(&after)
+			if size := after.TotalAlloc - before.TotalAlloc; size > 1<<30 {
+				t.Errorf("the target has allocated %d bytes for it", size)
 			}
 			if c.ends {
 				if _, err := r.transport.Receive(r.ctx); !errors.Is(err, status.NotConnected) {
