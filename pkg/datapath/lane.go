@@ -69,6 +69,7 @@ type lane struct {
 	stop        stopState
 	tracer      *trace.Tracer
 	stopMessage message
+	stopped     chan struct{} // closed when stop is stopCompleted
 
 	connections [iomsg.ConnectionRoleCount]connection
 	// keepsDelivering is set if the lane failed while it was running and the peer has not broken
@@ -118,8 +119,12 @@ func (l *lane) init(worker *Worker, counters *Counters, tracer *trace.Tracer,
 	for role := range iomsg.ConnectionRoleCount {
 		l.ready[role] = make(chan error, 1)
 	}
-	l.quiesced = make(chan struct{})
+	l.quiesced, l.stopped = make(chan struct{}), make(chan struct{})
 }
+
+// Stopped returns a channel that is closed when the lane has returned the stop message, after the
+// rest of the chain, and every request before it has completed.
+func (l *lane) Stopped() <-chan struct{} { return l.stopped }
 
 // isAlive reports whether the lane may still exchange messages with its peer.
 func (l *lane) isAlive() bool { return l.state == laneConnecting || l.state == laneRunning }

@@ -115,7 +115,6 @@ type RelayLane struct {
 	// outbox holds responses for which the client has posted no receive.
 	outbox     fifo.Queue[message]
 	rejectCode status.Code
-	stopped    chan struct{}
 	throttled  throttled
 
 	// Scratch of the worker's thread: values passed through an interface would otherwise be
@@ -135,9 +134,8 @@ type RelayLane struct {
 func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, error) {
 	l := &RelayLane{
 		config: config, slots: newSlotTable(config.Depth),
-		outbox:  fifo.New[message](config.Depth + comchBatch + spareMessages),
-		bounce:  newBounce(config.Bounce, config.Depth, config.BufferSize),
-		stopped: make(chan struct{}),
+		outbox: fifo.New[message](config.Depth + comchBatch + spareMessages),
+		bounce: newBounce(config.Bounce, config.Depth, config.BufferSize),
 	}
 	l.throttled.throttles = [ThrottleLevelCount]*Throttle{
 		ChannelThrottle: config.ChannelThrottle, SessionThrottle: config.SessionThrottle,
@@ -245,10 +243,6 @@ func (l *RelayLane) Start(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Stopped returns a channel that is closed when the client's stop message has passed through the
-// whole chain and every request before it has completed.
-func (l *RelayLane) Stopped() <-chan struct{} { return l.stopped }
 
 // Depth returns how many requests the client may have outstanding.
 func (l *RelayLane) Depth() int { return l.config.Depth }

@@ -403,6 +403,8 @@ func TestStopReturnsAfterEverythingBeforeIt(t *testing.T) {
 	select {
 	case <-r.relay.received[iomsg.ControlConnection]:
 		t.Fatal("stop returned while a flush was running")
+	case <-r.lane.Stopped():
+		t.Fatal("the lane has stopped while a flush was running")
 	case <-time.After(50 * time.Millisecond):
 	}
 	r.volume.queue.release()
@@ -412,6 +414,7 @@ func TestStopReturnsAfterEverythingBeforeIt(t *testing.T) {
 	if got := r.relay.receive(iomsg.ControlConnection); got != stop {
 		t.Errorf("the second response is %+v, want the stop unchanged", got)
 	}
+	<-r.lane.Stopped()
 }
 
 func TestMoreRequestsThanAgreedFailTheLane(t *testing.T) {

@@ -396,6 +396,7 @@ func (l *TargetLane) flushResponses() {
 	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
 		l.stop = stopCompleted
 		*l.connections[l.connectionOf(iomsg.Stop)].send.addMessage() = l.stopMessage
+		close(l.stopped)
 	}
 	unsent := 0
 	for role := range iomsg.ConnectionRoleCount {

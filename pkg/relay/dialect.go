@@ -165,6 +165,16 @@ func (c *dialectClient) StopStorage(ctx context.Context) error {
 	return c.session.stopTarget(ctx)
 }
 
+// Stopped returns a channel that is closed when the stop message of 2.10 has been returned, which
+// initiators send on the first queue, or nil if the session has no queues.
+func (c *dialectClient) Stopped() <-chan struct{} {
+	lanes := c.session.openLanes()
+	if len(lanes) == 0 {
+		return nil
+	}
+	return lanes[0].Stopped()
+}
+
 // Shutdown also releases the initiator's memory, which it frees after the reply.
 func (c *dialectClient) Shutdown(ctx context.Context) (done bool, err error) {
 	done, err = c.session.DestroyObjects(ctx)

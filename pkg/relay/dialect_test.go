@@ -458,6 +458,19 @@ func TestRequestsOutOfOrderAreRejected(t *testing.T) {
 	i.start() // the relay still serves
 }
 
+// An initiator of 2.10 that has stopped the data path by an IO message has to end the session.
+func TestAnInitiatorOf2_10HasToEndAfterItHasStopped(t *testing.T) {
+	c := startDialectChain(t)
+	i := connectInitiator(t, c.provider, dialects.DOCA2_10)
+	i.start()
+	i.stop()
+	select {
+	case <-i.connection.Done():
+	case <-i.ctx.Done():
+		t.Error("the connection goes on")
+	}
+}
+
 func TestWhatAnInitiatorAsksForIsBounded(t *testing.T) {
 	c := startDialectChain(t)
 	for name, test := range map[string]struct {

@@ -212,6 +212,16 @@ func (r *dialectRelay) StopStorage(ctx context.Context) error {
 	return r.session.Stop(ctx)
 }
 
+// Stopped returns a channel that is closed when the stop message of 2.10 has been returned, which
+// initiators send on the first queue, or nil if the session has no queues.
+func (r *dialectRelay) Stopped() <-chan struct{} {
+	lanes := r.session.openLanes()
+	if len(lanes) == 0 {
+		return nil
+	}
+	return lanes[0].Stopped()
+}
+
 // Shutdown releases everything.
 func (r *dialectRelay) Shutdown(ctx context.Context) (done bool, err error) {
 	if err := r.session.Stop(ctx); err != nil {

@@ -241,15 +241,7 @@ func (r *theirRelay) exchange(queue int, message []byte) []byte {
 // Whatever a message says, the answer is the same message with another type and result.
 func TestMessagesOfTheApplicationsAreChecked(t *testing.T) {
 	r := startForTheirRelay(t, dialects.DOCA3_2, nil)
-	r.mustCall(r.init())
-	for queue := range uint32(theirQueues) {
-		for _, role := range []dialects.Role{dialects.RoleData, dialects.RoleControl} {
-			if err := r.connect(queue, role); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	r.mustCall(&dialects.StartStorage{})
+	r.begin()
 	for name, c := range map[string]struct {
 		ioType             iomsg.Type
 		size               uint32
@@ -296,18 +288,7 @@ func TestAConversationWithARelayOfTheApplications(t *testing.T) {
 					t.Errorf("the storage is %+v", reply)
 				}
 			}
-			r.mustCall(r.init())
-			for queue := range uint32(theirQueues) {
-				for _, role := range []dialects.Role{dialects.RoleControl, dialects.RoleData} {
-					if err := r.connect(queue, role); err != nil {
-						t.Fatalf("queue %d, role %d: %v", queue, role, err)
-					}
-				}
-			}
-			if v == dialects.DOCA2_10 {
-				r.mustCall(&dialects.StartConnections{})
-			}
-			r.mustCall(&dialects.StartStorage{})
+			r.begin()
 			if v != dialects.DOCA2_10 {
 				r.mustCall(&dialects.StopStorage{})
 			}
@@ -422,6 +403,37 @@ func TestARelayOfTheApplicationsMayWaitForItsInitiator(t *testing.T) {
 		func(config *target.Config) { config.ControlTimeout = timeout })
 	time.Sleep(2 * timeout)
 	r.mustCall(&dialects.QueryStorage{})
+}
+
+// begin takes all steps until the data path runs.
+func (r *theirRelay) begin() {
+	r.Helper()
+	r.mustCall(r.init())
+	for queue := range uint32(theirQueues) {
+		for _, role := range []dialects.Role{dialects.RoleControl, dialects.RoleData} {
+			if err := r.connect(queue, role); err != nil {
+				r.Fatalf("queue %d, role %d: %v", queue, role, err)
+			}
+		}
+	}
+	if r.version == dialects.DOCA2_10 {
+		r.mustCall(&dialects.StartConnections{})
+	}
+	r.mustCall(&dialects.StartStorage{})
+}
+
+// A relay of 2.10 that has stopped the data path by an IO message has to end the session.
+func TestARelayOf2_10HasToEndAfterItHasStopped(t *testing.T) {
+	r := startForTheirRelay(t, dialects.DOCA2_10, nil)
+	r.begin()
+	stop := make([]byte, iomsg.Size)
+	binary.BigEndian.PutUint32(stop, uint32(iomsg.Stop))
+	if got := r.exchange(0, stop); !bytes.Equal(got, stop) {
+		t.Errorf("stop is answered as %x", got)
+	}
+	if _, err := r.transport.Receive(r.ctx); !errors.Is(err, status.NotConnected) {
+		t.Errorf("after that the connection has %v", err)
+	}
 }
 
 func TestTheProtocolsOfTheApplicationsNeedTheProviderDoca(t *testing.T) {

@@ -3,6 +3,7 @@ package dialects
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -23,6 +24,9 @@ type Handler interface {
 	StartStorage(ctx context.Context) error
 	// StopStorage completes what is in flight. In 2.10 an IO message takes its place.
 	StopStorage(ctx context.Context) error
+	// Stopped returns a channel that is closed when that IO message has been returned, or nil if
+	// none can come.
+	Stopped() <-chan struct{}
 	// Shutdown releases everything. The peer may ask at any time. done means that the peer needs
 	// nothing more.
 	Shutdown(ctx context.Context) (done bool, err error)
@@ -128,14 +132,21 @@ func (r *Responder) connectsUnasked() bool {
 
 // next waits for the next request.
 func (r *Responder) next(ctx context.Context) (*Envelope, error) {
-	if r.phase != phaseRunning && (r.begun || !r.config.IsTarget) {
+	phase := r.phase
+	switch {
+	case phase == phaseRunning && r.config.Version == DOCA2_10:
+		phase = phaseStopped // which the IO message for it will make true
+		var end func()
+		ctx, end = r.limitAfterStop(ctx)
+		defer end()
+	case phase != phaseRunning && (r.begun || !r.config.IsTarget):
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, r.config.Timeout)
 		defer cancel()
 	}
 	b, err := r.transport.Receive(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("wait for %s: %w", expected[r.phase], err)
+		return nil, fmt.Errorf("wait for %s: %w", expected[phase], err)
 	}
 	r.begun = true
 	if r.config.IsGuessed {
@@ -144,6 +155,32 @@ func (r *Responder) next(ctx context.Context) (*Envelope, error) {
 		}
 	}
 	return Decode(r.config.Version, b)
+}
+
+// limitAfterStop returns a context for the wait for the next request, which is bounded from the
+// moment at which the data path has stopped. end releases it.
+func (r *Responder) limitAfterStop(ctx context.Context) (limited context.Context, end func()) {
+	limited, cancel := context.WithCancelCause(ctx)
+	stopped := r.config.Handler.Stopped()
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		select {
+		case <-stopped:
+		case <-limited.Done():
+			return
+		}
+		timer := time.NewTimer(r.config.Timeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel(context.DeadlineExceeded)
+		case <-limited.Done():
+		}
+	})
+	return limited, func() {
+		cancel(nil)
+		waiting.Wait()
+	}
 }
 
 func (r *Responder) answer(ctx context.Context, request *Envelope, reply Message) error {
