@@ -15,8 +15,7 @@ import (
 func TestTargetsGetTheRequestsOfTheApplications(t *testing.T) {
 	requests := 0
 	for _, name := range names(t, "io") {
-		release, _, _ := strings.Cut(name, "_")
-		v := versionsOf[release][0]
+		v := versionsOf(name)[0]
 		if !strings.HasSuffix(name, "_request") {
 			continue
 		}
