@@ -83,7 +83,8 @@ func mixtures() (all []mixture) {
 		mixture{dialects.DOCA3_0, theirs, ours, theirs},
 		mixture{dialects.DOCA3_0, ours, ours, theirs},
 		mixture{dialects.DOCA3_1, theirs, ours, ours},
-		mixture{dialects.DOCA3_1, theirs, ours, theirs})
+		mixture{dialects.DOCA3_1, theirs, ours, theirs},
+		mixture{dialects.DOCA3_1, ours, ours, theirs})
 }
 
 // Every position of the applications' chain can be taken by ours, and ours by theirs.

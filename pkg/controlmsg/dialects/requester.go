@@ -189,12 +189,12 @@ func (r *Requester) openVolume(
 // Transport is the RDMA transport of the applications.
 const Transport = "doca"
 
-// configure exports the client's memory. A relay of 3.x asks its target for twice the depth, as the
+// configure exports the client's memory. A relay of 3.2 asks its target for twice the depth, as the
 // applications' does.
 func (r *Requester) configure(ctx context.Context, m *controlmsg.ConfigureDataPath) error {
 	request := &InitStorage{Count: m.Depth, BufferSize: m.BufferSize, BatchSize: 1,
 		Cores: m.QueueCount, Export: m.Export.Descriptor}
-	if r.config.AwaitConsumers == nil && r.config.Version != DOCA2_10 {
+	if r.config.AwaitConsumers == nil && r.config.Version >= DOCA3_2 {
 		request.Count = 2 * m.Depth
 	}
 	_, err := exchange[*InitStorageReply](ctx, r, request)

@@ -156,9 +156,12 @@ func TestAConversationWithATargetOfTheApplications(t *testing.T) {
 			}
 			_, err = call(t, d, &controlmsg.ConfigureDataPath{QueueCount: 2, Depth: 16,
 				Export: controlmsg.Export{Descriptor: []byte("export")}}, func() {
-				want := &dialects.InitStorage{Count: 32, Cores: 2, Export: []byte("export")}
-				if v == dialects.DOCA3_0 {
+				want := &dialects.InitStorage{Count: 16, Cores: 2, Export: []byte("export")}
+				switch v {
+				case dialects.DOCA3_0:
 					want.BatchSize = 1
+				case dialects.DOCA3_2:
+					want.Count = 32
 				}
 				s.answer(want, &dialects.InitStorageReply{})
 			})
