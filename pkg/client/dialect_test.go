@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -129,21 +130,29 @@ func (r *theirRelay) send(e *dialects.Envelope) {
 	}
 }
 
-// answer receives a request and replies, in 2.10 with the response to everything.
+// answer receives a request and replies, in 2.10 with a response to everything.
 func (r *theirRelay) answer(want, reply dialects.Message) dialects.Message {
 	request := r.expect(want)
-	if r.version == dialects.DOCA2_10 {
+	if _, isResponse := reply.(*dialects.Response); !isResponse && r.version == dialects.DOCA2_10 {
 		reply = &dialects.Response{}
 	}
 	r.send(&dialects.Envelope{ID: request.ID, Correlation: request.Correlation, Message: reply})
 	return request.Message
 }
 
+// first is the client's first request, and reply the reply to it.
+func (r *theirRelay) first() (request, reply dialects.Message) {
+	if r.version == dialects.DOCA2_10 {
+		return &dialects.InitStorage{}, &dialects.Response{}
+	}
+	return &dialects.QueryStorage{},
+		&dialects.QueryStorageReply{TotalSize: 1 << 20, BlockSize: testBlock}
+}
+
 // begin answers everything before start_data_path_connections or start_storage.
 func (r *theirRelay) begin() {
 	if r.version != dialects.DOCA2_10 {
-		r.answer(&dialects.QueryStorage{},
-			&dialects.QueryStorageReply{TotalSize: 1 << 20, BlockSize: testBlock})
+		r.answer(r.first())
 	}
 	answered := r.answer(&dialects.InitStorage{}, &dialects.InitStorageReply{})
 	init, ok := answered.(*dialects.InitStorage)
@@ -189,13 +198,18 @@ func (r *theirRelay) openQueues(count int) {
 	}
 }
 
-// start is the whole handshake.
-func (r *theirRelay) start() {
-	r.begin()
+// connect opens the relay's ends of count queues, for which clients of 2.10 ask.
+func (r *theirRelay) connect(count int) {
 	if r.version == dialects.DOCA2_10 {
 		r.answer(&dialects.StartConnections{}, nil)
 	}
-	r.openQueues(theirQueues)
+	r.openQueues(count)
+}
+
+// start is the whole handshake.
+func (r *theirRelay) start() {
+	r.begin()
+	r.connect(theirQueues)
 	r.answer(&dialects.StartStorage{}, &dialects.StartStorageReply{})
 }
 
@@ -306,50 +320,60 @@ const anyFailure status.Code = 0
 
 func TestARelayOfTheApplicationsThatBreaksTheProtocolIsLeft(t *testing.T) {
 	for name, c := range map[string]struct {
-		script func(r *theirRelay)
-		want   status.Code
+		versions []dialects.Version
+		script   func(r *theirRelay)
+		want     status.Code
 	}{
-		"an error": {func(r *theirRelay) {
-			r.answer(&dialects.QueryStorage{},
-				&dialects.Response{Result: status.NoMemory, Text: "why"})
+		"an error": {allVersions, func(r *theirRelay) {
+			request, _ := r.first()
+			r.answer(request, &dialects.Response{Result: status.NoMemory, Text: "why"})
 		}, status.NoMemory},
-		"a reply to something else": {func(r *theirRelay) {
-			r.answer(&dialects.QueryStorage{}, &dialects.InitStorageReply{})
+		"a reply to something else": {allVersions, func(r *theirRelay) {
+			request, _ := r.first()
+			e := r.expect(request)
+			e.Message = &dialects.CreateConnectionReply{}
+			r.send(e)
 		}, status.Unexpected},
-		"a reply to another request": {func(r *theirRelay) {
-			e := r.expect(&dialects.QueryStorage{})
-			r.send(&dialects.Envelope{ID: e.ID + 7, Message: &dialects.QueryStorageReply{}})
+		"a reply to another request": {allVersions, func(r *theirRelay) {
+			request, reply := r.first()
+			e := r.expect(request)
+			r.send(&dialects.Envelope{ID: e.ID + 7, Correlation: e.Correlation + 7,
+				Message: reply})
 		}, status.Unexpected},
-		"a storage without blocks": {func(r *theirRelay) {
+		"a storage without blocks": {allVersions[1:], func(r *theirRelay) {
 			r.answer(&dialects.QueryStorage{}, &dialects.QueryStorageReply{TotalSize: 1 << 20})
 		}, status.InvalidValue},
-		"nonsense": {func(r *theirRelay) {
-			r.expect(&dialects.QueryStorage{})
+		"nonsense": {allVersions, func(r *theirRelay) {
+			request, _ := r.first()
+			r.expect(request)
 			_ = r.connection.Send(r.ctx, make([]byte, 64))
 		}, status.ConnectionReset},
-		"the end": {func(r *theirRelay) {
-			r.expect(&dialects.QueryStorage{})
+		"the end": {allVersions, func(r *theirRelay) {
+			request, _ := r.first()
+			r.expect(request)
 			r.leaves = true
 		}, status.ConnectionReset},
-		"the end before the consumers": {func(r *theirRelay) {
+		"the end before the consumers": {allVersions, func(r *theirRelay) {
 			r.begin()
 			r.leaves = true
 		}, anyFailure},
-		"a consumer less": {func(r *theirRelay) {
+		"a consumer less": {allVersions, func(r *theirRelay) {
 			r.begin()
-			r.openQueues(theirQueues - 1)
+			r.connect(theirQueues - 1)
 			r.leaves = true
 		}, anyFailure},
 	} {
-		t.Run(name, func(t *testing.T) {
-			disk, err := client.Open(t.Context(), startTheirRelay(t, dialects.DOCA3_2, c.script))
-			if err == nil {
-				disk.Abort()
-			}
-			if err == nil || c.want != anyFailure && status.CodeOf(err) != c.want {
-				t.Errorf("open returns %v, want %v", err, c.want)
-			}
-		})
+		for _, v := range c.versions {
+			t.Run(fmt.Sprintf("%s/%v", name, v), func(t *testing.T) {
+				disk, err := client.Open(t.Context(), startTheirRelay(t, v, c.script))
+				if err == nil {
+					disk.Abort()
+				}
+				if err == nil || c.want != anyFailure && status.CodeOf(err) != c.want {
+					t.Errorf("open returns %v, want %v", err, c.want)
+				}
+			})
+		}
 	}
 }
 
@@ -359,17 +383,20 @@ func TestASilentRelayOfTheApplicationsIsLeft(t *testing.T) {
 		"without consumers": func(r *theirRelay) { r.begin() },
 		"at the start": func(r *theirRelay) {
 			r.begin()
-			r.openQueues(theirQueues)
+			r.connect(theirQueues)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			config := startTheirRelay(t, dialects.DOCA3_2, script)
-			config.ControlTimeout = 300 * time.Millisecond
-			_, err := client.Open(t.Context(), config)
-			if !errors.Is(err, status.TimeOut) {
-				t.Errorf("open returns %v", err)
-			}
-		})
+		for _, v := range allVersions {
+			t.Run(fmt.Sprintf("%s/%v", name, v), func(t *testing.T) {
+				t.Parallel()
+				config := startTheirRelay(t, v, script)
+				config.ControlTimeout = 5 * time.Second // for each step, which must not be slow
+				_, err := client.Open(t.Context(), config)
+				if !errors.Is(err, status.TimeOut) {
+					t.Errorf("open returns %v", err)
+				}
+			})
+		}
 	}
 }
 

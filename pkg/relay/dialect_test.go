@@ -393,66 +393,69 @@ func (i *initiator) checkRejections() {
 // Each case is a row of requests after the steps that are named, and what the last one gets.
 func TestRequestsOutOfOrderAreRejected(t *testing.T) {
 	c := startDialectChain(t)
+	of2_10, of3 := initiatorVersions[:1], initiatorVersions[1:]
 	for _, test := range []struct {
 		name     string
-		version  dialects.Version
+		versions []dialects.Version
 		started  bool
 		requests []dialects.Message // nil stands for init_storage
 		want     status.Code
 		open     bool // the session goes on
 	}{
-		{"start first", dialects.DOCA2_10, false, []dialects.Message{&dialects.StartStorage{}},
+		{"start first", initiatorVersions, false, []dialects.Message{&dialects.StartStorage{}},
 			status.Unexpected, true},
-		{"connect first", dialects.DOCA2_10, false, []dialects.Message{&dialects.StartConnections{}},
+		{"connect first", of2_10, false, []dialects.Message{&dialects.StartConnections{}},
 			status.Unexpected, true},
-		{"configure twice", dialects.DOCA2_10, false, []dialects.Message{nil, nil},
-			status.Unexpected, false},
-		{"start before connecting", dialects.DOCA2_10, false,
+		{"configure twice", of2_10, false, []dialects.Message{nil, nil}, status.Unexpected, false},
+		{"start before connecting", of2_10, false,
 			[]dialects.Message{nil, &dialects.StartStorage{}}, status.Unexpected, false},
-		{"start twice", dialects.DOCA2_10, true, []dialects.Message{&dialects.StartStorage{}},
+		{"start twice", initiatorVersions, true, []dialects.Message{&dialects.StartStorage{}},
 			status.Unexpected, false},
-		{"a request of relays", dialects.DOCA2_10, false,
+		{"a request of relays", initiatorVersions, false,
 			[]dialects.Message{&dialects.CreateConnection{Details: []byte("x")}},
 			status.Unexpected, true},
-		{"stop first", dialects.DOCA3_2, false, []dialects.Message{&dialects.StopStorage{}},
+		{"stop first", of3, false, []dialects.Message{&dialects.StopStorage{}},
 			status.Unexpected, true},
-		{"a response", dialects.DOCA3_2, false, []dialects.Message{&dialects.InitStorageReply{}},
+		{"a reply", initiatorVersions, false,
+			[]dialects.Message{&dialects.CreateConnectionReply{Details: []byte("x")}},
 			status.Unexpected, true},
-		{"query while running", dialects.DOCA3_2, true, []dialects.Message{&dialects.QueryStorage{}},
+		{"query while running", of3, true, []dialects.Message{&dialects.QueryStorage{}},
 			status.Unexpected, false},
-		{"init while running", dialects.DOCA3_2, true, []dialects.Message{nil},
+		{"init while running", initiatorVersions, true, []dialects.Message{nil},
 			status.Unexpected, false},
-		{"stop twice", dialects.DOCA3_2, true,
+		{"stop twice", of3, true,
 			[]dialects.Message{&dialects.StopStorage{}, &dialects.StopStorage{}},
 			status.Unexpected, false},
-		{"no threads", dialects.DOCA3_2, false,
+		{"no threads", of3, false,
 			[]dialects.Message{&dialects.InitStorage{Count: 1, Export: []byte("no export")}},
 			status.InvalidValue, true},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			i := connectInitiator(t, c.provider, test.version)
-			if test.started {
-				i.start()
-			}
-			var reply dialects.Message
-			for _, request := range test.requests {
-				if request == nil {
-					request = i.init()
+		for _, v := range test.versions {
+			t.Run(fmt.Sprintf("%s/%v", test.name, v), func(t *testing.T) {
+				i := connectInitiator(t, c.provider, v)
+				if test.started {
+					i.start()
 				}
-				reply = i.call(request)
-			}
-			failure, isFailure := reply.(*dialects.Response)
-			if !isFailure || failure.Result != test.want || failure.Text == "" {
-				t.Fatalf("the reply is %+v", reply)
-			}
-			if test.open {
-				i.start()
-				return
-			}
-			if _, err := i.connection.Receive(i.ctx); err == nil || i.ctx.Err() != nil {
-				t.Errorf("the connection goes on: %v", err)
-			}
-		})
+				var reply dialects.Message
+				for _, request := range test.requests {
+					if request == nil {
+						request = i.init()
+					}
+					reply = i.call(request)
+				}
+				failure, isFailure := reply.(*dialects.Response)
+				if !isFailure || failure.Result != test.want || failure.Text == "" {
+					t.Fatalf("the reply is %+v", reply)
+				}
+				if test.open {
+					i.start()
+					return
+				}
+				if _, err := i.connection.Receive(i.ctx); err == nil || i.ctx.Err() != nil {
+					t.Errorf("the connection goes on: %v", err)
+				}
+			})
+		}
 	}
 	i := connectInitiator(t, c.provider, dialects.DOCA3_2)
 	i.start() // the relay still serves

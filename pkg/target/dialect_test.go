@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"runtime"
@@ -45,6 +46,13 @@ type theirRelay struct {
 	// connections holds those of each queue, by role.
 	connections [theirQueues][2]rdma.Connection
 }
+
+var (
+	theirVersions = []dialects.Version{dialects.DOCA2_10, dialects.DOCA3_0, dialects.DOCA3_1,
+		dialects.DOCA3_2}
+	of2_10 = theirVersions[:1]
+	of3    = theirVersions[1:]
+)
 
 const (
 	theirCount  = 4
@@ -276,7 +284,7 @@ func TestMessagesOfTheApplicationsAreChecked(t *testing.T) {
 }
 
 func TestAConversationWithARelayOfTheApplications(t *testing.T) {
-	for v := dialects.DOCA2_10; v <= dialects.DOCA3_2; v++ {
+	for _, v := range theirVersions {
 		t.Run(v.String(), func(t *testing.T) {
 			r := startForTheirRelay(t, v, func(config *target.Config) {
 				injector, _ := faulttest.New(t, "rdma:any:trace")
@@ -304,50 +312,77 @@ func TestAConversationWithARelayOfTheApplications(t *testing.T) {
 // back.
 func TestRequestsOfTheApplicationsOutOfOrderAreRejected(t *testing.T) {
 	for name, c := range map[string]struct {
-		before  func(r *theirRelay)
-		request func(r *theirRelay) dialects.Message
-		want    status.Code
-		ends    bool
+		versions []dialects.Version
+		before   func(r *theirRelay)
+		request  func(r *theirRelay) dialects.Message
+		want     status.Code
+		ends     bool
 	}{
-		"start at once": {func(*theirRelay) {}, func(*theirRelay) dialects.Message {
+		"start at once": {theirVersions, func(*theirRelay) {}, func(*theirRelay) dialects.Message {
 			return &dialects.StartStorage{}
 		}, status.Unexpected, false},
-		"connect at once": {func(*theirRelay) {}, func(*theirRelay) dialects.Message {
+		"connect at once": {theirVersions, func(*theirRelay) {}, func(*theirRelay) dialects.Message {
 			return &dialects.CreateConnection{Details: []byte("x")}
 		}, status.Unexpected, false},
-		"a reply": {func(*theirRelay) {}, func(*theirRelay) dialects.Message {
-			return &dialects.InitStorageReply{}
+		"a reply": {theirVersions, func(*theirRelay) {}, func(*theirRelay) dialects.Message {
+			return &dialects.CreateConnectionReply{Details: []byte("x")}
 		}, status.Unexpected, false},
-		"no memory": {func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
+		"no memory": {theirVersions, func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
 			init := r.init()
 			init.Export = []byte("not an export")
 			return init
 		}, status.InvalidValue, false},
-		"no queues": {func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
+		"no queues": {of3, func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
 			init := r.init()
 			init.Cores = 0
 			return init
 		}, status.InvalidValue, false},
-		"too many queues": {func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
+		"too many queues": {of3, func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
 			init := r.init()
 			init.Cores = math.MaxUint32
 			return init
 		}, status.TooBig, false},
-		"too deep": {func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
+		"too deep": {of3, func(*theirRelay) {}, func(r *theirRelay) dialects.Message {
 			init := r.init()
 			init.Count = 1 << 31
 			return init
 		}, status.TooBig, false},
-		"init twice": {func(r *theirRelay) { r.mustCall(r.init()) },
+		"parts of buffers": {of2_10, func(*theirRelay) {},
+			func(r *theirRelay) dialects.Message {
+				init := r.init()
+				init.Count = theirCount - 1
+				return init
+			}, status.InvalidValue, false},
+		"start before connecting": {of2_10, func(r *theirRelay) { r.mustCall(r.init()) },
+			func(*theirRelay) dialects.Message { return &dialects.StartStorage{} },
+			status.Unexpected, true},
+		"connect without connections": {of2_10, func(r *theirRelay) { r.mustCall(r.init()) },
+			func(*theirRelay) dialects.Message { return &dialects.StartConnections{} },
+			status.BadState, true},
+		"start twice": {theirVersions, func(r *theirRelay) { r.begin() },
+			func(*theirRelay) dialects.Message { return &dialects.StartStorage{} },
+			status.Unexpected, true},
+		"query while running": {of3, func(r *theirRelay) { r.begin() },
+			func(*theirRelay) dialects.Message { return &dialects.QueryStorage{} },
+			status.Unexpected, true},
+		"stop at once": {of3, func(*theirRelay) {}, func(*theirRelay) dialects.Message {
+			return &dialects.StopStorage{}
+		}, status.Unexpected, false},
+		"stop twice": {of3, func(r *theirRelay) {
+			r.begin()
+			r.mustCall(&dialects.StopStorage{})
+		}, func(*theirRelay) dialects.Message { return &dialects.StopStorage{} },
+			status.Unexpected, true},
+		"init twice": {theirVersions, func(r *theirRelay) { r.mustCall(r.init()) },
 			func(r *theirRelay) dialects.Message { return r.init() }, status.Unexpected, true},
-		"start without connections": {func(r *theirRelay) { r.mustCall(r.init()) },
+		"start without connections": {of3, func(r *theirRelay) { r.mustCall(r.init()) },
 			func(*theirRelay) dialects.Message { return &dialects.StartStorage{} },
 			status.BadState, true},
-		"a queue too many": {func(r *theirRelay) { r.mustCall(r.init()) },
+		"a queue too many": {of3, func(r *theirRelay) { r.mustCall(r.init()) },
 			func(*theirRelay) dialects.Message {
 				return &dialects.CreateConnection{Context: theirQueues, Details: []byte("x")}
 			}, status.InvalidValue, true},
-		"a connection twice": {func(r *theirRelay) {
+		"a connection twice": {theirVersions, func(r *theirRelay) {
 			r.mustCall(r.init())
 			if err := r.connect(0, dialects.RoleData); err != nil {
 				r.Fatal(err)
@@ -355,33 +390,36 @@ func TestRequestsOfTheApplicationsOutOfOrderAreRejected(t *testing.T) {
 		}, func(*theirRelay) dialects.Message {
 			return &dialects.CreateConnection{Details: []byte("x")}
 		}, status.InvalidValue, true},
-		"details of nothing": {func(r *theirRelay) { r.mustCall(r.init()) },
+		"details of nothing": {theirVersions, func(r *theirRelay) { r.mustCall(r.init()) },
 			func(*theirRelay) dialects.Message {
 				return &dialects.CreateConnection{Details: []byte("x")}
 			}, status.InvalidValue, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := startForTheirRelay(t, dialects.DOCA3_2, nil)
-			c.before(r)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			reply, err := r.call(c.request(r))
-			if !errors.Is(err, c.want) {
-				t.Fatalf("the answer is %+v, %v, want %v", reply, err, c.want)
-			}
-			runtime.ReadMemStats(&after)
-			if size := after.TotalAlloc - before.TotalAlloc; size > 1<<30 {
-				t.Errorf("the target has allocated %d bytes for it", size)
-			}
-			if c.ends {
-				if _, err := r.transport.Receive(r.ctx); !errors.Is(err, status.NotConnected) {
-					t.Errorf("after that the connection has %v", err)
+		for _, v := range c.versions {
+			t.Run(fmt.Sprintf("%s/%v", name, v), func(t *testing.T) {
+				r := startForTheirRelay(t, v, nil)
+				c.before(r)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				reply, err := r.call(c.request(r))
+				if !errors.Is(err, c.want) {
+					t.Fatalf("the answer is %+v, %v, want %v", reply, err, c.want)
 				}
-				return
-			}
-			r.mustCall(r.init())
-			r.mustCall(&dialects.Shutdown{})
-		})
+				runtime.ReadMemStats(&after)
+				if size := after.TotalAlloc - before.TotalAlloc; size > 1<<30 {
+					t.Errorf("the target has allocated %d bytes for it", size)
+				}
+				if c.ends {
+					_, err := r.transport.Receive(r.ctx)
+					if !errors.Is(err, status.NotConnected) {
+						t.Errorf("after that the connection has %v", err)
+					}
+					return
+				}
+				r.mustCall(r.init())
+				r.mustCall(&dialects.Shutdown{})
+			})
+		}
 	}
 }
 

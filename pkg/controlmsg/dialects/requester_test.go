@@ -315,59 +315,72 @@ func TestAnErrorOfATargetOfTheApplicationsIsPassedOn(t *testing.T) {
 }
 
 func TestATargetOfTheApplicationsThatBreaksTheProtocolIsLeft(t *testing.T) {
-	for name, c := range map[string]struct {
-		script func(s *scriptedTarget)
-		want   status.Code
-	}{
-		"another reply": {func(s *scriptedTarget) {
-			s.answer(&dialects.StartStorage{}, &dialects.StopStorageReply{})
-		}, status.Unexpected},
-		"another ID": {func(s *scriptedTarget) {
-			request := s.expect(&dialects.StartStorage{})
-			s.send(&dialects.Envelope{ID: request.ID + 1, Message: &dialects.StartStorageReply{}})
-		}, status.Unexpected},
-		"an error of another ID": {func(s *scriptedTarget) {
-			request := s.expect(&dialects.StartStorage{})
-			s.send(&dialects.Envelope{ID: request.ID + 1,
-				Message: &dialects.Response{Result: status.NoMemory}})
-		}, status.Unexpected},
-		"a huge message": {func(s *scriptedTarget) {
-			s.expect(&dialects.StartStorage{})
-			_, _ = s.stream.Write([]byte{0xff, 0xff, 0xff, 0xff})
-		}, status.ConnectionReset},
-		"nonsense": {func(s *scriptedTarget) {
-			s.expect(&dialects.StartStorage{})
-			_, _ = s.stream.Write(make([]byte, 64))
-		}, status.ConnectionReset},
-		"half a message": {func(s *scriptedTarget) {
-			s.expect(&dialects.StartStorage{})
-			_, _ = s.stream.Write([]byte{0, 0, 0, 12, 0})
-			_ = s.stream.Close()
-		}, status.ConnectionReset},
-		"the end": {func(s *scriptedTarget) { _ = s.stream.Close() }, status.ConnectionReset},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d, s := converse(t, dialects.DOCA3_2)
-			_, err := call(t, d, &controlmsg.StartStorage{}, func() { c.script(s) })
-			if status.CodeOf(err) != c.want {
-				t.Errorf("the request fails with %v, want %v", err, c.want)
+	for v := dialects.DOCA2_10; v <= dialects.DOCA3_2; v++ {
+		started := dialects.Message(&dialects.StartStorageReply{})
+		if v == dialects.DOCA2_10 {
+			started = &dialects.Response{}
+		}
+		for name, c := range map[string]struct {
+			script func(s *scriptedTarget)
+			want   status.Code
+		}{
+			"another reply": {func(s *scriptedTarget) {
+				s.answer(&dialects.StartStorage{}, &dialects.CreateConnectionReply{})
+			}, status.Unexpected},
+			"another ID": {func(s *scriptedTarget) {
+				request := s.expect(&dialects.StartStorage{})
+				s.send(&dialects.Envelope{ID: request.ID + 1,
+					Correlation: request.Correlation + 1, Message: started})
+			}, status.Unexpected},
+			"an error of another ID": {func(s *scriptedTarget) {
+				request := s.expect(&dialects.StartStorage{})
+				s.send(&dialects.Envelope{ID: request.ID + 1,
+					Correlation: request.Correlation + 1,
+					Message:     &dialects.Response{Result: status.NoMemory}})
+			}, status.Unexpected},
+			"a huge message": {func(s *scriptedTarget) {
+				s.expect(&dialects.StartStorage{})
+				_, _ = s.stream.Write([]byte{0xff, 0xff, 0xff, 0xff})
+			}, status.ConnectionReset},
+			"nonsense": {func(s *scriptedTarget) {
+				s.expect(&dialects.StartStorage{})
+				_, _ = s.stream.Write(make([]byte, 64))
+			}, status.ConnectionReset},
+			"half a message": {func(s *scriptedTarget) {
+				s.expect(&dialects.StartStorage{})
+				half := []byte{0, 0, 0, 12, 0}
+				if s.version == dialects.DOCA2_10 {
+					half = []byte{0, 8, 0}
+				}
+				_, _ = s.stream.Write(half)
+				_ = s.stream.Close()
+			}, status.ConnectionReset},
+			"the end": {func(s *scriptedTarget) { _ = s.stream.Close() },
+				status.ConnectionReset},
+		} {
+			t.Run(fmt.Sprintf("%s/%v", name, v), func(t *testing.T) {
+				d, s := converse(t, v)
+				_, err := call(t, d, &controlmsg.StartStorage{}, func() { c.script(s) })
+				if status.CodeOf(err) != c.want {
+					t.Errorf("the request fails with %v, want %v", err, c.want)
+				}
+				<-d.Done()
+				if d.Err() == nil {
+					t.Error("the conversation has ended without a reason")
+				}
+			})
+		}
+		t.Run(fmt.Sprintf("a message that nobody asked for/%v", v), func(t *testing.T) {
+			d, s := converse(t, v)
+			for range 2 {
+				s.send(&dialects.Envelope{Message: started})
 			}
 			<-d.Done()
-			if d.Err() == nil {
-				t.Error("the conversation has ended without a reason")
+			if !errors.Is(d.Err(), status.Unexpected) {
+				t.Errorf("the conversation ends with %v", d.Err())
 			}
 		})
 	}
-	t.Run("a message that nobody asked for", func(t *testing.T) {
-		d, s := converse(t, dialects.DOCA3_2)
-		for range 2 {
-			s.send(&dialects.Envelope{Message: &dialects.StartStorageReply{}})
-		}
-		<-d.Done()
-		if !errors.Is(d.Err(), status.Unexpected) {
-			t.Errorf("the conversation ends with %v", d.Err())
-		}
-	})
 }
 
 func TestASilentTargetOfTheApplicationsIsLeft(t *testing.T) {
