@@ -10,8 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // dma-copy --compat, as the DPU, copies files from and to a host in the shape of DOCA's DMA Copy
@@ -23,13 +21,12 @@ func TestDMACopyWithAHostOfTheApplication(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build dma-copy: %v\n%s", err, output)
 	}
-	for _, c := range toolchains[:2] {
-		tooltest.Require(t, c.compiler)
+	eachToolchain(t, func(t *testing.T, c *toolchain) {
 		executable := c.compile(t, "dma_copy_host")
 		for _, test := range []string{"sends", "receives"} {
-			t.Run(c.name+"/"+test, func(t *testing.T) { copyFile(t, program, executable, test) })
+			t.Run(test, func(t *testing.T) { copyFile(t, program, executable, test) })
 		}
-	}
+	})
 }
 
 func copyFile(t *testing.T, program, executable, test string) {

@@ -16,16 +16,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
-
-// testTimeout bounds one test of a program. They wait for conditions, for two minutes at most.
-const testTimeout = 3 * time.Minute
 
 // built is the directory of the shared library, which is built once.
 var built = sync.OnceValues(func() (string, error) {
@@ -95,6 +94,20 @@ var toolchains = []toolchain{
 	{"gcc-sanitized", "gcc", sanitize},
 	{"clang", "clang", []string{"-O2"}},
 	{"clang-sanitized", "clang", sanitize},
+}
+
+// eachToolchain runs a test with each compiler, or with -short only the first.
+func eachToolchain(t *testing.T, test func(t *testing.T, c *toolchain)) {
+	for i := range toolchains {
+		c := &toolchains[i]
+		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && i > 0 {
+				t.Skip("-short: one compiler is enough")
+			}
+			tooltest.Require(t, c.compiler)
+			test(t, c)
+		})
+	}
 }
 
 // compile compiles a program, and returns the path of the executable.
@@ -225,18 +238,66 @@ var programs = []string{"rules_channel", "rules_memory", "rules_rdma", "fast_pat
 	"argp", "misuse", "memory", "teardown", "versions"}
 
 func TestPrograms(t *testing.T) {
-	for _, c := range toolchains {
-		t.Run(c.name, func(t *testing.T) {
-			if testing.Short() && c.name != "gcc" {
-				t.Skip("-short: one compiler is enough")
+	eachToolchain(t, func(t *testing.T, c *toolchain) {
+		for _, program := range programs {
+			executable := c.compile(t, program)
+			for _, test := range testsOf(t, program) {
+				t.Run(program+"/"+test, func(t *testing.T) { runPair(t, executable, test) })
 			}
-			tooltest.Require(t, c.compiler)
-			for _, program := range programs {
-				executable := c.compile(t, program)
-				for _, test := range testsOf(t, program) {
-					t.Run(program+"/"+test, func(t *testing.T) { runPair(t, executable, test) })
-				}
+		}
+	})
+}
+
+// With ZC_DOCA_DEBUG=abort, the first misuse ends the process.
+func TestMisuseAbortsAProgram(t *testing.T) {
+	tooltest.Require(t, toolchains[0].compiler)
+	command := exec.Command(toolchains[0].compile(t, "misuse"), "host", "of_states")
+	command.Env = append(environment(t, "{role: host, directory: "+t.TempDir()+"}"),
+		"ZC_DOCA_DEBUG=abort")
+	output, err := command.CombinedOutput()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT {
+		t.Errorf("the program ends with %v", err)
+	}
+	checkMisuse(t, "the program", string(output)) // it announces each misuse before it happens
+	if reports := misuseLine.FindAllString(string(output), -1); len(reports) != 1 {
+		t.Errorf("it reports %q before it ends", reports)
+	}
+}
+
+var (
+	declaration = regexp.MustCompile(`\b(doca_[a-z0-9_]+)\(`)
+	definition  = regexp.MustCompile(`(?m)^\s*static [^;(]*(?:\(.*\) )?(doca_[a-z0-9_]+)\(`)
+	listing     = regexp.MustCompile(`(?m)^EMU_FUNCTION\([a-z_]+, (doca_[a-z0-9_]+),`)
+)
+
+// The list of functions, which makes the library and what the programs look for in it, has all
+// functions that the headers declare and do not define, and no others.
+func TestTheHeadersDeclareWhatTheLibraryHas(t *testing.T) {
+	named := func(expression *regexp.Regexp, pattern string) (names []string) {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: no such files, %v", pattern, err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
 			}
-		})
+			for _, match := range expression.FindAllStringSubmatch(string(text), -1) {
+				names = append(names, match[1])
+			}
+		}
+		slices.Sort(names)
+		return slices.Compact(names)
+	}
+	declared := named(declaration, "../../libdoca/include/*.h")
+	defined := named(definition, "../../libdoca/include/*.h")
+	declared = slices.DeleteFunc(declared, func(name string) bool {
+		return slices.Contains(defined, name)
+	})
+	listed := named(listing, "../../libdoca/functions.h")
+	if difference := cmp.Diff(declared, listed); difference != "" {
+		t.Errorf("declared (-) and listed (+) functions: %s", difference)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -19,15 +18,14 @@ import (
 
 // A program on libdoca meets a server of the emulated Comch, as the relay has one.
 func TestAProgramMeetsOurServer(t *testing.T) {
-	for _, c := range toolchains[:2] {
-		tooltest.Require(t, c.compiler)
+	eachToolchain(t, func(t *testing.T, c *toolchain) {
 		executable := c.compile(t, "meeting")
 		for test, serve := range map[string]func(context.Context, *testing.T, comch.Server){
 			"echo": echo, "whole_pages": importWhole, "parts_of_pages": importParts,
 		} {
-			t.Run(c.name+"/"+test, func(t *testing.T) { meet(t, executable, test, serve) })
+			t.Run(test, func(t *testing.T) { meet(t, executable, test, serve) })
 		}
-	}
+	})
 }
 
 func meet(t *testing.T, executable, test string,

@@ -2,4 +2,9 @@
 
 package libdoca_test
 
-const storageOperations = 100_000
+import "time"
+
+const (
+	storageOperations = 100_000
+	testTimeout       = time.Hour
+)

@@ -2,5 +2,12 @@
 
 package libdoca_test
 
-// storageOperations is how many blocks each thread of an initiator writes and verifies.
-const storageOperations = 800
+import "time"
+
+const (
+	// storageOperations is how many blocks each thread of an initiator writes and verifies.
+	storageOperations = 800
+	// testTimeout bounds one test of a program, and the life of each process of a mixture. They
+	// wait for conditions, for two minutes at most.
+	testTimeout = 3 * time.Minute
+)
