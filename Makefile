@@ -175,7 +175,7 @@ bench-ceph: ## Measure the chain with a volume on Ceph beside fio, against a sma
 
 .PHONY: bench-once
 bench-once: build-bench build-emulation ## Run every benchmark once, so that none rots
-	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./cmd/... ./test/e2e
+	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./cmd/... ./libdoca ./test/e2e ./test/libdoca
 	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once'
 	$(MEASURE) chain $(DOCA_CHAIN) --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/doca'
 	$(MEASURE) peers --install=false --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/peers'
