@@ -2,9 +2,13 @@
 
 #include "remote.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <doca_dma.h>
+#include <doca_sync_event.h>
 
 enum {
 	ACCESS = RDMA_ACCESS | DOCA_ACCESS_FLAG_PCI_READ_WRITE,
@@ -14,21 +18,94 @@ enum {
 	BUFS = 3 * TASKS,
 };
 
-/* One side of a channel and an RDMA connection, with work that cannot complete. */
+/* A DMA context with tasks that nobody progresses. */
+struct copier {
+	struct doca_dma *dma;
+	struct doca_ctx *ctx;
+	struct doca_pe *pe;
+	struct doca_buf *src, *dst[TASKS];
+	int ended;
+};
+
+/* One side of a channel and an RDMA connection, with work that cannot complete or that nobody
+ * progresses. Its memory is exported, and imported by the peer. */
 struct side {
 	struct control *control;
-	struct memory memory;
+	struct memory memory, peer;
 	struct consumer *consumer;
 	struct producer *producer;
 	struct remote *remote;
-	struct doca_buf *bufs[BUFS];
+	struct copier *copier;
+	struct doca_sync_event *event;
+	pthread_t waiting;
+	struct doca_buf *bufs[BUFS], *source, *target, *peer_source, *peer_target;
 };
+
+static void on_copied(struct doca_dma_task_memcpy *task, union doca_data task_data,
+		      union doca_data ctx_data)
+{
+	(void)task_data;
+	((struct copier *)ctx_data.ptr)->ended++;
+	doca_task_free(doca_dma_task_memcpy_as_task(task));
+}
+
+static struct copier *copier_open(struct side *side)
+{
+	struct copier *copier = calloc(1, sizeof *copier);
+	union doca_data data = {.ptr = copier};
+
+	OK(doca_dma_create(side->control->dev, &copier->dma));
+	copier->ctx = doca_dma_as_ctx(copier->dma);
+	OK(doca_dma_task_memcpy_set_conf(copier->dma, on_copied, on_copied, TASKS));
+	OK(doca_ctx_set_user_data(copier->ctx, data));
+	copier->pe = new_engine(copier->ctx);
+	OK(doca_ctx_start(copier->ctx));
+	copier->src = memory_buf(&side->memory, 0, SLOT, SLOT);
+	for (size_t i = 0; i < TASKS; i++) {
+		struct doca_dma_task_memcpy *task;
+
+		copier->dst[i] = memory_buf(&side->memory, SIZE / 2 + i * SLOT, SLOT, 0);
+		OK(doca_dma_task_memcpy_alloc_init(copier->dma, copier->src, copier->dst[i], data,
+						   &task));
+		OK(doca_task_submit(doca_dma_task_memcpy_as_task(task)));
+	}
+	return copier;
+}
+
+/* Waits until end_event sets the event. */
+static void *wait_for_event(void *event)
+{
+	OK(doca_sync_event_wait_gt(event, 1, UINT64_MAX));
+	return NULL;
+}
+
+static struct doca_sync_event *event_open(struct side *side)
+{
+	struct doca_sync_event *event;
+	const uint8_t *export;
+	size_t size;
+
+	OK(doca_sync_event_create(&event));
+	OK(doca_sync_event_add_subscriber_location_cpu(event, side->control->dev));
+	OK(doca_sync_event_add_publisher_location_remote_net(event));
+	OK(doca_sync_event_start(event));
+	OK(doca_sync_event_export_to_remote_net(event, &export, &size));
+	CHECK(pthread_create(&side->waiting, NULL, wait_for_event, event) == 0);
+	return event;
+}
 
 static void side_open(struct side *side)
 {
+	const void *export;
+	size_t size;
+
 	memset(side, 0, sizeof *side);
 	side->control = control_open("teardown");
 	side->memory = memory_new(side->control->dev, SIZE, ACCESS);
+	if (!is_dpu)
+		OK(doca_mmap_export_pci(side->memory.mmap, side->control->dev, &export, &size));
+	tell_memory(&side->memory, side->control->dev);
+	side->peer = hear_memory(side->control->dev);
 	side->consumer = consumer_new(side->control, &side->memory, TASKS);
 	IS(DOCA_ERROR_IN_PROGRESS, doca_ctx_start(side->consumer->ctx));
 	side->producer = producer_new(side->control, TASKS);
@@ -52,52 +129,81 @@ static void side_open(struct side *side)
 	}
 	if (is_dpu)
 		(void)remote_send(side->remote, side->bufs[2 * TASKS]);
+	side->source = memory_buf(&side->memory, SIZE - SLOT, SLOT, SLOT);
+	side->target = memory_buf(&side->memory, SIZE - 2 * SLOT, SLOT, 0);
+	side->peer_source = memory_buf(&side->peer, SIZE - SLOT, SLOT, SLOT);
+	side->peer_target = memory_buf(&side->peer, SIZE - 3 * SLOT, SLOT, 0);
+	(void)remote_read(side->remote, side->peer_source, side->target);
+	(void)remote_write(side->remote, side->source, side->peer_target);
+	side->copier = copier_open(side);
+	side->event = event_open(side);
 	control_send(side->control, "message", 8);
 }
 
 static void end_consumer(struct side *side)
 {
-	if (side->consumer == NULL)
-		return;
 	stop(side->consumer->ctx, side->consumer->pe);
 	consumer_destroy(side->consumer);
-	side->consumer = NULL;
 }
 
 static void end_producer(struct side *side)
 {
-	if (side->producer == NULL)
-		return;
 	stop(side->producer->ctx, side->producer->pe);
 	producer_destroy(side->producer);
-	side->producer = NULL;
 }
 
 static void end_remote(struct side *side)
 {
-	if (side->remote == NULL)
-		return;
 	remote_destroy(side->remote);
-	side->remote = NULL;
+}
+
+static void end_copier(struct side *side)
+{
+	struct copier *copier = side->copier;
+
+	stop(copier->ctx, copier->pe);
+	CHECK(copier->ended == TASKS);
+	OK(doca_dma_destroy(copier->dma));
+	OK(doca_pe_destroy(copier->pe));
+	release(copier->src);
+	for (int i = 0; i < TASKS; i++)
+		release(copier->dst[i]);
+	free(copier);
+}
+
+static void end_event(struct side *side)
+{
+	OK(doca_sync_event_update_set(side->event, 2));
+	CHECK(pthread_join(side->waiting, NULL) == 0);
+	OK(doca_sync_event_stop(side->event));
+	OK(doca_sync_event_destroy(side->event));
 }
 
 static void end_memory(struct side *side)
 {
 	for (int i = 0; i < BUFS; i++)
 		release(side->bufs[i]);
+	release(side->source);
+	release(side->target);
+	release(side->peer_source);
+	release(side->peer_target);
+	memory_free(&side->peer);
 	memory_free(&side->memory);
 }
 
-/* Every order of consumer, producer, and RDMA, which differs between the sides. */
+/* Every order of consumer, producer, and RDMA on one side, with every order on the other. What the
+ * peer has no part in ends at another step each time. */
 static void every_order(void)
 {
-	static void (*const orders[6][3])(struct side *) = {
+	enum { ENDS = 3, ORDERS = 6 };
+	static void (*const orders[ORDERS][ENDS])(struct side *) = {
 		{end_consumer, end_producer, end_remote}, {end_consumer, end_remote, end_producer},
 		{end_producer, end_consumer, end_remote}, {end_producer, end_remote, end_consumer},
 		{end_remote, end_consumer, end_producer}, {end_remote, end_producer, end_consumer},
 	};
 
-	for (int order = 0; order < 6; order++) {
+	for (int pair = 0; pair < ORDERS * ORDERS; pair++) {
+		int order = is_dpu ? pair / ORDERS : pair % ORDERS;
 		struct side side;
 
 		side_open(&side);
@@ -112,8 +218,14 @@ static void every_order(void)
 			expect_misuse("doca_ctx_stop");
 			IS(DOCA_ERROR_IN_USE, doca_ctx_stop(side.control->ctx));
 		}
-		for (int i = 0; i < 3; i++)
-			orders[is_dpu ? order : 5 - order][i](&side);
+		for (int i = 0; i <= ENDS; i++) {
+			if (i == pair % (ENDS + 1))
+				end_copier(&side);
+			if (i == (pair + 1) % (ENDS + 1))
+				end_event(&side);
+			if (i < ENDS)
+				orders[order][i](&side);
+		}
 		end_memory(&side);
 		control_close(side.control);
 	}
@@ -126,6 +238,8 @@ static void server_disconnects(void)
 
 	side_open(&side);
 	meet();
+	end_event(&side);
+	end_copier(&side);
 	end_producer(&side);
 	end_consumer(&side);
 	end_remote(&side);
@@ -155,10 +269,14 @@ static void dies(bool dpu_dies)
 	      side.control->pe, side.consumer->pe, side.producer->pe);
 	CHECK(side.consumer->failed == (is_dpu ? 0 : TASKS));
 	CHECK(side.producer->failed == (is_dpu ? 0 : TASKS));
-	if (is_dpu) /* its send fails; its receives wait for other connections */
-		UNTIL(side.remote->failed == 1, side.remote->pe);
+	/* The DPU's send fails; its receives wait for other connections. What the peer has served
+	 * before may have completed. */
+	UNTIL(side.remote->failed + side.remote->completed == (is_dpu ? 3 : 2), side.remote->pe);
+	CHECK(!is_dpu || side.remote->failed >= 1);
 	consumer_destroy(side.consumer);
 	producer_destroy(side.producer);
+	end_event(&side);
+	end_copier(&side);
 	end_remote(&side);
 	end_memory(&side);
 	if (is_dpu) {
