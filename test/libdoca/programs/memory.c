@@ -1,7 +1,7 @@
-/* Memory that the host exports over PCI, and that the DPU copies by DMA: of any kind, until the
- * host takes it away. */
+/* Memory of any kind that the host exports: over PCI, where the DPU copies it by DMA until the host
+ * takes it away, and for RDMA. */
 
-#include "program.h"
+#include "remote.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -121,30 +121,95 @@ static void import(struct doca_dev *dev)
 	copier_close(&copier);
 }
 
-static void any_memory(void)
+/* Calls use with memory of each kind: of the program, of the stack, of the heap without alignment,
+ * and of a file. */
+static void use_any_memory(struct doca_dev *dev,
+			   void (*use)(struct doca_dev *dev, void *bytes, size_t length))
 {
 	enum { LENGTH = 300007 };
+	static uint8_t of_program[LENGTH];
+	char on_stack[17];
+	uint8_t *heap = malloc(LENGTH + 5), *file;
+	int descriptor = memfd_create("shared", MFD_CLOEXEC);
+
+	use(dev, of_program, LENGTH);
+	use(dev, on_stack, sizeof on_stack);
+	use(dev, heap + 5, LENGTH);
+	free(heap);
+	CHECK(descriptor >= 0 && ftruncate(descriptor, LENGTH) == 0);
+	file = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+	CHECK(file != MAP_FAILED);
+	use(dev, file + 1, LENGTH - 1);
+	CHECK(munmap(file, LENGTH) == 0 && close(descriptor) == 0);
+}
+
+enum { KINDS = 4 };
+
+static void any_memory(void)
+{
 	struct doca_dev *dev = open_own_device();
 
-	if (is_dpu) {
-		for (int i = 0; i < 4; i++)
+	if (is_dpu)
+		for (int i = 0; i < KINDS; i++)
 			import(dev);
-	} else {
-		static uint8_t of_program[LENGTH];
-		char on_stack[17];
-		uint8_t *heap = malloc(LENGTH + 5), *file;
-		int descriptor = memfd_create("shared", MFD_CLOEXEC);
+	else
+		use_any_memory(dev, export);
+	OK(doca_dev_close(dev));
+}
 
-		export(dev, of_program, LENGTH);
-		export(dev, on_stack, sizeof on_stack);
-		export(dev, heap + 5, LENGTH);
-		free(heap);
-		CHECK(descriptor >= 0 && ftruncate(descriptor, LENGTH) == 0);
-		file = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-		CHECK(file != MAP_FAILED);
-		export(dev, file + 1, LENGTH - 1);
-		CHECK(munmap(file, LENGTH) == 0 && close(descriptor) == 0);
+/* The same by RDMA: the DPU reads the host's memory, and writes it back inverted. */
+static void export_for_rdma(struct doca_dev *dev, void *bytes, size_t length)
+{
+	struct memory memory = memory_over(dev, bytes, length, RDMA_ACCESS);
+	struct remote *remote = remote_new(dev, true);
+
+	for (size_t i = 0; i < length; i++)
+		((uint8_t *)bytes)[i] = (uint8_t)(i * 3);
+	remote_connect(remote);
+	tell_memory(&memory, dev);
+	meet(); /* the DPU has inverted the bytes */
+	for (size_t i = 0; i < length; i++)
+		CHECK(((uint8_t *)bytes)[i] == (uint8_t)~(i * 3));
+	remote_destroy(remote);
+	memory_free(&memory);
+}
+
+static void import_for_rdma(struct doca_dev *dev)
+{
+	struct memory local = memory_new(dev, 1 << 20, RDMA_ACCESS), imported;
+	struct remote *remote = remote_new(dev, true);
+	struct doca_buf *theirs, *ours;
+
+	remote_connect(remote);
+	imported = hear_memory(dev);
+	theirs = memory_buf(&imported, 0, imported.size, imported.size);
+	ours = memory_buf(&local, 0, imported.size, 0);
+	(void)remote_read(remote, theirs, ours);
+	UNTIL(remote->completed == 1, remote->pe);
+	for (size_t i = 0; i < imported.size; i++) {
+		CHECK(local.bytes[i] == (uint8_t)(i * 3));
+		local.bytes[i] = (uint8_t)~local.bytes[i];
 	}
+	OK(doca_buf_reset_data_len(theirs));
+	(void)remote_write(remote, ours, theirs);
+	UNTIL(remote->completed == 2, remote->pe);
+	meet();
+	release(theirs);
+	release(ours);
+	remote_destroy(remote);
+	memory_free(&imported);
+	memory_free(&local);
+}
+
+static void any_memory_for_rdma(void)
+{
+	struct doca_dev *dev = open_own_device();
+
+	if (is_dpu)
+		for (int i = 0; i < KINDS; i++)
+			import_for_rdma(dev);
+	else
+		use_any_memory(dev, export_for_rdma);
 	OK(doca_dev_close(dev));
 }
 
@@ -177,6 +242,7 @@ static void lists(void)
 
 const struct test tests[] = {
 	{"any_memory", any_memory},
+	{"any_memory_for_rdma", any_memory_for_rdma},
 	{"lists", lists},
 	{NULL, NULL},
 };
