@@ -18,7 +18,7 @@ static void both_nodes(void)
 {
 	void *library = dlopen("libdoca_common.so.2", RTLD_NOW);
 
-	CHECK(library != NULL && FUNCTIONS >= 263);
+	CHECK(library != NULL);
 	for (int i = 0; i < FUNCTIONS; i++) {
 		void *stable = dlvsym(library, functions[i], "DOCA_2");
 		void *experimental = dlvsym(library, functions[i], "EXPERIMENTAL");
