@@ -299,6 +299,7 @@ static void on_produce_failed(struct doca_comch_producer_task_send *task,
 
 	(void)task_data;
 	CHECK(doca_task_get_status(doca_comch_producer_task_send_as_task(task)) != DOCA_SUCCESS);
+	producer->inflight_at_failure = inflight(producer->ctx);
 	producer->failed++;
 	if (producer->free_tasks)
 		doca_task_free(doca_comch_producer_task_send_as_task(task));

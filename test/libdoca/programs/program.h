@@ -141,6 +141,7 @@ struct producer {
 	struct doca_ctx *ctx;
 	struct doca_pe *pe;
 	int sent, failed, states;
+	size_t inflight_at_failure;
 	enum doca_ctx_states state[MAX_RECORDED];
 	bool free_tasks;
 };

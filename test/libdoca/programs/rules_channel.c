@@ -3,6 +3,7 @@
 #include "program.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
 enum {
 	ACCESS = DOCA_ACCESS_FLAG_LOCAL_READ_WRITE | DOCA_ACCESS_FLAG_PCI_READ_WRITE,
@@ -140,7 +141,12 @@ static void stop_flushes(void)
 	for (int i = 0; i < TASKS; i++) /* to a consumer that does not exist */
 		tasks[i] = producer_send(producer, buf, 4000, NULL, 0);
 	IS(DOCA_ERROR_IN_PROGRESS, doca_ctx_stop(producer->ctx));
-	UNTIL(producer->failed == TASKS, producer->pe);
+	for (size_t left = inflight(producer->ctx); left > 0; left--) {
+		CHECK(doca_pe_progress(producer->pe) == 1);
+		CHECK(producer->inflight_at_failure == left - 1);
+	}
+	CHECK(producer->failed == TASKS && inflight(producer->ctx) == 0);
+	CHECK(state_of(producer->ctx) == DOCA_CTX_STATE_STOPPING);
 	for (int i = 0; i < TASKS; i++)
 		doca_task_free(tasks[i]);
 	UNTIL(state_of(producer->ctx) == DOCA_CTX_STATE_IDLE, producer->pe);
@@ -326,6 +332,28 @@ static void send_without_receive(void)
 	control_close(control);
 }
 
+/* A thread whose engine has nothing to do sleeps in most of its calls, rather than keeping its
+ * core. */
+static void idle_engine_sleeps(void)
+{
+	enum { CALLS = 2000 };
+	struct control *control = control_open("idle");
+	struct rusage before, after;
+	double began = now();
+
+	while (now() - began < 0.01) /* it spins at first, and may have changes to report */
+		(void)doca_pe_progress(control->pe);
+	CHECK(getrusage(RUSAGE_THREAD, &before) == 0);
+	for (int i = 0; i < CALLS; i++)
+		(void)doca_pe_progress(control->pe);
+	CHECK(getrusage(RUSAGE_THREAD, &after) == 0);
+	if (after.ru_nvcsw - before.ru_nvcsw < CALLS / 2)
+		fail(__FILE__, __LINE__, "%d calls slept %ld times", CALLS,
+		     after.ru_nvcsw - before.ru_nvcsw);
+	meet();
+	control_close(control);
+}
+
 const struct test tests[] = {
 	{"start_results", start_results},
 	{"consumer_is_announced", consumer_is_announced},
@@ -336,5 +364,6 @@ const struct test tests[] = {
 	{"several_clients", several_clients},
 	{"consumer_events", consumer_events},
 	{"send_without_receive", send_without_receive},
+	{"idle_engine_sleeps", idle_engine_sleeps},
 	{NULL, NULL},
 };
