@@ -1,0 +1,189 @@
+//go:build cgo
+
+package libdoca_test
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+)
+
+// commandOperations is how many requests an initiator of the commands makes.
+const commandOperations = 2000
+
+// Our programs, built with the emulation, take each position of the chain by the commands in
+// docs/libdoca.md.
+func TestOurCommandsInTheStorageApplicationsChain(t *testing.T) {
+	trio := compileTrio(t, &toolchains[0])
+	programs := t.TempDir()
+	build := exec.Command("go", "build", "-tags", "docaemulation", "-o", programs+"/",
+		"../../cmd/zc-relay", "../../cmd/target", "../../cmd/initiator")
+	build.Env = append(withoutInstrumentation(os.Environ()), "CGO_ENABLED=1")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build our programs: %v\n%s", err, output)
+	}
+	version := dialects.DOCA3_2
+	for _, m := range []mixture{
+		{version, ours, ours, theirs}, {version, ours, theirs, ours}, {version, theirs, ours, ours},
+	} {
+		t.Run(m.String(), func(t *testing.T) {
+			c := &commands{t: t, mixture: m, programs: programs, directory: t.TempDir()}
+			c.run(trio)
+		})
+	}
+}
+
+// commands is a chain of programs, of which ours are run by their commands.
+type commands struct {
+	t                   *testing.T
+	mixture             mixture
+	programs, directory string
+}
+
+func (c *commands) run(trio map[string]string) {
+	t, m := c.t, c.mixture
+	var address netip.AddrPort
+	var ends []func()
+	if m.target == theirs {
+		process := startProgram(t, trio["storage_target"], m.test(), c.directory)
+		address = process.address(t)
+		ends = append(ends, process.await)
+	} else {
+		address = c.startTarget()
+	}
+	if m.relay == theirs {
+		process := startProgram(t, trio["storage_relay"], m.test(), c.directory,
+			"TARGET="+strconv.Itoa(int(address.Port())))
+		process.expect(t, "ready")
+		ends = append(ends, process.await)
+	} else {
+		c.startRelay(address)
+	}
+	if m.initiator == theirs {
+		runInitiator(t, trio["storage_initiator"], m.test(), c.directory)
+	} else {
+		c.runBench()
+	}
+	for _, await := range ends {
+		await()
+	}
+}
+
+func (c *commands) startTarget() netip.AddrPort {
+	file := filepath.Join(c.directory, "target.address")
+	arguments := []string{"--volume", "disk=memory:4MiB", "--listen-address", loopback.String(),
+		"--listen-port", "0", "--address-file", file}
+	if c.mixture.relay == theirs {
+		arguments = append(arguments, "--protocol", c.mixture.version.String(),
+			"--rdma-provider", "doca", "--rdma-device", "03:00.0")
+	}
+	c.start("target", arguments...)
+	var address netip.AddrPort
+	c.eventually("the target listens", func() bool {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			address, err = netip.ParseAddrPort(strings.TrimSpace(string(text)))
+		}
+		return err == nil
+	})
+	return address
+}
+
+func (c *commands) startRelay(address netip.AddrPort) {
+	arguments := []string{"run", "--storage-server", address.String(), "--volume", "disk",
+		"--emulated-dir", c.directory}
+	if c.mixture.target == theirs {
+		arguments = append(arguments, "--target-protocol", c.mixture.version.String(),
+			"--rdma-provider", "doca", "--rdma-device", "03:00.0")
+	}
+	if c.mixture.initiator == theirs {
+		arguments = append(arguments, "--command-channel-name", client.ChannelName3)
+	}
+	log := c.start("zc-relay", arguments...)
+	c.eventually("the relay listens", func() bool {
+		return strings.Contains(log.String(), "listening for clients")
+	})
+}
+
+// runBench writes blocks with our initiator, which reads them back and compares.
+func (c *commands) runBench() {
+	arguments := []string{"bench", "--emulated-dir", c.directory, "-d", "b1:00.0", "--rw", "write",
+		"--validate-writes", "--overwrite", "--queues", strconv.Itoa(ourQueues),
+		"--queue-depth", strconv.Itoa(ourDepth), "--block-size", strconv.Itoa(ourBlock),
+		"--run-limit-operation-count", strconv.Itoa(commandOperations)}
+	if c.mixture.relay == theirs {
+		arguments = append(arguments, "--protocol", c.mixture.version.String(),
+			"--comch-provider", "doca")
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), testTimeout)
+	defer cancel()
+	command := exec.CommandContext(ctx, filepath.Join(c.programs, "initiator"), arguments...)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		c.t.Errorf("the initiator: %v", err)
+	}
+	c.t.Logf("%s", output)
+}
+
+// start starts one of our daemons, which ends with the test, and returns its log.
+func (c *commands) start(name string, arguments ...string) *safeBuffer {
+	c.t.Helper()
+	log := &safeBuffer{}
+	command := exec.Command(filepath.Join(c.programs, name), arguments...)
+	command.Stdout, command.Stderr = log, log
+	if err := command.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGTERM)
+		timer := time.AfterFunc(testTimeout, func() { _ = command.Process.Kill() })
+		defer timer.Stop()
+		if err := command.Wait(); err != nil {
+			c.t.Errorf("%s: %v", name, err)
+		}
+		if c.t.Failed() {
+			c.t.Logf("%s:\n%s", name, log.String())
+		}
+	})
+	return log
+}
+
+// eventually waits until condition holds. what completes "waiting until".
+func (c *commands) eventually(what string, condition func() bool) {
+	c.t.Helper()
+	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("timed out waiting until %s", what)
+		}
+	}
+}
+
+// safeBuffer is a buffer that a test reads while a process writes to it.
+type safeBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *safeBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(text)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
