@@ -439,6 +439,13 @@ func (c *connection) Completed(op *Operation) {
 	c.wake()
 }
 
+// MadeRoom goes on with a request that waits for room (Handler).
+func (c *connection) MadeRoom() {
+	if c.blocked {
+		c.wake()
+	}
+}
+
 // complete answers a request all of whose operations have completed.
 func (c *connection) complete(r *request) {
 	switch {
@@ -477,9 +484,19 @@ func (c *connection) drain() {
 
 // finishDraining closes a connection that drains and has nothing left to do.
 func (c *connection) finishDraining() {
-	if c.draining && !c.closed && c.current == nil && len(c.free) == maxRequests {
+	switch {
+	case !c.draining || c.closed:
+	case c.current == nil && len(c.free) == maxRequests:
 		c.close("")
+	case c.isStarved():
+		c.close("the export ends without room for the client's request")
 	}
+}
+
+// isStarved reports whether a request waits for room that nothing in progress will make.
+func (c *connection) isStarved() bool {
+	return c.blocked && c.current != nil && c.current.pending == 0 &&
+		len(c.free) == maxRequests-1 && !c.hasReplies()
 }
 
 // close ends the connection at once. A reason means that the end is not regular.

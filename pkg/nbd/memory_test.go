@@ -22,8 +22,10 @@ type memoryExport struct {
 	held    bool                              // operations do not complete
 	engines []*progress.Engine
 	flushes int
+	starved int // how often a session has had no room because of kept
 	open    int
 	used    uint64       // bytes in buffers
+	kept    uint64       // bytes of each session's room that cannot be used now
 	cached  uint64       // bytes that Cache has covered
 	forced  int          // changes with FUA
 	extents []nbd.Extent // of the whole disk
@@ -67,6 +69,7 @@ type memoryDisk struct {
 	export  *memoryExport
 	random  *rand.Rand
 	pending []pendingOperation
+	starved []*memorySession // have found no room because of export.kept
 }
 
 type pendingOperation struct {
@@ -95,7 +98,7 @@ func (d *memoryDisk) Flush()       {}
 func (d *memoryDisk) Close() error { return nil }
 
 func (d *memoryDisk) Poll() int {
-	n := 0
+	n := d.endStarvation()
 	for len(d.pending) > 0 && n < 16 {
 		i := d.random.IntN(len(d.pending))
 		p := d.pending[i]
@@ -120,6 +123,24 @@ func (d *memoryDisk) Poll() int {
 		}
 	}
 	return n
+}
+
+// endStarvation tells sessions that there is room, and returns their number.
+func (d *memoryDisk) endStarvation() int {
+	d.export.mu.Lock()
+	kept := d.export.kept
+	d.export.mu.Unlock()
+	if kept > 0 {
+		return 0
+	}
+	starved := d.starved
+	d.starved = nil
+	for _, s := range starved {
+		if s.handler != nil {
+			s.handler.MadeRoom()
+		}
+	}
+	return len(starved)
 }
 
 // apply carries out an operation. The caller holds e.mu.
@@ -164,11 +185,26 @@ func (s *memorySession) Claim(command nbd.Command, flags nbd.CommandFlags, offse
 		if s.used+op.Length > s.disk.export.room {
 			return nil
 		}
+		if s.isStarved(op.Length) {
+			s.disk.starved = append(s.disk.starved, s)
+			return nil
+		}
 		s.use(int64(op.Length))
 		op.Data = make([]byte, op.Length)
 	}
 	s.claimed[op] = false
 	return op
+}
+
+func (s *memorySession) isStarved(length uint64) bool {
+	e := s.disk.export
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.used+length+e.kept <= e.room {
+		return false
+	}
+	e.starved++
+	return true
 }
 
 func (s *memorySession) use(n int64) {

@@ -65,13 +65,17 @@ type Handler interface {
 	// Completed is called once for each submitted operation, on the worker's thread, from within
 	// Disk.Poll or Session.Submit. Operation.Error is the outcome.
 	Completed(operation *Operation)
+	// MadeRoom is called when a session may have room again although no operation was released. The
+	// caller is the worker's thread, within any method of Disk or Session.
+	MadeRoom()
 }
 
 // Session is one connection's use of a disk. Only the worker's thread calls its methods.
 type Session interface {
 	// Claim returns an operation that carries out a command on the range of length bytes at offset,
 	// or as much from its start as fits into one buffer, if it is a Read or Write. It returns nil
-	// if there is no room now; there will be after Release of an operation in use.
+	// if there is no room now; there will be after Release of an operation in use, or when the disk
+	// calls Handler.MadeRoom.
 	Claim(command Command, flags CommandFlags, offset, length uint64) *Operation
 	// Submit starts a claimed operation.
 	Submit(operation *Operation)

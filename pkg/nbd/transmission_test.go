@@ -338,6 +338,45 @@ func TestWhatFollowsARequestWithoutRoomIsAnswered(t *testing.T) {
 	}
 }
 
+// starve sends a request to a disk that has no room for it, and waits until it is denied.
+func starve(t *testing.T, export *memoryExport, c *client, r call) {
+	t.Helper()
+	denied := 0
+	export.set(func() { export.kept, denied = export.room, export.starved })
+	c.write(c.encode(r))
+	eventually(t, "the disk has denied room", func() bool {
+		export.mu.Lock()
+		defer export.mu.Unlock()
+		return export.starved > denied
+	})
+}
+
+func TestAConnectionGoesOnWhenTheDiskMakesRoom(t *testing.T) {
+	export := newMemoryExport()
+	_, path := startServer(t, nbd.Config{}, export)
+	for _, m := range modes {
+		c := connect(t, path, m)
+		for _, r := range []call{{kind: nbd.Read, length: 5},
+			{kind: nbd.Write, length: 4, data: []byte("data")}} {
+			starve(t, export, c, r)
+			export.set(func() { export.kept = 0 })
+			if o := c.await(r); o.failure != nbd.Success {
+				t.Errorf("%v: %v ends with %v", m, r, o.failure)
+			}
+		}
+	}
+}
+
+// An export that ends may never have room again.
+func TestTheEndOfAnExportDoesNotWaitForRoom(t *testing.T) {
+	export := newMemoryExport()
+	server, path := startServer(t, nbd.Config{}, export)
+	c := connect(t, path, structured)
+	starve(t, export, c, call{kind: nbd.Read, length: 5})
+	server.EndExport("disk")
+	c.expectEnd()
+}
+
 func TestTheEndOfAServerAnswersWhatItHasReceived(t *testing.T) {
 	export := newMemoryExport()
 	export.held = true

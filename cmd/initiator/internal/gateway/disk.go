@@ -35,6 +35,7 @@ type disk struct {
 	sessions   []session
 	operations []operation // of all sessions
 	waiting    []uint32    // operations whose next request the queue has not accepted, in order
+	kept       int         // pieces that sessions keep from use until there is new memory
 	results    [resultBatch]client.Result
 	request    client.Request
 }
@@ -120,6 +121,10 @@ func (d *disk) Poll() int {
 	if n+submitted > 0 {
 		d.queue.Flush()
 	}
+	if d.kept > 0 {
+		// No request may ask for new memory, because it finds no room in the former.
+		d.switchMemory()
+	}
 	return n + submitted
 }
 
@@ -184,10 +189,13 @@ func (d *disk) submit(op *operation) bool {
 	return true
 }
 
-// switchMemory goes over to new memory, with everything that is in use.
+// switchMemory goes over to new memory, if there is any, with everything that is in use.
 func (d *disk) switchMemory() {
 	former := d.memory
 	d.memory = d.queue.SwitchMemory()
+	if &d.memory[0] == &former[0] {
+		return
+	}
 	size := uint64(len(d.sessions)) * d.export.share
 	copy(d.memory[d.base:][:size], former[d.base:][:size])
 	for i := range d.operations {
@@ -195,6 +203,7 @@ func (d *disk) switchMemory() {
 		op.quarantined = false
 		op.setData()
 	}
+	d.kept = 0
 	for i := range d.sessions {
 		d.sessions[i].releaseKept()
 	}
@@ -261,6 +270,7 @@ func (s *session) Release(operation *nbd.Operation) {
 		if op.quarantined {
 			// The relay may still use the buffer: nobody writes to it until there is new memory.
 			s.buffers.kept = append(s.buffers.kept, piece{op.buffer, op.bufferSize})
+			s.disk.kept++
 		} else {
 			s.buffers.release(op.buffer, op.bufferSize)
 		}
@@ -281,12 +291,18 @@ func (s *session) Close() {
 	}
 }
 
-// releaseKept frees the buffers that were kept from use in the former memory.
+// releaseKept frees the buffers that were kept from use in the former memory, and tells the handler.
 func (s *session) releaseKept() {
+	if len(s.buffers.kept) == 0 {
+		return
+	}
 	for _, p := range s.buffers.kept {
 		s.buffers.release(p.start, p.size)
 	}
 	s.buffers.kept = s.buffers.kept[:0]
+	if s.handler != nil {
+		s.handler.MadeRoom()
+	}
 }
 
 // errnoOf translates the outcome of a request. The cause of a failed volume IO is mapped as other

@@ -89,6 +89,7 @@ type thread struct {
 
 	mu        sync.Mutex
 	completed map[*nbd.Operation]chan nbd.Errno
+	madeRoom  chan struct{} // gets a value when MadeRoom is called
 }
 
 // start runs a thread with a session on queue i of the export.
@@ -98,7 +99,8 @@ func start(t testing.TB, e *gateway.Export, i int) *thread {
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := &thread{t: t, engine: engine, completed: make(map[*nbd.Operation]chan nbd.Errno)}
+	th := &thread{t: t, engine: engine, completed: make(map[*nbd.Operation]chan nbd.Errno),
+		madeRoom: make(chan struct{}, 1)}
 	disk, err := e.Attach(i, engine)
 	if err != nil {
 		t.Fatal(err)
@@ -135,6 +137,14 @@ func (th *thread) Completed(op *nbd.Operation) {
 	delete(th.completed, op)
 	th.mu.Unlock()
 	done <- op.Error
+}
+
+// MadeRoom tells the test that waits for it.
+func (th *thread) MadeRoom() {
+	select {
+	case th.madeRoom <- struct{}{}:
+	default:
+	}
 }
 
 // do runs f on the thread.
@@ -446,6 +456,39 @@ func TestASessionIsUsedAgainWhenItsOperationsHaveEnded(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the session is never free")
 		}
+	}
+	data := make([]byte, 2*buffer)
+	if failure := th.call(nbd.Read, 0, 3, uint64(len(data)), data); failure != nbd.Success {
+		t.Error(failure)
+	}
+}
+
+// A client has left while a silent relay kept all of its session's memory. The next one must not use
+// that, and learns when there is other memory without a request to ask for it.
+func TestASessionWhoseMemoryIsInQuarantineGetsNewMemory(t *testing.T) {
+	v := newVolume(1)
+	v.Quarantine = true
+	v.Stalled.Store(true)
+	th := start(t, newExport(t, v, 1, 1), 0)
+	th.do(func() {
+		for range cap(v.Memory()) / buffer {
+			th.session.Submit(th.session.Claim(nbd.Read, 0, 0, buffer))
+		}
+		th.session.Close()
+		v.Restart(false)
+		v.Stalled.Store(false)
+		for err := error(status.Full); err != nil; {
+			th.disk.Poll()
+			th.session, err = th.disk.Open(th)
+		}
+		if th.session.Claim(nbd.Read, 0, 0, 1) != nil {
+			t.Error("memory that the relay may still use is used again")
+		}
+	})
+	select {
+	case <-th.madeRoom:
+	case <-time.After(patience):
+		t.Fatal("the session is never told that there is room")
 	}
 	data := make([]byte, 2*buffer)
 	if failure := th.call(nbd.Read, 0, 3, uint64(len(data)), data); failure != nbd.Success {

@@ -134,10 +134,7 @@ func (q *Queue) Submit(r *client.Request) error {
 		if len(q.outstanding) > 0 {
 			return status.Again
 		}
-		q.session, q.next = restarts, q.volume.currentMemory()
-		if q.engine != nil {
-			q.engine.Wake()
-		}
+		q.switchSession(restarts)
 		return client.ErrReopening
 	}
 	if losses := q.volume.losses.Load(); r.Type == iomsg.Flush && losses != q.lossesReported {
@@ -157,6 +154,14 @@ func (q *Queue) Submit(r *client.Request) error {
 	q.Unflushed++
 	q.MostUnflushed = max(q.MostUnflushed, q.Unflushed)
 	return nil
+}
+
+// switchSession makes the queue use the session after the given number of restarts.
+func (q *Queue) switchSession(restarts uint64) {
+	q.session, q.next = restarts, q.volume.currentMemory()
+	if q.engine != nil {
+		q.engine.Wake()
+	}
 }
 
 // SwitchMemory returns the memory of the queue's session.
@@ -186,9 +191,14 @@ func (q *Queue) Attach(engine *progress.Engine) error {
 // Detach does nothing.
 func (q *Queue) Detach(*progress.Engine) {}
 
-// Poll carries out and completes some outstanding requests.
+// Poll carries out and completes some outstanding requests. Without any, it switches to the next
+// session, if there is one.
 func (q *Queue) Poll(results []client.Result) int {
 	v := q.volume
+	if restarts := v.restarts.Load(); len(q.outstanding) == 0 && restarts != q.session {
+		q.switchSession(restarts)
+		return 0
+	}
 	n := 0
 	for n < len(results) && len(q.outstanding) > 0 && !v.Stalled.Load() {
 		i := q.random.Uint64() % uint64(len(q.outstanding))
