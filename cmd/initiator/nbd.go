@@ -94,7 +94,8 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	c.listen.add(f)
 	f.StringArrayVar(&c.exports, "export", nil,
 		"`name` of the export, as NAME for the channel of --command-channel-name or NAME=CHANNEL; "+
-			"repeatable, the first is the default (default: the empty name)")
+			"repeatable; without the empty name among them, the first is the default (default: the "+
+			"empty name)")
 	f.BoolVar(&c.readOnly, "read-only", false, "reject everything that changes the volume")
 	f.IntVar(&c.connections, "connections", nbd.DefaultMaxConnections,
 		"connections to each export at a time; they share its memory equally")
@@ -273,7 +274,8 @@ func (c *nbdCommand) addExport(server *nbd.Server, e servedExport) error {
 	info := e.volume.Info()
 	export, err := gateway.New(gateway.Config{
 		Volume: e.volume, Queues: queuesOf[gateway.Queue](e.volume, info.Queues),
-		Sessions: c.connections, ReadOnly: c.readOnly, Repeat: c.reconnect.enabled,
+		Sessions: c.connections, ReadOnly: c.readOnly,
+		Repeat: c.reconnect.enabled, RepeatFor: c.reconnect.timeout,
 	})
 	if err != nil {
 		return program.Usage(err)

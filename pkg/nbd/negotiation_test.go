@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func TestOptionsAreAnsweredAsTheSpecificationSays(t *testing.T) {
@@ -129,6 +131,34 @@ func TestInformationIsThatOfTheExport(t *testing.T) {
 	c.choose(simple)
 	if c.size != 2*testSize || c.flags&2 == 0 || c.flags&(32|64) != 0 {
 		t.Errorf("after a change the size is %d, and the flags are %#x", c.size, c.flags)
+	}
+}
+
+func TestTheEmptyNameChoosesTheExportThatHasItOrTheFirst(t *testing.T) {
+	server, path := startServer(t, nbd.Config{}, newMemoryExport())
+	sizeOfDefault := func() uint64 {
+		c := dial(t, path)
+		c.greet()
+		infos := c.mustOption(optInfo, append(text(""), 0, 0))
+		return binary.BigEndian.Uint64(infos[0].data[2:])
+	}
+	if size := sizeOfDefault(); size != testSize {
+		t.Errorf("the only export has %d bytes", size)
+	}
+	unnamed := newMemoryExport()
+	unnamed.info.Size = 4096
+	if err := server.AddExport("", unnamed); err != nil {
+		t.Fatal(err)
+	}
+	if size := sizeOfDefault(); size != 4096 {
+		t.Errorf("the default has %d bytes, those of the export without a name are 4096", size)
+	}
+	if err := server.AddExport("", newMemoryExport()); !errors.Is(err, status.AlreadyExist) {
+		t.Errorf("a second export without a name: %v", err)
+	}
+	server.EndExport("")
+	if size := sizeOfDefault(); size != testSize {
+		t.Errorf("the export that is left has %d bytes", size)
 	}
 }
 

@@ -81,7 +81,7 @@ type Server struct {
 	failure error // of the first Close; set when closed is closed
 
 	mu        sync.Mutex // guards the fields below
-	exports   []*export  // the first is the default
+	exports   []*export  // see find for the default
 	listeners []net.Listener
 	pending   []net.Conn // negotiating, oldest first
 	stopping  bool
@@ -126,8 +126,8 @@ func NewServer(config Config) (*Server, error) {
 	return s, nil
 }
 
-// AddExport serves an export under a name of at most 4096 bytes. The first export is also the
-// default, whose name is empty.
+// AddExport serves an export under a name of at most 4096 bytes. The default, which clients choose
+// by the empty name, is the export that has this name, or else the first.
 func (s *Server) AddExport(name string, disk Export) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -137,7 +137,7 @@ func (s *Server) AddExport(name string, disk Export) error {
 	if !isString([]byte(name)) {
 		return status.Errorf(status.InvalidValue, "%q is not a valid name of an export", name)
 	}
-	if s.find(name) != nil && name != "" {
+	if e := s.find(name); e != nil && e.name == name {
 		return status.Errorf(status.AlreadyExist, "there is an export %q already", name)
 	}
 	e := &export{Export: disk, name: name, limit: s.config.MaxConnections,
@@ -183,9 +183,12 @@ func (s *Server) find(name string) *export {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.exports {
-		if e.name == name || name == "" {
+		if e.name == name {
 			return e
 		}
+	}
+	if name == "" && len(s.exports) > 0 {
+		return s.exports[0]
 	}
 	return nil
 }
