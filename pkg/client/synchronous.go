@@ -7,10 +7,12 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -479,23 +481,21 @@ func (slot *syncSlot) restart() {
 	}
 }
 
-// maxRepeats bounds how often a request is repeated if its session is lost each time: the request
-// may be the cause.
-const maxRepeats = 8
-
 // wait waits for the outcome of start. If a lost session left the request unfinished, wait repeats
 // it in the next session. A repeated read returns the data at the time of the repetition. Repeating
 // a write is safe, because a session is served only after all IO of the sessions before it has
 // finished.
 func (slot *syncSlot) wait() error {
 	v := slot.owner.volume
-	for repetition := 0; ; repetition++ {
+	var repeats retry.Repeats
+	for {
 		result := <-slot.done
 		if result.Code == status.Success {
 			return nil
 		}
-		if !v.canReconnect() || (result.Code != status.Again && !isSessionEnd(result.Code)) ||
-			repetition == maxRepeats {
+		isLost := isSessionEnd(result.Code)
+		if !v.canReconnect() || (result.Code != status.Again && !isLost) ||
+			(isLost && !repeats.Allow(time.Now(), v.config.Reconnect.Total)) {
 			return slot.failure(&result)
 		}
 		if err := v.awaitSession(slot.session); err != nil {

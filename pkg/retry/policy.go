@@ -129,3 +129,25 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	s.done++
 	return pause, nil
 }
+
+// minRepeats is how often a request is repeated at least, however long that takes.
+const minRepeats = 16
+
+// Repeats counts how often a request has been lost together with its session. The zero value is a
+// request that has not.
+type Repeats struct {
+	losses int
+	since  time.Time // the first loss
+}
+
+// Allow counts a loss, and reports whether to repeat the request. The request may be what ends its
+// sessions, so Allow refuses in the end: after the 17th loss in a row, unless it follows the first
+// within total, which bounds the wait for one session.
+func (r *Repeats) Allow(now time.Time, total Bound) bool {
+	if r.losses == 0 {
+		r.since = now
+	}
+	r.losses++
+	limit, ok := total.Duration()
+	return r.losses <= minRepeats || !ok || now.Sub(r.since) <= limit
+}

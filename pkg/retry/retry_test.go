@@ -225,3 +225,27 @@ func TestThePolicysRandomNumbersDecideThePauses(t *testing.T) {
 		}
 	}
 }
+
+// Neither many losses within the time for one session nor a few that take longer end a request.
+func TestARequestFailsAfterManyLossesThatTakeLongerThanAnOutageMay(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		total Bound
+		every time.Duration
+		want  int // repetitions; 1000 means that there is no end
+	}{
+		{"in quick succession", Within(time.Minute), time.Second / 10, 601},
+		{"slowly", Within(time.Minute), 50 * time.Second, 16},
+		{"without waiting", Within(0), time.Millisecond, 16},
+		{"without a limit", Forever(), time.Hour, 1000},
+	} {
+		var r Repeats
+		got := 0
+		for now := time.Unix(0, 0); got < 1000 && r.Allow(now, c.total); now = now.Add(c.every) {
+			got++
+		}
+		if got != c.want {
+			t.Errorf("%s: repeated %d times, want %d", c.name, got, c.want)
+		}
+	}
+}

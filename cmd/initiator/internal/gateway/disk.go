@@ -3,22 +3,20 @@ package gateway
 import (
 	"errors"
 	"syscall"
+	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // operationsPerSession bounds the operations of a session: enough for all requests of a connection,
 // and for the parts of some large ones.
 const operationsPerSession = 512
-
-// maxRepeats bounds how often a request is repeated if its session is lost each time: the request
-// may be the cause.
-const maxRepeats = 16
 
 // resultBatch is the number of results to poll at a time.
 const resultBatch = 32
@@ -138,10 +136,10 @@ func (d *disk) complete(result *client.Result) {
 	case result.Code == status.Success && op.Command == nbd.BlockStatus:
 		d.finish(op, op.takeExtents())
 	case result.Code == status.Success:
-		op.repeats = 0
+		op.repeats = retry.Repeats{}
 		d.goOn(op)
-	case d.export.config.Repeat && supervisor.CanRepeat(result.Code) && op.repeats < maxRepeats:
-		op.repeats++
+	case d.export.config.Repeat && supervisor.CanRepeat(result.Code) &&
+		op.repeats.Allow(time.Now(), d.export.config.RepeatFor):
 		d.enqueue(op)
 	default:
 		d.finish(op, errnoOf(result.Code, result.Cause))

@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -37,8 +38,10 @@ type Config struct {
 	Sessions int
 	// ReadOnly exports the volume read-only even if it is not.
 	ReadOnly bool
-	// Repeat makes operations wait for a volume that is being reopened.
-	Repeat bool
+	// Repeat makes operations wait for a volume that is being reopened. RepeatFor is how long that
+	// may take after each loss: see retry.Repeats.
+	Repeat    bool
+	RepeatFor retry.Bound
 }
 
 // Export is a volume as an export of an NBD server. Any goroutine may call its methods.

@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -201,7 +202,8 @@ func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, leng
 
 func newExport(t testing.TB, v volume, queues, sessions int) *gateway.Export {
 	t.Helper()
-	config := gateway.Config{Volume: v, Sessions: sessions, Repeat: true}
+	config := gateway.Config{Volume: v, Sessions: sessions, Repeat: true,
+		RepeatFor: retry.Within(patience)}
 	for i := range queues {
 		config.Queues = append(config.Queues, v.Queue(i))
 	}
@@ -418,6 +420,35 @@ func TestTheCauseOfAFailureDecidesWhatTheClientSees(t *testing.T) {
 		th := start(t, newExport(t, v, 1, 1), 0)
 		if got := th.call(nbd.Write, 0, 0, 512, make([]byte, 512)); got != want {
 			t.Errorf("a write that fails with %v is answered with %v, want %v", cause, got, want)
+		}
+	}
+}
+
+func TestAnOperationOutlastsManyLossesButNotItsOwn(t *testing.T) {
+	const losses = 100
+	for _, test := range []struct {
+		within time.Duration
+		want   nbd.Errno
+	}{{patience, nbd.Success}, {0, nbd.IOError}} {
+		v := newVolume(1)
+		lost := 0
+		v.Intercept = func(r *client.Request) status.Code {
+			if lost == losses {
+				return v.apply(r)
+			}
+			lost++
+			v.Restart(false)
+			return status.ConnectionReset
+		}
+		e, err := gateway.New(gateway.Config{Volume: v, Queues: []gateway.Queue{v.Queue(0)},
+			Sessions: 1, Repeat: true, RepeatFor: retry.Within(test.within)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		th := start(t, e, 0)
+		if got := th.call(nbd.Write, 0, 0, block, make([]byte, block)); got != test.want {
+			t.Errorf("a write that loses its session %d times, within %v, ends with %v, want %v",
+				losses, test.within, got, test.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // longestRange is the most bytes that a request without data covers. It fits the 32-bit length of
@@ -34,7 +35,7 @@ type operation struct {
 	nbd.Operation
 	session *session
 	request client.Request // current or next
-	repeats int
+	repeats retry.Repeats
 
 	buffer, bufferSize uint64 // in the data memory; no buffer if the size is 0
 	quarantined        bool
@@ -66,7 +67,7 @@ func (op *operation) prepare(s *session, command nbd.Command, flags nbd.CommandF
 	length uint64) {
 	info := &s.disk.export.info
 	block, limit := uint64(info.BlockSize), uint64(info.BufferSize)
-	op.session, op.repeats, op.quarantined, op.isLocked = s, 0, false, false
+	op.session, op.repeats, op.quarantined, op.isLocked = s, retry.Repeats{}, false, false
 	op.Command, op.Flags, op.Offset, op.Length, op.Error = command, flags, offset, length,
 		nbd.Success
 	op.start, op.end = offset&^(block-1), (offset+length+block-1)&^(block-1)
