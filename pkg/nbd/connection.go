@@ -345,7 +345,8 @@ func (c *connection) extend() (goOn, ok bool) {
 	r := c.current
 	for c.current == r && !c.closed {
 		if c.filling == nil {
-			op := c.session.Claim(r.kind, r.flags, r.offset+r.claimed, r.length-r.claimed)
+			op := c.session.Claim(r.kind, r.flags&sessionFlags, r.offset+r.claimed,
+				r.length-r.claimed)
 			if op == nil {
 				ended := !c.waitForRoom(r) // then go on with the next request
 				return ended, ended

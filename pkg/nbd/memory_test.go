@@ -21,13 +21,10 @@ type memoryExport struct {
 	fail    func(op *nbd.Operation) nbd.Errno // nil: nothing fails
 	held    bool                              // operations do not complete
 	engines []*progress.Engine
-	flushes int
 	starved int // how often a session has had no room because of kept
 	open    int
 	used    uint64       // bytes in buffers
 	kept    uint64       // bytes of each session's room that cannot be used now
-	cached  uint64       // bytes that Cache has covered
-	forced  int          // changes with FUA
 	extents []nbd.Extent // of the whole disk
 }
 
@@ -151,9 +148,6 @@ func (e *memoryExport) apply(op *nbd.Operation) {
 			return
 		}
 	}
-	if op.Flags&nbd.FUA != 0 {
-		e.forced++
-	}
 	switch op.Command {
 	case nbd.Read:
 		copy(op.Data, e.data[op.Offset:])
@@ -161,10 +155,6 @@ func (e *memoryExport) apply(op *nbd.Operation) {
 		copy(e.data[op.Offset:], op.Data)
 	case nbd.Trim, nbd.WriteZeroes:
 		clear(e.data[op.Offset:][:op.Length])
-	case nbd.Flush:
-		e.flushes++
-	case nbd.Cache:
-		e.cached += op.Length
 	case nbd.BlockStatus:
 		position := uint64(0)
 		for _, extent := range e.extents {

@@ -122,6 +122,9 @@ const (
 	payloadLength CommandFlags = 1 << 5
 )
 
+// sessionFlags are the flags that a Session sees. The others concern the connection only.
+const sessionFlags = FUA | NoHole | RequestOne | FastZero
+
 // allowedFlags holds the flags that each command may have. Clients are known to set FUA on any
 // command, which the specification allows.
 var allowedFlags = [CommandCount]CommandFlags{

@@ -186,6 +186,47 @@ func TestRequestsAreRejectedAsTheSpecificationSays(t *testing.T) {
 	}
 }
 
+func TestFlagsReachTheDisk(t *testing.T) {
+	export := newMemoryExport()
+	var got []string
+	export.fail = func(op *nbd.Operation) nbd.Errno {
+		got = append(got, fmt.Sprintf("%v of %d at %d, flags %d", op.Command, op.Length, op.Offset,
+			op.Flags))
+		return nbd.Success
+	}
+	_, path := startServer(t, nbd.Config{}, export)
+	const fua, noHole, fastZero = 1 << 0, 1 << 1, 1 << 4
+	for _, m := range modes {
+		c := connect(t, path, m)
+		for _, test := range []struct {
+			r    call
+			want string
+		}{
+			{call{kind: nbd.Write, offset: 3, length: 1, data: []byte("x")},
+				"write of 1 at 3, flags 0"},
+			{call{kind: nbd.Write, offset: 3, length: 1, data: []byte("x"), flags: fua},
+				"write of 1 at 3, flags 1"},
+			{call{kind: nbd.Trim, offset: 5, length: 2 << 20, flags: fua},
+				"trim of 2097152 at 5, flags 1"},
+			{call{kind: nbd.WriteZeroes, offset: 5, length: 2 << 20, flags: fua | noHole},
+				"write_zeroes of 2097152 at 5, flags 3"},
+			{call{kind: nbd.WriteZeroes, offset: 5, length: 2 << 20, flags: fastZero},
+				"write_zeroes of 2097152 at 5, flags 16"},
+			{call{kind: nbd.Cache, offset: 5, length: 2 << 20}, "cache of 2097152 at 5, flags 0"},
+			{call{kind: nbd.Flush}, "flush of 0 at 0, flags 0"},
+		} {
+			export.set(func() { got = nil })
+			o := c.do(test.r)
+			export.set(func() {
+				if o.failure != nbd.Success || !slices.Equal(got, []string{test.want}) {
+					t.Errorf("%v: %v: %v, the disk gets %q, want %q", m, test.r, o.failure, got,
+						test.want)
+				}
+			})
+		}
+	}
+}
+
 func TestBlockStatusIsOneAllocatedExtent(t *testing.T) {
 	_, path := startServer(t, nbd.Config{}, newMemoryExport())
 	for _, m := range modes {

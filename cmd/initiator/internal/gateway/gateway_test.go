@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -253,6 +254,53 @@ func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
 			t.Fatalf("%v of %d bytes at %d has another effect", command, length, offset)
 		}
 	})
+}
+
+func TestFlagsReachTheVolume(t *testing.T) {
+	v := newVolume(1)
+	var got []string
+	v.Intercept = func(r *client.Request) status.Code {
+		got = append(got, fmt.Sprintf("%v %d+%d flags %d", r.Type, r.Offset, r.Length, r.Flags))
+		return v.apply(r)
+	}
+	th := start(t, newExport(t, v, 1, 1), 0)
+	request := func(kind iomsg.Type, offset, length int, flags iomsg.Flags) string {
+		return fmt.Sprintf("%v %d+%d flags %d", kind, offset, length, flags)
+	}
+	for _, test := range []struct {
+		command        nbd.Command
+		flags          nbd.CommandFlags
+		offset, length uint64
+		want           []string
+	}{
+		{nbd.Write, 0, block, block, []string{request(iomsg.Write, block, block, 0)}},
+		{nbd.Write, nbd.FUA, block, block, []string{request(iomsg.Write, block, block, iomsg.FUA)}},
+		{nbd.Write, nbd.FUA, 1, 1, []string{request(iomsg.Read, 0, block, 0),
+			request(iomsg.Write, 0, block, iomsg.FUA)}},
+		{nbd.Trim, nbd.FUA, 0, block, []string{request(iomsg.Trim, 0, block, iomsg.FUA)}},
+		{nbd.WriteZeroes, 0, 0, block, []string{
+			request(iomsg.WriteZeroes, 0, block, iomsg.Deallocate)}},
+		{nbd.WriteZeroes, nbd.FastZero, 0, block, []string{
+			request(iomsg.WriteZeroes, 0, block, iomsg.Deallocate)}},
+		{nbd.WriteZeroes, nbd.NoHole, 0, block, []string{
+			request(iomsg.WriteZeroes, 0, block, 0)}},
+		{nbd.WriteZeroes, nbd.FUA, 0, block + 1, []string{
+			request(iomsg.WriteZeroes, 0, block, iomsg.FUA|iomsg.Deallocate),
+			request(iomsg.Read, block, block, 0), request(iomsg.Write, block, block, iomsg.FUA)}},
+		{nbd.Read, nbd.FUA, 0, block, []string{request(iomsg.Read, 0, block, 0)}},
+		{nbd.Flush, 0, 0, 0, []string{request(iomsg.Flush, 0, 0, 0)}},
+		{nbd.Cache, 0, block + 1, 2 * buffer, []string{request(iomsg.Read, block, buffer, 0),
+			request(iomsg.Read, block+buffer, buffer, 0),
+			request(iomsg.Read, block+2*buffer, block, 0)}},
+	} {
+		got = nil
+		failure := th.call(test.command, test.flags, test.offset, test.length,
+			make([]byte, test.length))
+		if failure != nbd.Success || !slices.Equal(got, test.want) {
+			t.Errorf("%v with flags %d of %d bytes at %d: %v, requests %q, want %q", test.command,
+				test.flags, test.length, test.offset, failure, got, test.want)
+		}
+	}
 }
 
 // status carries out a block status, which may describe less than the range.
