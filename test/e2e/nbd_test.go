@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
 // nbdChain starts a chain with a volume in a file of the given size, and returns the file, too.
@@ -355,10 +356,14 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri")
 	p.awaitLog("serving NBD clients")
 	uri := strings.TrimSpace(p.stdout.String())
-	if output, err := exec.Command("nbdinfo", "--size", uri).CombinedOutput(); err != nil ||
+	info := exec.Command("nbdinfo", "--size", uri)
+	if output, err := info.CombinedOutput(); err != nil ||
 		strings.TrimSpace(string(output)) != "1048576" {
 		t.Fatalf("nbdinfo --size %s prints %s, error %v", uri, output, err)
 	}
+	name := fmt.Sprintf(`"process %d of user %d"`, info.ProcessState.Pid(), os.Geteuid())
+	p.awaitLine("NBD client connected", name)
+	p.awaitLine("NBD client disconnected", name)
 	c.awaitMetrics(p, `zc_relay_nbd_connections_total{export=""} 1`,
 		`zc_relay_nbd_connections{export=""} 0`, `zc_relay_nbd_size_bytes{export=""} 1.048576e+06`)
 	var status struct {
@@ -373,6 +378,147 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 	p.terminate()
 	if _, err := os.Stat(socket); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// awaitLine waits until one line of the log of a process contains all of the given texts.
+func (p *process) awaitLine(texts ...string) {
+	p.t.Helper()
+	eventually(p.t, fmt.Sprintf("%s logs a line with %q", p.name, texts), func() bool {
+		for line := range strings.Lines(p.stderr.String()) {
+			if !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(line, s) }) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestNBDClientsUseTLS(t *testing.T) {
+	tooltest.Require(t, "nbdinfo")
+	c, _ := nbdChain(t, "1MiB")
+	authority := mutualtlstest.NewAuthority(t)
+	own := authority.Write(filepath.Join(c.dir, "gateway"), []string{"localhost", "127.0.0.1"})
+	p := c.initiator(append([]string{"nbd", "--listen", "127.0.0.1:0", "--print-uri",
+		"--tls-allowed-name", "client.test"}, tlsFlagsOf(own)...)...)
+	p.awaitLog("serving NBD clients")
+	uri := strings.TrimSpace(p.stdout.String())
+	port := uri[strings.LastIndex(uri, ":"):]
+	for _, test := range []struct {
+		name, uri string
+		authority *mutualtlstest.Authority
+		welcome   bool
+	}{
+		{"client.test", "nbds://localhost" + port, authority, true},
+		{"other.test", "nbds://localhost" + port, authority, false},
+		{"client.test", "nbds://localhost" + port, mutualtlstest.NewAuthority(t), false},
+		{"client.test", "nbd://localhost" + port, authority, false}, // without TLS
+	} {
+		// The names of the files are those that libnbd expects.
+		directory := t.TempDir()
+		files := test.authority.Write(directory, []string{test.name})
+		for from, to := range map[string]string{files.Certificate: "client-cert.pem",
+			files.Key: "client-key.pem", own.CA: "ca-cert.pem"} {
+			writeFile(t, filepath.Join(directory, to), readFile(t, from))
+		}
+		output, err := exec.Command("nbdinfo", "--size",
+			test.uri+"?tls-certificates="+directory).CombinedOutput()
+		if test.welcome != (err == nil && strings.TrimSpace(string(output)) == "1048576") {
+			t.Errorf("%s at %s: error %v, nbdinfo prints %s", test.name, test.uri, err, output)
+		}
+	}
+	p.awaitLine("NBD client connected", `"127.0.0.1:`, `(client.test)"`, `"tls": true`)
+	p.awaitLine("NBD client disconnected", `"127.0.0.1:`, `(client.test)"`)
+	p.terminate()
+}
+
+// Two connections on different queues are one disk: one reads what the other has written, and its
+// flush covers it, so that a killed target has lost nothing.
+func TestNBDConnectionsAreOneDisk(t *testing.T) {
+	tooltest.Require(t, "nbdsh")
+	c, _ := nbdChain(t, "1MiB")
+	writeFile(t, filepath.Join(c.dir, "connections.py"), []byte(`
+import errno, os
+a, b = nbd.NBD(), nbd.NBD()
+for connection in (a, b):
+    connection.connect_uri(os.environ["uri"])
+    assert connection.can_multi_conn()
+def loses(connection):
+    try:
+        connection.flush()
+    except nbd.Error as e:
+        assert e.errnum == errno.EIO, e
+    else:
+        raise AssertionError("the flush reports no loss")
+a.pwrite(b"a" * 4096, 0)
+assert b.pread(4096, 0) == b"a" * 4096
+b.flush()
+print("flushed", flush=True)
+open("first").read()
+a.flush()
+b.flush()
+a.pwrite(b"b" * 4096, 0)
+print("written", flush=True)
+open("second").read()
+loses(b)
+loses(a)
+a.flush()
+b.flush()
+`))
+	p := c.gateway(`mkfifo first second; PATH=/usr/bin:$PATH nbdsh -c - <connections.py`,
+		"--queues", "2")
+	for _, step := range []struct{ says, goOn string }{{"flushed", "first"},
+		{"written", "second"}} {
+		eventually(t, "the client has "+step.says, func() bool {
+			return strings.Contains(p.stdout.String(), step.says)
+		})
+		c.killDaemon(p, 1) // the target
+		writeFile(t, filepath.Join(c.dir, step.goOn), nil)
+	}
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d: %s", code, tail(p.stderr.String()))
+	}
+}
+
+func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
+	tooltest.Require(t, "nbdinfo", "qemu-io")
+	c := startChain(t, "disk=file:"+filepath.Join(t.TempDir(), "disk.img")+",size=1MiB",
+		"ram=memory:2MiB")
+	c.startRelay("comch", "--command-channel-name", "second", "--volume", "ram")
+	socket := filepath.Join(c.dir, "s")
+	p := c.initiator("nbd", "--socket", socket, "--export", "A", "--export", "B=second",
+		"--reconnect-first-pause", "20ms", "--reconnect-longest-pause", "200ms")
+	p.awaitLog("serving NBD clients")
+	size := func(export string) string {
+		output, _ := exec.Command("nbdinfo", "--size",
+			"nbd+unix:///"+export+"?socket="+socket).Output()
+		return strings.TrimSpace(string(output))
+	}
+	for export, want := range map[string]string{"A": "1048576", "B": "2097152", "": "1048576"} {
+		if got := size(export); got != want {
+			t.Errorf("export %q has %s bytes, want %s", export, got, want)
+		}
+	}
+	c.target.signal(syscall.SIGKILL) // the volume in memory is lost
+	c.target.wait()
+	c.startTarget()
+	p.awaitLine("export ended", `"export": "B"`)
+	eventually(t, "export B is not offered any more", func() bool { return size("B") == "" })
+	output, err := exec.Command("qemu-io", "-f", "raw", "-c", "write -P 7 0 64k", "-c", "flush",
+		"-c", "read -P 7 0 64k", "nbd+unix:///A?socket="+socket).CombinedOutput()
+	if err != nil {
+		t.Errorf("export A: %v: %s", err, output)
+	}
+	p.terminate()
+}
+
+func TestAGatewayEndsWhenItsVolumeDoesNotComeBack(t *testing.T) {
+	c := startChain(t, "ram=memory:1MiB")
+	p := c.gateway("exec sleep 1000", "--reconnect-timeout", "100ms")
+	p.awaitLog("serving NBD clients")
+	c.relay.signal(syscall.SIGKILL)
+	if code := p.wait(); code != 3 {
+		t.Errorf("exit code %d", code)
 	}
 }
 
