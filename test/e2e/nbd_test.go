@@ -282,7 +282,8 @@ func TestQEMUUsesTheExport(t *testing.T) {
 	c, _ := nbdChain(t, "256MiB")
 	writeFile(t, filepath.Join(c.dir, "data"), someContent(64<<20))
 	c.mustServe(`
-		qemu-img convert -n -f raw -O raw -W data "$uri" 2>/dev/null || true
+		qemu-img convert -n -f raw -O raw -W data "$uri"
+		qemu-img compare -f raw data -F raw "$uri"
 		qemu-img create -q -f qcow2 "$uri" 128M
 		qemu-img convert -n -f raw -O qcow2 data "$uri"
 		qemu-img check -f qcow2 "$uri"
@@ -338,15 +339,30 @@ func TestNBDKitForwardsTheExport(t *testing.T) {
 }
 
 func TestFileSystemsSurviveTheTrip(t *testing.T) {
-	tooltest.Require(t, "nbdcopy", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair")
+	tooltest.Require(t, "nbdcopy", "mke2fs", "e2fsck", "debugfs", "mkfs.xfs", "xfs_repair", "xfs_db")
 	c, _ := nbdChain(t, "512MiB")
 	c.mustServe(`
-		mkdir -p tree/d; head -c 3000000 /dev/urandom >tree/file; cp tree/file tree/d/again
+		mkdir -p tree/d; head -c 3000000 /dev/urandom >tree/file; tac tree/file >tree/d/other
 		truncate -s 256M ext4; mke2fs -q -t ext4 -d tree ext4
 		nbdcopy ext4 "$uri"; nbdcopy "$uri" back; truncate -s 256M back; cmp ext4 back
 		e2fsck -fn back
-		truncate -s 512M xfs; mkfs.xfs -q xfs
-		nbdcopy xfs "$uri"; nbdcopy "$uri" back; cmp xfs back; xfs_repair -n -f back`)
+		for file in file d/other; do debugfs -R "cat $file" back | cmp - "tree/$file"; done
+
+		echo 'boot 0 0 d--755 0 0 file ---644 0 0 tree/file
+			d d--755 0 0 other ---644 0 0 tree/d/other $ $' >prototype
+		truncate -s 512M xfs; mkfs.xfs -q -p prototype xfs
+		nbdcopy xfs "$uri"; nbdcopy "$uri" back; cmp xfs back; xfs_repair -n -f back
+		size=$(xfs_db -r -c 'sb 0' -c 'print agblocks' back | sed 's/.* //')
+		for file in file d/other; do
+			rm -f content
+			xfs_db -r -c "path /$file" -c bmap back | # data offset 0 startblock 9 (2/3) count 7 …
+				sed -n 's|.*offset \([0-9]*\) .*(\([0-9]*\)/\([0-9]*\)) count \([0-9]*\).*|\1 \2 \3 \4|p' |
+				while read -r offset group block count; do
+					dd if=back of=content bs=4096 conv=notrunc status=none seek="$offset" \
+						skip=$((group * size + block)) count="$count"
+				done
+			cmp -n 3000000 content "tree/$file"
+		done`)
 }
 
 func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
