@@ -20,7 +20,7 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 	const pending = 32
 	export := newMemoryExport()
 	_, path := startServer(t, nbd.Config{MaxPending: pending, Log: zap.NewNop()}, export)
-	before := runtime.NumGoroutine()
+	before, memoryBefore := runtime.NumGoroutine(), memoryInUse()
 	honest := connect(t, path, structured)
 	var open []net.Conn
 	defer func() {
@@ -28,7 +28,7 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	most := 0
+	most, mostMemory := 0, uint64(0)
 	for i := range attackers {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
@@ -47,15 +47,28 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 			fresh := connect(t, path, simple)
 			fresh.write(fresh.encode(call{kind: nbd.Disconnect}))
 			fresh.expectEnd()
+			mostMemory = max(mostMemory, memoryInUse())
 		}
 		most = max(most, runtime.NumGoroutine())
 	}
 	if most > before+attackers/10 {
 		t.Errorf("%d goroutines for %d pending negotiations", most-before, pending)
 	}
+	// Even 2 KiB for each attacker would be more.
+	if mostMemory > memoryBefore+16<<20 {
+		t.Errorf("%d bytes for %d pending negotiations", mostMemory-memoryBefore, pending)
+	}
 	eventually(t, "only the pending negotiations are left", func() bool {
 		return runtime.NumGoroutine() <= before+pending+4
 	})
+}
+
+// memoryInUse returns the size of live objects and of stacks, in bytes.
+func memoryInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
 }
 
 // A client that does not read its replies occupies its own share of the memory, and no more.

@@ -3,10 +3,12 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -525,6 +527,66 @@ func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 	if err != nil {
 		t.Errorf("export A: %v: %s", err, output)
 	}
+	p.terminate()
+}
+
+// anonymousMemory returns the memory that a process does not share with others, in bytes.
+func anonymousMemory(t *testing.T, p *process) int {
+	t.Helper()
+	text := string(readFile(t, fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
+	_, rest, _ := strings.Cut(text, "\nRssAnon:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		t.Fatalf("the status of %s has no RssAnon: %s", p.name, text)
+	}
+	kilobytes, err := strconv.Atoi(fields[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kilobytes << 10
+}
+
+func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
+	requireTools(t, "nbdinfo")
+	// At most pending are negotiating (nbd.DefaultMaxPending). More memory would be less than 4 KiB
+	// for each attacker.
+	const attackers, pending, memory = 10_000, 64, 32 << 20
+	c, _ := nbdChain(t, "1MiB")
+	p := c.initiator("nbd", "--listen", "127.0.0.1:0", "--print-uri")
+	p.awaitLog("serving NBD clients")
+	uri := strings.TrimSpace(p.stdout.String())
+	address := strings.Trim(strings.TrimPrefix(uri, "nbd://"), "/")
+	memoryBefore, descriptorsBefore := anonymousMemory(t, p), descriptors(t, p)
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}()
+	for i := range attackers {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte("\x00\x00\x00\x03IHAVEOPT\x00\x00\x00\x07")[:i%17])
+		if open = append(open, conn); len(open) > 500 { // as many descriptors as a test may have
+			_ = open[0].Close()
+			open = open[1:]
+		}
+		if i%1000 > 0 {
+			continue
+		}
+		output, err := exec.Command("nbdinfo", "--size", uri).CombinedOutput()
+		if err != nil || strings.TrimSpace(string(output)) != "1048576" {
+			t.Fatalf("after %d attackers nbdinfo prints %s, error %v", i, output, err)
+		}
+		if n := anonymousMemory(t, p) - memoryBefore; n > memory {
+			t.Fatalf("%d attackers cost %d bytes", i, n)
+		}
+	}
+	eventually(t, "only the pending connections are left", func() bool {
+		return descriptors(t, p) <= descriptorsBefore+pending
+	})
 	p.terminate()
 }
 
