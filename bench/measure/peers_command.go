@@ -61,6 +61,7 @@ func (c *peersCommand) measure(r *runner) error {
 	if err != nil {
 		return err
 	}
+	workloads = append(workloads, severalConnections.workloads()...)
 	for repetition := range r.options.repetitions {
 		for i, w := range workloads {
 			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1,
@@ -79,6 +80,10 @@ func (c *peersCommand) measure(r *runner) error {
 	r.judgePeers()
 	return nil
 }
+
+// severalConnections are those of NBD clients that use as many as Linux does with several queues.
+var severalConnections = baseAxes().with(bothRandom, depths(32, 128),
+	func(a *axes) { a.queues = []int{4} })
 
 // install installs the programs that the peers need.
 func install(r *runner, peers []peer.Peer) error {
@@ -135,10 +140,12 @@ func (r *runner) measurePeers(peers []peer.Peer, w benchsuite.Workload) error {
 }
 
 // Goals for the throughput of long requests relative to one TCP stream, and for the NBD gateway
-// relative to nbdkit: the IOPS of single requests, and the throughput of long ones.
+// relative to nbdkit: the IOPS of single requests, the throughput of long ones, and the IOPS of
+// several connections.
 const (
-	atLeastStream = 0.9
-	atLeastNBDKit = 1.0
+	atLeastStream            = 0.9
+	atLeastNBDKit            = 1.0
+	atLeastNBDKitConnections = 1.5
 )
 
 // longRequest is the size from which on throughput matters, in bytes.
@@ -157,6 +164,8 @@ func (r *runner) judgePeers() {
 			r.compare(c, nbdkit, benchsuite.BytesPerSecond, atLeastNBDKit, false)
 		case c.Workload.QueueDepth == 1:
 			r.compare(c, nbdkit, benchsuite.IOPS, atLeastNBDKit, false)
+		case c.Workload.Queues > 1:
+			r.compare(c, nbdkit, benchsuite.IOPS, atLeastNBDKitConnections, false)
 		}
 	}
 }

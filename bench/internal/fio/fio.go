@@ -45,6 +45,8 @@ func (j *Job) Measure(ctx context.Context, w benchsuite.Workload) (benchsuite.Ru
 		"--ramp_time=" + milliseconds(j.Warmup),
 		"--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:90:99:99.9:99.99",
 		"--randrepeat=0", "--norandommap",
+		// One process, with one connection, for each queue; their results are added up.
+		"--numjobs=" + strconv.Itoa(w.Queues), "--group_reporting=1",
 	}
 	if _, err := process.Output(ctx, append(command, j.Arguments...)...); err != nil {
 		return benchsuite.Run{}, err

@@ -63,7 +63,7 @@ func nbd(name, program string,
 	command func(j *Job, socket string) ([]string, error), packages ...string) Peer {
 	return Peer{
 		Name: name, Programs: []string{program, "fio"}, Packages: append(packages, "fio"),
-		Knows: func(w benchsuite.Workload) bool { return w.Queues == 1 && w.Sessions == 1 },
+		Knows: func(w benchsuite.Workload) bool { return w.Sessions == 1 },
 		Measure: func(ctx context.Context, j *Job) (benchsuite.Run, error) {
 			socket := filepath.Join(j.Directory, "nbd")
 			defer os.Remove(filepath.Join(diskDirectory, filepath.Base(j.Directory)+".disk"))
