@@ -25,7 +25,7 @@ const (
 
 // TestTheFileSystemOfAVirtualMachineSurvivesKills lets a guest with ext4 on a virtio disk copy
 // files while relay and target are killed by turns. The guest finds no difference and no error, and
-// the file system is clean afterwards.
+// the file system is clean afterwards, for the guest and for the host.
 func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
 	tooltest.Require(t, "qemu-system-x86_64", "busybox", "cpio", "depmod", "mke2fs", "e2fsck",
 		"nbdcopy", "apt-get")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Makes what a virtual machine needs to use a virtio disk with ext4: Debian's kernel, and an
 # initramfs with busybox that copies the files of the disk again and again. Needs apt-get, which
-# downloads 70 MB, busybox-static, cpio, kmod, and xz-utils. Usage: vm-image.sh DIRECTORY
+# downloads 70 MB, busybox-static, cpio, e2fsprogs, kmod, and xz-utils. Usage: vm-image.sh DIRECTORY
 #
-# The guest prints "copied N" after each round, until it reads a line from its console. If it has
-# seen no error, it then prints "all is well".
+# The guest prints "copied N" after each round, until it reads a line from its console. Then it
+# checks the file system, and prints "all is well" if it has seen no error.
 set -euo pipefail
 cd "$1"
 package=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" && !n++ { print $2 }')
@@ -17,6 +17,12 @@ depmod -b kernel "$release"
 
 mkdir -p root/{bin,dev,proc,modules,mnt}
 cp "$(command -v busybox)" root/bin/busybox
+e2fsck=$(PATH=$PATH:/usr/sbin:/sbin command -v e2fsck)
+cp "$e2fsck" root/bin/e2fsck
+ldd "$e2fsck" | grep -o '/[^ ]*' | while read -r library; do
+    mkdir -p "root$(dirname "$library")"
+    cp -L "$library" "root$library"
+done
 for module in virtio_pci virtio_blk crc32c_generic ext4; do
     modprobe -d kernel -S "$release" --show-depends "$module" | awk '$1 == "insmod" { print $2 }'
 done | awk '!seen[$0]++' | while read -r file; do
@@ -51,6 +57,7 @@ until read -r -t 1 _; do
     echo "copied $round"
 done
 umount /mnt || finish "cannot unmount"
+e2fsck -fn /dev/vda || finish "the file system is damaged"
 if dmesg | grep -iE 'I/O error|EXT4-fs (error|warning)'; then finish "the kernel reports errors"; fi
 finish "all is well"
 END
