@@ -547,7 +547,7 @@ func anonymousMemory(t *testing.T, p *process) int {
 }
 
 func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
-	requireTools(t, "nbdinfo")
+	tooltest.Require(t, "nbdinfo")
 	// At most pending are negotiating (nbd.DefaultMaxPending). More memory would be less than 4 KiB
 	// for each attacker.
 	const attackers, pending, memory = 10_000, 64, 32 << 20
