@@ -17,14 +17,16 @@ import (
 // cluster is a connection to a Ceph cluster. It has about a dozen threads, however many images use
 // it. Ceph's blocklist hits whole connections, so the volumes of a group share one.
 type cluster struct {
-	*rados.Conn
-	key   clusterKey
-	users int // guarded by clusters.mu
+	*rados.Conn // valid after connect
+	key         clusterKey
+	connect     func() error // connects once; everybody else waits, and gets the same result
+	users       int          // guarded by clusters.mu
 }
 
 type clusterKey struct{ configFile, user, group string }
 
-// clusters holds the open connections of the process.
+// clusters holds the open connections of the process. The mutex is never held while a cluster has
+// to answer: one that does not must not delay the volumes of another.
 var clusters = struct {
 	mu   sync.Mutex
 	open map[clusterKey]*cluster
@@ -59,28 +61,35 @@ var connectionSettings = []struct{ key, value string }{
 func acquireCluster(b Backend) (*cluster, error) {
 	key := clusterKey{b.configFile(), b.user(), b.Group}
 	clusters.mu.Lock()
-	defer clusters.mu.Unlock()
-	if c := clusters.open[key]; c != nil {
-		c.users++
-		return c, nil
+	c := clusters.open[key]
+	if c == nil {
+		c = &cluster{key: key}
+		c.connect = sync.OnceValue(func() (err error) {
+			c.Conn, err = connect(key)
+			return err
+		})
+		clusters.open[key] = c
 	}
-	connection, err := connect(key)
-	if err != nil {
+	c.users++
+	clusters.mu.Unlock()
+	if err := c.connect(); err != nil {
+		c.abandon()
+		c.release()
 		return nil, err
 	}
-	c := &cluster{Conn: connection, key: key, users: 1}
-	clusters.open[key] = c
 	return c, nil
 }
 
 // release closes the connection if nobody else uses it.
 func (c *cluster) release() {
 	clusters.mu.Lock()
-	defer clusters.mu.Unlock()
-	if c.users--; c.users == 0 {
-		if clusters.open[c.key] == c {
-			delete(clusters.open, c.key)
-		}
+	c.users--
+	isUnused := c.users == 0
+	if isUnused && clusters.open[c.key] == c {
+		delete(clusters.open, c.key)
+	}
+	clusters.mu.Unlock()
+	if isUnused && c.Conn != nil {
 		c.Shutdown()
 	}
 }
@@ -97,7 +106,8 @@ func (c *cluster) abandon() {
 // id returns what distinguishes the connection from every other to the cluster.
 func (c *cluster) id() string { return strconv.FormatUint(c.GetInstanceID(), 10) }
 
-func connect(key clusterKey) (*rados.Conn, error) {
+// connect is replaced by tests.
+var connect = func(key clusterKey) (*rados.Conn, error) {
 	connection, err := rados.NewConnWithUser(key.user)
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection of Ceph user client.%s: %w", key.user,

@@ -23,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/rbd"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
@@ -373,6 +374,39 @@ func TestWrongClustersAreExplained(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
+}
+
+// A cluster that does not answer delays only the volumes of its own group, which all get the same
+// error.
+func TestASilentClusterDelaysNoOtherGroup(t *testing.T) {
+	silent, release := errors.New("no monitor answered"), make(chan struct{})
+	begun, restore := rbd.DelayConnect("silent", release, silent)
+	defer restore()
+	failed := make(chan error, 2)
+	for range cap(failed) {
+		go func() {
+			_, err := open(t, backend("any", ",group=silent"))
+			failed <- err
+		}()
+	}
+	<-begun
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		volumetest.CloseVolume(t, mustOpen(t, backend(newImage(t), ",create=8MiB")))
+	}()
+	select {
+	case <-served:
+	case <-time.After(2 * time.Minute):
+		t.Error("a volume of another group was not opened and closed within 2 minutes")
+	}
+	close(release)
+	for range cap(failed) {
+		if err := <-failed; !errors.Is(err, silent) {
+			t.Errorf("a volume of the silent cluster: %v", err)
+		}
+	}
+	<-served
 }
 
 // Volumes of a group share the threads of a connection; each adds the thread that completes.

@@ -426,10 +426,6 @@ func (d *driver) Close() error {
 // free releases what open has opened, even if open failed.
 func (d *driver) free() error {
 	var errs []error
-	if d.presence != nil {
-		close(d.presence.stop)
-		d.answering.Wait()
-	}
 	if d.image != nil {
 		isFenced := d.fenced.Load() // librbd would only wait for answers that do not come
 		// Without the lock, librbd would ask the owner for it before it flushed, and wait for half
@@ -438,6 +434,11 @@ func (d *driver) free() error {
 			errs = append(errs, d.image.flush(), d.image.unlock())
 		}
 		errs = append(errs, d.image.close())
+	}
+	// Whoever gets no answer takes the owner for dead, so it answers until it has no lock.
+	if d.presence != nil {
+		close(d.presence.stop)
+		d.answering.Wait()
 	}
 	d.losing.Wait()
 	d.slots.free()

@@ -143,10 +143,12 @@ func (d *driver) takeOver() error {
 	// This fences the owner, too, but not for long enough. librbd calls owners by their addresses,
 	// so another target that has been faster keeps its lock.
 	err = withErrno(other.LockBreak(rbd.LockModeExclusive, owner.Addr))
-	if errors.Is(err, unix.EBUSY) {
+	switch {
+	case errors.Is(err, unix.EBUSY):
 		return status.Errorf(status.InUse, "image %s: another target has taken it over", path)
-	}
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	case errors.Is(err, unix.ENOENT): // the owner has released it, so it is not dead
+		return nil
+	case err != nil:
 		return fmt.Errorf("break the lock of %s on image %s: %w", owner.Client, path, err)
 	}
 	if err := d.cluster.fence(owner.Addr); err != nil {
@@ -197,19 +199,34 @@ func (d *driver) checkDead(other *rbd.Image, owner rbd.Locker) error {
 	if err := d.cluster.WaitForLatestOSDMap(); err != nil {
 		return fmt.Errorf("wait for the newest OSD map: %w", withErrno(err))
 	}
-	// The result says that some have not answered; only the owner's answer counts.
 	var question []byte
 	if d.ownership.IsWanted() {
 		question = []byte(wantedHere)
 	}
-	answers, _, _ := d.pool.NotifyWithTimeout(object, question, aliveTimeout)
-	if slices.ContainsFunc(answers, func(a rados.NotifyAck) bool {
-		return strconv.FormatUint(uint64(a.NotifierID), 10) == recorded
-	}) {
+	answers, _, err := d.pool.NotifyWithTimeout(object, question, aliveTimeout)
+	isAlive, err := hasAnswered(recorded, answers, withErrno(err))
+	if err != nil {
+		return fmt.Errorf("ask the owner of image %s by object %q: %w", path, object, err)
+	}
+	if isAlive {
 		return status.Errorf(status.InUse, "image %s is served by another target, %s at %s, which is "+
 			"alive", path, owner.Client, owner.Addr)
 	}
 	return nil
+}
+
+// hasAnswered reports whether the owner is among those who have answered a question. It fails if
+// the cluster has not asked everybody: then the owner's silence means nothing.
+func hasAnswered(owner string, answers []rados.NotifyAck, err error) (bool, error) {
+	if slices.ContainsFunc(answers, func(a rados.NotifyAck) bool {
+		return strconv.FormatUint(uint64(a.NotifierID), 10) == owner
+	}) {
+		return true, nil
+	}
+	if errors.Is(err, unix.ETIMEDOUT) { // somebody who watches, perhaps the owner, does not answer
+		return false, nil
+	}
+	return false, err
 }
 
 // fence makes the OSDs reject everything from a client's address, and returns when this process

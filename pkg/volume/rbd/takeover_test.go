@@ -12,16 +12,22 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/rbd"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
@@ -217,21 +223,14 @@ func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 	if standBy(0) != nil || !errors.Is(standBy(1), status.NoLock) {
 		t.Fatalf("the targets are stand-bys because of %v and %v", standBy(0), standBy(1))
 	}
-	lockAddress := func() string {
-		_, lock, locked := strings.Cut(ceph(t, "rbd", "lock", "ls", pool()+"/"+name), "client.")
-		if fields := strings.Fields(lock); locked {
-			return fields[len(fields)-1]
-		}
-		return ""
-	}
 	for round := range 2 {
-		former := lockAddress()
+		former := lockAddress(t, name)
 		ceph(t, "ceph", "osd", "blocklist", "add", former)
 		start := time.Now()
 		owner := -1
 		await(t, func() bool { // usually the other target, but the fenced one may be faster
 			owner = slices.IndexFunc([]int{0, 1}, func(i int) bool { return standBy(i) == nil })
-			now := lockAddress()
+			now := lockAddress(t, name)
 			return owner >= 0 && standBy(1-owner) != nil && now != "" && now != former
 		})
 		t.Logf("round %d: target %d owns the image %v after the fence", round, owner,
@@ -249,18 +248,159 @@ func TestOnlyTargetsAreTakenOverFrom(t *testing.T) {
 	v := mustOpen(t, backend(name, ",create=8MiB"))
 	defer volumetest.CloseVolume(t, v)
 	// Somebody else's lock looks like this one once the record is about another client.
-	var image struct{ ID string }
-	info := ceph(t, "rbd", "info", "--format", "json", pool()+"/"+name)
-	if err := json.Unmarshal([]byte(info), &image); err != nil {
-		t.Fatal(err)
-	}
 	record := t.TempDir() + "/record"
 	if err := os.WriteFile(record, []byte("1"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ceph(t, "rados", "-p", pool(), "put", "zc-relay.owner."+image.ID, record)
+	ceph(t, "rados", "-p", pool(), "put", ownerObject(t, name), record)
 	if v, err := contend(t, backend(name, ",takeover,group=other")); !errors.Is(err, status.InUse) ||
 		!strings.Contains(err.Error(), "is no target") {
 		t.Errorf("the image was opened: %v, %v", v, err)
+	}
+}
+
+// A target that closes an image may be asked at any time whether it is alive. Closing must not
+// look like death: the fence would hit the other volumes of its group, too.
+func TestAClosingOwnerIsNotFenced(t *testing.T) {
+	moving, staying := backend(newImage(t), ",takeover"), backend(newImage(t), ",takeover")
+	volumetest.CloseVolume(t, mustOpen(t, moving+",create=8MiB"))
+	other := mustOpen(t, staying+",create=8MiB")
+	stop := make(chan struct{})
+	var asking sync.WaitGroup
+	stopAsking := sync.OnceFunc(func() {
+		close(stop)
+		asking.Wait()
+	})
+	defer stopAsking()
+	asking.Go(func() {
+		for {
+			v, err := contend(t, moving+",group=other")
+			if err == nil {
+				volumetest.CloseVolume(t, v)
+			} else if !errors.Is(err, status.InUse) {
+				t.Errorf("a stand-by: %v", err)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for range closeRounds {
+		var v *volume.Driven
+		await(t, func() (owned bool) {
+			var err error
+			v, err = contend(t, moving)
+			if err != nil && !errors.Is(err, status.InUse) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		volumetest.CloseVolume(t, v)
+	}
+	stopAsking()
+	check(t, other, func() {})
+	volumetest.CloseVolume(t, other)
+}
+
+// closeRounds is how often an owner closes an image while a stand-by asks.
+const closeRounds = 20
+
+// An owner may release the image after it was asked, and before its lock is broken.
+func TestAReleasedImageIsNotTakenOver(t *testing.T) {
+	name := newImage(t)
+	text := backend(name, ",takeover")
+	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
+	connection, err := rados.NewConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Shutdown()
+	if err := errors.Join(connection.ReadConfigFile(os.Getenv("CEPH_CONF")),
+		connection.Connect()); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := connection.OpenIOContext(pool())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer objects.Destroy()
+	image, err := librbd.OpenImage(objects, name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := ownerObject(t, name)
+	watcher, err := objects.Watch(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := strconv.FormatUint(connection.GetInstanceID(), 10)
+	if err := errors.Join(image.LockAcquire(librbd.LockModeExclusive),
+		objects.WriteFull(object, []byte(owner))); err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error)
+	go func() {
+		<-watcher.Events()
+		left <- errors.Join(image.LockRelease(), watcher.Delete(), image.Close())
+	}()
+	address := lockAddress(t, name)
+	volumetest.CloseVolume(t, mustOpen(t, text))
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+	if list := ceph(t, "ceph", "osd", "blocklist", "ls"); strings.Contains(list, address) {
+		t.Errorf("the former owner %s was fenced: %s", address, list)
+	}
+}
+
+// lockAddress returns the address of who has locked an image, "" if nobody has.
+func lockAddress(t *testing.T, image string) string {
+	t.Helper()
+	var locks []struct{ Address string }
+	list := ceph(t, "rbd", "lock", "ls", "--format", "json", pool()+"/"+image)
+	if err := json.Unmarshal([]byte(list), &locks); err != nil {
+		t.Fatal(err)
+	}
+	if len(locks) == 0 {
+		return ""
+	}
+	return locks[0].Address
+}
+
+// ownerObject returns the name of the object by which the owner of an image shows that it is alive.
+func ownerObject(t *testing.T, image string) string {
+	t.Helper()
+	var info struct{ ID string }
+	text := ceph(t, "rbd", "info", "--format", "json", pool()+"/"+image)
+	if err := json.Unmarshal([]byte(text), &info); err != nil {
+		t.Fatal(err)
+	}
+	return "zc-relay.owner." + info.ID
+}
+
+// Only what the cluster itself has found counts: an error is no sign that the owner is dead.
+func TestAFailedQuestionDoesNotMakeTheOwnerDead(t *testing.T) {
+	owner, other := rados.NotifyAck{NotifierID: 17}, rados.NotifyAck{NotifierID: 18}
+	for _, c := range []struct {
+		answers []rados.NotifyAck
+		err     error
+		isAlive bool
+		fails   bool
+	}{
+		{answers: []rados.NotifyAck{other, owner}, isAlive: true},
+		{answers: []rados.NotifyAck{owner}, err: unix.ETIMEDOUT, isAlive: true},
+		{answers: []rados.NotifyAck{other}},
+		{answers: []rados.NotifyAck{other}, err: unix.ETIMEDOUT},
+		{err: unix.ENOENT, fails: true},
+		{err: unix.EPERM, fails: true},
+		{err: unix.ENOTCONN, fails: true},
+		{err: unix.ESHUTDOWN, fails: true},
+	} {
+		isAlive, err := rbd.HasAnswered("17", c.answers, c.err)
+		if isAlive != c.isAlive || c.fails != (err != nil) || err != nil && !errors.Is(err, c.err) {
+			t.Errorf("%+v: %v, %v", c, isAlive, err)
+		}
 	}
 }

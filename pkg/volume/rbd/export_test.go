@@ -1,0 +1,51 @@
+//go:build ceph && cgo
+
+package rbd
+
+import (
+	"testing"
+
+	"github.com/ceph/go-ceph/rados"
+)
+
+// HasAnswered is what decides whether an owner is alive.
+var HasAnswered = hasAnswered
+
+// GroupAddress returns the address of a group's connection in the form of Ceph's blocklist, and ""
+// if there is none.
+func GroupAddress(t *testing.T, group string) string {
+	t.Helper()
+	clusters.mu.Lock()
+	var found *cluster
+	for key, c := range clusters.open {
+		if key.group == group {
+			found = c
+		}
+	}
+	clusters.mu.Unlock()
+	if found == nil || found.connect() != nil {
+		return ""
+	}
+	address, err := found.GetAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// DelayConnect makes connections of a group fail with err, once release has been closed, until
+// restore. It returns a channel that is closed when an attempt to connect has begun.
+func DelayConnect(group string, release <-chan struct{}, err error) (
+	begun <-chan struct{}, restore func(),
+) {
+	former, attempted := connect, make(chan struct{})
+	connect = func(key clusterKey) (*rados.Conn, error) {
+		if key.group != group {
+			return former(key)
+		}
+		close(attempted)
+		<-release
+		return nil, err
+	}
+	return attempted, func() { connect = former }
+}
