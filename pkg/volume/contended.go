@@ -19,7 +19,8 @@ type Contender interface {
 	// Contends reports whether Open returns a volume that waits for the ownership. Otherwise the
 	// other methods are not used.
 	Contends() bool
-	// Prepare keeps what attempts to become the owner have in common, until release.
+	// Prepare keeps what attempts to become the owner have in common, until release. It is called
+	// before each attempt, and replaces what a failed one has found to be of no use any more.
 	Prepare() (release func(), err error)
 	// Contend makes this program the owner, or fails with status.InUse while another one is. The
 	// driver of the volume reports by Driven.Lose that the program is not the owner any more. An
@@ -98,15 +99,19 @@ func (v *contended) run(ctx context.Context) {
 
 // contend tries to become the owner until it succeeds or ctx ends.
 func (v *contended) contend(ctx context.Context) {
-	release, err := v.backend.Prepare()
-	if err != nil {
-		v.log.Warn("cannot watch the volume's owner", zap.Error(err))
-		sleep(ctx, contendPause)
-		return
-	}
-	defer release()
+	release := func() {}
+	defer func() { release() }()
 	former := ""
 	for {
+		// What the last attempt used is kept, unless it has turned out to be of no use any more.
+		next, err := v.backend.Prepare()
+		if err != nil {
+			v.log.Warn("cannot watch the volume's owner", zap.Error(err))
+			sleep(ctx, contendPause)
+			return
+		}
+		release()
+		release = next
 		inner, err := v.backend.Contend(&v.spec, v.ownership)
 		if err == nil {
 			v.mu.Lock()

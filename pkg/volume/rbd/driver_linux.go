@@ -47,6 +47,10 @@ func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (*volume.Driven
 	d := &driver{backend: b, cluster: c, ownership: o,
 		log: spec.Log.With(zap.String("volume", spec.Name), zap.String("image", b.path()))}
 	info, err := d.open(spec)
+	if errors.Is(err, unix.ESHUTDOWN) {
+		d.fenced.Store(true)
+		c.abandon()
+	}
 	if err != nil {
 		return nil, errors.Join(err, d.free())
 	}

@@ -404,3 +404,29 @@ func TestAFailedQuestionDoesNotMakeTheOwnerDead(t *testing.T) {
 		}
 	}
 }
+
+// A stand-by has no open volume that would notice a fence.
+func TestAFencedStandByConnectsAnew(t *testing.T) {
+	name := newImage(t)
+	owner := mustOpen(t, backend(name, ",takeover,create=8MiB"))
+	waiting := mustOpen(t, backend(name, ",takeover,group=other"))
+	if err, _ := waiting.Ownership().State(); !errors.Is(err, status.NoLock) {
+		t.Fatalf("the second target is no stand-by: %v", err)
+	}
+	var fenced string
+	await(t, func() bool {
+		fenced = rbd.GroupAddress(t, "other")
+		return fenced != ""
+	})
+	ceph(t, "ceph", "osd", "blocklist", "add", fenced)
+	volumetest.CloseVolume(t, owner)
+	await(t, func() bool {
+		err, _ := waiting.Ownership().State()
+		return err == nil
+	})
+	if now := rbd.GroupAddress(t, "other"); now == fenced {
+		t.Errorf("the stand-by still uses the fenced connection %s", now)
+	}
+	check(t, waiting, func() {})
+	volumetest.CloseVolume(t, waiting)
+}
