@@ -49,6 +49,8 @@ type EndpointConfig struct {
 	OnVolumeSize func(bytes uint64)
 	// Software is the name and version that the peer sees.
 	Software string
+	// Process is what a Responder says in its HelloReply.
+	Process uint64
 	// Logger receives the endpoint's log entries; it may be nil.
 	Logger *zap.Logger
 }

@@ -42,6 +42,9 @@ type HelloReply struct {
 	// Software and SilenceLimitMs are as in Hello.
 	Software       string
 	SilenceLimitMs uint32
+	// Process identifies the process of a target, which picks it at random, so that a relay knows
+	// which addresses lead to the same one. 0 means that the sender does not say.
+	Process uint64
 }
 
 func (m *Hello) validate() error {

@@ -92,6 +92,7 @@ func (m *HelloReply) translate(w *controlpb.HelloReply, t *translation) {
 	plain(t, &m.MaxMessageSize, &w.MaxMessageSize)
 	plain(t, &m.Software, &w.Software)
 	plain(t, &m.SilenceLimitMs, &w.SilenceLimitMs)
+	plain(t, &m.Process, &w.Process)
 }
 
 func (m *OpenVolume) translate(w *controlpb.OpenVolume, t *translation) {

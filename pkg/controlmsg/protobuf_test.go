@@ -62,6 +62,8 @@ func samples() []sample {
 			MaxMessageSize: 65536, Software: "initiator 1.2.3", SilenceLimitMs: 5000}},
 		{"hello_reply", 1, &HelloReply{Version: 1, MaxMessageSize: 4080, Software: "zc-relay 1.2.3",
 			SilenceLimitMs: 250}},
+		{"hello_reply_of_target", 1, &HelloReply{Version: 1, MaxMessageSize: 65536,
+			Software: "target 1.2.3", SilenceLimitMs: 250, Process: 0x1122334455667788}},
 		{"open_volume", 2, &OpenVolume{Volume: "backup"}},
 		{"open_volume_by_channel", 2, &OpenVolume{}},
 		{"open_volume_reply", 2, &OpenVolumeReply{

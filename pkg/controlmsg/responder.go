@@ -191,6 +191,7 @@ func (s *Responder) answerHello(ctx context.Context, correlation uint64, hello *
 		MaxMessageSize: size,
 		Software:       s.link.config.Software,
 		SilenceLimitMs: s.link.config.KeepAlive.silenceLimitMs(),
+		Process:        s.link.config.Process,
 	})
 	if err != nil {
 		return err

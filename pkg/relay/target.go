@@ -27,6 +27,7 @@ type targetConnection struct {
 	version   dialects.Version    // that the dialect has
 	volume    *controlmsg.OpenVolumeReply
 	software  string
+	process   uint64 // of the target; 0 if it does not say
 	// source is the local address of RDMA connections, device the RDMA device with that address.
 	source netip.Addr
 	device rdma.Device
@@ -89,7 +90,7 @@ func (c *channel) openTarget(
 	}
 	hello, err := requester.Greet(ctx)
 	if err == nil {
-		t.software = hello.Software
+		t.software, t.process = hello.Software, hello.Process
 		err = t.openVolume(ctx, c.relay.devices)
 	}
 	if err == nil {

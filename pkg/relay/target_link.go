@@ -100,6 +100,9 @@ type targetLink struct {
 	changed chan struct{} // has an element when the channel's settings have changed
 	// stop ends run with a reason; nil until run. targets.mu guards it.
 	stop context.CancelCauseFunc
+	// process is the target's process, as of the latest connection; 0 if it is not known.
+	// targets.mu guards it.
+	process uint64
 
 	mu     sync.Mutex // guards what follows
 	status LinkStatus

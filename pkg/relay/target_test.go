@@ -39,6 +39,7 @@ type fakeTarget struct {
 	dialled  atomic.Int64
 	opened   atomic.Int64
 	reply    controlmsg.OpenVolumeReply
+	process  atomic.Uint64
 	// ended returns a channel whose end ends the connections that exist; nil if nothing does.
 	ended func() <-chan struct{}
 	// answer returns the answer to the n-th open_volume of a connection, and whether to close the
@@ -77,7 +78,7 @@ func startFakeTarget(t *testing.T, answer func(n int) (err error, disconnect boo
 
 func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
 	s := controlmsg.NewResponder(controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{}),
-		controlmsg.EndpointConfig{Role: controlmsg.RoleTarget,
+		controlmsg.EndpointConfig{Role: controlmsg.RoleTarget, Process: f.process.Load(),
 			KeepAlive: controlmsg.DefaultKeepAlive()})
 	defer s.Close(nil)
 	if f.ended != nil {

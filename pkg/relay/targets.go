@@ -198,25 +198,32 @@ func (t *targets) tookOver(by *targetLink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.links {
-		if l != by {
+		if !l.leadsTo(by.process) && l != by {
 			l.count(func(s *LinkStatus) { s.doubtful = s.doubtful || s.State == LinkReady })
 		}
 	}
 }
+
+// leadsTo reports whether the link is known to lead to a process. targets.mu is locked.
+func (l *targetLink) leadsTo(process uint64) bool { return process != 0 && l.process == process }
 
 // accept returns an error unless the connection's target can serve the channel in place of the
 // others.
 func (t *targets) accept(c *targetConnection) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	c.link.process = c.process
+	hasOthers := slices.ContainsFunc(t.links,
+		func(l *targetLink) bool { return l != c.link && !l.leadsTo(c.process) })
 	offered := identity{c.name, c.volume.UUID}
 	switch {
-	case len(t.links) < 2 || c.name != t.volume.name:
+	case !hasOthers || c.name != t.volume.name:
 		return nil
 	case !c.volume.Fenced:
 		return status.Errorf(status.BadConfig, "the channel has %d targets, but target %v does not "+
-			"keep the others from writing to volume %q: use an image of Ceph RBD, or give the "+
-			"volume the option shared=fenced-by-operator", len(t.links), c.address, c.name)
+			"keep the others from writing to volume %q: use an image of Ceph RBD, give the "+
+			"volume the option shared=fenced-by-operator, or, if all are addresses of one target, "+
+			"name one that it listens on", len(t.links), c.address, c.name)
 	case t.volume.uuid == [16]byte{}:
 		t.volume, t.volumeOf = offered, c.address
 	case t.volume != offered:

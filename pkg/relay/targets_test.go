@@ -157,6 +157,62 @@ func TestAChannelLeavesATargetThatHasNotNoticedATakeOver(t *testing.T) {
 	c.awaitTarget(all[0])
 }
 
+// The name of a host may stand for several addresses of one target. When it takes over, all of them
+// become ready, and none is in doubt because of another.
+func TestATakeOverByATargetWithTwoAddressesIsOneMove(t *testing.T) {
+	volume, all := startOwners(t, 3)
+	for i, process := range []uint64{1, 2, 2} {
+		all[i].process.Store(process)
+	}
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly,
+		SessionWait: retry.Within(testTimeout)})
+	c.awaitTarget(all[0])
+	volume.stale.Store(3) // both addresses of the second target lead to an owner
+	volume.move(1)
+	await(t, "both addresses are ready", func() bool { return c.readyTargets() == 2 })
+	c.connect()
+	defer func() { c.requester.Close(nil) }()
+	if err := c.call(&controlmsg.OpenVolume{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the former owner is a stand-by", func() bool {
+		return c.status().Targets[0].Link.State == relay.LinkStandBy
+	})
+	if s := c.status(); s.TargetMoves != 1 {
+		t.Errorf("the channel has moved %d times: %+v", s.TargetMoves, s)
+	}
+}
+
+// A target needs no fence against itself, whatever number of its addresses the channel has, and
+// however often it restarts.
+func TestAddressesOfOneTargetAreNotSeveralTargets(t *testing.T) {
+	volume, all := startOwners(t, 1)
+	second := startFakeTarget(t, all[0].answer, func(f *fakeTarget) { f.ended = all[0].ended })
+	all[0].reply.Fenced = false
+	all = append(all, second)
+	c := &chain{t: t}
+	for process := range uint64(3) {
+		for _, f := range all {
+			f.process.Store(process + 1)
+		}
+		if process == 0 {
+			c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly})
+		} else {
+			volume.move(0)
+		}
+		await(t, "both addresses are ready", func() bool {
+			ready := 0
+			for _, target := range c.status().Targets {
+				if target.Link.State == relay.LinkReady && target.Link.Connects == process+1 {
+					ready++
+				}
+			}
+			return ready == len(all)
+		})
+	}
+}
+
 func TestTheOrderOfTargetsDecidesBetweenThoseThatAreReady(t *testing.T) {
 	for _, order := range []relay.TargetOrder{relay.PreferredOrder, relay.AnyOrder} {
 		t.Run(string(order), func(t *testing.T) {

@@ -83,7 +83,7 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		Role:      controlmsg.RoleTarget,
 		Timeout:   t.config.ControlTimeout,
 		KeepAlive: t.config.KeepAlive, OnHello: s.greeted, VolumeSize: s.volumeSize,
-		Software: t.config.Software, Logger: log,
+		Software: t.config.Software, Process: t.process, Logger: log,
 	})
 	return s
 }

@@ -127,6 +127,7 @@ type Target struct {
 	exports  *exports
 	memory   atomic.Int64 // bytes used by the lanes of all sessions
 	verifier uint64       // of volumes that have no write verifier of their own
+	process  uint64       // tells relays which addresses lead to this process
 
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
@@ -161,11 +162,12 @@ func New(ctx context.Context, config Config) (*Target, error) {
 }
 
 func (t *Target) start(ctx context.Context) error {
-	var verifier [8]byte
-	if _, err := rand.Read(verifier[:]); err != nil {
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
 		return fmt.Errorf("generate the write verifier: %w", err)
 	}
-	t.verifier = binary.BigEndian.Uint64(verifier[:])
+	t.verifier = binary.BigEndian.Uint64(random[:8])
+	t.process = binary.BigEndian.Uint64(random[8:])
 	if t.config.Protocol != dialects.None && t.config.TLS != nil {
 		return status.Errorf(status.BadConfig, "protocol %v has no TLS", t.config.Protocol)
 	}

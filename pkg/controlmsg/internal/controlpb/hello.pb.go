@@ -181,8 +181,10 @@ type HelloReply struct {
 	Software string `protobuf:"bytes,3,opt,name=software,proto3" json:"software,omitempty"`
 	// As in Hello.
 	SilenceLimitMs uint32 `protobuf:"varint,4,opt,name=silence_limit_ms,json=silenceLimitMs,proto3" json:"silence_limit_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Identifies the process of a target, which picks it at random. 0 if the sender does not say.
+	Process       uint64 `protobuf:"fixed64,5,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HelloReply) Reset() {
@@ -239,6 +241,13 @@ func (x *HelloReply) GetSoftware() string {
 func (x *HelloReply) GetSilenceLimitMs() uint32 {
 	if x != nil {
 		return x.SilenceLimitMs
+	}
+	return 0
+}
+
+func (x *HelloReply) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
 	}
 	return 0
 }
@@ -304,13 +313,14 @@ const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
 	"maxVersion\x12(\n" +
 	"\x10max_message_size\x18\x04 \x01(\rR\x0emaxMessageSize\x12\x1a\n" +
 	"\bsoftware\x18\x05 \x01(\tR\bsoftware\x12(\n" +
-	"\x10silence_limit_ms\x18\x06 \x01(\rR\x0esilenceLimitMs\"\x96\x01\n" +
+	"\x10silence_limit_ms\x18\x06 \x01(\rR\x0esilenceLimitMs\"\xb0\x01\n" +
 	"\n" +
 	"HelloReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12(\n" +
 	"\x10max_message_size\x18\x02 \x01(\rR\x0emaxMessageSize\x12\x1a\n" +
 	"\bsoftware\x18\x03 \x01(\tR\bsoftware\x12(\n" +
-	"\x10silence_limit_ms\x18\x04 \x01(\rR\x0esilenceLimitMs\",\n" +
+	"\x10silence_limit_ms\x18\x04 \x01(\rR\x0esilenceLimitMs\x12\x18\n" +
+	"\aprocess\x18\x05 \x01(\x06R\aprocess\",\n" +
 	"\tKeepAlive\x12\x1f\n" +
 	"\vvolume_size\x18\x01 \x01(\x04R\n" +
 	"volumeSize*Q\n" +
