@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"os"
 	"testing"
 	"time"
 )
@@ -31,6 +32,11 @@ func HardwareIdentity(t *testing.T, directory string) string {
 	t.Helper()
 	return hardwareIdentity(directory)
 }
+
+// HandleIdentity calls handleIdentity on a file, DeviceUUID deviceUUID.
+func HandleIdentity(file *os.File) (string, error) { return handleIdentity(int(file.Fd())) }
+
+func DeviceUUID(directory string, device uint64) string { return deviceUUID(directory, device) }
 
 // SetContendPause changes the pause between attempts to own a volume, until restore.
 func SetContendPause(pause time.Duration) (restore func()) {

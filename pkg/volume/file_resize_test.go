@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -89,6 +90,24 @@ func TestAFileVolumeGrowsUnderOpenQueues(t *testing.T) {
 	if v.Info().Size != 2*mib {
 		t.Errorf("reopened: %d bytes", v.Info().Size)
 	}
+	volumetest.CloseVolume(t, v)
+}
+
+func TestAVolumeOnABlockDeviceGrowsWithIt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	device := loopDeviceOn(t, path, mib)
+	v := open(t, fileSpec(device, 0))
+	queue := volumetest.NewQueue(t, v, 1)
+	if err := os.Truncate(path, 2*mib); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("losetup", "--set-capacity", device).CombinedOutput(); err != nil {
+		t.Fatalf("losetup: %v: %s", err, output)
+	}
+	eventually(t, "the volume has grown", func() bool { return v.Info().Size == 2*mib })
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: 2*mib - 4096, Length: 4096,
+		Buffer: make([]byte, 4096)})
+	volumetest.CloseQueue(t, queue)
 	volumetest.CloseVolume(t, v)
 }
 

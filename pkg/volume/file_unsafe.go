@@ -34,6 +34,24 @@ func readNowait(fd int, buffer []byte, offset uint64) (int, unix.Errno) {
 	return int(n), 0
 }
 
+// fsIOCGetFSUUID is FS_IOC_GETFSUUID (linux/fs.h), since Linux 6.9.
+const fsIOCGetFSUUID = 0x80111500
+
+// fileSystemUUID returns the UUID that a file system has on its device, nil if it has none or the
+// kernel does not say.
+func fileSystemUUID(fd int) []byte {
+	var id struct {
+		length uint8
+		uuid   [16]byte
+	}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIOCGetFSUUID,
+		uintptr(unsafe.Pointer(&id)))
+	if errno != 0 {
+		return nil
+	}
+	return id.uuid[:min(int(id.length), len(id.uuid))]
+}
+
 // blkGetDiskSequence is BLKGETDISKSEQ (linux/fs.h).
 const blkGetDiskSequence = 0x80081280
 

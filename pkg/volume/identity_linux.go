@@ -37,7 +37,7 @@ func identify(file *os.File) (UUID, error) {
 }
 
 // fileIdentity identifies a file by file system, inode, and, if the file system has them, birth
-// time and generation.
+// time and generation. A copy has another inode; only a copy of a whole file system is the same.
 func fileIdentity(file *os.File) (string, error) {
 	fd := int(file.Fd())
 	var stat unix.Statx_t
@@ -49,11 +49,9 @@ func fileIdentity(file *os.File) (string, error) {
 	if err := unix.Fstatfs(fd, &system); err != nil {
 		return "", fmt.Errorf("statfs: %w", err)
 	}
-	// The kernel derives Fsid from the file system's own UUID if there is one. The device number
-	// may change at a reboot.
-	where := fmt.Sprintf("file system %x", system.Fsid.Val)
-	if system.Fsid.Val == [2]int32{} {
-		where = fmt.Sprintf("device %d:%d", stat.Dev_major, stat.Dev_minor)
+	if system.Type == unix.NFS_SUPER_MAGIC {
+		// What the server calls the file is the same at every client, other properties are not.
+		return handleIdentity(fd)
 	}
 	born := ""
 	if stat.Mask&unix.STATX_BTIME != 0 {
@@ -61,7 +59,49 @@ func fileIdentity(file *os.File) (string, error) {
 	}
 	// 0 if the file system has no generations.
 	generation, _ := unix.IoctlGetUint32(fd, fsIOCGetVersion)
-	return fmt.Sprintf("%s inode %d born %s generation %d", where, stat.Ino, born, generation), nil
+	return fmt.Sprintf("%s inode %d born %s generation %d", fileSystemIdentity(fd, &stat, &system),
+		stat.Ino, born, generation), nil
+}
+
+// fileSystemIdentity identifies a file system. Its Fsid does, unless it is just the number of the
+// device, as that of XFS and F2FS, which changes with the order in which devices are found.
+func fileSystemIdentity(fd int, stat *unix.Statx_t, system *unix.Statfs_t) string {
+	major, minor := stat.Dev_major, stat.Dev_minor
+	number := minor&0xff | major<<8 | minor&^0xff<<12 // as the kernel encodes it in an Fsid
+	fsid := system.Fsid.Val
+	if fsid != [2]int32{} && fsid != [2]int32{int32(number)} {
+		return fmt.Sprintf("file system %x", fsid)
+	}
+	if uuid := fileSystemUUID(fd); len(uuid) > 0 {
+		return fmt.Sprintf("file system %x", uuid)
+	}
+	if uuid := deviceUUID("/dev/disk/by-uuid", unix.Mkdev(major, minor)); uuid != "" {
+		return "file system " + uuid
+	}
+	return fmt.Sprintf("device %d:%d", major, minor)
+}
+
+// deviceUUID returns the name of a block device in a directory where udev names devices by the
+// UUIDs of their file systems, "" if it has none.
+func deviceUUID(directory string, device uint64) string {
+	names, _ := os.ReadDir(directory)
+	for _, name := range names {
+		var stat unix.Stat_t
+		err := unix.Stat(filepath.Join(directory, name.Name()), &stat)
+		if err == nil && stat.Mode&unix.S_IFMT == unix.S_IFBLK && stat.Rdev == device {
+			return name.Name()
+		}
+	}
+	return ""
+}
+
+// handleIdentity identifies a file by the handle for which its file system would find it again.
+func handleIdentity(fd int) (string, error) {
+	handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH)
+	if err != nil {
+		return "", fmt.Errorf("name_to_handle_at: %w", err)
+	}
+	return fmt.Sprintf("handle %d %x", handle.Type(), handle.Bytes()), nil
 }
 
 // deviceIdentity identifies a block device by what its hardware or driver reports, or else by its

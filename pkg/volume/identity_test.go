@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
@@ -71,6 +73,89 @@ func TestBlockDeviceHasItsOwnLastingUUID(t *testing.T) {
 	}
 }
 
+// The number of a device depends on the order in which devices are found.
+func TestTheUUIDOfAFileDoesNotDependOnTheNumberOfItsDevice(t *testing.T) {
+	for _, kind := range []string{"ext4", "xfs"} {
+		t.Run(kind, func(t *testing.T) {
+			image := filepath.Join(t.TempDir(), "disk")
+			devices := [2]string{loopDeviceOn(t, image, 512<<20), attach(t, image)}
+			newFileSystem(t, kind, devices[0])
+			var uuids [3]volume.UUID
+			for i, device := range []string{devices[0], devices[1], devices[1]} {
+				directory := t.TempDir()
+				unmount := mountDevice(t, kind, device, directory)
+				path := filepath.Join(directory, "volume")
+				if i == 2 { // a copy in its place
+					if output, err := exec.Command("sh", "-c", "cd $0 && cp -a volume copy && "+
+						"mv copy volume", directory).CombinedOutput(); err != nil {
+						t.Fatalf("copy: %v: %s", err, output)
+					}
+				}
+				v := open(t, fileSpec(path, mib))
+				uuids[i] = v.Info().UUID
+				volumetest.CloseVolume(t, v)
+				unmount()
+			}
+			if uuids[0] != uuids[1] || uuids[1] == uuids[2] {
+				t.Errorf("the UUIDs of a file at two devices, and of a copy, are %v", uuids)
+			}
+		})
+	}
+}
+
+func TestAFileSystemIsFoundByTheUUIDOfItsDevice(t *testing.T) {
+	device, other := loopDevice(t, 1<<20), loopDevice(t, 1<<20)
+	directory := t.TempDir()
+	for name, target := range map[string]string{"0815-4711": device, "broken": "/nonexistent",
+		"character": "/dev/null"} {
+		if err := os.Symlink(target, filepath.Join(directory, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{device: "0815-4711", other: "", "/dev/null": ""} {
+		var stat unix.Stat_t
+		if err := unix.Stat(path, &stat); err != nil {
+			t.Fatal(err)
+		}
+		if got := volume.DeviceUUID(directory, stat.Rdev); got != want {
+			t.Errorf("the UUID of %s is %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestAFileIsIdentifiedByItsHandle(t *testing.T) {
+	identity := func(path string) string {
+		t.Helper()
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = file.Close() }()
+		text, err := volume.HandleIdentity(file)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip("the file system has no handles")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	path, moved := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := identity(path)
+	if err := os.Rename(path, moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if after, copied := identity(moved), identity(path); before != after || copied == before {
+		t.Errorf("a file is %q, moved %q, and its copy %q", before, after, copied)
+	}
+}
+
 func TestBlockSizeBelowTheSectorSizeIsRejected(t *testing.T) {
 	device := loopDevice(t, 1<<20, "--sector-size", "4096")
 	spec := fileSpec(device, 0)
@@ -97,6 +182,12 @@ func loopDeviceOn(t testing.TB, path string, bytes int64, arguments ...string) s
 	if err := os.Truncate(path, bytes); err != nil {
 		t.Fatal(err)
 	}
+	return attach(t, path, arguments...)
+}
+
+// attach attaches a file that exists.
+func attach(t testing.TB, path string, arguments ...string) string {
+	t.Helper()
 	output, err := exec.Command("losetup",
 		append(arguments, "--find", "--show", path)...).CombinedOutput()
 	if err != nil {
