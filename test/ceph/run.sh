@@ -20,7 +20,7 @@ tags=$(scripts/build-ceph.sh --tags)${TAGS:+,$TAGS}
 mkdir "$work/bin"
 go build -o "$work/bin/" ./cmd/initiator ./cmd/zc-relay
 scripts/build-ceph.sh "$work/bin/target"
-go test -c -tags "$tags" -o "$work/volumes.test" ./pkg/volume/rbd
+go test -c -race -tags "$tags" -o "$work/volumes.test" ./pkg/volume/rbd
 go test -c -tags "$tags" -o "$work/chain.test" ./test/e2e
 
 export work data here ZC_RELAY_E2E_PROGRAMS=$work/bin ZC_RELAY_CEPH_CLUSTER=$data

@@ -3,17 +3,23 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // These tests need a Ceph cluster of test/ceph/cluster.sh with two OSDs, and a target with librbd:
@@ -87,20 +93,27 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 	run := c.startIO("verify", "--queues", "2", "--queue-depth", "16", "--length", "8MiB",
 		"--runtime", patience, "--output", "json")
 	for _, fault := range []struct {
-		name       string
-		begin, end func()
+		name             string
+		begin, hold, end func()
 	}{
-		{"an OSD is killed and returns", func() { cephCluster(t, "stop", "osd.1") },
+		{"an OSD is killed and returns", func() { cephCluster(t, "stop", "osd.1") }, c.awaitIO,
 			func() { cephCluster(t, "start", "osd.1") }},
-		{"both OSDs stand still for 5 s", func() {
-			cephCluster(t, "signal", "STOP", "osd.0", "osd.1")
-			time.Sleep(5 * time.Second) // the fault itself
-		}, func() { cephCluster(t, "signal", "CONT", "osd.0", "osd.1") }},
-		{"the monitor is stopped", func() { cephCluster(t, "stop", "mon.a", "TERM") },
+		{"both OSDs stand still for 5 s",
+			func() { cephCluster(t, "signal", "STOP", "osd.0", "osd.1") },
+			func() {
+				time.Sleep(time.Second) // what the OSDs have completed arrives
+				before := c.ioTotal()
+				time.Sleep(4 * time.Second) // the fault itself
+				if during := c.ioTotal() - before; during > 0 {
+					t.Errorf("%v IOs have completed without any OSD", during)
+				}
+			}, func() { cephCluster(t, "signal", "CONT", "osd.0", "osd.1") }},
+		{"the monitor is stopped", func() { cephCluster(t, "stop", "mon.a", "TERM") }, c.awaitIO,
 			func() { cephCluster(t, "start", "mon.a") }},
 	} {
 		start, before := time.Now(), c.ioTotal()
 		fault.begin()
+		fault.hold()
 		during := c.ioTotal() - before
 		fault.end()
 		c.awaitIO()
@@ -108,6 +121,62 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 			time.Since(start).Round(10*time.Millisecond))
 	}
 	run.interruptVerify()
+}
+
+// While no OSD answers for longer than the relay waits for an IO, the session ends with TIME_OUT. A
+// later session begins when nothing of the former one can take effect any more.
+func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
+	c := startObservedChain(t, newImage(t, "64MiB"), "--io-timeout", "2s")
+	const writes, length = 64, 4096
+	v, err := client.Open(testContext(t), c.clientConfig(writes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Abort()
+	for i := range v.Memory() {
+		v.Memory()[i] = 0x0d
+	}
+	cephCluster(t, "signal", "STOP", "osd.0", "osd.1")
+	resume := sync.OnceFunc(func() { cephCluster(t, "signal", "CONT", "osd.0", "osd.1") })
+	defer resume()
+	queue := v.Queue(0)
+	for i := range uint64(writes) {
+		if err := queue.Submit(&client.Request{Type: iomsg.Write, Length: length,
+			Offset: i * length, Memory: i * length, Tag: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	queue.Flush()
+	eventually(t, "the session ends", func() bool { return v.Err() != nil })
+	if err := v.Err(); !errors.Is(err, status.TimeOut) {
+		t.Errorf("the session ended with %v", err)
+	}
+	results := make([]client.Result, writes)
+	for _, r := range results[:queue.Poll(results)] {
+		if r.Code == status.Success {
+			t.Errorf("write %d was acknowledged while no OSD was there", r.Tag)
+		}
+	}
+	v.Abort()
+	resume()
+	config := c.clientConfig(writes)
+	config.SyncDepth = 0
+	next, err := client.Open(testContext(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Abort()
+	want := bytes.Repeat([]byte{0xf1}, writes*length)
+	if _, err := next.WriteAt(want, 0); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Second / 4) {
+		if _, err := next.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes of the former session's writes have arrived, %v",
+				len(got)-bytes.Count(got, want[:1]), err)
+		}
+	}
 }
 
 // BenchmarkCephBesideFio compares the chain with fio, which uses librbd itself, on the same image

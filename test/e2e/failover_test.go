@@ -285,9 +285,19 @@ func (s *site) stopAmidWrites(h *host) *trap {
 	time.Sleep(rand.N(30 * time.Millisecond)) // the writes are on their way, each round elsewhere
 	h.target.signal(syscall.SIGSTOP)
 	eventually(s.t, "the target has stopped", h.target.stopped)
+	// What the target has completed is on its way to the client for a moment.
 	results := make([]client.Result, trapWrites)
-	return &trap{s: s, volume: v, inFlight: trapWrites - queue.Poll(results)}
+	inFlight := trapWrites
+	for last := time.Now(); time.Since(last) < completionPause; time.Sleep(time.Millisecond) {
+		if n := queue.Poll(results); n > 0 {
+			inFlight, last = inFlight-n, time.Now()
+		}
+	}
+	return &trap{s: s, volume: v, inFlight: inFlight}
 }
+
+// completionPause is how long no write completes before the rest counts as in flight.
+const completionPause = 100 * time.Millisecond
 
 // continueFormer fills the range of the writes through the new owner, continues the former one, and
 // counts the bytes that differ when the former owner knows that it is none.
@@ -318,9 +328,9 @@ func (p *trap) continueFormer(former *host) (ghosts int) {
 	return len(got) - bytes.Count(got, []byte{0xf1})
 }
 
-// failOverRounds is how often the target fails: 3 rounds are the failures that no other test has.
-// The test with the tag soak sets more.
-var failOverRounds = 3
+// failOverRounds is how often the target fails: 6 rounds are one of each kind. The test with the
+// tag soak sets more.
+var failOverRounds = 6
 
 // Whatever happens to the target that serves, another one takes its place: nothing that a client
 // was told is lost, and nothing that the former target had in flight arrives later.
@@ -403,6 +413,9 @@ func TestCephClientsSurviveEveryFailOver(t *testing.T) {
 			all[len(all)-1].Round(10*time.Millisecond))
 	}
 	t.Logf("%d writes were in flight in stopped targets", inFlight)
+	if inFlight == 0 {
+		t.Error("no write was in flight in a target that was stopped, so the test has shown nothing")
+	}
 	if ghosts > 0 {
 		t.Errorf("former owners have changed %d bytes after a take-over", ghosts)
 	}
