@@ -57,6 +57,7 @@ var layers = []struct {
 	{"messages", []string{"pkg/iomsg/"}},
 	{"rdma", []string{"pkg/rdma/"}},
 	{"memory", []string{"pkg/memory/"}},
+	{"copying", []string{"internal/blockcopy/"}}, // callgrind counts each byte of REP MOVSB
 	{"polling", []string{"pkg/progress/"}},
 	{"other packages", []string{""}},
 }
@@ -65,7 +66,7 @@ const (
 	modulePath = "github.com/zc-relay/zc-relay/"
 	// benchmarkLayer is what the client of the benchmark does. It has no budget.
 	benchmarkLayer = "the benchmark"
-	// runtimeLayer is what the Go runtime does, which is mostly copying the data.
+	// runtimeLayer is what the Go runtime and the standard library do.
 	runtimeLayer = "Go runtime"
 	// budgetedCode is the benchmark whose instructions count: IOs through the lanes of relay and
 	// target, and the providers around them, on one thread.

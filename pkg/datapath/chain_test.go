@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -88,6 +90,12 @@ func (w *sharedWorkers) newSession(options chainOptions) *session {
 	s := &session{sharedWorkers: w, options: options}
 	region, err := memory.Alloc("client", testExport)
 	check(t, err)
+	// The relay copies from and to memory that its owner can take away at any time.
+	descriptor, err := unix.FcntlInt(uintptr(region.Descriptor()), unix.F_DUPFD_CLOEXEC, 0)
+	check(t, err)
+	imported, err := memory.Import(descriptor, region.Base(), testExport, testExport,
+		memory.PCIRead|memory.PCIWrite)
+	check(t, err)
 	s.volume, err = volume.Open(volume.Spec{Name: "test", BlockSize: 512,
 		Backend: volume.MemoryBackend{Size: 8 << 20}})
 	check(t, err)
@@ -95,7 +103,7 @@ func (w *sharedWorkers) newSession(options chainOptions) *session {
 		s.domains[i], err = s.devices[i].NewProtectionDomain()
 		check(t, err)
 	}
-	s.export, err = s.domains[0].Register(region, memory.LocalWrite|exportRights)
+	s.export, err = s.domains[0].Register(imported, memory.LocalWrite|exportRights)
 	check(t, err)
 	if options.volumeMemory {
 		s.volumeMemory, err = s.domains[1].Register(s.volume.Memory(), 0)
@@ -109,6 +117,7 @@ func (w *sharedWorkers) newSession(options chainOptions) *session {
 		for _, domain := range s.domains {
 			check(t, domain.Close())
 		}
+		check(t, imported.Close())
 		check(t, region.Close())
 		check(t, s.volume.Close(context.Background()))
 	})

@@ -358,7 +358,7 @@ func TestFileSystemsSurviveTheTrip(t *testing.T) {
 		for file in file d/other; do
 			rm -f content
 			xfs_db -r -c "path /$file" -c bmap back | # data offset 0 startblock 9 (2/3) count 7 …
-				sed -n 's|.*offset \([0-9]*\) .*(\([0-9]*\)/\([0-9]*\)) count \([0-9]*\).*|\1 \2 \3 \4|p' |
+				sed -En 's|.*set ([0-9]+) .*\(([0-9]+)/([0-9]+)\) count ([0-9]+).*|\1 \2 \3 \4|p' |
 				while read -r offset group block count; do
 					dd if=back of=content bs=4096 conv=notrunc status=none seek="$offset" \
 						skip=$((group * size + block)) count="$count"
@@ -404,7 +404,8 @@ func (p *process) awaitLine(texts ...string) {
 	p.t.Helper()
 	eventually(p.t, fmt.Sprintf("%s logs a line with %q", p.name, texts), func() bool {
 		for line := range strings.Lines(p.stderr.String()) {
-			if !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(line, s) }) {
+			isMissing := func(text string) bool { return !strings.Contains(line, text) }
+			if !slices.ContainsFunc(texts, isMissing) {
 				return true
 			}
 		}

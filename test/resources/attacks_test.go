@@ -153,7 +153,8 @@ func (a *attacker) greetOnly() {
 
 // connect connects to the relay's channel until it has room.
 func (a *attacker) connect() (comch.Connection, error) {
-	return a.comch.Connect(a.ctx, comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: "disk"})
+	return a.comch.Connect(a.ctx,
+		comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: "disk"})
 }
 
 // churnRings opens and closes the smallest consumers, as fast as it can.

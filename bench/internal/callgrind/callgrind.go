@@ -48,9 +48,10 @@ func Count(ctx context.Context, function, program string, arguments ...string) (
 	cmd := exec.CommandContext(ctx, "valgrind", append([]string{"--tool=callgrind",
 		"--fair-sched=yes", "--callgrind-out-file=" + profile, "--collect-atstart=no",
 		"--toggle-collect=" + function, program}, arguments...)...)
-	// Callgrind fails on the signals by which the runtime preempts goroutines. Collections would
-	// count at random.
-	cmd.Env = append(os.Environ(), "GOGC=off", "GOMAXPROCS=4", "GODEBUG=asyncpreemptoff=1")
+	// Callgrind fails on the signals by which the runtime preempts goroutines, and announces RDTSCP
+	// where it cannot execute it. Collections would count at random.
+	cmd.Env = append(os.Environ(), "GOGC=off", "GOMAXPROCS=4",
+		"GODEBUG=asyncpreemptoff=1,cpu.rdtscp=off")
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Run(); err != nil {

@@ -127,8 +127,8 @@ func TestATeardownThatEndsIsNotDisturbed(t *testing.T) {
 	}
 }
 
-// TestABlockedReloadDoesNotKeepTheDaemonFromEnding blocks while the daemon applies what it has read,
-// as a resize does on a file system that does not respond.
+// TestABlockedReloadDoesNotKeepTheDaemonFromEnding blocks while the daemon applies what it has
+// read, as a resize does on a file system that does not respond.
 func TestABlockedReloadDoesNotKeepTheDaemonFromEnding(t *testing.T) {
 	for name, failure := range map[string]error{"SIGTERM": nil, "failure": status.IOFailed} {
 		t.Run(name, func(t *testing.T) {

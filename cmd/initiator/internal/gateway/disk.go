@@ -289,7 +289,8 @@ func (s *session) Close() {
 	}
 }
 
-// releaseKept frees the buffers that were kept from use in the former memory, and tells the handler.
+// releaseKept frees the buffers that were kept from use in the former memory, and tells the
+// handler.
 func (s *session) releaseKept() {
 	if len(s.buffers.kept) == 0 {
 		return

@@ -542,8 +542,8 @@ func TestASessionIsUsedAgainWhenItsOperationsHaveEnded(t *testing.T) {
 	}
 }
 
-// A client has left while a silent relay kept all of its session's memory. The next one must not use
-// that, and learns when there is other memory without a request to ask for it.
+// A client has left while a silent relay kept all of its session's memory. The next one must not
+// use that, and learns when there is other memory without a request to ask for it.
 func TestASessionWhoseMemoryIsInQuarantineGetsNewMemory(t *testing.T) {
 	v := newVolume(1)
 	v.Quarantine = true
