@@ -60,9 +60,9 @@ func brokerAccess(d *broker.Descriptor) memory.Access {
 	return 0
 }
 
-// openImport maps the memory, whose length has been charged. It leaves a broker behind that does not
-// answer in time, or whose descriptors cannot be closed: the client may have named one of its own.
-// See cleanupQueue.
+// openImport maps the memory, whose length has been charged. It leaves a broker behind that does
+// not answer in time, or whose descriptors cannot be closed: the client may have named one of its
+// own. See cleanupQueue.
 func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
 ) (*memory.Region, error) {
 	if err := c.account.reserve(brokerHoldings.plus(brokerExcess)); err != nil {
