@@ -87,6 +87,17 @@ func dial(t *testing.T, address netip.AddrPort) network.Stream {
 func relayTo(t *testing.T, address netip.AddrPort, secure *tls.Config) (
 	*controlmsg.Requester, error) {
 	t.Helper()
+	r, err := relayWithoutVolume(t, address, secure)
+	if err != nil {
+		return r, err
+	}
+	return r, openVolume(t, r, "disk")
+}
+
+// relayWithoutVolume returns a relay's control connection after hello. secure may be nil.
+func relayWithoutVolume(t *testing.T, address netip.AddrPort, secure *tls.Config) (
+	*controlmsg.Requester, error) {
+	t.Helper()
 	stream := dial(t, address)
 	transport := controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{})
 	if secure != nil {
@@ -100,10 +111,8 @@ func relayTo(t *testing.T, address netip.AddrPort, secure *tls.Config) (
 	r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
 		Timeout: testTimeout, KeepAlive: quiet})
 	t.Cleanup(func() { r.Close(nil) })
-	if _, err := r.Greet(t.Context()); err != nil {
-		return r, err
-	}
-	return r, openVolume(t, r, "disk")
+	_, err := r.Greet(t.Context())
+	return r, err
 }
 
 func openVolume(t *testing.T, r *controlmsg.Requester, name string) error {
