@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -228,5 +229,36 @@ func TestLimitsOfTheProtocolAreCheckedBeforeAnythingElse(t *testing.T) {
 			!strings.Contains(err.Error(), "limit") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A blocking method repeats its request for as long as the relay may take to come back, however
+// often that happens.
+func TestABlockingMethodOutlastsManyLosses(t *testing.T) {
+	const losses = 40
+	r := newFakeRelay(t)
+	v, err := client.Open(t.Context(), client.Config{Provider: r.provider,
+		Device: emulated.DefaultHostDevice, SyncDepth: 1, BufferSize: testBlock,
+		ControlTimeout: testTimeout, IOTimeout: testTimeout,
+		Reconnect: &retry.Policy{Total: retry.Within(testTimeout), FirstPause: time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Abort)
+	<-r.started
+	flushed := make(chan error, 1)
+	go func() { flushed <- v.Flush() }()
+	for range losses {
+		r.request()
+		r.cut()
+		<-r.started
+		_, _ = r.consumers[0].Close(), r.producers[0].Close()
+		r.consumers, r.producers = r.consumers[1:], r.producers[1:]
+	}
+	var result [iomsg.Size]byte
+	iomsg.Encode(result[:], &iomsg.Message{Type: iomsg.Result, UserData: r.request().UserData})
+	r.send(result[:])
+	if err := <-flushed; err != nil {
+		t.Error(err)
 	}
 }

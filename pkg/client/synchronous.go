@@ -493,9 +493,8 @@ func (slot *syncSlot) wait() error {
 		if result.Code == status.Success {
 			return nil
 		}
-		isLost := isSessionEnd(result.Code)
-		if !v.canReconnect() || (result.Code != status.Again && !isLost) ||
-			(isLost && !repeats.Allow(time.Now(), v.config.Reconnect.Total)) {
+		if !v.canReconnect() || (result.Code != status.Again && !isSessionEnd(result.Code)) ||
+			!repeats.Allow(time.Now(), v.config.Reconnect.Total) {
 			return slot.failure(&result)
 		}
 		if err := v.awaitSession(slot.session); err != nil {
