@@ -214,6 +214,9 @@ func (s *session) export(ctx context.Context, access memory.Access) ([]byte, err
 		export = exporter.ExportPlain
 	}
 	descriptor, err := export(ctx, s.lease.Region(), access)
+	if errors.Is(err, status.TooBig) {
+		err = fmt.Errorf("%w (limits.export of the relay's channel)", err)
+	}
 	return descriptor, errors.Join(err, s.lease.Region().Close())
 }
 
