@@ -66,8 +66,9 @@ func (n *neighbours) startNeighbour(name string, core int) {
 	if port == "" {
 		port = "0"
 	}
-	n.targets[name] = spawnOn(n.t, core, "target", "--listen-port", port, "--address-file", file,
-		"--volume", "disk=memory:64MiB", "--cpu", fmt.Sprint(core))
+	n.targets[name] = spawnOn(n.t, core, "target",
+		"--listen-address", listenAddress().Addr().String(), "--listen-port", port,
+		"--address-file", file, "--volume", "disk=memory:64MiB", "--cpu", fmt.Sprint(core))
 	eventually(n.t, name+" listens", func() bool {
 		text, err := os.ReadFile(file)
 		n.address[name] = strings.TrimSpace(string(text))
