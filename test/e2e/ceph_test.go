@@ -171,7 +171,8 @@ func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(want))
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Second / 4) {
+	const pause = 250 * time.Millisecond
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(pause) {
 		if _, err := next.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%d bytes of the former session's writes have arrived, %v",
 				len(got)-bytes.Count(got, want[:1]), err)

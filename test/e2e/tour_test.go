@@ -51,9 +51,12 @@ ip link set lo up
 mkdir -p /run/zc-relay
 mount -t tmpfs tmpfs /run/zc-relay
 mount -t tmpfs tmpfs /var/tmp
+checkout=/var/tmp/checkout # which may be below /tmp otherwise
+mkdir "$checkout"
+mount --rbind %[1]q "$checkout"
 mount -t tmpfs tmpfs /tmp
-make() { command make -C %[1]q "$@" && ln -s %[1]q/bin bin; }
-ln -s %[1]q/deploy deploy
+make() { command make -C "$checkout" "$@" && ln -s "$checkout/bin" bin; }
+ln -s "$checkout/deploy" deploy
 kill() { sleep 5; builtin kill "$@"; } # which fails if the daemon has not lasted that long
 trap 'builtin kill -9 $(jobs -p) 2>/dev/null || true' EXIT
 trap 'echo "failed: $BASH_COMMAND" >&2' ERR
