@@ -82,7 +82,7 @@ test-ceph: ## Test volumes on Ceph RBD against a small cluster that it starts (c
 	test/ceph/run.sh
 
 # Packages whose unit tests also run on arm64.
-ARM64_PACKAGES := ./internal/prefetch ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software \
+ARM64_PACKAGES := ./internal/prefetch ./internal/blockcopy ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software \
 	./pkg/doca ./pkg/dma/doca ./pkg/comch/doca
 
 .PHONY: test-verbs
