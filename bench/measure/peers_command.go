@@ -81,7 +81,7 @@ func (c *peersCommand) measure(r *runner) error {
 	return nil
 }
 
-// severalConnections are those of NBD clients that use as many as Linux does with several queues.
+// severalConnections are the workloads of an NBD client with four connections.
 var severalConnections = baseAxes().with(bothRandom, depths(32, 128),
 	func(a *axes) { a.queues = []int{4} })
 

@@ -83,7 +83,10 @@ func (c *connection) receive(tail uint64) {
 	r := c.peer.read(c.position % ringBytes)
 	for budget > 0 && c.position != tail {
 		at := c.position % ringBytes
-		span := r.spanAt(at)
+		span := r.span()
+		if r.kind == recordSkip {
+			span = ringBytes - at
+		}
 		if span > tail-c.position || at+span > ringBytes {
 			c.fail(endingProtocol, "a record of %d bytes is longer than what was written", span)
 			return
@@ -106,14 +109,6 @@ func (c *connection) receive(tail uint64) {
 	c.publish()
 }
 
-// spanAt returns the length of a record at an offset of the ring, with its payload.
-func (r *record) spanAt(at uint64) uint64 {
-	if r.kind == recordSkip {
-		return ringBytes - at
-	}
-	return r.span()
-}
-
 // inlineWithin returns the length of the payload of a record that spans that many bytes.
 func (r *record) inlineWithin(span uint64) uint64 {
 	if r.kind == recordSkip {
@@ -122,7 +117,7 @@ func (r *record) inlineWithin(span uint64) uint64 {
 	return min(r.inlineBytes(), span-recordBytes)
 }
 
-// copied returns how many bytes whoever handles the record copies, within reason.
+// copied returns how many bytes handling the record copies, at most turnBytes.
 func (r *record) copied() int {
 	if r.kind == recordRead || r.kind == recordResponse && r.lent != 0 {
 		return 0

@@ -3,9 +3,9 @@
 //
 // The operations of the seam "volume" are read, write, flush, trim, write_zeroes, and extents. A
 // request that fails or is dropped by a rule is not carried out; one that is dropped succeeds, as
-// on a disk that loses writes. Delayed and frozen requests are carried out at
-// once and complete later. A write is corrupted for as long as it is carried out: its buffer gets
-// the inverted bit back before it completes.
+// on a disk that loses writes. Delayed and frozen requests are carried out at once and complete
+// later. A write is corrupted for as long as it is carried out: its buffer gets the inverted bit
+// back before it completes.
 package hook
 
 import (
