@@ -177,6 +177,7 @@ func spawnWith(t testing.TB, files []*os.File, name string, args ...string) *pro
 	p := &process{t: t, name: name, cmd: exec.Command(args[0], args[1:]...),
 		ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = &p.stdout, &p.stderr, files
+	p.cmd.WaitDelay = 10 * time.Second // for a child that outlives it and keeps the output open
 	if _, ok := t.(*testing.T); ok {
 		// Two workers also where one is the default.
 		p.cmd.Env = append(os.Environ(), "ZC_RELAY__WORKERS__COUNT=2",

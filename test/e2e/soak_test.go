@@ -12,6 +12,7 @@ import (
 
 func init() {
 	targetRestarts, lateRelays, nbdKills = 100, 40, 100
+	guestKills, guestFiles = 100, 1000 // as many files as a large package has
 	stormSessions, stormRate = 1000, 500
 	campaignGoal.processFaults, campaignGoal.lostConnections = 300, 1500
 	campaignGoal.attacks = 500_000
