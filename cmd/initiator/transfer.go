@@ -138,7 +138,7 @@ func newPutCommand(connection *connectionFlags) *cobra.Command {
 		Long: `put copies FILE, or standard input for "-", to the volume and flushes it. It writes
 nothing if the file does not fit. To write a part of a block, it reads, changes, and
 writes back the whole block. Blocks of zeroes cross no network if the volume can
-write zeroes without data.
+write zeroes without data, and take up no space if it can have holes.
 
 With --resume, the same command goes on where an interrupted one got. It refuses if
 the file or the volume is another one, or if samples of what was copied differ.`,

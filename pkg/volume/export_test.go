@@ -13,6 +13,7 @@ func WithoutFileSystemSupport(v Volume) Volume {
 	s.noNowait.Store(true)
 	s.noZeroRange.Store(true)
 	s.noPunchHole.Store(true)
+	s.noAllocate.Store(true)
 	return v
 }
 

@@ -64,6 +64,7 @@ type fileStore struct {
 	noNowait    atomic.Bool
 	noZeroRange atomic.Bool
 	noPunchHole atomic.Bool
+	noAllocate  atomic.Bool
 }
 
 // fileStoreConfig describes how a file was opened.
@@ -262,7 +263,8 @@ func (s *fileStore) trim(offset, length uint64) error {
 	return nil
 }
 
-// writeZeroes uses the best way that the file system supports. deallocate prefers holes.
+// writeZeroes uses the best way that the file system supports. deallocate prefers holes; without
+// it, no hole is left.
 func (s *fileStore) writeZeroes(offset, length uint64, deallocate bool) error {
 	var done bool
 	var err error
@@ -271,6 +273,9 @@ func (s *fileStore) writeZeroes(offset, length uint64, deallocate bool) error {
 	}
 	if !done && err == nil {
 		done, err = s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
+		if done && !deallocate { // as on tmpfs, which has no ZERO_RANGE
+			done, err = s.allocate(&s.noAllocate, unix.FALLOC_FL_ALLOCATE_RANGE, offset, length)
+		}
 	}
 	if err != nil {
 		return s.ioError("write zeroes", offset, length, err)

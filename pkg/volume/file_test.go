@@ -205,23 +205,47 @@ func TestEmptyFileGetsTheConfiguredSize(t *testing.T) {
 	}
 }
 
-func TestTrimmedFileBlocksReleaseTheirSpace(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "volume")
-	v := open(t, fileSpec(path, 1<<20))
-	defer volumetest.CloseVolume(t, v)
-	queue := volumetest.NewQueue(t, v, 1)
-	defer volumetest.CloseQueue(t, queue)
-	do(t, queue,
-		&volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20,
-			Buffer: bytes.Repeat([]byte{1}, 1<<20)})
-	do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
-	do(t, queue, &volume.Request{Operation: iomsg.OpTrim, Length: 1 << 20})
-	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
+func TestOnlyWhatMayBeAHoleReleasesItsSpace(t *testing.T) {
+	const size = 1 << 20
+	clear := map[string]volume.Request{
+		"trim":         {Operation: iomsg.OpTrim},
+		"deallocate":   {Operation: iomsg.OpWriteZeroes, Deallocate: true},
+		"write zeroes": {Operation: iomsg.OpWriteZeroes},
+	}
+	tmpfs, err := os.MkdirTemp("/dev/shm", "zc-relay")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if stat.Size != 1<<20 || stat.Blocks*512 > 64<<10 {
-		t.Errorf("the file has %d bytes and uses %d on the disk", stat.Size, stat.Blocks*512)
+	t.Cleanup(func() { _ = os.RemoveAll(tmpfs) })
+	for file, directory := range map[string]string{"file": t.TempDir(), "file on tmpfs": tmpfs} {
+		for operation, r := range clear {
+			t.Run(operation+" in a "+file, func(t *testing.T) {
+				path := filepath.Join(directory, operation)
+				v := open(t, fileSpec(path, size))
+				defer volumetest.CloseVolume(t, v)
+				queue := volumetest.NewQueue(t, v, 1)
+				defer volumetest.CloseQueue(t, queue)
+				do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: size,
+					Buffer: bytes.Repeat([]byte{1}, size)})
+				do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
+				r.Length = size
+				do(t, queue, &r)
+				do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
+				var stat unix.Stat_t
+				if err := unix.Stat(path, &stat); err != nil {
+					t.Fatal(err)
+				}
+				allocated := stat.Blocks * 512
+				if hole := operation != "write zeroes"; stat.Size != size ||
+					hole && allocated > 64<<10 || !hole && allocated < size {
+					t.Errorf("the file has %d bytes and uses %d on the disk", stat.Size, allocated)
+				}
+				content, err := os.ReadFile(path)
+				if err != nil || bytes.ContainsFunc(content, func(r rune) bool { return r != 0 }) {
+					t.Errorf("the file holds something else than zeroes, error %v", err)
+				}
+			})
+		}
 	}
 }
 

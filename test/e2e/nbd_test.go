@@ -209,16 +209,6 @@ func TestAGatewayEndsWithItsParent(t *testing.T) {
 	})
 }
 
-// blocks returns the space that a file occupies, in bytes.
-func blocks(t *testing.T, file string) int64 {
-	t.Helper()
-	var s syscall.Stat_t
-	if err := syscall.Stat(file, &s); err != nil {
-		t.Fatal(err)
-	}
-	return s.Blocks * 512
-}
-
 func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 	tooltest.Require(t, "nbdcopy", "qemu-img")
 	const size, data = 4 << 30, 64 << 20
@@ -271,10 +261,10 @@ func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 	if mapped < data || mapped > 2*data || len(extents) < 32 {
 		t.Errorf("qemu-img map finds %d bytes of data in %d extents", mapped, len(extents))
 	}
-	if n := blocks(t, file); n > 2*data {
+	if n := allocated(t, file); n > 2*data {
 		t.Errorf("the volume's file occupies %d bytes for %d bytes of data", n, data)
 	}
-	if n := blocks(t, filepath.Join(c.dir, "copy")); n > 2*data {
+	if n := allocated(t, filepath.Join(c.dir, "copy")); n > 2*data {
 		t.Errorf("the copy occupies %d bytes for %d bytes of data", n, data)
 	}
 }

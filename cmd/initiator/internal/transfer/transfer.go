@@ -309,6 +309,7 @@ func (w *worker) submit(index uint64) bool {
 	}
 	if e.zero {
 		w.request.Type, w.request.Memory = iomsg.WriteZeroes, 0
+		w.request.Flags = iomsg.Deallocate
 	}
 	err := w.queue.Submit(&w.request)
 	if errors.Is(err, client.ErrMemoryReplaced) {

@@ -246,13 +246,15 @@ type endlessReader struct{}
 
 func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }
 
-func TestZeroesNeitherCrossTheNetworkNorFillTheFile(t *testing.T) {
+func TestZeroesNeitherCrossTheNetworkNorTakeUpSpace(t *testing.T) {
 	v, config := newTestVolume(2, 4)
 	v.Volume.Info.CanWriteZeroes = true
 	var written atomic.Uint64
 	v.Intercept = func(r *client.Request) status.Code {
 		if r.Type == iomsg.Write {
 			written.Add(uint64(r.Length))
+		} else if r.Type == iomsg.WriteZeroes && r.Flags != iomsg.Deallocate {
+			t.Errorf("a write of zeroes has the flags %v", r.Flags)
 		}
 		return v.Apply(r)
 	}
