@@ -642,6 +642,50 @@ func (c *chain) killDaemon(gateway *process, i int) {
 	})
 }
 
+// TestNBDClientsNoticeNoStoppedRelay stops the relay while NBD requests are in flight, until the
+// gateway leaves its memory to it, and continues it.
+func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
+	tooltest.Require(t, "fio", "nbdcopy")
+	c := startFileChain(t)
+	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=16k", "--size=24m")+
+		`; done; head -c 32M /dev/urandom >data; nbdcopy --flush data "$uri"; nbdcopy "$uri" copy
+		cmp data copy; echo passed`, "--metrics-listen", "127.0.0.1:0",
+		"--io-timeout", "1s", "--control-timeout", "4s", "--reconnect-timeout", patience)
+	p.awaitLog("NBD client connected")
+	logs := func(text string, than int) {
+		eventually(t, "the gateway logs "+text, func() bool {
+			select {
+			case <-p.ended:
+				t.Fatalf("the client has ended:\n%s", tail(p.stdout.String()))
+			default:
+			}
+			return strings.Count(p.stderr.String(), text) > than
+		})
+	}
+	const kept, left = "has not released the data memory", "has released the data memory"
+	for range 2 {
+		c.awaitIO()
+		c.relay.signal(syscall.SIGSTOP)
+		eventually(t, "every thread of the relay has stopped", c.relay.stopped)
+		eventually(t, "NBD requests are in flight", func() bool {
+			return sumMetric(c.scrape(p), "zc_relay_nbd_requests_in_flight") > 0
+		})
+		before := p.stderr.String()
+		logs(kept, strings.Count(before, kept))
+		c.relay.signal(syscall.SIGCONT)
+		logs("volume reopened", strings.Count(before, "volume reopened"))
+		logs(left, strings.Count(before, left))
+	}
+	c.awaitIO()
+	if _, body := get(t, p, "/metrics"); strings.Contains(body, `error="E`) {
+		t.Errorf("a request has failed:\n%s", body)
+	}
+	writeFile(t, filepath.Join(c.dir, "stop"), nil)
+	if code := p.wait(); code != 0 || !strings.HasSuffix(p.stdout.String(), "passed\n") {
+		t.Errorf("exit code %d: a client saw an error or a wrong byte", code)
+	}
+}
+
 func TestAFlushReportsWhatAKilledTargetMayHaveLost(t *testing.T) {
 	tooltest.Require(t, "qemu-io")
 	t.Run("without a service manager", func(t *testing.T) {
