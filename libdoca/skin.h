@@ -450,7 +450,9 @@ enum { EMU_KEY_SIZE = 16 };
 
 struct doca_sync_event {
 	uint32_t magic;
-	bool started, has_publisher;
+	bool started; /* atomic */
+	bool has_publisher;
+	uint32_t waiting;     /* threads in doca_sync_event_wait_gt; atomic */
 	struct doca_dev *dev; /* of the subscriber, or NULL */
 	uint32_t core;	      /* the export, or 0 */
 	uint64_t value;	      /* atomic */

@@ -20,18 +20,28 @@ static doca_error_t check(const struct doca_sync_event *event, bool started, con
 {
 	if (!emu_is(event, EMU_SYNC_EVENT, function))
 		return DOCA_ERROR_INVALID_VALUE;
-	if (event->started == started)
+	if (__atomic_load_n(&event->started, __ATOMIC_SEQ_CST) == started)
 		return DOCA_SUCCESS;
 	emu_misuse(function, "the sync event is %s", started ? "not started" : "started");
 	return DOCA_ERROR_BAD_STATE;
 }
 
+static void pause_briefly(void)
+{
+	const struct timespec pause = {.tv_nsec = 20000};
+
+	nanosleep(&pause, NULL);
+}
+
+/* Stops an event, and returns when no thread waits for it any more. */
 static void stop(struct doca_sync_event *event)
 {
 	if (event->core != 0)
 		emuSyncEventStop(event->core);
 	event->core = 0;
-	event->started = false;
+	__atomic_store_n(&event->started, false, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&event->waiting, __ATOMIC_SEQ_CST) > 0)
+		pause_briefly();
 }
 
 doca_error_t emu_doca_sync_event_destroy(struct doca_sync_event *event)
@@ -82,7 +92,7 @@ doca_error_t emu_doca_sync_event_start(struct doca_sync_event *event)
 			   event->dev == NULL ? "subscriber" : "publisher");
 		return DOCA_ERROR_BAD_STATE;
 	}
-	event->started = true;
+	__atomic_store_n(&event->started, true, __ATOMIC_SEQ_CST);
 	return DOCA_SUCCESS;
 }
 
@@ -183,12 +193,18 @@ doca_error_t emu_doca_sync_event_update_add(struct doca_sync_event *event, uint6
 doca_error_t emu_doca_sync_event_wait_gt(struct doca_sync_event *event, uint64_t value,
 					 uint64_t mask)
 {
-	const struct timespec pause = {.tv_nsec = 20000};
-	doca_error_t result = check(event, true, __func__);
+	doca_error_t result;
 
-	if (result != DOCA_SUCCESS)
-		return result;
-	while ((__atomic_load_n(&event->value, __ATOMIC_ACQUIRE) & mask) <= value)
-		nanosleep(&pause, NULL);
-	return DOCA_SUCCESS;
+	if (!EMU_IS(event, EMU_SYNC_EVENT))
+		return DOCA_ERROR_INVALID_VALUE;
+	__atomic_fetch_add(&event->waiting, 1, __ATOMIC_SEQ_CST);
+	result = check(event, true, __func__);
+	while (result == DOCA_SUCCESS &&
+	       (__atomic_load_n(&event->value, __ATOMIC_ACQUIRE) & mask) <= value) {
+		pause_briefly();
+		if (!__atomic_load_n(&event->started, __ATOMIC_SEQ_CST))
+			result = DOCA_ERROR_BAD_STATE;
+	}
+	__atomic_fetch_sub(&event->waiting, 1, __ATOMIC_SEQ_CST);
+	return result;
 }

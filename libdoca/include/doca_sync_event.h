@@ -42,7 +42,8 @@ doca_error_t doca_sync_event_get(struct doca_sync_event *event, uint64_t *value)
 doca_error_t doca_sync_event_update_set(struct doca_sync_event *event, uint64_t value);
 doca_error_t doca_sync_event_update_add(struct doca_sync_event *event, uint64_t value,
 					uint64_t *fetched);
-/* Waits, without bound, until the number under the mask is greater than value. */
+/* Waits, without bound, until the number under the mask is greater than value. Fails with
+ * DOCA_ERROR_BAD_STATE when another thread stops the event. */
 doca_error_t doca_sync_event_wait_gt(struct doca_sync_event *event, uint64_t value, uint64_t mask);
 
 #ifdef __cplusplus

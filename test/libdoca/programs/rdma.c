@@ -2,7 +2,10 @@
 
 #include "remote.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <doca_sync_event.h>
@@ -414,6 +417,53 @@ static void sync_events(void)
 	OK(doca_dev_close(dev));
 }
 
+struct waiter {
+	struct doca_sync_event *event;
+	pid_t thread; /* atomic */
+};
+
+static void *wait_in_vain(void *data)
+{
+	struct waiter *waiter = data;
+
+	__atomic_store_n(&waiter->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+	IS(DOCA_ERROR_BAD_STATE, doca_sync_event_wait_gt(waiter->event, 7, UINT64_MAX));
+	return NULL;
+}
+
+static bool sleeps(pid_t thread)
+{
+	char path[64], state = 0;
+	FILE *file;
+
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)thread);
+	file = fopen(path, "r");
+	CHECK(file != NULL && fscanf(file, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(file);
+	return state == 'S';
+}
+
+/* A thread waits for an event that another one stops. */
+static void stopped_sync_event(void)
+{
+	struct doca_dev *dev = open_own_device();
+	struct waiter waiter = {0};
+	pthread_t waiting;
+
+	OK(doca_sync_event_create(&waiter.event));
+	OK(doca_sync_event_add_subscriber_location_cpu(waiter.event, dev));
+	OK(doca_sync_event_add_publisher_location_remote_net(waiter.event));
+	OK(doca_sync_event_start(waiter.event));
+	OK(doca_sync_event_update_set(waiter.event, 7));
+	CHECK(pthread_create(&waiting, NULL, wait_in_vain, &waiter) == 0);
+	while (__atomic_load_n(&waiter.thread, __ATOMIC_ACQUIRE) == 0 || !sleeps(waiter.thread))
+		;
+	OK(doca_sync_event_stop(waiter.event));
+	CHECK(pthread_join(waiting, NULL) == 0);
+	OK(doca_sync_event_destroy(waiter.event));
+	OK(doca_dev_close(dev));
+}
+
 const struct test tests[] = {
 	{"messages", messages},
 	{"immediate", immediate},
@@ -422,5 +472,6 @@ const struct test tests[] = {
 	{"several_connections", several_connections},
 	{"by_address", by_address},
 	{"sync_events", sync_events},
+	{"stopped_sync_event", stopped_sync_event},
 	{NULL, NULL},
 };
