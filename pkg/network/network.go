@@ -75,7 +75,16 @@ func (k Kernel) Dial(
 	if err != nil {
 		return nil, err
 	}
-	return connection.(*net.TCPConn), nil
+	stream := connection.(*net.TCPConn)
+	// TCP connects a socket to itself if the kernel picks the port it dials, which happens on
+	// loopback. It would keep the peer from its port.
+	if stream.LocalAddr().String() == stream.RemoteAddr().String() {
+		_ = stream.SetLinger(0)
+		_ = stream.Close()
+		return nil, status.Errorf(status.NotConnected,
+			"connected to itself: nothing listens on %v: %w", remote, syscall.ECONNREFUSED)
+	}
+	return stream, nil
 }
 
 // Listen listens for TCP connections; each Stream is a *net.TCPConn.

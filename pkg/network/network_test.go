@@ -5,11 +5,14 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,6 +53,42 @@ func TestKernelStreamsCarryBytesAndTheirEnd(t *testing.T) {
 	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept after Close: %v", err)
 	}
+}
+
+func TestAConnectionToItselfIsRefused(t *testing.T) {
+	var reserve network.Kernel
+	listener, err := reserve.Listen(t.Context(), netip.AddrPortFrom(loopback, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Address()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The dialing socket gets the port that it dials, as the kernel may choose it.
+	kernel := network.Kernel{Control: func(_, _ string, raw syscall.RawConn) error {
+		return bindTo(raw, address)
+	}}
+	if stream, err := kernel.Dial(t.Context(), netip.Addr{}, address); !errors.Is(err,
+		status.NotConnected) {
+		t.Errorf("dialing a port that nobody listens on returned %v, %v", stream, err)
+	}
+	if listener, err = reserve.Listen(t.Context(), address); err != nil {
+		t.Fatalf("the port is still in use: %v", err)
+	}
+	_ = listener.Close()
+}
+
+// bindTo binds a socket to an IPv4 address, which may be that of a closed connection.
+func bindTo(raw syscall.RawConn, address netip.AddrPort) (err error) {
+	controlErr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		if err == nil {
+			err = unix.Bind(int(fd), &unix.SockaddrInet4{Port: int(address.Port()),
+				Addr: address.Addr().As4()})
+		}
+	})
+	return errors.Join(controlErr, err)
 }
 
 func TestTheSourceAddressOfLoopbackIsLoopback(t *testing.T) {
