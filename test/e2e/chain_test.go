@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -204,23 +206,56 @@ func opsAddress(t testing.TB, p *process) string {
 
 func get(t testing.TB, p *process, path string) (code int, body string) {
 	t.Helper()
-	client := http.Client{Timeout: testTimeout}
-	response, err := client.Get("http://" + opsAddress(t, p) + path)
+	code, body, err := fetch("http://" + opsAddress(t, p) + path)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return code, body
+}
+
+func fetch(url string) (code int, body string, err error) {
+	client := http.Client{Timeout: testTimeout}
+	response, err := client.Get(url)
+	if err != nil {
+		return 0, "", err
 	}
 	defer response.Body.Close()
 	b, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(b)
+	return response.StatusCode, string(b), err
 }
 
 func (c *chain) scrape(p *process) string {
 	c.t.Helper()
-	_, body := get(c.t, p, "/metrics")
+	return scrapeURL(c.t, "http://"+opsAddress(c.t, p)+"/metrics")
+}
+
+// scrapeURL tries again, within a bound, if the connection breaks, as it can under load.
+func scrapeURL(t testing.TB, url string) (body string) {
+	t.Helper()
+	eventually(t, url+" replies", func() bool {
+		code, text, err := fetch(url)
+		if err != nil {
+			t.Log(err)
+			return false
+		}
+		body = text
+		return code == http.StatusOK
+	})
 	return body
+}
+
+func TestAScrapeSurvivesABrokenConnection(t *testing.T) {
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) < 3 {
+			panic(http.ErrAbortHandler)
+		}
+		fmt.Fprint(w, "up 1\n")
+	}))
+	defer server.Close()
+	if body := scrapeURL(t, server.URL); body != "up 1\n" {
+		t.Errorf("scraped %q", body)
+	}
 }
 
 // sumMetric adds up all series of a metric.
