@@ -5,24 +5,25 @@
 set -euo pipefail
 time=${1:?usage: fuzz.sh TIME [PACKAGE...]}
 shift
-log=$(mktemp "${TMPDIR:-/tmp}/zc-relay-fuzz.XXXXXX")
-trap 'rm -f -- "$log"' EXIT
+work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-fuzz.XXXXXX")
+trap 'rm -rf -- "$work"' EXIT
 
-# On a busy machine the go command may report the end of the fuzzing time as a failure, with only
-# this line. A real failure always comes with the input that caused it.
+# On a busy machine the end of the fuzzing time may be reported as a failure, with only this line. A
+# real failure always comes with the input that caused it.
 ran_out_of_time() {
-    grep -q 'context deadline exceeded' "$log" &&
-        ! grep -qE 'Failing input|panic|fuzzing process' "$log"
+    grep -q 'context deadline exceeded' "$work/log" &&
+        ! grep -qE 'Failing input|panic|fuzzing process' "$work/log"
 }
 
+# "go test -fuzz" would link the program once more for each target.
 count=0
 while read -r package; do
-    targets=$(go test -list '^Fuzz' "$package" | grep '^Fuzz' || true)
-    for target in $targets; do
+    go test -c -fuzz=Fuzz -o "$work/fuzz.test" "$package"
+    corpus=$(go env GOCACHE)/fuzz/$(go list "$package")
+    for target in $("$work/fuzz.test" -test.list '^Fuzz'); do
         echo "== $package $target"
-        if ! go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" \
-            "$package" 2>&1 |
-            tee "$log"; then
+        if ! (cd "$package" && "$work/fuzz.test" -test.run '^$' -test.fuzz "^$target\$" \
+            -test.fuzztime "$time" -test.fuzzcachedir "$corpus") 2>&1 | tee "$work/log"; then
             ran_out_of_time || exit 1
             echo "(the time ran out, and no input failed)"
         fi
