@@ -151,49 +151,52 @@ func (r *relay) mustCall(t *testing.T, line string) outcome {
 	return o
 }
 
+// wrongCalls are rejected before a relay is asked.
+var wrongCalls = []string{
+	"", "dance", "bench", "bench --rw sideways", "bench --rw read extra",
+	"bench --rw read --queues 1 --cpu 0",
+	"bench --rw read --execution-strategy read_throughput_test",
+	"bench --execution-strategy dance",
+	"bench --rw read --block-size 0", "bench --rw read --block-size 5GiB",
+	"bench --rw read --block-size 4furlongs",
+	"bench --rw randrw --rwmix 101", "bench --rw read --queue-depth 0",
+	"bench --rw read --cpu 4095", "bench --rw read --cpu x",
+	"bench --rw read --queues -1", "bench --rw read --poll lazily",
+	"bench --rw read --validate-writes",
+	"bench --rw read --output xml", "bench --rw read --runtime 0s",
+	"bench --rw read --storage-plain-content /no/such/file",
+	"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s",
+	"bench --rw read --comch-wait sometimes",
+	"bench --rw read --log-level shouting",
+	"bench --rw read --comch-provider pigeon", "bench --rw read --protocol dutch",
+	"bench --rw read --protocol doca-2.10", "bench --rw read --protocol doca-3.0",
+	"bench --rw write --protocol doca-3.2", "verify --protocol doca-3.2",
+	"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",
+	"bench --rw read --queues 100000", "verify --queues 1025", "verify --queue-depth 65537",
+	"bench --rw read --queue-depth 9999999", "bench --rw read --sessions 65537",
+	"put - --queues 100000", "get x --queue-depth 65537",
+	"verify --passes 0", "verify --max-io-size 0", "verify --queue-depth 0", "verify x",
+	"bench --rw read --blocks-per-io 0", "bench --rw read --blocks-per-io 1 --block-size 4k",
+	"bench --rw read --batch-size -1", "bench --rw randread --rwmix 30", "bench --rw read --local-io-region-size x",
+	"bench --rw read --local-io-region-size 4095", "--operation read --cpu x",
+	"bench --execution-strategy read_throughput_test --run-limit-operation-count 18446744073709551615 --queues 2",
+	"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily",
+	"put - --buffer-size 0",
+	"nbd", "nbd --socket s extra", "nbd --listen 0.0.0.0:1", "nbd --listen nowhere",
+	"nbd --socket s --connections 0", "nbd --socket s --buffer-size 100KiB",
+	"nbd --socket s --buffer-size 4KiB", "nbd --socket s --memory 256KiB",
+	"nbd --socket s --export a --export a=b", "nbd --socket s --allow-user no-such-user",
+	"nbd --listen 127.0.0.1:0 --tls-cert c", "nbd --socket s --tls-allowed-name n",
+	"nbd --socket s --allow-any-user --allow-user root", "nbd --socket s --queues -1",
+	"nbd --listen 127.0.0.1:0 --plain-text --tls-cert c --tls-key k --tls-ca a",
+	"nbd --listen 127.0.0.1:0 --tls-cert /no/c --tls-key /no/k --tls-ca /no/a",
+	"info --fault volume:read:freeze", "info --allow-faults --fault rdma:open:freeze",
+	"info --allow-faults --fault volume:read:trace",
+	"get", "get a b", "get x --queue-depth 0", "info x", "info --output xml",
+}
+
 func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
-	for _, line := range []string{
-		"", "dance", "bench", "bench --rw sideways", "bench --rw read extra",
-		"bench --rw read --queues 1 --cpu 0",
-		"bench --rw read --execution-strategy read_throughput_test",
-		"bench --execution-strategy dance",
-		"bench --rw read --block-size 0", "bench --rw read --block-size 5GiB",
-		"bench --rw read --block-size 4furlongs",
-		"bench --rw randrw --rwmix 101", "bench --rw read --queue-depth 0",
-		"bench --rw read --cpu 4095", "bench --rw read --cpu x",
-		"bench --rw read --queues -1", "bench --rw read --poll lazily",
-		"bench --rw read --validate-writes",
-		"bench --rw read --output xml", "bench --rw read --runtime 0s",
-		"bench --rw read --storage-plain-content /no/such/file",
-		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s",
-		"bench --rw read --comch-wait sometimes",
-		"bench --rw read --log-level shouting",
-		"bench --rw read --comch-provider pigeon", "bench --rw read --protocol dutch",
-		"bench --rw read --protocol doca-2.10", "bench --rw read --protocol doca-3.0",
-		"bench --rw write --protocol doca-3.2", "verify --protocol doca-3.2",
-		"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",
-		"bench --rw read --queues 100000", "verify --queues 1025", "verify --queue-depth 65537",
-		"bench --rw read --queue-depth 9999999", "bench --rw read --sessions 65537",
-		"put - --queues 100000", "get x --queue-depth 65537",
-		"verify --passes 0", "verify --max-io-size 0", "verify --queue-depth 0", "verify x",
-		"bench --rw read --blocks-per-io 0", "bench --rw read --blocks-per-io 1 --block-size 4k",
-		"bench --rw read --batch-size -1", "bench --rw randread --rwmix 30", "bench --rw read --local-io-region-size x",
-		"bench --rw read --local-io-region-size 4095", "--operation read --cpu x",
-		"bench --execution-strategy read_throughput_test --run-limit-operation-count 18446744073709551615 --queues 2",
-		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily",
-		"put - --buffer-size 0",
-		"nbd", "nbd --socket s extra", "nbd --listen 0.0.0.0:1", "nbd --listen nowhere",
-		"nbd --socket s --connections 0", "nbd --socket s --buffer-size 100KiB",
-		"nbd --socket s --buffer-size 4KiB", "nbd --socket s --memory 256KiB",
-		"nbd --socket s --export a --export a=b", "nbd --socket s --allow-user no-such-user",
-		"nbd --listen 127.0.0.1:0 --tls-cert c", "nbd --socket s --tls-allowed-name n",
-		"nbd --socket s --allow-any-user --allow-user root", "nbd --socket s --queues -1",
-		"nbd --listen 127.0.0.1:0 --plain-text --tls-cert c --tls-key k --tls-ca a",
-		"nbd --listen 127.0.0.1:0 --tls-cert /no/c --tls-key /no/k --tls-ca /no/a",
-		"info --fault volume:read:freeze", "info --allow-faults --fault rdma:open:freeze",
-		"info --allow-faults --fault volume:read:trace",
-		"get", "get a b", "get x --queue-depth 0", "info x", "info --output xml",
-	} {
+	for _, line := range wrongCalls {
 		r := newRelay()
 		o := r.call(context.Background(), "", line)
 		if o.code != program.ExitUsage || len(r.configs) > 0 {
@@ -202,6 +205,30 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		if !strings.HasPrefix(o.stderr, "initiator") || strings.Count(o.stderr, "\n") != 2 ||
 			o.stdout != "" {
 			t.Errorf("%q: standard output %q, standard error %q", line, o.stdout, o.stderr)
+		}
+	}
+}
+
+func TestWrongCallsHaveTheCodeOfAnInvalidValueInTheirDocuments(t *testing.T) {
+	documents := make(map[string]int) // of each command
+	for _, line := range wrongCalls {
+		o := newRelay().call(context.Background(), "", line+" --output json")
+		if o.stdout == "" {
+			continue // a wrong flag of a command keeps its output format from being known
+		}
+		want := status.InvalidValue.String()
+		if strings.Contains(line, "/no/such/file") {
+			want = status.NotFound.String()
+		}
+		var d struct{ Error struct{ Code string } }
+		if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Error.Code != want {
+			t.Errorf("%q: code %s, want %s, error %v: %s", line, d.Error.Code, want, err, o.stderr)
+		}
+		documents[strings.Fields(line)[0]]++
+	}
+	for _, command := range []string{"bench", "verify", "put", "get"} {
+		if documents[command] == 0 {
+			t.Errorf("no wrong call of %s has printed a document", command)
 		}
 	}
 }

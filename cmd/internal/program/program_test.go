@@ -92,6 +92,23 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 	}
 }
 
+func TestAWrongCallIsAnInvalidValueUnlessItsErrorHasACode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want status.Code
+	}{
+		{Usagef("depth 0"), status.InvalidValue},
+		{fmt.Errorf("run: %w", Usagef("depth 0")), status.InvalidValue},
+		{Usage(fs.ErrNotExist), status.NotFound},
+		{Usage(status.Errorf(status.TooBig, "depth 9")), status.TooBig},
+		{CannotConnect(errors.New("no route")), status.Unknown},
+	} {
+		if got := status.CodeOf(c.err); got != c.want {
+			t.Errorf("%v has the code %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
 // TestShellsCompleteTheWordsOfGlobalFlags asks like a shell, which calls __complete.
 func TestShellsCompleteTheWordsOfGlobalFlags(t *testing.T) {
 	var stdout, stderr bytes.Buffer

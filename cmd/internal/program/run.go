@@ -143,6 +143,16 @@ func (e *exitError) Error() string { return e.err.Error() }
 
 func (e *exitError) Unwrap() error { return e.err }
 
+// As gives a wrong call the code InvalidValue for status.CodeOf, unless its error has another code.
+func (e *exitError) As(target any) bool {
+	code, ok := target.(*status.Code)
+	if !ok || e.code != ExitUsage || status.CodeOf(e.err) != status.Unknown {
+		return false
+	}
+	*code = status.InvalidValue
+	return true
+}
+
 // Usage gives err the exit code ExitUsage. Usage(nil) is nil.
 func Usage(err error) error { return WithExitCode(ExitUsage, err) }
 
