@@ -2,6 +2,7 @@
 # Fails if a tracked file is a compiled program (ELF, Mach-O or PE) or larger than 1 MB, or if a
 # document names a file of the tree that does not exist.
 set -euo pipefail
+export LC_ALL=C # reads bytes, not characters
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 limit=1000000
@@ -11,18 +12,19 @@ complain() {
     failed=1
 }
 
-while IFS= read -r -d '' file; do
+while IFS=' ' read -r -d '' size file; do
     [ -f "$file" ] && [ ! -L "$file" ] || continue
-    size=$(stat -c %s "$file")
     [ "$size" -le $limit ] || complain "$file" "$size bytes, more than $limit"
     # The magic numbers of ELF; of Mach-O for 32 and 64 bits in both byte orders; of universal Mach-O
     # binaries; and of DOS, with which PE files begin.
-    case $(od -An -N4 -tx1 "$file" | tr -d ' ') in
-    7f454c46) complain "$file" "ELF file" ;;
-    feedface | feedfacf | cefaedfe | cffaedfe | cafebabe) complain "$file" "Mach-O file" ;;
-    4d5a*) complain "$file" "PE file" ;;
+    IFS= read -r -d '' -N4 magic <"$file" 2>/dev/null || true
+    case $magic in
+    $'\x7fELF') complain "$file" "ELF file" ;;
+    $'\xfe\xed\xfa'[$'\xce\xcf'] | [$'\xce\xcf']$'\xfa\xed\xfe' | $'\xca\xfe\xba\xbe')
+        complain "$file" "Mach-O file" ;;
+    MZ*) complain "$file" "PE file" ;;
     esac
-done < <(git ls-files -z)
+done < <(git ls-files -z | xargs -0 stat --printf '%s %n\0')
 
 if [ $failed -ne 0 ]; then
     echo "Remove these files from the tree: git rm --cached FILE" >&2
