@@ -38,10 +38,14 @@ func cephCluster(t *testing.T, command string, args ...string) {
 	}
 }
 
+// imagePath returns the pool and the name of a test's image.
+func imagePath(t testing.TB) string {
+	return os.Getenv("CEPH_POOL") + "/" + strings.ToLower(t.Name())
+}
+
 // newImage returns the volume of a new image.
 func newImage(t testing.TB, size string) string {
-	name := strings.ToLower(t.Name())
-	path := os.Getenv("CEPH_POOL") + "/" + name
+	path := imagePath(t)
 	t.Cleanup(func() { _ = exec.Command("rbd", "rm", "--no-progress", path).Run() })
 	return fmt.Sprintf("disk=rbd:%s,conf=%s,create=%s", path, os.Getenv("CEPH_CONF"), size)
 }

@@ -300,7 +300,7 @@ func (s *site) stopAmidWrites(h *host) *trap {
 const completionPause = 100 * time.Millisecond
 
 // continueFormer fills the range of the writes through the new owner, continues the former one, and
-// counts the bytes that differ when the former owner knows that it is none.
+// counts the bytes that differ after the former owner knows that it is none.
 func (p *trap) continueFormer(former *host) (ghosts int) {
 	t := p.s.t
 	p.volume.Abort()
@@ -322,11 +322,17 @@ func (p *trap) continueFormer(former *host) (ghosts int) {
 			before
 	})
 	got := make([]byte, len(want))
-	if _, err := v.ReadAt(got, trapOffset); err != nil {
-		t.Fatal(err)
+	for end := time.Now().Add(ghostTime); ghosts == 0 && time.Now().Before(end); {
+		if _, err := v.ReadAt(got, trapOffset); err != nil {
+			t.Fatal(err)
+		}
+		ghosts = len(got) - bytes.Count(got, []byte{0xf1})
 	}
-	return len(got) - bytes.Count(got, []byte{0xf1})
+	return ghosts
 }
+
+// ghostTime is how long writes of a former owner may take to arrive after it knows that it is none.
+const ghostTime = time.Second
 
 // failOverRounds is how often the target fails: 6 rounds are one of each kind. The test with the
 // tag soak sets more.
@@ -419,6 +425,69 @@ func TestCephClientsSurviveEveryFailOver(t *testing.T) {
 	if ghosts > 0 {
 		t.Errorf("former owners have changed %d bytes after a take-over", ghosts)
 	}
+}
+
+// A former owner that nothing fences overwrites data. This shows that the tests above would notice.
+func TestCephFormerOwnersOverwriteDataWithoutTheFence(t *testing.T) {
+	s := newSite(t)
+	s.hosts[0].start()
+	s.hosts[1].start()
+	s.startRelays()
+	for round := range unfencedRounds {
+		owner, standBy := s.roles()
+		taken := standBy.takeOvers()
+		// A stand-by that stands still until the lock is broken has nobody to fence.
+		standBy.target.signal(syscall.SIGSTOP)
+		eventually(t, "the stand-by has stopped", standBy.target.stopped)
+		caught := s.stopAmidWrites(owner)
+		address := breakLockWithoutFence(t)
+		standBy.target.signal(syscall.SIGCONT)
+		eventually(t, "the other target has taken over", func() bool {
+			return standBy.takeOvers() > taken
+		})
+		ghosts := caught.continueFormer(owner)
+		t.Logf("round %d: %d writes in flight, %d bytes changed after the take-over", round,
+			caught.inFlight, ghosts)
+		if list := tool(t, "ceph", "osd", "blocklist", "ls"); strings.Contains(list, address) {
+			t.Fatalf("%s was fenced: %s", address, list)
+		}
+		if ghosts > 0 {
+			return
+		}
+	}
+	t.Errorf("no former owner has changed anything in %d take-overs without a fence",
+		unfencedRounds)
+}
+
+// unfencedRounds bounds the attempts: how much a target has sent when it is stopped varies.
+const unfencedRounds = 8
+
+// breakLockWithoutFence takes the lock of the test's image from its owner, and returns the owner's
+// address. librbd would also fence the owner.
+func breakLockWithoutFence(t *testing.T) string {
+	t.Helper()
+	image := imagePath(t)
+	var locks []struct{ ID, Locker, Address string }
+	decode(t, []byte(tool(t, "rbd", "lock", "ls", "--format", "json", image)), &locks)
+	if len(locks) != 1 {
+		t.Fatalf("the locks of image %s are %v", image, locks)
+	}
+	tool(t, "rbd", "lock", "rm", "--rbd_blocklist_on_break_lock=false", image, locks[0].ID,
+		locks[0].Locker)
+	return locks[0].Address
+}
+
+// tool returns what a command of Ceph prints.
+func tool(t *testing.T, command ...string) string {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, &stderr)
+	}
+	return string(output)
 }
 
 // Two targets that want the same image at the same time agree on one, for as long as it is there.
