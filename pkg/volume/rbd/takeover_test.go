@@ -210,7 +210,8 @@ func TestAKilledOwnerIsTakenOverFrom(t *testing.T) {
 }
 
 // Of two targets that contend for an image, one owns it for as long as it is alive. When it has
-// stood still and lost the image, it is a stand-by on a new connection, and can own it again.
+// stood still and lost the image, it is a stand-by on a new connection, and can own it again while
+// the fence, which lasts an hour, is in force.
 func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 	name := newImage(t)
 	volumetest.CloseVolume(t, mustOpen(t, backend(name, ",create=8MiB")))
@@ -223,6 +224,7 @@ func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 	if standBy(0) != nil || !errors.Is(standBy(1), status.NoLock) {
 		t.Fatalf("the targets are stand-bys because of %v and %v", standBy(0), standBy(1))
 	}
+	var fences []string
 	for round := range 2 {
 		former := lockAddress(t, name)
 		ceph(t, "ceph", "osd", "blocklist", "add", former)
@@ -235,7 +237,14 @@ func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 		})
 		t.Logf("round %d: target %d owns the image %v after the fence", round, owner,
 			time.Since(start).Round(time.Millisecond))
+		fences = append(fences, former)
 		check(t, volumes[owner], func() {})
+	}
+	list := ceph(t, "ceph", "osd", "blocklist", "ls")
+	for _, fence := range fences {
+		if !strings.Contains(list, fence) {
+			t.Errorf("the fence of %s is no longer in force: %s", fence, list)
+		}
 	}
 	for _, v := range volumes {
 		volumetest.CloseVolume(t, v)
