@@ -2,10 +2,12 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -78,6 +80,8 @@ type LinkStatus struct {
 	TargetSoftware string
 	// tried is set by the first outcome of an attempt.
 	tried bool
+	// refused reports whether nobody listened at the address at the last attempt.
+	refused bool
 	// stoodBy is set when the target was a stand-by when it last answered.
 	stoodBy bool
 	// doubtful is set when another target takes the volume over while this one is ready, until it
@@ -224,7 +228,7 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	t, err := l.channel.openTarget(ctx, l, l.channel.settings.Load(), l.log, l.resized)
 	if err != nil {
 		l.count(func(s *LinkStatus) {
-			s.tried = true
+			s.tried, s.refused = true, errors.Is(err, syscall.ECONNREFUSED)
 			switch {
 			case isStandBy(err):
 			case isPostponed(err):
@@ -244,7 +248,7 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	l.setState(LinkReady, func(s *LinkStatus) {
 		s.stoodBy = false
 		s.Connects++
-		s.tried = true
+		s.tried, s.refused = true, false
 		s.Attempt, s.LastError = 0, nil
 		s.Volume, s.TargetSoftware = *t.volume, t.software
 	})

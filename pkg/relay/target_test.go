@@ -35,6 +35,7 @@ var volumeReply = controlmsg.OpenVolumeReply{Volume: "disk", Size: 1 << 20, Bloc
 
 // fakeTarget answers open_volume, and nothing else, on control connections that it counts.
 type fakeTarget struct {
+	address  netip.AddrPort // to listen on
 	listener network.Listener
 	dialled  atomic.Int64
 	opened   atomic.Int64
@@ -50,14 +51,15 @@ type fakeTarget struct {
 func startFakeTarget(t *testing.T, answer func(n int) (err error, disconnect bool),
 	changes ...func(*fakeTarget)) *fakeTarget {
 	t.Helper()
-	listener, err := network.Kernel{}.Listen(t.Context(), loopback)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fakeTarget{listener: listener, answer: answer, reply: volumeReply}
+	f := &fakeTarget{address: loopback, answer: answer, reply: volumeReply}
 	for _, change := range changes {
 		change(f)
 	}
+	listener, err := network.Kernel{}.Listen(t.Context(), f.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.listener = listener
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {

@@ -207,14 +207,29 @@ func (t *targets) tookOver(by *targetLink) {
 // leadsTo reports whether the link is known to lead to a process. targets.mu is locked.
 func (l *targetLink) leadsTo(process uint64) bool { return process != 0 && l.process == process }
 
+// isDeserted reports whether the link leads nowhere, for a channel with a connection to a target on
+// the relay's own machine: nobody listens at another loopback address, and the relay has never
+// reached a target there. localhost has such an address if its target listens on one only. A target
+// that comes there later finds the process of the first one known, and is rejected. A refusal of
+// another machine proves nothing, because a firewall may send it. targets.mu is locked.
+func (l *targetLink) isDeserted(c *targetConnection) bool {
+	if c.process == 0 || l.process != 0 ||
+		!c.address.Addr().IsLoopback() || !l.address.Addr().IsLoopback() {
+		return false
+	}
+	s := l.snapshot()
+	return s.refused && s.Connects == 0
+}
+
 // accept returns an error unless the connection's target can serve the channel in place of the
 // others.
 func (t *targets) accept(c *targetConnection) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c.link.process = c.process
-	hasOthers := slices.ContainsFunc(t.links,
-		func(l *targetLink) bool { return l != c.link && !l.leadsTo(c.process) })
+	hasOthers := slices.ContainsFunc(t.links, func(l *targetLink) bool {
+		return l != c.link && !l.leadsTo(c.process) && !l.isDeserted(c)
+	})
 	offered := identity{c.name, c.volume.UUID}
 	switch {
 	case !hasOthers || c.name != t.volume.name:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -210,6 +211,64 @@ func TestAddressesOfOneTargetAreNotSeveralTargets(t *testing.T) {
 			}
 			return ready == len(all)
 		})
+	}
+}
+
+// localhost may have an address at which its target does not listen. Only the kernel's refusal
+// proves that: a target that has been stopped accepts connections. If another target comes there,
+// the relay never accepts it.
+func TestALoopbackAddressWithoutATargetIsNoOtherTarget(t *testing.T) {
+	lost := make(chan struct{})
+	var isDown atomic.Bool
+	serving := startFakeTarget(t, func(int) (error, bool) {
+		if isDown.Load() {
+			return status.Errorf(status.Shutdown, "down"), true
+		}
+		return nil, false
+	}, func(f *fakeTarget) { f.ended = func() <-chan struct{} { return lost } })
+	serving.process.Store(1)
+	address := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"),
+		serving.listener.Address().Port())
+	silent, err := network.Kernel{}.Listen(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{Reconnect: quickly, ControlTimeout: testTimeout,
+		Targets: []netip.AddrPort{serving.listener.Address(), address}})
+	link := func(i int) relay.LinkStatus { return c.status().Targets[i].Link }
+	isRejected := func(i int) bool {
+		err := link(i).LastError
+		return err != nil && strings.Contains(err.Error(), "does not keep the others from writing")
+	}
+	await(t, "the target is rejected beside a silent one", func() bool { return isRejected(0) })
+	if link(0).Connects > 0 {
+		t.Error("the target was accepted beside a silent one")
+	}
+	if err := silent.Close(); err != nil {
+		t.Error(err)
+	}
+	c.awaitTarget(serving)
+	other := startFakeTarget(t, func(int) (error, bool) { return nil, false },
+		func(f *fakeTarget) { f.address = address })
+	other.process.Store(2)
+	await(t, "the other target is rejected", func() bool { return isRejected(1) })
+	if s := c.status(); s.Target != serving.listener.Address() ||
+		link(0).State != relay.LinkReady {
+		t.Errorf("the channel is %+v", s)
+	}
+	isDown.Store(true)
+	close(lost)
+	before := uint64(0)
+	await(t, "the first target is lost", func() bool {
+		before = link(1).Failures
+		return link(0).State != relay.LinkReady
+	})
+	await(t, "the other target has tried again", func() bool {
+		return link(1).Failures > before+1 || link(1).Connects > 0
+	})
+	if link(1).Connects > 0 || !isRejected(1) {
+		t.Errorf("the other target was accepted: %+v", link(1))
 	}
 }
 
