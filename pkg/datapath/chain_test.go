@@ -35,6 +35,15 @@ type chainOptions struct {
 	pushed       bool // the relay pushes the data of writes
 	volumeMemory bool // reads come straight from the volume's memory
 	shared       bool // the RDMA provider is shm instead of iwarp
+	large        bool // IOs have 128 KiB instead of 4 KiB
+}
+
+// ioSize returns the size of each IO.
+func (o chainOptions) ioSize() uint32 {
+	if o.large {
+		return 128 << 10
+	}
+	return 4096
 }
 
 // sharedWorkers are a worker of a relay and one of a target, each with its RDMA
@@ -148,7 +157,7 @@ func (s *session) newChain(depth int) *chainRig {
 			Worker: s.workers[0], Device: s.devices[0], Domain: s.domains[0], Export: s.export,
 			ExportLength: testExport, ExportAccess: exportRights, Consumer: relayConsumer,
 			Producer: newProducer(t, server, r.consumer.ID()),
-			Depth:    depth, BufferSize: testBufferSize, OnFailure: failed,
+			Depth:    depth, BufferSize: max(testBufferSize, s.options.ioSize()), OnFailure: failed,
 		})
 		return err
 	})
@@ -158,7 +167,7 @@ func (s *session) newChain(depth int) *chainRig {
 			VolumeMemory: s.volumeMemory,
 			Export: rdma.RemoteMemory{Key: s.export.RemoteKey(), Base: s.export.Base(),
 				Length: testExport, Access: exportRights},
-			Depth: depth, BufferSize: testBufferSize, OnFailure: failed,
+			Depth: depth, BufferSize: max(testBufferSize, s.options.ioSize()), OnFailure: failed,
 		})
 		return err
 	})
@@ -230,11 +239,13 @@ func (r *chainRig) transfer(ioType iomsg.Type, count int) {
 
 // submit submits count IOs together.
 func (r *chainRig) submit(ioType iomsg.Type, count int) {
+	size := r.options.ioSize()
 	for i := range uint64(count) {
-		m := iomsg.Message{Type: ioType, UserData: i, RequesterOffset: i * 4096,
-			StorageOffset: i * 4096}
+		offset := i * uint64(size) % testExport
+		m := iomsg.Message{Type: ioType, UserData: i, RequesterOffset: offset,
+			StorageOffset: offset}
 		if m.Type != iomsg.Flush {
-			m.IOSize = 4096
+			m.IOSize = size
 		}
 		iomsg.Encode(r.request[:], &m)
 		if err := r.producer.Send(r.request[:], nil); err != nil {

@@ -17,15 +17,21 @@ import (
 // BenchmarkBesideAFlood measures what a session that keeps its queues full costs a session on the
 // same workers that has one read outstanding: x-p50 and x-p99 are its latencies as multiples of
 // those without the flood. Latency is the CPU time of the turns of relay and target between submit
-// and completion, so that other load of the machine does not count.
+// and completion, so that other load of the machine does not count. ns/flood-IO is what an IO of
+// the flood adds to that time, which is what short turns cost.
 func BenchmarkBesideAFlood(b *testing.B) {
 	for _, provider := range []rdma.Provider{iwarp.New(iwarp.Options{}), shm.New(shm.Options{})} {
-		for _, queues := range []int{1, 4} {
-			b.Run(fmt.Sprintf("%s/queues=%d", provider.Name(), queues), func(b *testing.B) {
+		for _, c := range []struct {
+			size   string
+			queues int
+			large  bool
+		}{{"4KiB", 1, false}, {"4KiB", 4, false}, {"128KiB", 1, true}} {
+			name := fmt.Sprintf("%s/size=%s/queues=%d", provider.Name(), c.size, c.queues)
+			b.Run(name, func(b *testing.B) {
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
 				s := newSharedWorkers(b, provider)
-				reader, flood := s.besideFlood(queues)
+				reader, flood := s.besideFlood(c.queues, c.large)
 				beside := s.latency(b.N, reader, flood)
 				s.finish(flood)
 				alone := s.latency(b.N, reader, nil)
@@ -34,6 +40,7 @@ func BenchmarkBesideAFlood(b *testing.B) {
 				b.ReportMetric(beside.p50/alone.p50, "x-p50")
 				b.ReportMetric(beside.p99/alone.p99, "x-p99")
 				b.ReportMetric(float64(beside.floodIOs)/float64(b.N), "flood-IOs/read")
+				b.ReportMetric((beside.total-alone.total)/float64(beside.floodIOs), "ns/flood-IO")
 			})
 		}
 	}
@@ -43,10 +50,13 @@ func BenchmarkBesideAFlood(b *testing.B) {
 const floodDepth = 128
 
 // besideFlood returns the queue of a session with one read outstanding, and the queues of a session
-// that keeps them full.
-func (w *sharedWorkers) besideFlood(queues int) (reader *chainRig, flood []*chainRig) {
+// that keeps them full, with IOs of 128 KiB if they are large.
+func (w *sharedWorkers) besideFlood(
+	queues int, large bool,
+) (reader *chainRig, flood []*chainRig) {
 	options := chainOptions{volumeMemory: true}
 	reader = w.newSession(options).newChain(1)
+	options.large = large
 	neighbour := w.newSession(options)
 	for range queues {
 		queue := neighbour.newChain(floodDepth)
@@ -60,7 +70,7 @@ func TestAReaderWaitsForAShortTurnOfAFlood(t *testing.T) {
 	for _, provider := range []rdma.Provider{iwarp.New(iwarp.Options{}), shm.New(shm.Options{})} {
 		t.Run(provider.Name(), func(t *testing.T) {
 			s := newSharedWorkers(t, provider)
-			reader, flood := s.besideFlood(4)
+			reader, flood := s.besideFlood(4, false)
 			const warmUp, reads = 200, 200
 			s.latency(warmUp, reader, flood)
 			// A read takes a turn of the relay to send it, one of the target, and one of the relay
@@ -124,6 +134,7 @@ func (w *sharedWorkers) finish(queues []*chainRig) {
 // measurement is the outcome of latency. Percentiles are in nanoseconds.
 type measurement struct {
 	p50, p99 float64
+	total    float64 // of all reads
 	floodIOs int
 }
 
@@ -147,6 +158,7 @@ func (w *sharedWorkers) latency(reads int, reader *chainRig, flood []*chainRig) 
 			}
 		}
 		samples = append(samples, total)
+		m.total += float64(total)
 	}
 	slices.Sort(samples)
 	m.p50, m.p99 = float64(samples[reads/2]), float64(samples[reads*99/100])
