@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -246,6 +247,71 @@ func BenchmarkThrottle(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkTokenBuckets compares the decision about an IO with that of golang.org/x/time/rate, by
+// limits that are never reached, with one thread and with as many as there are processors.
+func BenchmarkTokenBuckets(b *testing.B) {
+	for _, limits := range []RateLimits{
+		{IOPS: 1 << 30, Burst: time.Second},
+		{IOPS: 1 << 30, Bandwidth: 1 << 40, Burst: time.Second},
+	} {
+		name := "buckets=1"
+		if limits.Bandwidth > 0 {
+			name = "buckets=2"
+		}
+		for _, kind := range []struct {
+			name string
+			wait func(RateLimits) func(nowNs int64, size uint32) int64
+		}{{"ours", waitByBuckets}, {"library", waitByLibrary}} {
+			b.Run(name+"/"+kind.name+"/threads=1", func(b *testing.B) {
+				wait := kind.wait(limits)
+				b.ReportAllocs()
+				for i := int64(1); b.Loop(); i++ {
+					if wait(i*1000, 4096) > 0 {
+						b.Fatal("a limit has been reached")
+					}
+				}
+			})
+			b.Run(name+"/"+kind.name+"/threads=all", func(b *testing.B) {
+				wait := kind.wait(limits)
+				b.ReportAllocs()
+				b.RunParallel(func(pb *testing.PB) {
+					for i := int64(1); pb.Next(); i++ {
+						wait(i*1000, 4096)
+					}
+				})
+			})
+		}
+	}
+}
+
+// waitByBuckets returns a function that takes the tokens of an IO from buckets, and returns how
+// long to wait until another one may follow.
+func waitByBuckets(limits RateLimits) func(nowNs int64, size uint32) int64 {
+	var t Throttle
+	t.SetLimits(limits)
+	buckets := t.buckets.Load()
+	return func(nowNs int64, size uint32) int64 { return buckets.take(nowNs, size) - nowNs }
+}
+
+// waitByLibrary is waitByBuckets by the limiters of the library. The burst is a second.
+func waitByLibrary(limits RateLimits) func(nowNs int64, size uint32) int64 {
+	start := time.Now()
+	limiters := []*rate.Limiter{rate.NewLimiter(rate.Limit(limits.IOPS), int(limits.IOPS))}
+	if limits.Bandwidth > 0 {
+		limiters = append(limiters,
+			rate.NewLimiter(rate.Limit(limits.Bandwidth), int(limits.Bandwidth)))
+	}
+	return func(nowNs int64, size uint32) int64 {
+		now, wait := start.Add(time.Duration(nowNs)), time.Duration(0)
+		tokens := [...]int{1, int(size)}
+		for i, limiter := range limiters {
+			r := limiter.ReserveN(now, tokens[i])
+			wait = max(wait, r.DelayFrom(now))
+		}
+		return int64(wait)
 	}
 }
 
