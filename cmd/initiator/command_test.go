@@ -209,7 +209,7 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 	}
 }
 
-func TestWrongCallsHaveTheCodeOfAnInvalidValueInTheirDocuments(t *testing.T) {
+func TestDocumentsOfWrongCallsSayThatAValueIsInvalid(t *testing.T) {
 	documents := make(map[string]int) // of each command
 	for _, line := range wrongCalls {
 		o := newRelay().call(context.Background(), "", line+" --output json")
@@ -220,9 +220,11 @@ func TestWrongCallsHaveTheCodeOfAnInvalidValueInTheirDocuments(t *testing.T) {
 		if strings.Contains(line, "/no/such/file") {
 			want = status.NotFound.String()
 		}
-		var d struct{ Error struct{ Code string } }
-		if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Error.Code != want {
-			t.Errorf("%q: code %s, want %s, error %v: %s", line, d.Error.Code, want, err, o.stderr)
+		var d struct{ Error struct{ Code, Phase string } }
+		if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Error.Code != want ||
+			d.Error.Phase == phaseRun {
+			t.Errorf("%q: %+v, want %s before the run, error %v: %s", line, d.Error, want, err,
+				o.stderr)
 		}
 		documents[strings.Fields(line)[0]]++
 	}
@@ -499,6 +501,10 @@ func TestBenchDefaultsAreToldAsTheyAre(t *testing.T) {
 	if c.Queues != p.Queues || c.Depth != 64 || c.BufferSize != 4096 || c.SyncDepth >= 0 ||
 		c.Device != "b1:00.0" || c.ChannelName != "storage_zero_copy_comch" {
 		t.Errorf("the volume was opened with %+v", c)
+	}
+	text := r.mustCall(t, "bench --rw read --run-limit-operation-count 300").stdout
+	if !strings.Contains(text, "300 operations, without warm-up;") {
+		t.Errorf("a run without warm-up says: %s", text)
 	}
 	var flags benchFlags
 	flags.add(&cobra.Command{})

@@ -108,6 +108,9 @@ func during(phase string, err error) error {
 // failureOf describes err for a document.
 func failureOf(err error) *report.Failure {
 	phase := phaseRun
+	if program.IsUsage(err) {
+		phase = phasePrepare
+	}
 	var p *phased
 	if errors.As(err, &p) {
 		phase = p.phase

@@ -191,6 +191,20 @@ func TestARunBoundedByTimeLastsThatLong(t *testing.T) {
 	}
 }
 
+func TestWaitingForTheNextRequestOfAnOpenLoopIsNoHit(t *testing.T) {
+	p := testParameters(benchsuite.RandomRead)
+	p.Queues, p.OperationLimit, p.Rate = 1, 5, 100
+	result, err := Run(context.Background(), configOf(t, p, newTestVolume(&p)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each request is started in one turn and completes in another.
+	if e := result.Engine; result.Operations != 5 || e.Hits > 10 || e.Sleeps != 0 {
+		t.Errorf("%d requests were started or completed in %d turns, with %d sleeps",
+			result.Operations, e.Hits, e.Sleeps)
+	}
+}
+
 func TestCancellingEndsARunEarlyAndKeepsItsResult(t *testing.T) {
 	p := testParameters(benchsuite.RandomRead)
 	p.OperationLimit, p.Runtime = 0, time.Hour

@@ -153,8 +153,8 @@ func (t *text) parameters(r *Report) {
 	t.Row("load", "%s, %d %% reads, %s blocks, %squeues %d of depth %d (threads: %s)",
 		p.Pattern, p.ReadPercent, size.Bytes(p.BlockSize), p.sessions(), p.Queues, p.QueueDepth,
 		affinity.Describe(p.CPUs))
-	t.Row("bounds", "%s, after %s of warm-up that is not measured; drain timeout %s", p.bounds(),
-		size.FormatDuration(p.Warmup), size.FormatDuration(p.DrainTimeout))
+	t.Row("bounds", "%s, %s; drain timeout %s", p.bounds(), p.warmup(),
+		size.FormatDuration(p.DrainTimeout))
 	if p.BatchSize > 0 {
 		t.Row("batches", "a queue is flushed after %d requests", p.BatchSize)
 	}
@@ -191,6 +191,13 @@ func (p *Parameters) bounds() string {
 		bounds = append(bounds, fmt.Sprintf("%d operations", p.OperationLimit))
 	}
 	return strings.Join(bounds, " or ")
+}
+
+func (p *Parameters) warmup() string {
+	if p.Warmup == 0 {
+		return "without warm-up"
+	}
+	return "after " + size.FormatDuration(p.Warmup) + " of warm-up that is not measured"
 }
 
 func (p *Parameters) validation() string {

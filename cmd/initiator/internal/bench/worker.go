@@ -221,7 +221,7 @@ func (w *worker) startNew(nowNs int64) int {
 	for len(w.free) > 0 && w.limit > 0 {
 		dueNs := w.schedule.next()
 		if dueNs > nowNs && w.schedule.periodNs > 0 {
-			return started + 1 // the thread must not sleep until then: no result would wake it
+			break
 		}
 		index := w.free[len(w.free)-1]
 		if !w.prepare(index) {
