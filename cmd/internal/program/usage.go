@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,8 +36,11 @@ func explainFlag(command *cobra.Command, err error) error {
 	case errors.As(err, &unknown):
 		return unknownFlag(command, unknown)
 	case errors.As(err, &invalid):
-		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(),
-			errors.Unwrap(invalid))
+		cause := errors.Unwrap(invalid)
+		if number := new(strconv.NumError); errors.As(cause, &number) {
+			cause = number.Err // without the name of a function and the value once more
+		}
+		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 	case errors.As(err, &valueless):
 		return fmt.Errorf("--%s needs a value: %s", valueless.GetFlag().Name,
 			valueless.GetFlag().Usage)
