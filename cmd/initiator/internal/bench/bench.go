@@ -54,16 +54,6 @@ type Progress struct {
 	Errors     uint64
 }
 
-// policy returns the polling policy of the threads. In an open loop they must not sleep: nothing
-// would wake them when a request is due.
-func (p *Parameters) policy() (progress.Policy, error) {
-	if p.Rate > 0 {
-		return progress.Policy{Mode: progress.Busy}, nil
-	}
-	mode, err := progress.ParseMode(p.Poll)
-	return progress.Policy{Mode: mode}, err
-}
-
 // Run measures until the run is over, fails, or ctx is cancelled, which is not a failure. Even with
 // an error, the result is valid: it holds what was measured before.
 //
@@ -74,14 +64,17 @@ func Run(ctx context.Context, config Config) (Result, error) {
 	if err := config.check(); err != nil {
 		return NoResult(), err
 	}
-	policy, err := p.policy()
+	mode, err := progress.ParseMode(p.Poll)
 	if err != nil {
 		return NoResult(), err
+	}
+	if p.Rate > 0 {
+		mode = progress.Busy // nothing would wake a thread when its next request is due
 	}
 	run := p.newSupervisor()
 	workers := config.newWorkers(run)
 	for i, g := range groupsOf(workers, p.Queues) {
-		if err := run.Threads().Go(p.cpu(i), policy, g.body); err != nil {
+		if err := run.Threads().Go(p.cpu(i), progress.Policy{Mode: mode}, g.body); err != nil {
 			g[0].fail(err)
 			break
 		}
