@@ -58,7 +58,7 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 	c.startTarget("--admin-listen", targetAdmin)
 	c.relay = c.startRelay("comch", "--admin-listen", relayAdmin)
 
-	// A client that writes has a session of its own that looks for a file system first.
+	// A client that writes first looks for a file system, in a separate session.
 	reads := bench(8)
 	reads[slices.Index(reads, "randrw")] = "randread"
 	client := c.initiator(reads...)

@@ -80,11 +80,17 @@ func ip(t *testing.T, arguments ...string) {
 	run(t, append([]string{"ip"}, arguments...)...)
 }
 
-func run(t *testing.T, command ...string) {
+// run runs a command and returns its standard output.
+func run(t *testing.T, command ...string) string {
 	t.Helper()
-	if output, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, output)
+	cmd := exec.Command(command[0], command[1:]...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(command, " "), err, output, &stderr)
 	}
+	return string(output)
 }
 
 func (h *host) start() {
@@ -448,7 +454,7 @@ func TestCephFormerOwnersOverwriteDataWithoutTheFence(t *testing.T) {
 		ghosts := caught.continueFormer(owner)
 		t.Logf("round %d: %d writes in flight, %d bytes changed after the take-over", round,
 			caught.inFlight, ghosts)
-		if list := tool(t, "ceph", "osd", "blocklist", "ls"); strings.Contains(list, address) {
+		if list := run(t, "ceph", "osd", "blocklist", "ls"); strings.Contains(list, address) {
 			t.Fatalf("%s was fenced: %s", address, list)
 		}
 		if ghosts > 0 {
@@ -468,26 +474,13 @@ func breakLockWithoutFence(t *testing.T) string {
 	t.Helper()
 	image := imagePath(t)
 	var locks []struct{ ID, Locker, Address string }
-	decode(t, []byte(tool(t, "rbd", "lock", "ls", "--format", "json", image)), &locks)
+	decode(t, []byte(run(t, "rbd", "lock", "ls", "--format", "json", image)), &locks)
 	if len(locks) != 1 {
 		t.Fatalf("the locks of image %s are %v", image, locks)
 	}
-	tool(t, "rbd", "lock", "rm", "--rbd_blocklist_on_break_lock=false", image, locks[0].ID,
+	run(t, "rbd", "lock", "rm", "--rbd_blocklist_on_break_lock=false", image, locks[0].ID,
 		locks[0].Locker)
 	return locks[0].Address
-}
-
-// tool returns what a command of Ceph prints.
-func tool(t *testing.T, command ...string) string {
-	t.Helper()
-	cmd := exec.Command(command[0], command[1:]...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	output, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, &stderr)
-	}
-	return string(output)
 }
 
 // Two targets that want the same image at the same time agree on one, for as long as it is there.

@@ -677,7 +677,7 @@ func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
 		logs(left, strings.Count(before, left))
 	}
 	c.awaitIO()
-	if _, body := get(t, p, "/metrics"); strings.Contains(body, `error="E`) {
+	if body := c.scrape(p); strings.Contains(body, `error="E`) {
 		t.Errorf("a request has failed:\n%s", body)
 	}
 	writeFile(t, filepath.Join(c.dir, "stop"), nil)
