@@ -53,10 +53,11 @@ demo: build ## Run target, relay and initiator as processes; move and compare a 
 demo-disk: build ## Serve a volume over NBD; make a file system, move it there and back, and check it (e2fsprogs, libnbd-bin, qemu-utils)
 	scripts/demo-disk.sh
 
+# Tests wait as much as they compute, so there are more of them than processors.
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
-	go test $(RACE) -timeout 15m ./...
+	go test $(RACE) -p $$(($$(nproc) + 1)) -timeout 15m ./...
 	go -C bench test $(RACE) ./...
 
 .PHONY: test-short
