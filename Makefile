@@ -60,6 +60,14 @@ test: ## Run all tests, with the race detector where a C compiler is found
 	go test $(RACE) -p $$(($$(nproc) + 1)) -timeout 15m ./...
 	go -C bench test $(RACE) ./...
 
+# The tests of the chain run over iWARP by default, and programs choose shared memory by themselves.
+IWARP = --rdma-provider iwarp
+.PHONY: test-providers
+test-providers: ## Test the chain over shared memory, and programs that die over iWARP
+	go test ./test/chain -rdma auto
+	ZC_RELAY_E2E_TARGET_FLAGS='$(IWARP)' ZC_RELAY_E2E_RELAY_FLAGS='$(IWARP)' go test ./test/e2e \
+		-run 'TestAKilled|TestAStoppedTarget|TestNBDClientsNotice|TestVerify|TestBlockingMethods'
+
 .PHONY: test-short
 test-short: ## Run the quick tests without the race detector
 	go test -short ./...

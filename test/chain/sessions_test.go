@@ -13,9 +13,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
-func TestEightConcurrentClientsDoNotInterfere(t *testing.T) {
+func TestConcurrentClientsDoNotInterfere(t *testing.T) {
 	c := start(t, options{})
-	const clients, share = 8, volumeSize / 8
+	const clients, share = 64, volumeSize / 64
 	var running sync.WaitGroup
 	for i := range clients {
 		running.Go(func() {

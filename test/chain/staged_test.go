@@ -40,7 +40,7 @@ func runTestsOfAChannel(t *testing.T) {
 		{"ASessionCanBeDestroyed", TestASessionCanBeDestroyedAtEveryStep},
 		{"RequestsInFlightAtTheLoss", TestRequestsInFlightAtTheLossCompleteAfterIt},
 		{"LostUnflushedWrites", TestLostUnflushedWritesFailTheNextFlushOfEachQueue},
-		{"EightConcurrentClients", TestEightConcurrentClientsDoNotInterfere},
+		{"ConcurrentClients", TestConcurrentClientsDoNotInterfere},
 		{"ConsecutiveSessions", TestConsecutiveSessionsLeakNothing},
 		{"AClientThatVanishes", TestAClientThatVanishesIsReleasedAndOthersContinue},
 	} {
