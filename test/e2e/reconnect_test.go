@@ -19,7 +19,7 @@ func startFileChain(t *testing.T) *chain {
 // reconnectingVerify returns the arguments of a verification that runs until the test ends it.
 func reconnectingVerify(more ...string) []string {
 	return append([]string{
-		"verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience, "--output", "json",
+		"verify", "--queues", "2", "--queue-depth", "16", "--runtime", "24h", "--output", "json",
 		"--reconnect", "--reconnect-first-pause", "20ms", "--reconnect-longest-pause", "200ms",
 	}, more...)
 }
