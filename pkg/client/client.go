@@ -71,8 +71,9 @@ type Config struct {
 	// Policy is how the thread behind the blocking methods polls.
 	Policy progress.Policy
 	// MaxQuarantined bounds the memory, in bytes, that silent relays keep from earlier sessions:
-	// see Result.Quarantined. A volume that would exceed it fails with ErrQuarantineFull instead of
-	// being reopened. 0 means the size of the data memory, which suffices for one such session.
+	// see Result.Quarantined. A volume that would exceed it is not reopened before relays have
+	// released enough; if Reconnect does not allow for that, it fails with ErrQuarantineFull. 0
+	// means the size of the data memory, which suffices for one such session.
 	MaxQuarantined uint64
 	// ControlTimeout bounds Open, except for the allocation of memory, and each step of Close.
 	// IOTimeout bounds how long a request may be outstanding before the session fails. 0 means the

@@ -42,7 +42,7 @@ var ErrQuarantined = status.Errorf(status.NotConnected,
 var ErrMemoryReplaced = status.Errorf(status.BadState,
 	"the data memory was replaced: call Queue.SwitchMemory")
 
-// ErrQuarantineFull means that a volume cannot be reopened because too much memory is in
+// ErrQuarantineFull means that a volume was not reopened in time because too much memory is in
 // quarantine: see Config.MaxQuarantined. It matches status.NoMemory.
 var ErrQuarantineFull = status.Errorf(status.NoMemory,
 	"too much memory is held by relays that are silent: continue or end their processes")
@@ -138,16 +138,19 @@ func (v *Volume) isReturned(lease *memory.Lease) bool {
 	return returned
 }
 
-// leaveQuarantine replaces the volume's memory if that is in quarantine.
+// leaveQuarantine replaces the volume's memory if that is in quarantine. It fails as long as relays
+// hold too much.
 func (v *Volume) leaveQuarantine() error {
 	former := v.memory.Load()
 	if former.quarantine == nil {
 		return nil
 	}
+	var held uint64
 	v.mu.Lock()
-	held := former.Len()
-	for _, m := range v.formerMemory {
-		held += m.Len()
+	for _, m := range append([]*dataMemory{former}, v.formerMemory...) {
+		if !v.isReturned(m.quarantine) {
+			held += m.Len()
+		}
 	}
 	v.mu.Unlock()
 	if held > v.config.MaxQuarantined {

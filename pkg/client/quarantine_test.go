@@ -178,9 +178,9 @@ func TestAReopenedVolumeLeavesQuarantinedMemoryToTheRelay(t *testing.T) {
 	fresh[0]++
 }
 
-func TestQuarantineIsBounded(t *testing.T) {
-	r := newSilentRelay(t)
-	v := openReconnecting(r)
+// loseMemoryTwice makes a silent relay keep two memories of a volume, more than it may.
+func loseMemoryTwice(t *testing.T, r *fakeRelay, v *client.Volume) {
+	t.Helper()
 	q := v.Queue(0)
 	loseSession(t, r, q)
 	await(t, "the queue has a session", func() bool {
@@ -192,6 +192,15 @@ func TestQuarantineIsBounded(t *testing.T) {
 	if got := results(t, q, 1)[0]; !got.Quarantined {
 		t.Errorf("outcome is %+v", got)
 	}
+}
+
+func TestQuarantineIsBounded(t *testing.T) {
+	r := newSilentRelay(t)
+	v := r.openWith(client.Config{
+		IOTimeout: testTimeout, ReleaseTimeout: 50 * time.Millisecond,
+		Reconnect: &retry.Policy{Attempts: retry.Times(3), FirstPause: time.Millisecond},
+	})
+	loseMemoryTwice(t, r, v)
 	<-v.Done()
 	if err := v.Err(); !errors.Is(err, client.ErrQuarantineFull) ||
 		!errors.Is(err, status.NoMemory) {
@@ -199,6 +208,26 @@ func TestQuarantineIsBounded(t *testing.T) {
 	}
 	if n := regionMappings(t); n != 4 {
 		t.Errorf("%d mappings of data memory, want two of the client and two of the relay", n)
+	}
+}
+
+func TestAVolumeWaitsForTheReleaseOfMemoryInQuarantine(t *testing.T) {
+	for name, which := range map[string]int{"the first": 0, "the last": 1} {
+		t.Run(name, func(t *testing.T) {
+			r := newSilentRelay(t)
+			v := openReconnecting(r)
+			loseMemoryTwice(t, r, v)
+			kept := []*memory.Region{<-r.imported, <-r.imported}
+			defer func() { release(t, kept[1-which]) }()
+			release(t, kept[which])
+			<-r.started
+			q := v.Queue(0)
+			await(t, "the queue has a session", func() bool {
+				q.SwitchMemory()
+				err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
+				return err == nil
+			})
+		})
 	}
 }
 

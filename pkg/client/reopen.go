@@ -79,10 +79,6 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	if !again {
 		return nil, reason
 	}
-	if err := v.leaveQuarantine(); err != nil {
-		return nil, fmt.Errorf("volume %q was lost (%w) and cannot be reopened: %w", v.info.Name,
-			reason, err)
-	}
 	policy := *v.config.Reconnect
 	schedule := policy.Begin(time.Now())
 	// The first attempt follows at once, unless the session was lost right after it opened.
@@ -127,6 +123,9 @@ func (v *Volume) sleep(pause time.Duration) bool {
 
 // attempt tries once to open a session.
 func (v *Volume) attempt(number uint64) (*session, error) {
+	if err := v.leaveQuarantine(); err != nil {
+		return nil, err
+	}
 	deadline := time.Now().Add(v.config.ControlTimeout)
 	ctx, cancel := context.WithDeadline(v.ctx, deadline)
 	defer cancel()
