@@ -39,7 +39,7 @@ func (v *Volume) FlushContext(ctx context.Context) error {
 // of the range may then have been trimmed, or may be trimmed until the volume is closed.
 func (v *Volume) TrimContext(ctx context.Context, off, length int64) error {
 	_, err := during(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.Trim, off, length)
+		return 0, v.clearRange(c, iomsg.Trim, 0, off, length)
 	})
 	return err
 }
@@ -49,7 +49,16 @@ func (v *Volume) TrimContext(ctx context.Context, off, length int64) error {
 // closed.
 func (v *Volume) WriteZeroesContext(ctx context.Context, off, length int64) error {
 	_, err := during(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.WriteZeroes, off, length)
+		return 0, v.clearRange(c, iomsg.WriteZeroes, 0, off, length)
+	})
+	return err
+}
+
+// PunchHoleContext is PunchHole, except that it also returns when ctx ends, as WriteZeroesContext
+// does.
+func (v *Volume) PunchHoleContext(ctx context.Context, off, length int64) error {
+	_, err := during(ctx, func(c *call) (int, error) {
+		return 0, v.clearRange(c, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
 	})
 	return err
 }

@@ -53,6 +53,9 @@ func TestCallersLeaveWhenTheirContextEnds(t *testing.T) {
 		"write zeroes": func(ctx context.Context) error {
 			return v.WriteZeroesContext(ctx, 0, testBlock)
 		},
+		"punch a hole": func(ctx context.Context) error {
+			return v.PunchHoleContext(ctx, 0, testBlock)
+		},
 	} {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		ended := make(chan error)

@@ -69,14 +69,23 @@ func (v *Volume) writeAt(c *call, p []byte, off int64) (int, error) {
 }
 
 // Flush makes all writes that completed before the call durable.
-func (v *Volume) Flush() error { return v.submitAndWait(iomsg.Flush, 0, 0) }
+func (v *Volume) Flush() error { return v.submitAndWait(iomsg.Flush, 0, 0, 0) }
 
 // Trim discards the content of a range of whole blocks. What reads return afterwards is undefined.
-func (v *Volume) Trim(off, length int64) error { return v.clearRange(nil, iomsg.Trim, off, length) }
+func (v *Volume) Trim(off, length int64) error {
+	return v.clearRange(nil, iomsg.Trim, 0, off, length)
+}
 
-// WriteZeroes makes a range of whole blocks read as zeroes.
+// WriteZeroes makes a range of whole blocks read as zeroes. Where the volume can do that, the range
+// keeps its space, so that later writes to it do not fail for lack of space.
 func (v *Volume) WriteZeroes(off, length int64) error {
-	return v.clearRange(nil, iomsg.WriteZeroes, off, length)
+	return v.clearRange(nil, iomsg.WriteZeroes, 0, off, length)
+}
+
+// PunchHole makes a range of whole blocks read as zeroes, too, and frees its space where the volume
+// can do that.
+func (v *Volume) PunchHole(off, length int64) error {
+	return v.clearRange(nil, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
 }
 
 // longestRange is the most bytes that a request without data may cover. It fits the 32-bit length
@@ -84,7 +93,7 @@ func (v *Volume) WriteZeroes(off, length int64) error {
 const longestRange = 1 << 30
 
 // clearRange carries out a Trim or WriteZeroes in as many requests as it takes.
-func (v *Volume) clearRange(c *call, t iomsg.Type, off, length int64) error {
+func (v *Volume) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, length int64) error {
 	if err := v.checkBlocks(t, off, length); err != nil {
 		return err
 	}
@@ -93,7 +102,7 @@ func (v *Volume) clearRange(c *call, t iomsg.Type, off, length int64) error {
 			return err
 		}
 		n := min(length, longestRange)
-		if err := v.submitAndWait(t, uint64(off), uint32(n)); err != nil {
+		if err := v.submitAndWait(t, flags, uint64(off), uint32(n)); err != nil {
 			return err
 		}
 		off += n
@@ -173,7 +182,8 @@ func (v *Volume) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 }
 
 // submitAndWait carries out one request that moves no data.
-func (v *Volume) submitAndWait(t iomsg.Type, offset uint64, length uint32) error {
+func (v *Volume) submitAndWait(t iomsg.Type, flags iomsg.Flags, offset uint64,
+	length uint32) error {
 	s, err := v.acquireSync()
 	if err != nil {
 		return err
@@ -184,7 +194,11 @@ func (v *Volume) submitAndWait(t iomsg.Type, offset uint64, length uint32) error
 		defer s.ranges.Unlock(held)
 	}
 	slot := <-s.free
-	defer func() { s.free <- slot }()
+	defer func() {
+		slot.request.Flags = 0
+		s.free <- slot
+	}()
+	slot.request.Flags = flags
 	slot.start(t, offset, length)
 	return slot.wait()
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -221,6 +223,40 @@ func TestZeroesAndTrimWorkOnWholeBlocks(t *testing.T) {
 	}
 	if err := v.Trim(1, blockSize); !errors.Is(err, status.InvalidValue) {
 		t.Errorf("trim inside a block: %v", err)
+	}
+}
+
+func TestPunchedHolesFreeSpaceAndZeroesKeepIt(t *testing.T) {
+	path := t.TempDir() + "/disk.img"
+	c := start(t, options{spec: volumeName + "=file:" + path + ",size=8MiB"})
+	v := c.open(c.config())
+	allocated := func() int64 {
+		if err := v.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		var stat unix.Stat_t
+		if err := unix.Stat(path, &stat); err != nil {
+			t.Fatal(err)
+		}
+		return stat.Blocks
+	}
+	for name, clearRange := range map[string]func(off, length int64) error{
+		"hole": v.PunchHole, "zeroes": v.WriteZeroes,
+	} {
+		if _, err := v.WriteAt(randomBytes(t, 3*blockSize), 0); err != nil {
+			t.Fatal(err)
+		}
+		before := allocated()
+		if err := clearRange(blockSize, blockSize); err != nil {
+			t.Fatal(err)
+		}
+		got, want := make([]byte, blockSize), make([]byte, blockSize)
+		if _, err := v.ReadAt(got, blockSize); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: the range does not read as zeroes (%v)", name, err)
+		}
+		if now := allocated(); (now < before) != (name == "hole") {
+			t.Errorf("%s: the file has %d blocks, before %d", name, now, before)
+		}
 	}
 }
 

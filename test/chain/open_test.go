@@ -30,6 +30,7 @@ func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
 			"write a part": func() error { _, err := reader.WriteAt([]byte{1}, 7); return err },
 			"trim":         func() error { return reader.Trim(0, blockSize) },
 			"write zeroes": func() error { return reader.WriteZeroes(0, blockSize) },
+			"punch a hole": func() error { return reader.PunchHole(0, blockSize) },
 		} {
 			if err := change(); !errors.Is(err, status.NotPermitted) {
 				t.Errorf("%v: %s: %v", isolated, name, err)
