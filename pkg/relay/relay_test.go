@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -20,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
@@ -148,7 +150,9 @@ func startChain(t *testing.T) *chain { return startChainWith(t, chainOptions{}) 
 // chainOptions changes parts of a chain. The zero value changes nothing.
 type chainOptions struct {
 	relayPolicy, targetPolicy progress.Policy
-	rdma                      rdma.Provider // of the relay
+	rdma                      rdma.Provider   // of the relay
+	network                   network.Network // the same; nil for that of this machine
+	logger                    *zap.Logger     // the same
 }
 
 func startChainWith(t *testing.T, options chainOptions) *chain {
@@ -190,7 +194,7 @@ func (c *chain) startRelay(channel relay.ChannelConfig) {
 	var err error
 	c.relay, err = relay.New(c.t.Context(), relay.Config{
 		Comch: c.provider, RDMA: provider, CPUs: []int{datapath.NoCPU},
-		Policy:   c.options.relayPolicy,
+		Policy: c.options.relayPolicy, Network: c.options.network, Logger: c.options.logger,
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel}},
 	})
 	if err != nil {

@@ -3,10 +3,12 @@ package relay
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 
 	"go.uber.org/zap"
 
@@ -57,8 +59,7 @@ func (c *channel) openTarget(
 	defer cancel()
 	connection, err := c.relay.config.Network.Dial(ctx, netip.Addr{}, address)
 	if err != nil {
-		return nil, status.Errorf(status.NotConnected,
-			"target %v cannot be reached (is it running?): %w", address, err)
+		return nil, c.dialError(address, err)
 	}
 	if settings.TargetProtocol != ProtocolNative {
 		return c.openDialectTarget(ctx, link, settings, connection)
@@ -101,6 +102,26 @@ func (c *channel) openTarget(
 		return nil, t.openError(err)
 	}
 	return t, nil
+}
+
+// errNoRoute is why no connection to an address can exist, whoever listens there.
+var errNoRoute = errors.New("this machine has no route to it")
+
+// dialError explains why a target could not be dialled.
+func (c *channel) dialError(target netip.AddrPort, err error) error {
+	// Dialling alone does not tell: a lack of free ports has the same error as that of an address.
+	_, noRoute := c.relay.config.Network.SourceAddress(target)
+	switch {
+	case !errors.Is(noRoute, syscall.EADDRNOTAVAIL) && !errors.Is(noRoute, syscall.ENETUNREACH) &&
+		!errors.Is(noRoute, syscall.EAFNOSUPPORT):
+		return status.Errorf(status.NotConnected,
+			"target %v cannot be reached (is it running?): %w", target, err)
+	case target.Addr().Is6():
+		return status.Errorf(status.NotConnected,
+			"target %v cannot be reached: %w (is IPv6 switched off?): %w", target, errNoRoute, err)
+	}
+	return status.Errorf(status.NotConnected, "target %v cannot be reached: %w: %w", target,
+		errNoRoute, err)
 }
 
 // transport returns the RDMA transport that a session's connections to the target would use.

@@ -80,8 +80,8 @@ type LinkStatus struct {
 	TargetSoftware string
 	// tried is set by the first outcome of an attempt.
 	tried bool
-	// refused reports whether nobody listened at the address at the last attempt.
-	refused bool
+	// vacant reports whether nobody can have listened at the address at the last attempt.
+	vacant bool
 	// stoodBy is set when the target was a stand-by when it last answered.
 	stoodBy bool
 	// doubtful is set when another target takes the volume over while this one is ready, until it
@@ -228,7 +228,8 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	t, err := l.channel.openTarget(ctx, l, l.channel.settings.Load(), l.log, l.resized)
 	if err != nil {
 		l.count(func(s *LinkStatus) {
-			s.tried, s.refused = true, errors.Is(err, syscall.ECONNREFUSED)
+			s.tried = true
+			s.vacant = errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoRoute)
 			switch {
 			case isStandBy(err):
 			case isPostponed(err):
@@ -248,7 +249,7 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	l.setState(LinkReady, func(s *LinkStatus) {
 		s.stoodBy = false
 		s.Connects++
-		s.tried, s.refused = true, false
+		s.tried, s.vacant = true, false
 		s.Attempt, s.LastError = 0, nil
 		s.Volume, s.TargetSoftware = *t.volume, t.software
 	})
@@ -301,7 +302,11 @@ func (l *targetLink) reconnect(
 				l.giveUp(ctx, schedule, reason)
 				return nil
 			}
-			l.log.Warn("target is not available", zap.Error(reason),
+			level := zap.WarnLevel
+			if l.targets.canSpare(l) {
+				level = zap.DebugLevel
+			}
+			l.log.Log(level, "target is not available", zap.Error(reason),
 				zap.Int("attempt", schedule.Attempt()), zap.Stringer("of", policy.Attempts),
 				zap.Duration("next_in", pause))
 		}

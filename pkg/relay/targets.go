@@ -207,18 +207,28 @@ func (t *targets) tookOver(by *targetLink) {
 // leadsTo reports whether the link is known to lead to a process. targets.mu is locked.
 func (l *targetLink) leadsTo(process uint64) bool { return process != 0 && l.process == process }
 
-// isDeserted reports whether the link leads nowhere, for a channel with a connection to a target on
-// the relay's own machine: nobody listens at another loopback address, and the relay has never
-// reached a target there. localhost has such an address if its target listens on one only. A target
-// that comes there later finds the process of the first one known, and is rejected. A refusal of
-// another machine proves nothing, because a firewall may send it. targets.mu is locked.
-func (l *targetLink) isDeserted(c *targetConnection) bool {
-	if c.process == 0 || l.process != 0 ||
-		!c.address.Addr().IsLoopback() || !l.address.Addr().IsLoopback() {
+// isDeserted reports whether the link leads nowhere, for a channel whose link beside it leads to a
+// target on the relay's own machine: nobody listens at another loopback address, or the machine
+// does not have it, and the relay has never reached a target there. localhost has such an address
+// if its target listens on one only, or without IPv6. A target that comes there later finds the
+// process of the first one known, and is rejected. A refusal of another machine proves nothing,
+// because a firewall may send it. targets.mu is locked.
+func (l *targetLink) isDeserted(beside *targetLink) bool {
+	if beside.process == 0 || l.process != 0 ||
+		!beside.address.Addr().IsLoopback() || !l.address.Addr().IsLoopback() {
 		return false
 	}
 	s := l.snapshot()
-	return s.refused && s.Connects == 0
+	return s.vacant && s.Connects == 0
+}
+
+// canSpare reports whether the link leads nowhere, and another one of the channel is ready.
+func (t *targets) canSpare(l *targetLink) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.links, func(other *targetLink) bool {
+		return l.isDeserted(other) && other.snapshot().State == LinkReady
+	})
 }
 
 // accept returns an error unless the connection's target can serve the channel in place of the
@@ -228,7 +238,7 @@ func (t *targets) accept(c *targetConnection) error {
 	defer t.mu.Unlock()
 	c.link.process = c.process
 	hasOthers := slices.ContainsFunc(t.links, func(l *targetLink) bool {
-		return l != c.link && !l.leadsTo(c.process) && !l.isDeserted(c)
+		return l != c.link && !l.leadsTo(c.process) && !l.isDeserted(c.link)
 	})
 	offered := identity{c.name, c.volume.UUID}
 	switch {

@@ -1,13 +1,19 @@
 package relay_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/network"
@@ -269,6 +275,81 @@ func TestALoopbackAddressWithoutATargetIsNoOtherTarget(t *testing.T) {
 	})
 	if link(1).Connects > 0 || !isRejected(1) {
 		t.Errorf("the other target was accepted: %+v", link(1))
+	}
+}
+
+// withoutAddress is a network in which connections to an address fail. Without a route, the machine
+// does not have the address; otherwise the error means that no port is free.
+type withoutAddress struct {
+	network.Kernel
+	address netip.AddrPort
+	noRoute error
+}
+
+func (n withoutAddress) Dial(
+	ctx context.Context, local netip.Addr, remote netip.AddrPort,
+) (network.Stream, error) {
+	if remote == n.address {
+		return nil, os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)
+	}
+	return n.Kernel.Dial(ctx, local, remote)
+}
+
+func (n withoutAddress) SourceAddress(remote netip.AddrPort) (netip.Addr, error) {
+	if remote == n.address && n.noRoute != nil {
+		return netip.Addr{}, os.NewSyscallError("connect", n.noRoute)
+	}
+	return n.Kernel.SourceAddress(remote)
+}
+
+// localhost may have an address that the machine lacks, for instance if IPv6 is switched off.
+func TestALoopbackAddressThatTheMachineLacksIsNoOtherTarget(t *testing.T) {
+	for name, test := range map[string]struct {
+		noRoute error
+		serves  bool
+	}{
+		"IPv6 is switched off": {syscall.EADDRNOTAVAIL, true},
+		"without IPv6":         {syscall.EAFNOSUPPORT, true},
+		"no port is free":      {nil, false},
+		"no descriptor":        {syscall.EMFILE, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			serving := startFakeTarget(t, func(int) (error, bool) { return nil, false })
+			serving.process.Store(1)
+			lacking := netip.AddrPortFrom(netip.IPv6Loopback(), serving.listener.Address().Port())
+			log, warnings := observer.New(zap.WarnLevel)
+			c := &chain{t: t, options: chainOptions{logger: zap.New(log),
+				network: withoutAddress{address: lacking, noRoute: test.noRoute}}}
+			c.startRelay(relay.ChannelConfig{Reconnect: quickly,
+				Targets: []netip.AddrPort{serving.listener.Address(), lacking}})
+			link := func() relay.LinkStatus { return c.status().Targets[1].Link }
+			if test.serves {
+				c.awaitTarget(serving)
+			} else {
+				await(t, "the target is rejected", func() bool { return serving.opened.Load() > 3 })
+			}
+			tryAgain := func() {
+				before := link().Failures
+				await(t, "the address is tried again", func() bool {
+					return link().Failures > before+2
+				})
+			}
+			tryAgain()
+			s := c.status()
+			if connected := s.Targets[0].Link.Connects > 0; connected != test.serves {
+				t.Errorf("the channel is %+v", s)
+			}
+			saysSo := strings.Contains(link().LastError.Error(), "no route to it (is IPv6")
+			if saysSo != test.serves {
+				t.Errorf("the reason is %v", link().LastError)
+			}
+			// A later attempt is no news if the channel does not need it.
+			warned := warnings.Len()
+			tryAgain()
+			if warns := warnings.Len() > warned; warns == test.serves {
+				t.Errorf("warnings: %v", warnings.All()[warned:])
+			}
+		})
 	}
 }
 

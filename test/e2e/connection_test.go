@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -49,6 +50,41 @@ func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 		if !strings.Contains(relay.stderr.String(), test.says) {
 			t.Errorf("--rdma-address %s: the relay says %s", test.address, relay.stderr.String())
 		}
+	}
+}
+
+// withoutIPv6 runs a chain whose relay finds two addresses of its target by name, on a machine that
+// has one of them.
+const withoutIPv6 = `set -eu
+ip link set lo up
+switch=/proc/sys/net/ipv6/conf/all/disable_ipv6 # absent from a kernel without IPv6
+[ ! -e $switch ] || echo 1 >$switch
+printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
+mount --bind hosts /etc/hosts
+trap 'kill $(jobs -p)' EXIT
+"$PROGRAMS/target" --listen-address 127.0.0.1 --volume disk=memory:16MiB 2>target.log &
+"$PROGRAMS/zc-relay" run --storage-servers localhost:7470 --volume disk --emulated-dir comch \
+	--admin-listen "unix:$PWD/admin.sock" 2>relay.log &
+await() { for i in $(seq 2400); do if "$@"; then return; fi; sleep 0.1; done; cat *.log; exit 1; }
+await grep -q "target is ready" relay.log
+"$PROGRAMS/initiator" verify --emulated-dir comch --passes 1 --length 1MiB
+no_route() { "$PROGRAMS/zc-relay" status --admin "unix:$PWD/admin.sock" | tee status |
+	grep -q '::1.*no route to it (is IPv6 switched off?)'; }
+await no_route
+cat status
+`
+
+func TestAHostNeedsNoIPv6ForATargetAtLocalhost(t *testing.T) {
+	if len(targetFlags())+len(relayFlags()) > 0 {
+		t.Skip("no RDMA device has a loopback address: this test needs the embedded provider")
+	}
+	shell := exec.CommandContext(testContext(t), "unshare", "--map-root-user", "--net", "--mount",
+		"bash", "-c", withoutIPv6)
+	shell.Dir, shell.Env = t.TempDir(), append(os.Environ(), "PROGRAMS="+programs)
+	shell.WaitDelay = 10 * time.Second
+	output, err := shell.CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "127.0.0.1:7470, volume disk: ready") {
+		t.Errorf("%v:\n%s", err, output)
 	}
 }
 
