@@ -3,4 +3,4 @@
 package service_test
 
 // All pairs and all delays run.
-func init() { sampledPairs, sampledDelays = -1, -1 }
+func init() { sampledPairs, sampledDelays, delayedOccurrences = -1, -1, 20 }

@@ -142,17 +142,46 @@ func sampleDelays(t *testing.T) []delay {
 	return chosen
 }
 
+// delayedOccurrences is how many occurrences of each call are delayed, at most.
+var delayedOccurrences = 3
+
 // calls counts, for the phases of a daemon's life, the calls of the thread that makes most.
 type calls map[phase]map[string]int
 
-// allDelays returns the first, the second, and the last occurrence of each call, with each signal.
+// occurrences returns the first, the second, and the last of n occurrences of a call, and others
+// that are evenly spread between these, up to delayedOccurrences.
+func occurrences(n int) []int {
+	chosen := []int{1, min(2, n)}
+	between := min(n, delayedOccurrences) - 2
+	for i := 1; i <= between; i++ {
+		chosen = append(chosen, 2+(n-2)*i/between)
+	}
+	return slices.Compact(chosen)
+}
+
+func TestDelayedOccurrencesAreSpread(t *testing.T) {
+	defer func(former int) { delayedOccurrences = former }(delayedOccurrences)
+	for _, test := range []struct {
+		most, n int
+		want    []int
+	}{
+		{3, 1, []int{1}}, {3, 2, []int{1, 2}}, {3, 3, []int{1, 2, 3}}, {3, 90, []int{1, 2, 90}},
+		{6, 4, []int{1, 2, 3, 4}}, {6, 90, []int{1, 2, 24, 46, 68, 90}},
+	} {
+		delayedOccurrences = test.most
+		if got := occurrences(test.n); !slices.Equal(got, test.want) {
+			t.Errorf("%d of %d occurrences are %d, want %d", test.most, test.n, got, test.want)
+		}
+	}
+}
+
+// allDelays returns the chosen occurrences of each call, with each signal.
 func allDelays(recorded map[string]calls) []delay {
 	var all []delay
 	for name, phases := range recorded {
 		for phase, counts := range phases {
 			for call, n := range counts {
-				occurrences := []int{1, min(2, n), n}
-				for _, occurrence := range slices.Compact(occurrences) {
+				for _, occurrence := range occurrences(n) {
 					for _, e := range disturbances {
 						all = append(all, delay{name, phase, call, occurrence, e})
 					}
