@@ -130,9 +130,14 @@ func (n *internet) settle(f *networktest.Flow) {
 // handshakeBytes is more than the MPA request and reply, which no CRC protects.
 const handshakeBytes = 256
 
-// frameHeaderBytes is about the length of the headers of an FPDU, which often begins what is in
-// flight.
-const frameHeaderBytes = 20
+// What is in flight often begins with an FPDU. Its headers take about frameHeaderBytes. At byte
+// taggedOffset is the part of a tagged offset in which another bit means another place of the same
+// memory (RFC 5044 section 4, RFC 5041 section 4.1).
+const (
+	frameHeaderBytes  = 20
+	taggedOffset      = 14
+	taggedOffsetBytes = 2
+)
 
 // carriesFrames reports whether the next bytes belong to frames of RDMA.
 func (n *internet) carriesFrames(f *networktest.Flow) bool {

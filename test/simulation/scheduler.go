@@ -140,11 +140,16 @@ func (w *world) deliver(f *networktest.Flow) {
 	}
 	if w.flips > 0 && w.internet.carriesFrames(f) && w.random.IntN(4) == 0 {
 		w.flips--
-		length := min(limit, f.InFlight())
-		if w.random.IntN(2) == 0 {
+		first, length := 0, min(limit, f.InFlight())
+		switch w.random.IntN(4) {
+		case 0:
 			length = min(length, frameHeaderBytes)
+		case 1:
+			if length >= taggedOffset+taggedOffsetBytes {
+				first, length = taggedOffset, taggedOffsetBytes
+			}
 		}
-		flip = w.random.IntN(8 * length)
+		flip = 8*first + w.random.IntN(8*length)
 	}
 	if tracing {
 		w.trace("%s delivers up to %d of %d bytes, flips %d", describe(f), limit, f.InFlight(), flip)
