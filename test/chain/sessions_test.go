@@ -15,7 +15,7 @@ import (
 
 func TestConcurrentClientsDoNotInterfere(t *testing.T) {
 	c := start(t, options{})
-	const clients, share = 64, volumeSize / 64
+	const clients, share = 8, volumeSize / 8
 	var running sync.WaitGroup
 	for i := range clients {
 		running.Go(func() {
