@@ -25,6 +25,8 @@ func newStream(c net.Conn) (stream, error) {
 	if err != nil {
 		return stream{}, err
 	}
+	// As pkg/rdma/iwarp does for sockets within a machine: no pacing.
+	_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 	return stream{fd}, unix.SetNonblock(fd, true)
 }
 

@@ -20,7 +20,7 @@ const IPerf3 = "iperf3, one TCP stream"
 const startTimeout = 10 * time.Second
 
 // iperf3 is one TCP stream between two processes: an upper bound of throughput, and so a baseline
-// for long requests only.
+// for long requests only. It uses Reno, as pkg/rdma/iwarp does within a machine: BBR would pace it.
 func iperf3() Peer {
 	return Peer{
 		Name: IPerf3, Programs: []string{"iperf3"}, Packages: []string{"iperf3"},
@@ -36,7 +36,7 @@ func measureIPerf3(ctx context.Context, j *Job) (benchsuite.Run, error) {
 	}, func(port string) (err error) {
 		seconds := strconv.Itoa(int(math.Ceil(j.Runtime.Seconds())))
 		output, err = process.Output(ctx, "iperf3", "-c", "127.0.0.1", "-p", port, "-t", seconds,
-			"-O", "1", "-l", strconv.Itoa(int(j.Workload.BlockSize)), "-J")
+			"-C", "reno", "-O", "1", "-l", strconv.Itoa(int(j.Workload.BlockSize)), "-J")
 		return err
 	})
 	if err != nil {
