@@ -21,18 +21,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
-// leastRatio is the documented share of our initiator's rate that the one in C reaches at least, in
-// one of a few attempts.
-const (
-	leastRatio = 0.5
-	attempts   = 5
-)
-
 // BenchmarkInitiators compares the rate of the initiator in C, over libdoca, with that of our own
 // initiator. Both are processes, read blocks with two threads and 16 requests each, and take turns
 // in front of one relay and target of ours. The metrics are the medians of the rates, and of the
-// rates' ratios. The best ratio of a few must not be below the documented one: other work on the
-// machine may slow either of the two down.
+// rates' ratios.
 func BenchmarkInitiators(b *testing.B) {
 	directory := b.TempDir()
 	ourInitiator := filepath.Join(b.TempDir(), "initiator")
@@ -68,23 +60,12 @@ func BenchmarkInitiators(b *testing.B) {
 		return document.Result.IOPS
 	}
 	var theirRates, ourRates, ratios []float64
-	compare := func() {
-		theirRates = append(theirRates, measureTheirs())
-		ourRates = append(ourRates, measureOurs())
-		last := len(ratios)
-		ratios = append(ratios, theirRates[last]/ourRates[last])
-		b.Logf("C %.0f IO/s, Go %.0f IO/s, ratio %.2f", theirRates[last], ourRates[last],
-			ratios[last])
-	}
 	for b.Loop() {
-		compare()
-	}
-	for len(ratios) < attempts && slices.Max(ratios) < leastRatio {
-		compare()
-	}
-	if best := slices.Max(ratios); best < leastRatio {
-		b.Errorf("the initiator in C reaches %.2f of our initiator's rate, want %.2f", best,
-			leastRatio)
+		theirRate, ourRate := measureTheirs(), measureOurs()
+		b.Logf("C %.0f IO/s, Go %.0f IO/s, ratio %.2f", theirRate, ourRate, theirRate/ourRate)
+		theirRates = append(theirRates, theirRate)
+		ourRates = append(ourRates, ourRate)
+		ratios = append(ratios, theirRate/ourRate)
 	}
 	b.ReportMetric(median(theirRates), "C-IO/s")
 	b.ReportMetric(median(ourRates), "Go-IO/s")
