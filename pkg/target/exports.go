@@ -354,8 +354,10 @@ func (o *opening) describe(s *session) string {
 		o.since.UTC().Format(time.RFC3339))
 }
 
-// errRemoved ends the sessions of a volume that the target offers no more.
-var errRemoved = status.Errorf(status.Shutdown, "the volume is being removed from the target")
+// removed is why the sessions of a volume end that the target offers no more.
+const removed = "the volume is being removed from the target"
+
+var errRemoved = status.Errorf(status.Shutdown, removed)
 
 // Offer makes the target serve a volume under a name. It fails with status.AlreadyExist if the name
 // is taken.
@@ -372,7 +374,7 @@ func (t *Target) Withdraw(ctx context.Context, name string, drain retry.Bound) e
 	}
 	draining, cancel := drain.Or(t.config.DrainTimeout).Context(ctx)
 	defer cancel()
-	endSessions(draining, using, errRemoved)
+	endSessions(draining, using, removed)
 	select {
 	case <-e.unused:
 		return nil

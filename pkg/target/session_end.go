@@ -60,6 +60,14 @@ func (s *session) drain(ctx context.Context) {
 	datapath.DrainAll(ctx, s.openLanes())
 }
 
+func (s *session) inFlight() int {
+	n := 0
+	for _, lane := range s.openLanes() {
+		n += lane.InFlight()
+	}
+	return n
+}
+
 // end sends the relay the reason, before closing its RDMA connections, and releases the session.
 func (s *session) end(reason error) {
 	if s.opening != nil {

@@ -47,7 +47,9 @@ const maxClientInstances = 4096
 // and its memory must not be freed before it ends.
 const defaultReleaseTimeout = time.Minute
 
-var errShuttingDown = status.Errorf(status.Shutdown, "the target is shutting down (drain)")
+const shuttingDown = "the target is shutting down (drain)"
+
+var errShuttingDown = status.Errorf(status.Shutdown, shuttingDown)
 
 // Config configures a target. RDMA, Listen, RDMAListen, Volumes and CPUs are required.
 type Config struct {
@@ -210,7 +212,7 @@ func (t *Target) Run(ctx context.Context) error {
 	defer stop()
 	err := t.acceptControl(ctx)
 	draining, cancel := t.config.DrainTimeout.Context(context.Background())
-	endSessions(draining, t.admission.close(), errShuttingDown)
+	endSessions(draining, t.admission.close(), shuttingDown)
 	cancel()
 	close(t.drained)
 	t.running.Wait()
@@ -220,13 +222,18 @@ func (t *Target) Run(ctx context.Context) error {
 	return err
 }
 
-// endSessions drains sessions until ctx ends, all at the same time, and ends them.
-func endSessions(ctx context.Context, sessions []*session, reason error) {
+// endSessions drains sessions until ctx ends, all at the same time, and ends them with
+// status.Shutdown.
+func endSessions(ctx context.Context, sessions []*session, reason string) {
 	var ending sync.WaitGroup
 	for _, s := range sessions {
 		ending.Go(func() {
 			s.drain(ctx)
-			s.cancel(reason)
+			if n := s.inFlight(); n > 0 {
+				s.cancel(status.Errorf(status.Shutdown, "%s: %d requests have not completed", reason, n))
+				return
+			}
+			s.cancel(status.Errorf(status.Shutdown, "%s", reason))
 		})
 	}
 	ending.Wait()

@@ -3,8 +3,10 @@ package simulation
 import (
 	"context"
 	"encoding/binary"
+	"io"
 	"math/rand/v2"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -108,10 +110,12 @@ func (h *hostileHost) leave(w *world) {
 // strangers is how many connections a hostile network opens.
 const strangers = 12
 
-// admitHostileNetwork opens connections to the ports of a target. Some are silent, others send
-// garbage.
+// admitHostileNetwork opens connections to the ports of a target. Some are silent, some send
+// garbage, and some of these then half-close. One comes from the relay's machine and replays what
+// the relay has sent on an RDMA connection.
 func (w *world) admitHostileNetwork(target netip.Addr, seed uint64) {
 	p := w.newProcess("stranger", netip.AddrFrom4([4]byte{10, 0, 9, 9}))
+	w.strangers = append(w.strangers, p)
 	p.run(func(ctx context.Context) error {
 		random := rand.New(rand.NewPCG(seed, 4))
 		for i := range strangers {
@@ -132,9 +136,42 @@ func (w *world) admitHostileNetwork(target netip.Addr, seed uint64) {
 				binary.BigEndian.PutUint32(garbage, 64)
 			}
 			_, _ = stream.Write(garbage)
+			if i%2 == 0 {
+				_ = stream.CloseWrite()
+			}
 		}
 		<-ctx.Done()
 		return nil
 	})
-	w.strangers = append(w.strangers, p)
+	recording := w.internet.recording(target)
+	if recording == nil {
+		return
+	}
+	thief := w.newProcess("thief", relayAddress)
+	w.strangers = append(w.strangers, thief)
+	thief.run(func(ctx context.Context) error {
+		stream, err := thief.host.Dial(ctx, thief.address, netip.AddrPortFrom(target, rdmaPort))
+		if err != nil {
+			return err
+		}
+		defer stream.Close()
+		_, _ = stream.Write(recording)
+		_ = stream.SetReadDeadline(time.Now().Add(time.Minute))
+		var reply [mpaReplyBytes]byte
+		if _, err := io.ReadFull(stream, reply[:]); err == nil && reply[mpaFlags]&mpaReject == 0 {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.violate("the target accepts an RDMA connection with a token that was used before")
+		}
+		<-ctx.Done()
+		return nil
+	})
 }
+
+// An MPA reply begins with a key of 16 bytes, flags, the revision, and the length of the private
+// data (RFC 5044 section 7.1.1).
+const (
+	mpaReplyBytes = 20
+	mpaFlags      = 16
+	mpaReject     = 0x20
+)

@@ -33,6 +33,7 @@ type internet struct {
 	cut     map[[2]netip.Addr]time.Time     // partitions, since when
 	stalled map[*networktest.Flow]time.Time // full ones, since when
 	arrived map[*networktest.Flow]int       // bytes delivered
+	sent    map[*networktest.Flow][]byte    // the first of them, from relays to RDMA ports
 }
 
 // dial is an attempt to connect, which the scheduler lets happen.
@@ -47,6 +48,7 @@ func newInternet() *internet {
 		cut:       make(map[[2]netip.Addr]time.Time),
 		stalled:   make(map[*networktest.Flow]time.Time),
 		arrived:   make(map[*networktest.Flow]int),
+		sent:      make(map[*networktest.Flow][]byte),
 	}
 	n.network = networktest.New(networktest.Config{
 		BufferBytes: window, Transmit: n.transmit, Dial: n.dial,
@@ -114,6 +116,33 @@ func (n *internet) deliver(f *networktest.Flow, limit, flip int) {
 	n.arrived[f] += min(limit, f.InFlight())
 	f.Deliver(limit)
 	n.settle(f)
+}
+
+// recordedBytes is how much of an RDMA connection is recorded: the handshake and some frames.
+const recordedBytes = 2048
+
+// record keeps what a relay sends first on an RDMA connection, of which limit bytes are about to
+// arrive.
+func (n *internet) record(f *networktest.Flow, limit int) {
+	if f.To().Port() != rdmaPort || f.From().Addr() != relayAddress ||
+		n.processes[f.Writer()].relay == nil || len(n.sent[f]) >= recordedBytes {
+		return
+	}
+	f.Edit(func(inFlight []byte) {
+		n.sent[f] = append(n.sent[f], inFlight[:min(limit, len(inFlight))]...)
+	})
+}
+
+// recording returns what a relay has sent on one of the RDMA connections that a target has accepted,
+// or nil if it has accepted none.
+func (n *internet) recording(target netip.Addr) []byte {
+	flows := n.network.Flows()
+	for i, f := range flows {
+		if n.sent[f] != nil && f.To().Addr() == target && n.arrived[flows[i^1]] >= mpaReplyBytes {
+			return n.sent[f]
+		}
+	}
+	return nil
 }
 
 // settle forgets a flow that has nothing in flight.

@@ -60,20 +60,22 @@ const (
 	FreezeClient   FaultKind = "freeze-client"   // SIGSTOP and SIGCONT
 	CutNetwork     FaultKind = "cut-network"     // between relay and target
 	ResetStream    FaultKind = "reset-stream"    // one TCP connection
+	HalfClose      FaultKind = "half-close"      // one direction of a TCP connection ends
 	FlipBit        FaultKind = "flip-bit"        // in an RDMA connection with CRC
 	FailDisk       FaultKind = "fail-disk"       // the next requests fail
 	StallDisk      FaultKind = "stall-disk"      // requests do not complete for a while
-	Reconfigure    FaultKind = "reconfigure"     // the relay: a channel is removed and added again
+	Reconfigure    FaultKind = "reconfigure"     // the relay, and back: its channels, or their settings
 	WithdrawVolume FaultKind = "withdraw-volume" // from a target, which closes and reopens it later
 	EndSessions    FaultKind = "end-sessions"    // an administrator ends some of relay and target
 	HostileHost    FaultKind = "hostile-host"    // a client that writes garbage into shared memory
-	HostileNetwork FaultKind = "hostile-network" // connections that are silent or send garbage
+	HostileNetwork FaultKind = "hostile-network" // connections that are silent, send garbage, or replay
+	NewInitiator   FaultKind = "new-initiator"   // is no fault: a program that begins meanwhile
 )
 
 var faultKinds = []FaultKind{
 	KillRelay, KillTarget, PowerLoss, KillInitiator, StopRelay, StopTarget, FreezeRelay,
-	FreezeTarget, FreezeClient, CutNetwork, ResetStream, FlipBit, FailDisk, StallDisk, Reconfigure,
-	HostileHost, HostileNetwork, WithdrawVolume, EndSessions,
+	FreezeTarget, FreezeClient, CutNetwork, ResetStream, HalfClose, FlipBit, FailDisk, StallDisk,
+	Reconfigure, HostileHost, HostileNetwork, WithdrawVolume, EndSessions, NewInitiator,
 }
 
 // NewPlan derives a plan from a seed.

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -22,6 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
@@ -120,7 +123,42 @@ func (p *process) comch() comch.Provider {
 	return emulated.New(emulated.Options{Sockets: p.sockets, Logger: p.log()})
 }
 
-func (p *process) log() *zap.Logger { return p.world.log.Named(p.name) }
+func (p *process) log() *zap.Logger {
+	return p.world.log.Named(p.name).WithOptions(zap.WrapCore(
+		func(core zapcore.Core) zapcore.Core { return zapcore.NewTee(core, drainJudge{p}) }))
+}
+
+// drainJudge is a log that checks that a process without a limit for draining cuts nothing off.
+type drainJudge struct{ process *process }
+
+func (drainJudge) Enabled(level zapcore.Level) bool    { return level >= zapcore.InfoLevel }
+func (j drainJudge) With([]zapcore.Field) zapcore.Core { return j }
+func (drainJudge) Sync() error                         { return nil }
+
+func (j drainJudge) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if e.Message == "session ended" {
+		return checked.AddCore(e, j)
+	}
+	return checked
+}
+
+func (j drainJudge) Write(_ zapcore.Entry, fields []zapcore.Field) error {
+	w := j.process.world
+	for _, f := range fields {
+		reason, _ := f.Interface.(error)
+		if f.Key != "error" || status.CodeOf(reason) != status.Shutdown ||
+			!strings.Contains(reason.Error(), "(drain)") || !strings.Contains(reason.Error(), "requests") {
+			continue
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !j.process.dead && w.plan.DrainTimeout == infinite {
+			w.violate("%s cuts off requests although it may drain for ever: %v", j.process.name,
+				reason)
+		}
+	}
+	return nil
+}
 
 // unpinned returns CPUs for the plan's number of workers.
 func (p *process) unpinned() []int {

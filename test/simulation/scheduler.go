@@ -2,12 +2,14 @@ package simulation
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"syscall"
 	"testing/synctest"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
@@ -42,6 +44,9 @@ const (
 func (w *world) step() {
 	synctest.Wait()
 	w.steps++
+	if w.steps%stepsPerCheck == 0 {
+		w.checkBounds()
+	}
 	w.wake()
 	w.expire()
 	choices := w.choices()
@@ -155,6 +160,7 @@ func (w *world) deliver(f *networktest.Flow) {
 		w.trace("%s delivers up to %d of %d bytes, flips %d", describe(f), limit, f.InFlight(), flip)
 	}
 	w.publish()
+	w.internet.record(f, limit)
 	w.internet.deliver(f, limit, flip)
 	for _, host := range []*networktest.Host{f.Writer(), f.Reader()} {
 		w.internet.processes[host].productive.Store(true)
@@ -239,7 +245,9 @@ func (w *world) choices() []choice {
 		}
 	}
 	for i, h := range w.hostile {
-		if len(h.shared) > 0 && !h.process.frozen && len(choices) > 0 {
+		// Once all is calm, it leaves the others time to recover.
+		if len(h.shared) > 0 && !h.process.frozen && len(choices) > 0 &&
+			(!w.calmed || w.random.IntN(32) == 0) {
 			choices = append(choices, choice{scribble, i, 0})
 		}
 	}
@@ -342,6 +350,10 @@ func (w *world) begin(f *Fault) {
 		if flows := w.internet.network.Flows(); len(flows) > 0 {
 			w.internet.fail(flows[f.Subject%len(flows)], syscall.ECONNRESET)
 		}
+	case HalfClose:
+		if flows := w.internet.network.Flows(); len(flows) > 0 {
+			flows[f.Subject%len(flows)].CloseWrite()
+		}
 	case FlipBit:
 		w.flips += 1 + f.Subject%8
 	case FailDisk:
@@ -349,7 +361,7 @@ func (w *world) begin(f *Fault) {
 	case StallDisk:
 		w.stalled[t] = until
 	case Reconfigure:
-		w.reconfigure(t)
+		w.reconfigure(t, f.Subject/len(w.targets), f.For)
 	case WithdrawVolume:
 		w.withdraw(target, f.For)
 	case EndSessions:
@@ -358,6 +370,10 @@ func (w *world) begin(f *Fault) {
 		w.admitHostileHost()
 	case HostileNetwork:
 		w.admitHostileNetwork(target.address, uint64(f.Step))
+	case NewInitiator:
+		if blocks := 4 * w.plan.Buffer; w.usedBlocks[t]+(1+laterNewcomers)*blocks <= blocksPerDisk {
+			w.startInitiator(t, newcomerRequests)
+		}
 	}
 }
 
@@ -394,17 +410,38 @@ func (w *world) crash(t int, powerLoss bool, at time.Time) {
 	w.killAndRestart(p, at)
 }
 
-// reconfigure removes a channel from the relay's configuration and adds it again.
-func (w *world) reconfigure(t int) {
+// reconfigure changes something about a channel in the relay's configuration, and changes it back,
+// at once or after a pause.
+func (w *world) reconfigure(t, variant int, pause time.Duration) {
 	r := w.relay.relay
 	if r == nil || w.relay.dead || w.relay.frozen {
 		return
 	}
+	settings := w.relaySettings()
+	changed := settings
+	changed.Channels = slices.Clone(settings.Channels)
+	channel := &changed.Channels[t]
+	switch variant % 5 {
+	case 0:
+		changed.Channels = slices.Delete(changed.Channels, t, t+1)
+		pause = 0
+	case 1:
+		changed.Channels = slices.Delete(changed.Channels, t, t+1)
+	case 2: // nobody listens there
+		channel.Targets = []netip.AddrPort{netip.AddrPortFrom(targetAddress(9), controlPort)}
+	case 3:
+		channel.QoS.Channel.IOPS, channel.QoS.Session.IOPS = 500, 300
+		channel.QoS.Session.Bandwidth = 1 << 20
+	case 4:
+		channel.IOTimeout = retry.Within(w.plan.RelayIOTimeout / 2)
+		channel.Isolation = relay.Staged
+		if w.plan.Staged {
+			channel.Isolation = relay.Direct
+		}
+	}
 	w.running.Go(func() {
-		settings := w.relaySettings()
-		without := settings
-		without.Channels = slices.Delete(slices.Clone(settings.Channels), t, t+1)
-		_ = r.Reconfigure(context.Background(), without)
+		_ = r.Reconfigure(context.Background(), changed)
+		time.Sleep(pause)
 		_ = r.Reconfigure(context.Background(), settings)
 	})
 }

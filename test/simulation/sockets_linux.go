@@ -146,6 +146,17 @@ func openDescriptors() map[string]string {
 	return open
 }
 
+// countDescriptors returns the number of descriptors that this process has open, its own included.
+func countDescriptors() int {
+	directory, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	defer directory.Close()
+	names, _ := directory.Readdirnames(-1)
+	return len(names)
+}
+
 func closeDescriptors(open map[string]string) {
 	for name := range open {
 		if descriptor, err := strconv.Atoi(name); err == nil {

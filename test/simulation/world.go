@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -69,6 +70,7 @@ type world struct {
 	locks            []*sync.Mutex // of publish
 	faultsLeft       bool          // some of the plan's faults have not begun
 	killed           bool          // some process was
+	calmed           bool          // all faults have ended, but hostile peers may be left
 	ending           bool          // processes that exit are not started again
 
 	steps int
@@ -114,7 +116,7 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 	}
 	w.chaos()
 	w.calm()
-	w.newcomers()
+	w.newcomers("after all faults")
 	w.shutdown()
 	w.checkDescriptors(before)
 	return w
@@ -133,6 +135,29 @@ func (w *world) checkDescriptors(before map[string]string) {
 		w.violate("descriptors are left: %v", left)
 	}
 	closeDescriptors(left)
+}
+
+// stepsPerCheck is how many steps lie between two calls of checkBounds.
+const stepsPerCheck = 64
+
+// checkBounds checks that what the programs hold stays within a bound for each peer.
+func (w *world) checkBounds() {
+	if w.violation != nil {
+		return
+	}
+	for _, resource := range []struct {
+		name              string
+		count, perProcess int
+	}{
+		{"goroutines", runtime.NumGoroutine(), 28},
+		{"directions of connections", len(w.internet.network.Flows()), 16},
+		{"descriptors", countDescriptors(), 48},
+	} {
+		if bound := resource.perProcess * w.processes; resource.count > bound {
+			w.violate("%d %s are more than %d for each of %d processes", resource.count,
+				resource.name, resource.perProcess, w.processes)
+		}
+	}
 }
 
 func (w *world) inspect(d *disk, block int, data []byte) {
@@ -192,9 +217,10 @@ func (w *world) chaos() {
 	}
 }
 
-// calm ends all faults and waits until every application has all its results.
+// calm ends all faults and waits until every application has all its results, while hostile peers
+// are still there.
 func (w *world) calm() {
-	w.faultsLeft = false
+	w.faultsLeft, w.calmed = false, true
 	for _, p := range w.alive {
 		p.thaw()
 	}
@@ -204,6 +230,8 @@ func (w *world) calm() {
 	for i := range w.disks {
 		w.stalled[i], w.disks[i].errors = time.Time{}, 0
 	}
+	w.await("all requests to be answered", w.allFinished)
+	w.newcomers("beside hostile peers")
 	for _, h := range w.hostile {
 		h.leave(w)
 	}
@@ -211,7 +239,6 @@ func (w *world) calm() {
 		w.kill(p)
 		w.bury(p)
 	}
-	w.await("all requests to be answered", w.allFinished)
 	for _, a := range w.applications {
 		if a.failure != nil && !a.process.dead && w.violation == nil {
 			w.violate("%s: the volume failed for good: %v", a.name, a.failure)
@@ -237,19 +264,26 @@ func (w *world) allFinished() bool {
 		func(a *application) bool { return !a.finished && !a.process.dead })
 }
 
+// laterNewcomers is how often newcomers uses each channel, newcomerRequests how many requests a
+// newcomer has.
+const (
+	laterNewcomers   = 2
+	newcomerRequests = 10
+)
+
 // newcomers lets an honest newcomer use each channel.
-func (w *world) newcomers() {
+func (w *world) newcomers(when string) {
 	if w.violation != nil {
 		return
 	}
 	first := len(w.applications)
 	for c := range w.plan.Targets {
-		w.startInitiator(c, 10)
+		w.startInitiator(c, newcomerRequests)
 	}
-	w.await("newcomers to be served", w.allFinished)
+	w.await("newcomers to be served "+when, w.allFinished)
 	for _, a := range w.applications[first:] {
 		if a.failure != nil {
-			w.violate("%s, a newcomer: %v", a.name, a.failure)
+			w.violate("%s, a newcomer %s: %v", a.name, when, a.failure)
 		}
 	}
 }

@@ -136,6 +136,10 @@ func (f *Flow) deliver(count int) (refused bool) {
 	return refused
 }
 
+// CloseWrite puts the end of the stream in flight, as the writing end's CloseWrite does. It does
+// nothing if that end has closed the stream already.
+func (f *Flow) CloseWrite() { _ = f.writer.CloseWrite() }
+
 // Fail ends the connection for both ends, which read what has been delivered and then get errno:
 // ECONNRESET, or ETIMEDOUT as after a network that was lost. What is in flight is dropped. Nothing
 // passes a network that is cut, so the ends notice it only if the test fails their connection.
