@@ -133,8 +133,8 @@ func (n *internet) record(f *networktest.Flow, limit int) {
 	})
 }
 
-// recording returns what a relay has sent on one of the RDMA connections that a target has accepted,
-// or nil if it has accepted none.
+// recording returns what a relay has sent on one of the RDMA connections that a target has
+// accepted, or nil if it has accepted none.
 func (n *internet) recording(target netip.Addr) []byte {
 	flows := n.network.Flows()
 	for i, f := range flows {

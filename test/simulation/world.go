@@ -138,7 +138,7 @@ func (w *world) checkDescriptors(before map[string]string) {
 }
 
 // stepsPerCheck is how many steps lie between two calls of checkBounds.
-const stepsPerCheck = 64
+const stepsPerCheck = 256
 
 // checkBounds checks that what the programs hold stays within a bound for each peer.
 func (w *world) checkBounds() {
