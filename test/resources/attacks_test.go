@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,6 +56,8 @@ var attacks = []struct {
 	tls  bool // also with TLS between relay and target
 }{
 	{name: "silent connections on every port", run: (*attacker).beSilent, tls: true},
+	{name: "garbage on every port", run: (*attacker).sendGarbage, tls: true},
+	{name: "reloads that remove and add a channel", run: (*attacker).reloadQuickly, tls: true},
 	{name: "bare hellos", run: (*attacker).greetOnly, tls: true},
 	{name: "descriptors hoarded behind a stuck one", run: (*attacker).hoard},
 	{name: "tiny rings in a loop", run: (*attacker).churnRings},
@@ -114,14 +118,21 @@ func (c *chain) undergo(t *testing.T, seed uint64, attack func(*attacker)) {
 }
 
 // silentConnections is how many connections of an attack stay silent on each port: more than any of
-// the daemons keeps.
-const silentConnections = 300
+// the daemons keeps. silentRelays is the same for the target's control port.
+const (
+	silentConnections = 300
+	silentRelays      = 1200
+)
 
 func (a *attacker) beSilent() {
 	p := &peer{chain: a.chain, random: rand.New(rand.NewPCG(a.seed, 0)), ctx: a.ctx}
 	dialer := net.Dialer{Timeout: callTimeout}
 	for _, door := range p.doors() {
-		for range silentConnections {
+		count := silentConnections
+		if door[1] == a.targetAddress.String() {
+			count = silentRelays
+		}
+		for range count {
 			connection, err := dialer.DialContext(a.ctx, door[0], door[1])
 			if err != nil {
 				break // the daemon accepts no more
@@ -129,6 +140,53 @@ func (a *attacker) beSilent() {
 			a.hold(func() { _ = connection.Close() })
 			_ = connection.SetDeadline(time.Now().Add(callTimeout))
 			_, _ = connection.Write([]byte(pick(p.random, beginnings...)))
+		}
+	}
+}
+
+// sendGarbage sends what no protocol allows, at once or after the beginning of a message. Half of
+// the connections then stay open, some of them half-closed.
+func (a *attacker) sendGarbage() {
+	const connections, most = 200, 32 << 10
+	p := &peer{chain: a.chain, random: rand.New(rand.NewPCG(a.seed, 0)), ctx: a.ctx}
+	dialer := net.Dialer{Timeout: callTimeout}
+	for _, door := range p.doors() {
+		for i := range connections {
+			connection, err := dialer.DialContext(a.ctx, door[0], door[1])
+			if err != nil {
+				break // the daemon accepts no more
+			}
+			text := []byte(pick(p.random, beginnings...))
+			for range 1 + p.random.IntN(most) {
+				text = append(text, byte(p.random.Uint32()))
+			}
+			// A daemon that has had enough closes the connection or does not read.
+			_ = connection.SetDeadline(time.Now().Add(100 * time.Millisecond))
+			_, _ = connection.Write(text)
+			if i%2 == 0 {
+				_ = connection.Close()
+				continue
+			}
+			if half, ok := connection.(interface{ CloseWrite() error }); ok && i%4 == 1 {
+				_ = half.CloseWrite()
+			}
+			a.hold(func() { _ = connection.Close() })
+		}
+	}
+}
+
+// reloadQuickly removes the channels from the relay's configuration and adds them again, without
+// waiting for the relay. The last reload brings back the initial configuration.
+func (a *attacker) reloadQuickly() {
+	const reloads = 200
+	full := a.relayConfiguration(nil)
+	empty, _, _ := strings.Cut(full, "channels:\n")
+	random := rand.New(rand.NewPCG(a.seed, 0))
+	for range reloads {
+		for _, text := range []string{empty, full} {
+			a.replaceConfiguration(text)
+			a.relay.signal(syscall.SIGHUP)
+			time.Sleep(time.Duration(random.ExpFloat64() * float64(2*time.Millisecond)))
 		}
 	}
 }
