@@ -56,7 +56,8 @@ func TestWhetherAConnectionStaysOnTheMachine(t *testing.T) {
 		{"192.0.2.1", "192.0.2.2", false},
 		{"2001:db8::1", "2001:db8::2", false},
 	} {
-		if got := staysOnMachine(net.ParseIP(test.local), net.ParseIP(test.remote)); got != test.want {
+		got := staysOnMachine(net.ParseIP(test.local), net.ParseIP(test.remote))
+		if got != test.want {
 			t.Errorf("from %s to %s: %t, want %t", test.local, test.remote, got, test.want)
 		}
 	}
