@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/stucktest"
+	"github.com/zc-relay/zc-relay/internal/wakeup"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -30,7 +31,7 @@ func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 func queueBlockingDescriptor(t *testing.T, socket int) (release func()) {
 	t.Helper()
 	descriptor, release := blockingDescriptor(t)
-	if err := unix.Sendmsg(socket, doorbellSignal, unix.UnixRights(descriptor), nil,
+	if err := unix.Sendmsg(socket, wakeup.Signal, unix.UnixRights(descriptor), nil,
 		unix.MSG_DONTWAIT); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 	for name, use := range cases {
 		t.Run(name, func(t *testing.T) {
 			bell, button := newTestDoorbell(t)
-			ringDoorbell(button)
+			wakeup.Send(button)
 			release := queueBlockingDescriptor(t, button)
 			closeDescriptor(button)
 			wantNoWait(t, release, func() { use(t, bell) })
@@ -140,7 +141,7 @@ func TestDoorbellSignalWithDescriptorsEndsTheConnection(t *testing.T) {
 	defer func() { _ = created.Close() }()
 	server.remote.mu.Lock()
 	button := server.remote.consumers[created.ID()].button
-	err = unix.Sendmsg(button, doorbellSignal, unix.UnixRights(0), nil, unix.MSG_DONTWAIT)
+	err = unix.Sendmsg(button, wakeup.Signal, unix.UnixRights(0), nil, unix.MSG_DONTWAIT)
 	server.remote.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)

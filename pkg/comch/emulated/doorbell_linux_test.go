@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/wakeup"
 )
 
 func isReadable(tb testing.TB, descriptor int) bool {
@@ -33,8 +35,8 @@ func TestDoorbellRingsAndDrains(t *testing.T) {
 		if isReadable(t, bell.descriptor) {
 			t.Fatal("readable before it was rung")
 		}
-		ringDoorbell(button)
-		ringDoorbell(button)
+		wakeup.Send(button)
+		wakeup.Send(button)
 		if !isReadable(t, bell.descriptor) {
 			t.Fatal("not readable after it was rung")
 		}
@@ -51,7 +53,7 @@ func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
 	if err := unix.SetNonblock(button, false); err != nil {
 		t.Fatal(err)
 	}
-	ringDoorbell(button)
+	wakeup.Send(button)
 	for range 1 << 20 {
 		if err := bell.drain(); err != nil {
 			t.Fatal(err)
@@ -66,7 +68,7 @@ func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
 func fillDoorbell(tb testing.TB, button int) {
 	tb.Helper()
 	for range 1 << 20 {
-		if unix.Send(button, doorbellSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) != nil {
+		if unix.Send(button, wakeup.Signal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) != nil {
 			return
 		}
 	}

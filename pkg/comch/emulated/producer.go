@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/internal/wakeup"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -148,7 +149,7 @@ func (p *producer) Flush() {
 	}
 	sleeping := &p.consumer.ring.shared.header.consumerSleeping
 	if sleeping.Load() != 0 && sleeping.Swap(0) != 0 {
-		ringDoorbell(p.consumer.button)
+		wakeup.Send(p.consumer.button)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/internal/wakeup"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -291,7 +292,7 @@ func (r *remoteProducers) wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.list {
-		ringDoorbell(p.button)
+		wakeup.Send(p.button)
 	}
 }
 

@@ -1,13 +1,12 @@
 package emulated
 
 import (
-	"errors"
 	"fmt"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/wakeup"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -33,13 +32,8 @@ type doorbell struct {
 	down     bool
 	silenced bool // written only by the thread
 	closed   bool
-	buffer   [8]byte
-	header   unix.Msghdr // for peek
+	listener wakeup.Listener
 }
-
-// maxSignals bounds the messages that one drain receives. A peer that rings without end keeps the
-// descriptor readable, but cannot keep the thread inside drain.
-const maxSignals = 16
 
 // maxLastSignals is the bound after shutDown, when no more messages can arrive. It exceeds what the
 // kernel queues with default settings (net.unix.max_dgram_qlen).
@@ -72,7 +66,7 @@ func (d *doorbell) drain() error {
 	d.mu.Lock()
 	down := d.down
 	d.mu.Unlock()
-	limit := maxSignals
+	limit := wakeup.MaxSignals
 	if down {
 		limit = maxLastSignals
 	}
@@ -87,17 +81,16 @@ func (d *doorbell) drain() error {
 // signal that carries descriptors.
 func (d *doorbell) discard(limit int) (empty bool, err error) {
 	for range limit {
-		flags, err := d.peek()
+		_, carriesDescriptors, err := d.listener.Peek(d.descriptor)
 		switch {
-		case errors.Is(err, unix.EAGAIN):
+		case err == unix.EAGAIN:
 			return true, nil
-		case err != nil:
+		case err != 0:
 			continue // the socket reports an error once
-		case flags&unix.MSG_CTRUNC != 0:
+		case carriesDescriptors:
 			return false, violation("doorbell signal carries descriptors")
 		}
-		// Only this thread reads from the socket: this is the message just seen.
-		_, _ = unix.Read(d.descriptor, d.buffer[:])
+		d.listener.Receive(d.descriptor)
 	}
 	return false, nil
 }
@@ -155,16 +148,8 @@ func (d *doorbell) close() error {
 	return unix.Close(d.descriptor)
 }
 
-var doorbellSignal = []byte{1}
-
-// ringDoorbell wakes the thread at the other end of button. If the socket is full, the doorbell is
-// ringing already; if it is broken, nobody listens.
-func ringDoorbell(button int) {
-	_ = unix.Send(button, doorbellSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-}
-
 // checkButton rejects a descriptor that is not a Unix datagram socket, the only kind on which
-// ringDoorbell cannot block. Closing it can: see cleanupQueue.
+// wakeup.Send cannot block. Closing it can: see cleanupQueue.
 func checkButton(descriptor int) error {
 	domain, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
@@ -179,17 +164,4 @@ func checkButton(descriptor int) error {
 			"doorbell is not a Unix datagram socket: domain %d, type %d", domain, kind)
 	}
 	return nil
-}
-
-// peek examines the next message without receiving it. The flags include MSG_CTRUNC if it carries
-// descriptors, because the header has no room for them. It makes the system call directly because
-// unix.Recvmsg allocates.
-func (d *doorbell) peek() (flags int32, err error) {
-	d.header = unix.Msghdr{}
-	_, _, code := unix.Syscall(unix.SYS_RECVMSG, uintptr(d.descriptor),
-		uintptr(unsafe.Pointer(&d.header)), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	if code != 0 {
-		return 0, code
-	}
-	return d.header.Flags, nil
 }
