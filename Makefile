@@ -175,8 +175,10 @@ bench-scrape: build ## Measure what a scrape of the metrics every 100 ms costs
 	scripts/bench-scrape.sh
 
 .PHONY: bench-sessions
-bench-sessions: ## Measure what a thousand sessions cost a target (docs/scaling.md)
+bench-sessions: ## Measure what sessions cost targets and relays, and what TLS handshakes cost (docs/scaling.md)
 	go test -run '^$$' -bench SessionsOfATarget -benchtime 1000x ./test/e2e
+	go test -run '^$$' -bench SessionsOfARelay -benchtime 200x ./test/e2e
+	go test -run '^$$' -bench Handshake ./pkg/mutualtls
 
 .PHONY: bench-ceph
 bench-ceph: ## Measure the chain with a volume on Ceph beside fio, against a small cluster (as test-ceph)

@@ -1,9 +1,16 @@
 package mutualtls_test
 
 import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"errors"
+	"net"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +19,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
@@ -178,4 +186,73 @@ func TestErrorsNameTheFileThatCannotBeLoaded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// BenchmarkHandshake measures the CPU time of a full handshake on either side, with the kernel's
+// for its TCP connection. Each side checks its files first, and verifies the other's certificate.
+func BenchmarkHandshake(b *testing.B) {
+	for name, newKey := range map[string]func() (crypto.Signer, error){
+		"ECDSA-P256": func() (crypto.Signer, error) {
+			return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		},
+		"RSA-2048": func() (crypto.Signer, error) { return rsa.GenerateKey(rand.Reader, 2048) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			authority := mutualtlstest.NewAuthorityWithKeys(b, newKey)
+			load := func(name string) *mutualtls.Credentials {
+				c, err := mutualtls.Load(authority.Write(b.TempDir(), []string{name}), nil)
+				check(err)
+				return c
+			}
+			relay, target := load("relay.test"), load("target.test")
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			check(err)
+			defer listener.Close()
+			served := make(chan time.Duration)
+			go func() {
+				served <- cpuTime(func() {
+					for range b.N {
+						connection, err := listener.Accept()
+						check(err)
+						secured := tls.Server(connection, target.Server([]string{"relay.test"}))
+						_, err = secured.Write([]byte{0}) // after the handshake
+						check(err)
+						_ = secured.Close()
+					}
+				})
+			}()
+			b.ResetTimer()
+			dialled := cpuTime(func() {
+				for range b.N {
+					connection, err := net.Dial("tcp", listener.Addr().String())
+					check(err)
+					secured := tls.Client(connection, relay.Client("target.test"))
+					_, err = secured.Read(make([]byte, 1))
+					check(err)
+					_ = secured.Close()
+				}
+			})
+			n := float64(b.N)
+			b.ReportMetric(float64(dialled.Microseconds())/n, "µs-CPU/dialling")
+			b.ReportMetric(float64((<-served).Microseconds())/n, "µs-CPU/accepting")
+		})
+	}
+}
+
+// check panics because it is called outside of the benchmark's goroutine, too.
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// cpuTime returns the CPU time that do takes on its thread.
+func cpuTime(do func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, after unix.Timespec
+	check(unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before))
+	do()
+	check(unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after))
+	return time.Duration(after.Nano() - before.Nano())
 }

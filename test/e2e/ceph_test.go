@@ -45,9 +45,13 @@ func imagePath(t testing.TB) string {
 
 // newImage returns the volume of a new image.
 func newImage(t testing.TB, size string) string {
-	path := imagePath(t)
+	return "disk=" + newImageAt(t, imagePath(t), size)
+}
+
+// newImageAt returns the backend of a new image.
+func newImageAt(t testing.TB, path, size string) string {
 	t.Cleanup(func() { _ = exec.Command("rbd", "rm", "--no-progress", path).Run() })
-	return fmt.Sprintf("disk=rbd:%s,conf=%s,create=%s", path, os.Getenv("CEPH_CONF"), size)
+	return fmt.Sprintf("rbd:%s,conf=%s,create=%s", path, os.Getenv("CEPH_CONF"), size)
 }
 
 func TestCephVolumesServeTheChain(t *testing.T) {
@@ -249,6 +253,49 @@ func BenchmarkCephBesideFio(b *testing.B) {
 					compare(b, pattern, depth, cluster.rounds)
 				})
 			}
+		}
+	}
+}
+
+// BenchmarkCephImages measures what images cost a target that does no IO, beside one with a volume
+// in memory. Each group has a connection to the cluster.
+func BenchmarkCephImages(b *testing.B) {
+	const most = 8
+	images := make([]string, most)
+	for i := range images {
+		images[i] = newImageAt(b, fmt.Sprint(imagePath(b), i), "64MiB")
+	}
+	c := &chain{t: b, dir: b.TempDir(), address: listenAddress()}
+	measure := func(b *testing.B, volumes []string) (rested use, cpu time.Duration) {
+		c.volumes = volumes
+		c.startTarget()
+		defer c.target.terminate()
+		started := useOf(b, c.target)
+		time.Sleep(10 * time.Second) // the subject of the measurement
+		rested = useOf(b, c.target)
+		return rested, rested.cpu - started.cpu
+	}
+	without, _ := measure(b, []string{"disk=memory:64MiB"})
+	for _, groups := range []string{"one", "each"} {
+		for count := 1; count <= most; count *= 2 {
+			b.Run(fmt.Sprintf("group=%s/images=%d", groups, count), func(b *testing.B) {
+				var volumes []string
+				for i, image := range images[:count] {
+					volume := fmt.Sprintf("disk%d=%s", i, image)
+					if groups == "each" {
+						volume += fmt.Sprintf(",group=g%d", i)
+					}
+					volumes = append(volumes, volume)
+				}
+				for range b.N {
+					with, cpu := measure(b, volumes)
+					b.ReportMetric(float64(with.threads-without.threads), "threads")
+					b.ReportMetric(float64(with.descriptors-without.descriptors), "descriptors")
+					b.ReportMetric(float64(with.residentBytes-without.residentBytes)/(1<<20), "MiB")
+					b.ReportMetric(float64(cpu.Milliseconds())/10, "ms-CPU/s")
+				}
+				b.ReportMetric(0, "ns/op")
+			})
 		}
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"crypto/rand"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/network"
 )
 
@@ -20,18 +24,29 @@ import (
 type use struct {
 	residentBytes int
 	descriptors   int
+	threads       int
 	cpu           time.Duration
 }
 
 func useOf(b *testing.B, p *process) use {
 	b.Helper()
-	text := string(readFile(b, filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "statm")))
+	process := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid))
+	text := string(readFile(b, filepath.Join(process, "statm")))
 	pages, err := strconv.Atoi(strings.Fields(text)[1])
 	if err != nil {
 		b.Fatal(err)
 	}
+	threads, err := os.ReadDir(filepath.Join(process, "task"))
+	if err != nil {
+		b.Fatal(err)
+	}
 	return use{residentBytes: pages * os.Getpagesize(), descriptors: descriptors(b, p),
-		cpu: cpuTime(b, p)}
+		threads: len(threads), cpu: cpuTime(b, p)}
+}
+
+// idleTime is how long n sessions are kept to measure what they cost while they do nothing.
+func idleTime(n int) time.Duration {
+	return min(10*time.Second, time.Duration(n)*10*time.Millisecond)
 }
 
 // BenchmarkSessionsOfATarget measures what sessions cost a target: b.N relays connect at the same
@@ -40,24 +55,41 @@ func useOf(b *testing.B, p *process) use {
 func BenchmarkSessionsOfATarget(b *testing.B) {
 	c := &chain{t: b, dir: b.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress()}
-	c.startTarget("--max-sessions", "16384", "--staging-limit", "64GiB",
-		"--max-session-rate", "1000000", "--log-level", "error")
+	b.Run("plain", func(b *testing.B) { benchmarkSessionsOfATarget(b, c, nil, nil) })
+	authority := mutualtlstest.NewAuthority(b)
+	files := authority.Write(filepath.Join(c.dir, "target"), []string{c.address.Addr().String()})
+	credentials, err := mutualtls.Load(
+		authority.Write(filepath.Join(c.dir, "relay"), []string{"relay.test"}), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("TLS", func(b *testing.B) {
+		benchmarkSessionsOfATarget(b, c, credentials, tlsFlagsOf(files))
+	})
+}
+
+func benchmarkSessionsOfATarget(
+	b *testing.B, c *chain, credentials *mutualtls.Credentials, flags []string,
+) {
+	c.startTarget(append(flags, "--max-sessions", "16384", "--staging-limit", "64GiB",
+		"--max-session-rate", "1000000", "--log-level", "error")...)
+	defer c.target.terminate()
 	relays := make([]*controlmsg.Requester, b.N)
 	before := useOf(b, c.target)
 	b.ResetTimer()
 	started := time.Now()
-	inParallel(b, relays, func(i int) error {
+	inParallel(b, b.N, func(i int) error {
 		var err error
-		relays[i], err = openStanding(b, c.address)
+		relays[i], err = openStanding(b, c.address, credentials)
 		return err
 	})
 	elapsed := time.Since(started)
 	b.StopTimer()
 	opened := useOf(b, c.target)
-	idle := min(10*time.Second, time.Duration(b.N)*10*time.Millisecond)
+	idle := idleTime(b.N)
 	time.Sleep(idle)
 	kept := useOf(b, c.target)
-	inParallel(b, relays, func(i int) error { return configureQueue(b, relays[i]) })
+	inParallel(b, b.N, func(i int) error { return configureQueue(b, relays[i]) })
 	configured := useOf(b, c.target)
 	for _, r := range relays {
 		r.Close(nil)
@@ -73,12 +105,72 @@ func BenchmarkSessionsOfATarget(b *testing.B) {
 	b.ReportMetric(float64(configured.descriptors-kept.descriptors)/n, "descriptors/queue")
 }
 
-// inParallel calls do for each relay, 32 at a time.
-func inParallel(b *testing.B, relays []*controlmsg.Requester, do func(int) error) {
+// BenchmarkSessionsOfARelay measures what sessions cost a relay and its target, as on two
+// machines: b.N clients open the volume with a queue of depth 32, keep it for a while without IO,
+// and b.N others do so with four queues.
+func BenchmarkSessionsOfARelay(b *testing.B) {
+	c := &chain{t: b, dir: b.TempDir(), volumes: []string{"disk=memory:64MiB"},
+		address: listenAddress()}
+	most := fmt.Sprint(4 * b.N)
+	c.startTarget("--max-sessions", most, "--max-session-rate", "1000000", "--log-level", "error",
+		"--rdma-provider", "iwarp")
+	c.relay = c.startRelay("comch", "--max-clients", most, "--rdma-provider", "iwarp")
+	volumes := make([]*client.Volume, 2*b.N)
+	open := func(i, queues int) error {
+		config := c.clientConfig(32)
+		config.Queues, config.BufferSize = queues, 64<<10
+		var err error
+		volumes[i], err = client.Open(testContext(b), config)
+		return err
+	}
+	daemons := []*process{c.relay, c.target}
+	look := func() (all [2]use) {
+		for i, p := range daemons {
+			all[i] = useOf(b, p)
+		}
+		return all
+	}
+	before := look()
+	b.ResetTimer()
+	started := time.Now()
+	inParallel(b, b.N, func(i int) error { return open(i, 1) })
+	elapsed := time.Since(started)
+	b.StopTimer()
+	opened := look()
+	idle := idleTime(b.N)
+	time.Sleep(idle)
+	kept := look()
+	inParallel(b, b.N, func(i int) error { return open(b.N+i, 4) })
+	wide := look()
+	for _, v := range volumes {
+		v.Abort()
+	}
+	n := float64(b.N)
+	b.ReportMetric(n/elapsed.Seconds(), "opened/s")
+	for i, p := range daemons {
+		memory := float64(kept[i].residentBytes-before[i].residentBytes) / n / 1024
+		files := float64(kept[i].descriptors-before[i].descriptors) / n
+		queueMemory := (float64(wide[i].residentBytes-kept[i].residentBytes)/n/1024 - memory) / 3
+		queueFiles := (float64(wide[i].descriptors-kept[i].descriptors)/n - files) / 3
+		for unit, value := range map[string]float64{
+			"µs-CPU/opening":      float64((opened[i].cpu - before[i].cpu).Microseconds()) / n,
+			"µs-CPU/session/s":    float64((kept[i].cpu - opened[i].cpu).Microseconds()) / n / idle.Seconds(),
+			"KiB/session":         memory - queueMemory,
+			"KiB/queue":           queueMemory,
+			"descriptors/session": files - queueFiles,
+			"descriptors/queue":   queueFiles,
+		} {
+			b.ReportMetric(value, p.name+"-"+unit)
+		}
+	}
+}
+
+// inParallel calls do n times, 32 at a time.
+func inParallel(b *testing.B, n int, do func(int) error) {
 	b.Helper()
 	var running sync.WaitGroup
 	places := make(chan struct{}, 32)
-	for i := range relays {
+	for i := range n {
 		places <- struct{}{}
 		running.Go(func() {
 			defer func() { <-places }()
@@ -94,12 +186,21 @@ func inParallel(b *testing.B, relays []*controlmsg.Requester, do func(int) error
 }
 
 // openStanding connects to a target and opens its volume, as a relay does for a channel.
-func openStanding(b *testing.B, address netip.AddrPort) (*controlmsg.Requester, error) {
+func openStanding(
+	b *testing.B, address netip.AddrPort, credentials *mutualtls.Credentials,
+) (*controlmsg.Requester, error) {
 	stream, err := network.Kernel{}.Dial(b.Context(), netip.Addr{}, address)
 	if err != nil {
 		return nil, err
 	}
-	r := controlmsg.NewRequester(controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{}),
+	var transport controlmsg.Transport
+	if credentials == nil {
+		transport = controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{})
+	} else if transport, err = controlmsg.NewTLSClient(b.Context(), stream,
+		credentials.Client(address.Addr().String()), controlmsg.TCPConfig{}); err != nil {
+		return nil, err
+	}
+	r := controlmsg.NewRequester(transport,
 		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: testTimeout,
 			KeepAlive: controlmsg.KeepAliveConfig{Interval: time.Second, DeadAfter: testTimeout}})
 	if _, err = r.Greet(b.Context()); err == nil {

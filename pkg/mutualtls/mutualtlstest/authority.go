@@ -2,6 +2,7 @@
 package mutualtlstest
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,17 +23,27 @@ import (
 type Authority struct {
 	t           testing.TB
 	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
+	key         crypto.Signer
+	newKey      func() (crypto.Signer, error)
 }
 
-// NewAuthority returns a new, self-signed authority.
+// NewAuthority returns a new, self-signed authority. All keys are of ECDSA P-256.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{t: t, key: newKey(t)}
+	return NewAuthorityWithKeys(t, func() (crypto.Signer, error) {
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	})
+}
+
+// NewAuthorityWithKeys is NewAuthority with keys of another kind, which newKey makes.
+func NewAuthorityWithKeys(t testing.TB, newKey func() (crypto.Signer, error)) *Authority {
+	t.Helper()
+	a := &Authority{t: t, newKey: newKey}
+	a.key = a.makeKey()
 	template := template("authority " + rand.Text())
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageCertSign, nil
-	a.certificate = sign(t, template, template, &a.key.PublicKey, a.key)
+	a.certificate = sign(t, template, template, a.key.Public(), a.key)
 	return a
 }
 
@@ -60,8 +71,8 @@ func (a *Authority) Write(dir string, names []string, options ...Option) mutualt
 	for _, option := range options {
 		option(template)
 	}
-	key := newKey(a.t)
-	certificate := sign(a.t, template, a.certificate, &key.PublicKey, a.key)
+	key := a.makeKey()
+	certificate := sign(a.t, template, a.certificate, key.Public(), a.key)
 	encodedKey, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		a.t.Fatal(err)
@@ -101,18 +112,18 @@ func template(name string) *x509.Certificate {
 	}
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+func (a *Authority) makeKey() crypto.Signer {
+	a.t.Helper()
+	key, err := a.newKey()
 	if err != nil {
-		t.Fatal(err)
+		a.t.Fatal(err)
 	}
 	return key
 }
 
 func sign(
 	t testing.TB, template, parent *x509.Certificate,
-	public *ecdsa.PublicKey, key *ecdsa.PrivateKey,
+	public crypto.PublicKey, key crypto.Signer,
 ) *x509.Certificate {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
