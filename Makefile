@@ -53,11 +53,11 @@ demo: build ## Run target, relay and initiator as processes; move and compare a 
 demo-disk: build ## Serve a volume over NBD; make a file system, move it there and back, and check it (e2fsprogs, libnbd-bin, qemu-utils)
 	scripts/demo-disk.sh
 
-# Tests wait as much as they compute, so there are more of them than processors.
+# Tests wait as much as they compute, so there are more of them than processors. "make lint" vets.
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
-	go test $(RACE) -p $$(($$(nproc) + 1)) -timeout 30m ./...
+	go test $(RACE) -vet=off -p $$(($$(nproc) + 1)) -timeout 30m ./...
 	go -C bench test $(RACE) ./...
 
 # The tests of the chain run over iWARP by default, and programs choose shared memory by themselves.
@@ -184,9 +184,12 @@ bench-sessions: ## Measure what sessions cost targets and relays, and what TLS h
 bench-ceph: ## Measure the chain with a volume on Ceph beside fio, against a small cluster (as test-ceph)
 	BENCH=1 test/ceph/run.sh
 
+# Building the tests of a package takes longer than its benchmarks.
+BENCHMARK_PACKAGES = $(addprefix ./,$(sort $(dir $(shell grep -rlE '^func Benchmark' --include='*_test.go' cmd internal libdoca pkg test))))
+
 .PHONY: bench-once
 bench-once: build-bench build-emulation ## Run every benchmark once, so that none rots
-	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./cmd/... ./libdoca ./test/e2e ./test/libdoca
+	go test -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHMARK_PACKAGES)
 	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once'
 	$(MEASURE) chain $(DOCA_CHAIN) --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/doca'
 	$(MEASURE) peers --install=false --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/peers'
