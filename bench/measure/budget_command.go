@@ -31,8 +31,8 @@ const (
 	// tolerance is how many times its budget a layer may cost. Compilers differ by some percent.
 	tolerance = 1.2
 	// negligible is a number of instructions that does not matter, although it may be many times a
-	// small budget.
-	negligible = 10
+	// small budget: one in a hundred of what all layers take.
+	negligible = 40
 	// budgetAttempts is how often a path is measured until all of its layers are within their
 	// budgets. Polls that find less than a full batch, because the kernel has not delivered the
 	// rest yet, can only add instructions, and valgrind may fail if the machine is so busy that a
@@ -66,7 +66,8 @@ const (
 	modulePath = "github.com/zc-relay/zc-relay/"
 	// benchmarkLayer is what the client of the benchmark does. It has no budget.
 	benchmarkLayer = "the benchmark"
-	// runtimeLayer is what the Go runtime and the standard library do.
+	// runtimeLayer is what the Go runtime and the standard library do. It is not judged: its locks
+	// spin while other programs have the cores.
 	runtimeLayer = "Go runtime"
 	// budgetedCode is the benchmark whose instructions count: IOs through the lanes of relay and
 	// target, and the providers around them, on one thread.
@@ -163,7 +164,7 @@ func measurePath(ctx context.Context, program, path string, allowed map[string]f
 			if least, found := fewest[layer]; !found || n < least {
 				fewest[layer] = n
 			}
-			exceeded = exceeded || exceeds(fewest[layer], allowed[layer])
+			exceeded = exceeded || exceeds(layer, fewest[layer], allowed[layer])
 		}
 		if !exceeded {
 			break
@@ -175,8 +176,8 @@ func measurePath(ctx context.Context, program, path string, allowed map[string]f
 	return fewest, nil
 }
 
-func exceeds(measured, allowed float64) bool {
-	return measured > max(tolerance*allowed, allowed+negligible)
+func exceeds(layer string, measured, allowed float64) bool {
+	return layer != runtimeLayer && measured > max(tolerance*allowed, allowed+negligible)
 }
 
 // layerOf returns the layer of a place. Code of the standard library that was inlined belongs to
@@ -212,7 +213,7 @@ func (measured budget) compare(w io.Writer, allowed budget) error {
 		for _, layer := range layersOf(measured[path], allowed[path]) {
 			m, a := measured[path][layer], allowed[path][layer]
 			fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.2f\t\n", layer, m, a, m/max(a, 1))
-			if exceeds(m, a) {
+			if exceeds(layer, m, a) {
 				errs = append(errs, fmt.Errorf("%s: %s takes %.0f instructions, over %.0f %% more than %.0f",
 					path, layer, m, (tolerance-1)*100, a))
 			}

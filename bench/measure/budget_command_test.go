@@ -44,8 +44,9 @@ func TestALayerMayCostAFifthMoreThanItsBudget(t *testing.T) {
 		{"cheaper", map[string]float64{"relay": 100}, ""},
 		{"a fifth more", map[string]float64{"relay": 480, "polling": 10}, ""},
 		{"more than a fifth", map[string]float64{"relay": 481, "polling": 10}, "relay takes 481"},
-		{"little, of a small budget", map[string]float64{"relay": 400, "polling": 20}, ""},
-		{"more of a small budget", map[string]float64{"polling": 21}, "polling takes 21"},
+		{"little, of a small budget", map[string]float64{"relay": 400, "polling": 50}, ""},
+		{"more of a small budget", map[string]float64{"polling": 51}, "polling takes 51"},
+		{"the Go runtime", map[string]float64{runtimeLayer: 1000}, ""},
 		{"a new layer", map[string]float64{"relay": 400, "memory": 50}, "memory takes 50"},
 	} {
 		var table strings.Builder
