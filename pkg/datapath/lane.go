@@ -307,6 +307,15 @@ func DrainAll[L interface {
 	})
 }
 
+// InFlight returns how many requests of all lanes are in flight.
+func InFlight[L interface{ InFlight() int }](lanes []L) int {
+	n := 0
+	for _, lane := range lanes {
+		n += lane.InFlight()
+	}
+	return n
+}
+
 // CloseAll closes the lanes of a session. It returns those that it could not close.
 func CloseAll[L interface {
 	Close(ctx context.Context) error

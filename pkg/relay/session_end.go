@@ -111,13 +111,7 @@ func (s *session) drain(ctx context.Context) {
 	datapath.DrainAll(ctx, s.openLanes())
 }
 
-func (s *session) inFlight() int {
-	n := 0
-	for _, lane := range s.openLanes() {
-		n += lane.InFlight()
-	}
-	return n
-}
+func (s *session) inFlight() int { return datapath.InFlight(s.openLanes()) }
 
 // lastResponsesTimeout bounds how long a session waits for the responses that a target has sent
 // before its farewell.

@@ -60,13 +60,7 @@ func (s *session) drain(ctx context.Context) {
 	datapath.DrainAll(ctx, s.openLanes())
 }
 
-func (s *session) inFlight() int {
-	n := 0
-	for _, lane := range s.openLanes() {
-		n += lane.InFlight()
-	}
-	return n
-}
+func (s *session) inFlight() int { return datapath.InFlight(s.openLanes()) }
 
 // end sends the relay the reason, before closing its RDMA connections, and releases the session.
 func (s *session) end(reason error) {

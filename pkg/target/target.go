@@ -229,11 +229,11 @@ func endSessions(ctx context.Context, sessions []*session, reason string) {
 	for _, s := range sessions {
 		ending.Go(func() {
 			s.drain(ctx)
+			text := reason
 			if n := s.inFlight(); n > 0 {
-				s.cancel(status.Errorf(status.Shutdown, "%s: %d requests have not completed", reason, n))
-				return
+				text = fmt.Sprintf("%s: %d requests have not completed", reason, n)
 			}
-			s.cancel(status.Errorf(status.Shutdown, "%s", reason))
+			s.cancel(status.Errorf(status.Shutdown, "%s", text))
 		})
 	}
 	ending.Wait()
