@@ -168,7 +168,7 @@ func TestARelayLivesInASmallMemoryGroup(t *testing.T) {
 func (c *chain) takeRings() (release func()) {
 	c.t.Helper()
 	ctx := testContext(c.t)
-	provider := emulated.New(emulated.Options{Directory: filepath.Join(c.dir, "comch")})
+	provider := c.clientConfig(1).Provider
 	var connections []comch.Connection
 	release = func() {
 		for _, connection := range connections {

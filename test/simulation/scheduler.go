@@ -421,12 +421,12 @@ func (w *world) reconfigure(t, variant int, pause time.Duration) {
 	changed := settings
 	changed.Channels = slices.Clone(settings.Channels)
 	channel := &changed.Channels[t]
-	switch variant % 5 {
-	case 0:
+	switch variant %= 5; variant {
+	case 0, 1:
 		changed.Channels = slices.Delete(changed.Channels, t, t+1)
-		pause = 0
-	case 1:
-		changed.Channels = slices.Delete(changed.Channels, t, t+1)
+		if variant == 0 {
+			pause = 0
+		}
 	case 2: // nobody listens there
 		channel.Targets = []netip.AddrPort{netip.AddrPortFrom(targetAddress(9), controlPort)}
 	case 3:

@@ -139,22 +139,22 @@ func (b *bus) endLoans(all bool) {
 // openDescriptors returns the descriptors that this process has open, and what they refer to.
 func openDescriptors() map[string]string {
 	open := make(map[string]string)
-	entries, _ := os.ReadDir("/proc/self/fd")
-	for _, e := range entries {
-		open[e.Name()], _ = os.Readlink("/proc/self/fd/" + e.Name())
+	for _, name := range descriptorNames() {
+		open[name], _ = os.Readlink("/proc/self/fd/" + name)
 	}
 	return open
 }
 
-// countDescriptors returns the number of descriptors that this process has open, its own included.
-func countDescriptors() int {
+// descriptorNames returns the numbers of the descriptors that this process has open, with that of
+// the directory that lists them.
+func descriptorNames() []string {
 	directory, err := os.Open("/proc/self/fd")
 	if err != nil {
-		return 0
+		return nil
 	}
 	defer directory.Close()
 	names, _ := directory.Readdirnames(-1)
-	return len(names)
+	return names
 }
 
 func closeDescriptors(open map[string]string) {

@@ -151,7 +151,7 @@ func (w *world) checkBounds() {
 	}{
 		{"goroutines", runtime.NumGoroutine(), 28},
 		{"directions of connections", len(w.internet.network.Flows()), 16},
-		{"descriptors", countDescriptors(), 48},
+		{"descriptors", len(descriptorNames()), 48},
 	} {
 		if bound := resource.perProcess * w.processes; resource.count > bound {
 			w.violate("%d %s are more than %d for each of %d processes", resource.count,
