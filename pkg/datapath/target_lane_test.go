@@ -508,6 +508,18 @@ func TestALaneStartsOnlyWithBothConnections(t *testing.T) {
 	}
 }
 
+func TestAHelloIsNoRequestInFlight(t *testing.T) {
+	r := makeTargetRig(t, false, 0)
+	together(t, r.lane.worker, func() {
+		c := &r.lane.connections[iomsg.DataConnection]
+		r.lane.respondHello(c)
+		r.lane.flushResponses()
+		if pending, n := c.send.pending(), r.lane.InFlight(); pending == 0 || n != 0 {
+			t.Errorf("%d hellos are pending, %d requests are in flight", pending, n)
+		}
+	})
+}
+
 func TestADrainingTargetLaneRejectsNewRequests(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.queue.hold()

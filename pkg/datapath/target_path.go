@@ -406,7 +406,9 @@ func (l *TargetLane) flushResponses() {
 			l.fail(err)
 		}
 		c.flush()
-		unsent += int(c.send.pending())
+		if l.state != laneConnecting { // a hello answers no request
+			unsent += int(c.send.pending())
+		}
 	}
 	l.nowNs = 0
 	l.inFlight.Store(int64(l.active + l.backlog.Len() + unsent))

@@ -63,8 +63,9 @@ type session struct {
 	stopped    bool              // the target has been asked to stop
 	unreleased atomic.Bool       // the session has ended, but its release has failed so far
 
-	mu    sync.Mutex // guards lanes, which observers read while the session adds to them
-	lanes []*datapath.RelayLane
+	mu       sync.Mutex // guards what follows: others drain the session, and observe its lanes
+	lanes    []*datapath.RelayLane
+	draining bool // lanes that have not started never do
 }
 
 func newSession(c *channel, connection comch.Connection) *session {
@@ -496,6 +497,12 @@ func (s *session) connectForeignLane(
 
 // StartStorage starts the data path, the target's side first.
 func (s *session) StartStorage(ctx context.Context) error {
+	s.mu.Lock()
+	draining := s.draining
+	s.mu.Unlock()
+	if draining {
+		return status.Errorf(status.Shutdown, "the session is being drained")
+	}
 	if _, err := callTarget(ctx, s, &controlmsg.StartStorage{}); err != nil {
 		return err
 	}

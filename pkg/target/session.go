@@ -55,6 +55,7 @@ type session struct {
 
 	mu        sync.Mutex // guards what follows, shared with the RDMA acceptor
 	lanes     []*datapath.TargetLane
+	draining  bool           // lanes that have not started never do
 	stopped   bool           // the relay has stopped all queues: connections may end
 	closed    bool           // no more connections
 	accepting int            // connections being accepted
@@ -349,6 +350,12 @@ func (s *session) StartDataPathConnections(
 
 // StartStorage lets the lanes accept requests.
 func (s *session) StartStorage(ctx context.Context) error {
+	s.mu.Lock()
+	draining := s.draining
+	s.mu.Unlock()
+	if draining {
+		return status.Errorf(status.Shutdown, "the session is being drained")
+	}
 	for queue, lane := range s.openLanes() {
 		if err := lane.Start(ctx); err != nil {
 			return fmt.Errorf("queue %d: %w", queue, err)

@@ -57,6 +57,9 @@ func (s *session) drain(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
+	s.mu.Lock()
+	s.draining = true
+	s.mu.Unlock()
 	datapath.DrainAll(ctx, s.openLanes())
 }
 
