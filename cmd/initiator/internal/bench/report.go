@@ -230,7 +230,7 @@ func corrected(yes bool) string {
 func (t *text) result(r *Report) {
 	result := &r.Result
 	t.WriteByte('\n')
-	t.Row("IOPS", "%.0f", result.IOPS)
+	t.Row("IOPS", "%.0f%s", result.IOPS, shortfall(result.IOPS, r.Parameters.Rate))
 	t.Row("throughput", "%s (%d bytes/s)", size.FormatThroughput(float64(result.BytesPerSecond)),
 		result.BytesPerSecond)
 	t.Row("operations", "%d (%d bytes) in %s%s", result.Operations, result.Bytes,
@@ -246,6 +246,20 @@ func (t *text) result(r *Report) {
 	t.latencies(result)
 	t.counters(r.Counters)
 	t.Failure(r.Error)
+}
+
+// rateTolerance is how much of a rate may be missing: a run does not end exactly when a request is
+// due.
+const rateTolerance = 0.05
+
+// shortfall says that an open loop has not reached its rate. Its latencies are then mostly the time
+// that requests have waited for room, and depend on how long the run was.
+func shortfall(iops float64, rate uint64) string {
+	if rate == 0 || iops == 0 || iops >= float64(rate)*(1-rateTolerance) {
+		return ""
+	}
+	return fmt.Sprintf(", %.1f %% of the rate: too slow for it, so the latencies grow with the runtime",
+		iops/float64(rate)*100)
 }
 
 // counters prints what the machine counted.

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,6 +100,24 @@ func TestTheTextTellsTheSame(t *testing.T) {
 
 // schemaPath is the path of the published schema.
 const schemaPath = "../../../../docs/bench-result.schema.json"
+
+func TestTheTextSaysThatARateWasNotReached(t *testing.T) {
+	for _, c := range []struct {
+		rate uint64
+		want string
+	}{{0, ""}, {49999, ""}, {52000, ""}, {100000, "50.0 % of the rate"}} {
+		r := exampleReport()
+		r.Parameters.Rate = c.rate
+		var text bytes.Buffer
+		if err := r.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		if c.want == "" && strings.Contains(text.String(), "% of the rate") ||
+			!strings.Contains(text.String(), c.want) {
+			t.Errorf("with a rate of %d:\n%s", c.rate, text.String())
+		}
+	}
+}
 
 func TestDocumentsAreValidAndEveryFieldIsDescribed(t *testing.T) {
 	s := schematest.Read(t, schemaPath)
