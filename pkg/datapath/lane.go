@@ -282,38 +282,32 @@ func onEach[L any](lanes []L, step func(lane L) error) []error {
 const drainPoll = 2 * time.Millisecond
 
 // DrainAll drains lanes and waits until their requests in flight have completed, or ctx ends. It
-// does not wait for a lane that has lost both connections.
+// does not wait for a lane that has lost both connections. It returns how many requests it has
+// stopped waiting for; those that a drained lane has declined since then are not among them.
 func DrainAll[L interface {
 	Drain(ctx context.Context) error
 	InFlight() int
 	Quiesced() <-chan struct{}
-}](ctx context.Context, lanes []L) {
+}](ctx context.Context, lanes []L) (unfinished int) {
+	var left atomic.Int64
 	_ = OnAll(lanes, func(lane L) error {
-		if err := lane.Drain(ctx); err != nil {
-			return err
-		}
+		err := lane.Drain(ctx)
 		ticker := time.NewTicker(drainPoll)
 		defer ticker.Stop()
-		for lane.InFlight() > 0 {
+		n := lane.InFlight()
+		for waiting := err == nil; waiting && n > 0; n = lane.InFlight() {
 			select {
 			case <-ticker.C:
 			case <-lane.Quiesced():
-				return nil
+				waiting = false
 			case <-ctx.Done():
-				return nil
+				waiting = false
 			}
 		}
-		return nil
+		left.Add(int64(n))
+		return err
 	})
-}
-
-// InFlight returns how many requests of all lanes are in flight.
-func InFlight[L interface{ InFlight() int }](lanes []L) int {
-	n := 0
-	for _, lane := range lanes {
-		n += lane.InFlight()
-	}
-	return n
+	return int(left.Load())
 }
 
 // CloseAll closes the lanes of a session. It returns those that it could not close.

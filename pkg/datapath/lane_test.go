@@ -308,6 +308,36 @@ func (l *dependentLane) Closed() bool                    { return true }
 func (l *dependentLane) InFlight() int                   { return 0 }
 func (l *dependentLane) Quiesced() <-chan struct{}       { return nil }
 
+// drainedLane is a lane with these numbers of requests in flight, one after the other. The last one
+// stays.
+type drainedLane struct {
+	dependentLane
+	counts []int
+}
+
+func (l *drainedLane) InFlight() int {
+	n := l.counts[0]
+	if len(l.counts) > 1 {
+		l.counts = l.counts[1:]
+	}
+	return n
+}
+
+func (l *drainedLane) Drain(context.Context) error { return nil }
+
+func TestADrainCountsWhatItHasStoppedWaitingFor(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*drainPoll)
+	defer cancel()
+	declines := &drainedLane{counts: []int{2, 1, 0, 3}} // 3 are requests that it has declined since
+	stuck := &drainedLane{counts: []int{5, 4}}
+	if n := DrainAll(ctx, []*drainedLane{declines}); n != 0 {
+		t.Errorf("%d requests have not completed, want none", n)
+	}
+	if n := DrainAll(ctx, []*drainedLane{declines, stuck}); n != 7 {
+		t.Errorf("%d requests have not completed, want 7", n)
+	}
+}
+
 func TestAStuckLaneDoesNotHoldUpTheOthersOfItsSession(t *testing.T) {
 	for name, step := range map[string]func(context.Context, []*dependentLane) error{
 		"Close": func(ctx context.Context, lanes []*dependentLane) error {

@@ -158,8 +158,7 @@ func (c *dialectClient) StartStorage(ctx context.Context) error {
 func (c *dialectClient) StopStorage(ctx context.Context) error {
 	draining, cancel := c.session.stepTimeout(ctx)
 	defer cancel()
-	c.session.drain(draining)
-	if n := c.session.inFlight(); n > 0 {
+	if n := c.session.drain(draining); n > 0 {
 		return status.Errorf(status.TimeOut, "%d IOs have not completed", n)
 	}
 	return c.session.stopTarget(ctx)

@@ -143,8 +143,7 @@ func (r *Relay) endSessions() {
 	for _, c := range channels {
 		for _, s := range c.openSessions() {
 			ending.Go(func() {
-				s.drain(ctx)
-				s.cancel(shutdownReason(s.inFlight()))
+				s.cancel(shutdownReason(s.drain(ctx)))
 			})
 		}
 	}

@@ -103,18 +103,16 @@ func (s *session) watchDeadlines() {
 }
 
 // drain stops accepting IOs from the client and waits for those in flight, until ctx or the session
-// ends.
-func (s *session) drain(ctx context.Context) {
+// ends. It returns how many have not completed.
+func (s *session) drain(ctx context.Context) (unfinished int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	s.mu.Lock()
 	s.draining = true
 	s.mu.Unlock()
-	datapath.DrainAll(ctx, s.openLanes())
+	return datapath.DrainAll(ctx, s.openLanes())
 }
-
-func (s *session) inFlight() int { return datapath.InFlight(s.openLanes()) }
 
 // lastResponsesTimeout bounds how long a session waits for the responses that a target has sent
 // before its farewell.

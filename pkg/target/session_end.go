@@ -52,18 +52,17 @@ func (s *session) onLaneFailure(queue int) func(error) {
 	}
 }
 
-// drain rejects new requests and waits for those in flight, until ctx or the session ends.
-func (s *session) drain(ctx context.Context) {
+// drain rejects new requests and waits for those in flight, until ctx or the session ends. It
+// returns how many have not completed.
+func (s *session) drain(ctx context.Context) (unfinished int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	s.mu.Lock()
 	s.draining = true
 	s.mu.Unlock()
-	datapath.DrainAll(ctx, s.openLanes())
+	return datapath.DrainAll(ctx, s.openLanes())
 }
-
-func (s *session) inFlight() int { return datapath.InFlight(s.openLanes()) }
 
 // end sends the relay the reason, before closing its RDMA connections, and releases the session.
 func (s *session) end(reason error) {

@@ -228,9 +228,8 @@ func endSessions(ctx context.Context, sessions []*session, reason string) {
 	var ending sync.WaitGroup
 	for _, s := range sessions {
 		ending.Go(func() {
-			s.drain(ctx)
 			text := reason
-			if n := s.inFlight(); n > 0 {
+			if n := s.drain(ctx); n > 0 {
 				text = fmt.Sprintf("%s: %d requests have not completed", reason, n)
 			}
 			s.cancel(status.Errorf(status.Shutdown, "%s", text))
