@@ -282,8 +282,8 @@ func onEach[L any](lanes []L, step func(lane L) error) []error {
 const drainPoll = 2 * time.Millisecond
 
 // DrainAll drains lanes and waits until their requests in flight have completed, or ctx ends. It
-// does not wait for a lane that has lost both connections. It returns how many requests it has
-// stopped waiting for; those that a drained lane has declined since then are not among them.
+// does not wait for a lane that has lost both connections. It returns how many requests were still
+// in flight when ctx ended; those that a drained lane has declined since then are not among them.
 func DrainAll[L interface {
 	Drain(ctx context.Context) error
 	InFlight() int
@@ -291,21 +291,23 @@ func DrainAll[L interface {
 }](ctx context.Context, lanes []L) (unfinished int) {
 	var left atomic.Int64
 	_ = OnAll(lanes, func(lane L) error {
-		err := lane.Drain(ctx)
+		if err := lane.Drain(ctx); err != nil {
+			left.Add(int64(lane.InFlight()))
+			return err
+		}
 		ticker := time.NewTicker(drainPoll)
 		defer ticker.Stop()
-		n := lane.InFlight()
-		for waiting := err == nil; waiting && n > 0; n = lane.InFlight() {
+		for lane.InFlight() > 0 {
 			select {
 			case <-ticker.C:
 			case <-lane.Quiesced():
-				waiting = false
+				return nil
 			case <-ctx.Done():
-				waiting = false
+				left.Add(int64(lane.InFlight()))
+				return nil
 			}
 		}
-		left.Add(int64(n))
-		return err
+		return nil
 	})
 	return int(left.Load())
 }

@@ -103,7 +103,7 @@ func (s *session) watchDeadlines() {
 }
 
 // drain stops accepting IOs from the client and waits for those in flight, until ctx or the session
-// ends. It returns how many have not completed.
+// ends. It returns how many were still in flight then.
 func (s *session) drain(ctx context.Context) (unfinished int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -53,7 +53,7 @@ func (s *session) onLaneFailure(queue int) func(error) {
 }
 
 // drain rejects new requests and waits for those in flight, until ctx or the session ends. It
-// returns how many have not completed.
+// returns how many were still in flight then.
 func (s *session) drain(ctx context.Context) (unfinished int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
