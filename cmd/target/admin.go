@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // administered is a target as its admin listener needs it.
@@ -54,7 +56,9 @@ func (s *served) describe(use target.Use) admin.Volume {
 	if s.added {
 		origin = admin.OriginAdministrator
 	}
+	state, reason := volume.StateOf(s.Volume)
 	return admin.Volume{
+		State: string(state), Reason: textOf(reason),
 		NewVolume: admin.NewVolume{Name: s.config.Name, Backend: s.config.Backend,
 			BlockSize: info.BlockSize, Readers: s.config.Readers, Writers: s.config.Writers,
 			Owners: s.config.Owners},
@@ -117,7 +121,10 @@ func (a *administered) RemoveVolume(ctx context.Context, name string, force bool
 		}
 		err = v.closeVolume(s)
 		v.forgetUnused()
-		return err
+		if err != nil {
+			return fmt.Errorf("volume %s is removed, but closing it has failed: %w", name, err)
+		}
+		return nil
 	})
 }
 

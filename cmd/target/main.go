@@ -27,6 +27,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 func main() { program.Main(newCommand()) }
@@ -251,6 +252,14 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 	}, nil
 }
 
+// textOf returns the text of an error, "" for none.
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
 // describe returns a function that adds a target's volumes, sessions and workers to its status.
 func describe(t *target.Target) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
@@ -259,7 +268,9 @@ func describe(t *target.Target) func(*statusreport.Document) {
 		offered, counters := t.Offered(), t.Counters()
 		for _, name := range slices.Sorted(maps.Keys(offered)) {
 			info := offered[name].Volume.Info()
+			state, reason := volume.StateOf(offered[name].Volume)
 			d.Volumes = append(d.Volumes, statusreport.Volume{
+				State: string(state), Reason: textOf(reason),
 				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
 				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
 				Queues:   statusreport.Queues(counters[name]),

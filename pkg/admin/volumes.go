@@ -32,6 +32,9 @@ type Volume struct {
 	// is the client that has it open exclusively, "" if none has.
 	Sessions int    `json:"sessions"`
 	Holder   string `json:"holder,omitempty"`
+	// State is a volume.State: serving, stand-by, or failed. Reason says why it is not serving.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
 	// Origin is OriginConfiguration or OriginAdministrator.
 	Origin string `json:"origin"`
 }

@@ -433,6 +433,15 @@ func (t *Target) Counters() map[string]*datapath.CounterSet {
 	return counters
 }
 
+// VolumeStates returns the state of each volume, by its name, for metrics.
+func (t *Target) VolumeStates() map[string]volume.State {
+	states := make(map[string]volume.State)
+	for name, e := range t.exports.all() {
+		states[name], _ = volume.StateOf(e.Volume)
+	}
+	return states
+}
+
 // Failures returns the requests that the volumes have failed, by volume name, for metrics.
 func (t *Target) Failures() map[string][]volume.Failure {
 	failures := make(map[string][]volume.Failure)

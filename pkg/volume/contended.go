@@ -222,6 +222,16 @@ func (v *contended) Failures() []Failure {
 	return v.inner.Failures()
 }
 
+// Failed returns why the volume rejects requests; nil at a stand-by.
+func (v *contended) Failed() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.inner == nil {
+		return nil
+	}
+	return v.inner.Failed()
+}
+
 // Close makes everything durable, releases the volume, and lets others own it.
 func (v *contended) Close(ctx context.Context) error {
 	v.stop()

@@ -94,6 +94,12 @@ func TestOfEagerProgramsExactlyOneOwnsTheVolume(t *testing.T) {
 	if _, err := volumes[1].NewQueue(1); !errors.Is(err, status.NoLock) {
 		t.Errorf("a queue of a stand-by: %v", err)
 	}
+	for i, want := range []volume.State{volume.Serving, volume.StandBy} {
+		if state, reason := volume.StateOf(volumes[i]); state != want ||
+			(reason == nil) != (want == volume.Serving) {
+			t.Errorf("volume %d is %s: %v", i, state, reason)
+		}
+	}
 	// A closed volume passes to a stand-by.
 	volumetest.CloseVolume(t, volumes[0])
 	volumes = volumes[1:]

@@ -50,6 +50,9 @@ func TestVolumeAcceptsNoMoreWritesAfterAFailedFlush(t *testing.T) {
 		}
 	}
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: block})
+	if state, reason := volume.StateOf(v); state != volume.Broken || !errors.Is(reason, unix.EIO) {
+		t.Errorf("the volume is %s: %v", state, reason)
+	}
 	volumetest.CloseQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.EIO) {
 		t.Errorf("Close returned %v after content was lost", err)

@@ -476,7 +476,8 @@ func (s *fileStore) failShrunk() error {
 		rejects: rejectAll,
 		message: "another program has truncated the volume: it fails every request until it is reopened",
 		err: status.Errorf(status.IOFailed, "%q: %w: it had %s instead of at least %d: "+
-			"find out what truncated it, restore the content, and restart the target",
+			"find out what truncated it, restore the content, and reopen the volume "+
+			"(target volume remove, target volume add) or restart the target",
 			s.file.Name(), errShrunk, now, s.size.Load()),
 	})
 }

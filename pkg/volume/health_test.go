@@ -66,6 +66,9 @@ func TestVolumeFailsOnceItsFileIsTruncated(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "volume")
 				v, queue, logged := openLogged(t, volume.FileBackend{Path: path, Direct: direct},
 					time.Hour)
+				if state, reason := volume.StateOf(v); state != volume.Serving || reason != nil {
+					t.Errorf("the volume is %s at first: %v", state, reason)
+				}
 				block := bytes.Repeat([]byte{1}, 4096)
 				for _, offset := range []uint64{0, 8192, last} {
 					do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: offset,
@@ -86,6 +89,10 @@ func TestVolumeFailsOnceItsFileIsTruncated(t *testing.T) {
 					if status.CodeOf(r.Err) != status.IOFailed {
 						t.Errorf("%v at %d: %v", r.Operation, r.Offset, r.Err)
 					}
+				}
+				if state, reason := volume.StateOf(v); state != volume.Broken ||
+					!errors.Is(reason, status.IOFailed) {
+					t.Errorf("the volume is %s: %v", state, reason)
 				}
 				closeFailed(t, v, queue, status.IOFailed)
 				if stat, err := os.Stat(path); err != nil || stat.Size() != truncatedSize {

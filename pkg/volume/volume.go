@@ -92,10 +92,38 @@ type Volume interface {
 	// Failures returns how many requests have failed since the volume was opened, by operation and
 	// cause, without those of which there were none.
 	Failures() []Failure
+	// Failed returns why the volume rejects requests until it is reopened: all of them, or all but
+	// reads. It returns nil while it does not.
+	Failed() error
 	// Close makes everything durable and releases the volume. If ctx ends first, Close fails with
 	// status.TimeOut, continues in the background, and may be called again. All queues must be
 	// closed first.
 	Close(ctx context.Context) error
+}
+
+// State is whether a volume serves requests.
+type State string
+
+// The states of a volume.
+const (
+	Serving State = "serving"
+	// StandBy means that another program owns the volume.
+	StandBy State = "stand-by"
+	// Broken means that the volume has failed, and rejects requests until it is reopened.
+	Broken State = "failed"
+)
+
+// StateOf returns the state of a volume, and unless that is Serving, the reason.
+func StateOf(v Volume) (State, error) {
+	if o := v.Ownership(); o != nil {
+		if reason, _ := o.State(); reason != nil {
+			return StandBy, reason
+		}
+	}
+	if reason := v.Failed(); reason != nil {
+		return Broken, reason
+	}
+	return Serving, nil
 }
 
 // Failure is a number of requests that have failed in the same way.
@@ -311,6 +339,8 @@ func (v *storeVolume) checkResize(bytes uint64, shrink bool) error {
 
 // Failures returns how many requests have failed.
 func (v *storeVolume) Failures() []Failure { return v.health.failures() }
+
+func (v *storeVolume) Failed() error { return v.health.rejection(false) }
 
 // Close makes everything durable and releases the volume.
 func (v *storeVolume) Close(ctx context.Context) error {

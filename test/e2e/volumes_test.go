@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // volumeList returns the volumes of a target by name, from a document that is valid.
@@ -151,7 +152,29 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	if client.wait() == 0 || !strings.Contains(client.stderr.String(), "being removed") {
 		t.Errorf("the client of the removed volume: %s", client.stderr.String())
 	}
-	if v := volumeList(t, address); len(v) != 1 || v["extra"].Sessions != 0 {
+	if v := volumeList(t, address); len(v) != 1 || v["extra"].Sessions != 0 ||
+		v["extra"].State != string(volume.Serving) {
 		t.Errorf("in the end: %+v", v)
+	}
+
+	// A volume that has failed says so, and works again when it is reopened.
+	if err := os.Truncate(content, 4096); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the truncated volume has failed", func() bool {
+		v := volumeList(t, address)["extra"]
+		return v.State == string(volume.Broken) && strings.Contains(v.Reason, "shorter")
+	})
+	if _, stdout, _ := call(t, "target", "status", "--admin", address); !strings.Contains(stdout,
+		"state failed: ") {
+		t.Errorf("the status does not show it: %s", stdout)
+	}
+	a.expect(1, "volume extra is removed, but closing it has failed", "remove", "extra")
+	if err := os.Truncate(content, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	a.expect(0, "serving volume extra", "add", extra)
+	if v := volumeList(t, address)["extra"]; v.State != string(volume.Serving) || v.Reason != "" {
+		t.Errorf("reopened: %+v", v)
 	}
 }

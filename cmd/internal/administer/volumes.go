@@ -53,12 +53,17 @@ func newVolumeListCommand(address string) *cobra.Command {
 				admin.VolumeList{Schema: admin.VolumesSchema, Volumes: volumes})
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "VOLUME\tKIND\tSIZE\tUUID\tACCESS\tSESSIONS\tHELD BY\tRIGHTS\tFROM")
+		fmt.Fprintln(table, "VOLUME\tKIND\tSIZE\tUUID\tACCESS\tSESSIONS\tHELD BY\tRIGHTS\tFROM\tSTATE")
 		for i := range volumes {
 			v := &volumes[i]
-			fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%s\t%d\t%s\t%s\t%s\n", v.Name, v.Kind,
+			fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", v.Name, v.Kind,
 				size.Bytes(v.Size), v.UUID, accessOf(v), v.Sessions, orNone(v.Holder), rightsOf(v),
-				v.Origin)
+				v.Origin, v.State)
+		}
+		for i := range volumes {
+			if v := &volumes[i]; v.Reason != "" {
+				fmt.Fprintf(table, "%s is %s: %s\n", v.Name, v.State, v.Reason)
+			}
 		}
 		return table.Flush()
 	})

@@ -104,11 +104,14 @@ zc_relay_target_next_attempt_timestamp_seconds{channel="a",target="10.0.0.6:7470
 type fakeTarget map[string][]volume.Failure
 
 func (f fakeTarget) Failures() map[string][]volume.Failure { return f }
-func (f fakeTarget) Sessions() int                         { return 0 }
-func (f fakeTarget) ConnectedQueues() map[string]int       { return map[string]int{"shm": 2} }
-func (f fakeTarget) SessionsTotal() uint64                 { return 0 }
-func (f fakeTarget) SessionsPostponed() uint64             { return 0 }
-func (f fakeTarget) Workers() []*datapath.Worker           { return nil }
+func (f fakeTarget) VolumeStates() map[string]volume.State {
+	return map[string]volume.State{"disk": volume.Broken, "ram": volume.Serving}
+}
+func (f fakeTarget) Sessions() int                   { return 0 }
+func (f fakeTarget) ConnectedQueues() map[string]int { return map[string]int{"shm": 2} }
+func (f fakeTarget) SessionsTotal() uint64           { return 0 }
+func (f fakeTarget) SessionsPostponed() uint64       { return 0 }
+func (f fakeTarget) Workers() []*datapath.Worker     { return nil }
 func (f fakeTarget) Counters() map[string]*datapath.CounterSet {
 	counters := make(map[string]*datapath.CounterSet)
 	for name := range f {
@@ -131,9 +134,14 @@ zc_target_connected_queues{transport="shm"} 2
 # TYPE zc_target_volume_failures_total counter
 zc_target_volume_failures_total{cause="ENOSPC",op="write",volume="disk"} 3
 zc_target_volume_failures_total{cause="volume_failed",op="flush",volume="disk"} 1
+# HELP zc_target_volume_state Always 1; the label says whether a volume is serving, stand-by, or failed (it rejects requests until it is reopened).
+# TYPE zc_target_volume_state gauge
+zc_target_volume_state{state="failed",volume="disk"} 1
+zc_target_volume_state{state="serving",volume="ram"} 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
-		"zc_target_connected_queues", "zc_target_volume_failures_total"); err != nil {
+		"zc_target_connected_queues", "zc_target_volume_failures_total",
+		"zc_target_volume_state"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {

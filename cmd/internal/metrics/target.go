@@ -16,6 +16,8 @@ type TargetSource interface {
 	Counters() map[string]*datapath.CounterSet
 	// Failures returns the requests that each volume has failed, keyed by volume name.
 	Failures() map[string][]volume.Failure
+	// VolumeStates returns the state of each volume, keyed by volume name.
+	VolumeStates() map[string]volume.State
 	Sessions() int
 	// ConnectedQueues counts the queues of open sessions by their RDMA transport.
 	ConnectedQueues() map[string]int
@@ -35,7 +37,7 @@ type targetMetrics struct {
 	sessions, sessionsTotal *metric
 	sessionsPostponed       *metric
 	connected               *metric
-	failures                *metric
+	failures, state         *metric
 	queues                  queueMetrics
 	workers                 workerMetrics
 }
@@ -56,6 +58,9 @@ func newTargetMetrics() targetMetrics {
 		failures: define(targetPrefix+"volume_failures_total", Counter,
 			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.",
 			"volume", "op", "cause"),
+		state: define(targetPrefix+"volume_state", Gauge,
+			"Always 1; the label says whether a volume is serving, stand-by, or failed (it rejects requests until it is reopened).",
+			"volume", "state"),
 		queues: newQueueMetrics(targetPrefix, "volume",
 			"Time from receiving an IO to sending its answer.",
 			datapath.NoResponseRoom, datapath.NoReadCredit),
@@ -66,7 +71,7 @@ func newTargetMetrics() targetMetrics {
 func (m *targetMetrics) all() []*metric {
 	all := append([]*metric{m.sessions, m.sessionsTotal, m.sessionsPostponed,
 		m.connected}, m.queues.all()...)
-	return append(append(all, m.failures), m.workers.all()...)
+	return append(append(all, m.failures, m.state), m.workers.all()...)
 }
 
 // NewTargetCollector returns a collector of source's metrics.
@@ -84,6 +89,9 @@ func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	c.sessionsPostponed.send(out, float64(c.source.SessionsPostponed()))
 	for transport, count := range c.source.ConnectedQueues() {
 		c.connected.send(out, float64(count), transport)
+	}
+	for name, state := range c.source.VolumeStates() {
+		c.state.send(out, 1, name, string(state))
 	}
 	counters, failures := c.source.Counters(), c.source.Failures()
 	for _, name := range slices.Sorted(maps.Keys(counters)) {

@@ -193,7 +193,15 @@ func writeVolume(w io.Writer, v *Volume) {
 	}
 	fmt.Fprintf(w, "\nvolume %s\n  size  %s (%d bytes) in blocks of %d bytes%s, UUID %s\n", v.Name,
 		size.FormatBytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
+	fmt.Fprintf(w, "  state %s\n", stateText(v.State, v.Reason))
 	writeQueues(w, v.Queues)
+}
+
+func stateText(state, reason string) string {
+	if reason == "" {
+		return state
+	}
+	return state + ": " + reason
 }
 
 func writeQueues(w io.Writer, queues []Queue) {
