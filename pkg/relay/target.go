@@ -90,6 +90,9 @@ func (c *channel) openTarget(
 		t.source = network.AddressOf(connection.LocalAddr()).Addr()
 	}
 	hello, err := requester.Greet(ctx)
+	if errors.Is(err, status.TimeOut) {
+		err = fmt.Errorf("%w: is that the --listen-port of a target? doctor finds out more", err)
+	}
 	if err == nil {
 		t.software, t.process = hello.Software, hello.Process
 		err = t.openVolume(ctx, c.relay.devices)

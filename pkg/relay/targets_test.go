@@ -220,6 +220,23 @@ func TestAddressesOfOneTargetAreNotSeveralTargets(t *testing.T) {
 	}
 }
 
+func TestAPortThatIsNoTargetsIsExplained(t *testing.T) {
+	silent, err := network.Kernel{}.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{Reconnect: quickly, ControlTimeout: 10 * time.Millisecond,
+		Targets: []netip.AddrPort{silent.Address()}})
+	await(t, "the relay asks for the port", func() bool {
+		err := c.status().Targets[0].Link.LastError
+		return errors.Is(err, status.TimeOut) && strings.Contains(err.Error(), "--listen-port")
+	})
+	if err := silent.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // localhost may have an address at which its target does not listen. Only the kernel's refusal
 // proves that: a target that has been stopped accepts connections. If another target comes there,
 // the relay never accepts it.

@@ -84,9 +84,14 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 		hello, err = requester.Greet(ctx)
 	}
 	if err != nil {
+		remedy := "check that the port is the one of --listen-port, and that both sides use TLS or " +
+			"neither does"
+		if errors.Is(err, status.Authentication) {
+			remedy = "correct --tls-cert and --tls-ca on both sides: each side's authority must have " +
+				"signed the other's certificate, or neither side uses TLS"
+		}
 		return fail(check, fmt.Sprintf("%v can be reached, but does not answer as a target: %s",
-			t.Address, bare(err)),
-			"check that the port is the one of --listen-port, and that both sides use TLS or neither does")
+			t.Address, bare(err)), remedy)
 	}
 	detail := fmt.Sprintf("%v is reached from %v: %s", t.Address, connection.LocalAddr(),
 		hello.Software)

@@ -378,8 +378,7 @@ func checkFile(name string, backend volume.FileBackend) Finding {
 		"correct the path, its owner or its permissions; or add size=, to create the file")
 }
 
-// bare returns an error's text without its symbolic code.
-func bare(err error) string {
-	text, _, _ := strings.Cut(err.Error(), " [")
-	return text
-}
+var symbolicCode = regexp.MustCompile(` \[[A-Z_]+\]`)
+
+// bare returns an error's text without symbolic codes.
+func bare(err error) string { return symbolicCode.ReplaceAllString(err.Error(), "") }
