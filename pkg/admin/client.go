@@ -242,7 +242,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 		return reply, nil
 	case response.StatusCode == http.StatusNotFound:
 		return nil, status.Errorf(status.NotSupported,
-			"the daemon at %s has no %s: it is of another kind or version (zc-relay status says which)",
+			"the daemon at %s has no %s: it is another program, such as a target instead of a relay, or another version, or this is its listener for metrics (status says which)",
 			c.address, strings.TrimPrefix(path, "/"))
 	case response.StatusCode == http.StatusGone:
 		return nil, status.Errorf(status.NotFound, "the daemon at %s: %s", c.address, text)

@@ -393,10 +393,13 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	if about, err := file.Stat(); err != nil {
 		return 0, err
 	} else if about.Mode().IsRegular() && usable != uint64(end) {
+		remedy := fmt.Sprintf("extend the file (truncate -s %%%d FILE)", spec.BlockSize)
+		if fits := uint64(end) & -uint64(end); fits >= MinBlockSize {
+			remedy = fmt.Sprintf("use --block-size %v, or %s", size.Bytes(fits), remedy)
+		}
 		return 0, status.Errorf(status.InvalidValue,
-			"file %q has %d bytes, which are no multiple of the block size %v: choose a smaller "+
-				"block size (--block-size), or extend the file (truncate -s %%%d FILE)",
-			b.Path, end, size.Bytes(spec.BlockSize), spec.BlockSize)
+			"file %q has %d bytes, which are no multiple of the block size %v: %s",
+			b.Path, end, size.Bytes(spec.BlockSize), remedy)
 	}
 	sector, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET)
 	if err == nil && uint32(sector) > spec.BlockSize {

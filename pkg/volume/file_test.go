@@ -179,17 +179,21 @@ func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 }
 
 func TestAFileWithAnIncompleteBlockIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "volume")
-	if err := os.WriteFile(path, make([]byte, 3*4096+17), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, err := volume.Open(fileSpec(path, 0))
-	if status.CodeOf(err) != status.InvalidValue || !strings.Contains(err.Error(),
-		"has 12305 bytes, which are no multiple of the block size 4KiB") {
-		t.Errorf("error %v", err)
-	}
-	if stat, err := os.Stat(path); err != nil || stat.Size() != 3*4096+17 {
-		t.Errorf("the size of the file changed: %v, %v", stat, err)
+	for bytes, want := range map[int64]string{
+		3*4096 + 17:   "has 12305 bytes, which are no multiple of the block size 4KiB: extend the file",
+		3*4096 + 1024: "the block size 4KiB: use --block-size 1KiB, or extend the file",
+	} {
+		path := filepath.Join(t.TempDir(), "volume")
+		if err := os.WriteFile(path, make([]byte, bytes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := volume.Open(fileSpec(path, 0))
+		if status.CodeOf(err) != status.InvalidValue || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v", err)
+		}
+		if stat, err := os.Stat(path); err != nil || stat.Size() != bytes {
+			t.Errorf("the size of the file changed: %v, %v", stat, err)
+		}
 	}
 }
 

@@ -77,7 +77,7 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 		"port of root": {&net.OpError{Op: "listen", Net: "tcp", Err: syscall.EACCES},
 			"work --needed x", ExitFailure, "choose another port"},
 		"file of root": {&fs.PathError{Op: "open", Path: "f", Err: syscall.EACCES},
-			"work --needed x", ExitFailure, "run it as root or as the owner"},
+			"work --needed x", ExitFailure, "run it as a user who may"},
 		"version": {errors.New("not run"), "work -v", ExitOK, ""},
 		"help":    {errors.New("not run"), "work --help", ExitOK, ""},
 	} {

@@ -66,7 +66,7 @@ func remedy(err error) string {
 		return fmt.Sprintf("This program runs as user %d, and low ports are root's, those below 1024 as a rule: choose another port.",
 			os.Getuid())
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Sprintf("This program runs as user %d: run it as root or as the owner, or change owner or mode (ls -l).",
+		return fmt.Sprintf("This program runs as user %d: run it as a user who may (ls -l), or let this one.",
 			os.Getuid())
 	}
 	return ""

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 
@@ -14,6 +15,10 @@ import (
 
 func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Socket, error) {
 	servers, err := u.connectAll(ctx, hostDevice, name)
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: the relay's channel admits only root, the relay's own user, and those "+
+			"in access.users (--allow-any-user: everybody)", err)
+	}
 	if err == nil && len(servers) == 1 {
 		return newUnixSocket(servers[0].conn), nil
 	}

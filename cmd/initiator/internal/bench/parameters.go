@@ -137,9 +137,9 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	case p.Offset%block != 0:
 		return fmt.Errorf("offset %d is not a multiple of the block size %d of volume %q", p.Offset,
 			block, info.Name)
-	case p.Offset > info.Size || p.Length > info.Size-p.Offset:
-		return fmt.Errorf("%d bytes at offset %d are outside volume %q of %d bytes", p.Length,
-			p.Offset, info.Name, info.Size)
+	}
+	if err := document.CheckRange(info, p.Offset, p.Length); err != nil {
+		return err
 	}
 	if p.Length == 0 {
 		p.Length = info.Size - p.Offset

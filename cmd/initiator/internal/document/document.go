@@ -3,6 +3,7 @@ package document
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/report"
@@ -28,6 +29,20 @@ type Volume struct {
 	ReadOnly  bool   `json:"read_only"`
 	Transport string `json:"transport"`
 	Relay     string `json:"relay"`
+}
+
+// CheckRange returns an error unless a range of the volume, in bytes, exists. A length of 0 means up
+// to the end.
+func CheckRange(info *client.Info, offset, length uint64) error {
+	switch {
+	case offset > info.Size:
+		return fmt.Errorf("offset %v is beyond the end of volume %q, which has %v",
+			size.Bytes(offset), info.Name, size.Bytes(info.Size))
+	case length > info.Size-offset:
+		return fmt.Errorf("%v at offset %v reach beyond the end of volume %q, which has %v",
+			size.Bytes(length), size.Bytes(offset), info.Name, size.Bytes(info.Size))
+	}
+	return nil
 }
 
 // VolumeOf describes an opened volume.
