@@ -31,8 +31,8 @@ type Volume struct {
 	Relay     string `json:"relay"`
 }
 
-// CheckRange returns an error unless a range of the volume, in bytes, exists. A length of 0 means up
-// to the end.
+// CheckRange returns an error unless a range of the volume, in bytes, exists. A length of 0 means
+// up to the end.
 func CheckRange(info *client.Info, offset, length uint64) error {
 	switch {
 	case offset > info.Size:
