@@ -77,7 +77,9 @@ With --protocol it serves a relay of the DOCA applications:
 
   target --protocol doca-3.2 --rdma-provider doca --rdma-device 03:00.0 --volume d=memory:1GiB
 
-SIGHUP rereads the file: volumes come and go, and the log says what needs a restart.`,
+SIGHUP rereads the file: volumes come and go, and the log says what needs a restart.
+Environment variables override the file, and flags override both:
+ZC_TARGET__LOG__LEVEL is log.level.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -70,8 +70,9 @@ Targets that take over from one another are given together:
 
   zc-relay run --storage-servers 10.0.0.5:7470,10.0.0.6:7470 --volume disk
 
-Several channels need a file: see "zc-relay config". SIGHUP rereads it and logs which
-changes need a restart. SIGTERM completes the IO in flight and exits; a second
+Several channels need a file: see "zc-relay config". Environment variables override it,
+and flags override both: ZC_RELAY__LOG__LEVEL is log.level. SIGHUP rereads the file and
+logs which changes need a restart. SIGTERM completes the IO in flight and exits; a second
 signal exits at once.
 
 The command line of the DOCA application works without "run". The volume is then
