@@ -340,8 +340,12 @@ func (e *Engine) drain(descriptor int32) {
 	}
 }
 
+// announcementTimeout is how long the peer may take from making work visible to announcing it. On a
+// busy machine it may have to wait for a core in between.
+const announcementTimeout = 500 * time.Millisecond
+
 // countLateWakeups looks for work that was not announced. Work that has only just arrived is
-// announced shortly after, so countLateWakeups waits a little for that.
+// announced shortly after, so countLateWakeups waits for that.
 func (e *Engine) countLateWakeups() {
 	late := false
 	for _, r := range e.waiters {
@@ -351,7 +355,7 @@ func (e *Engine) countLateWakeups() {
 			late = late || !wasDue
 		}
 	}
-	if late && e.waitFor(20*time.Millisecond) == 0 {
+	if late && e.waitFor(announcementTimeout) == 0 {
 		e.stats.local.LateWakeups++
 	}
 }
