@@ -53,12 +53,14 @@ type transferReport struct {
 	Connection document.Connection `json:"connection"`
 	// Offset is where the data begins in the volume, and Bytes how much was moved. Resumed is how
 	// much a former call had moved before.
-	Offset         uint64          `json:"offset_bytes"`
-	Resumed        uint64          `json:"resumed_bytes,omitempty"`
-	Bytes          uint64          `json:"bytes"`
-	DurationNs     int64           `json:"duration_ns"`
-	BytesPerSecond uint64          `json:"bytes_per_second"`
-	Error          *report.Failure `json:"error,omitempty"`
+	Offset         uint64 `json:"offset_bytes"`
+	Resumed        uint64 `json:"resumed_bytes,omitempty"`
+	Bytes          uint64 `json:"bytes"`
+	DurationNs     int64  `json:"duration_ns"`
+	BytesPerSecond uint64 `json:"bytes_per_second"`
+	// Reconnections is nil unless the volume is reopened after a loss.
+	Reconnections *document.Reconnections `json:"reconnections,omitempty"`
+	Error         *report.Failure         `json:"error,omitempty"`
 }
 
 // run calls move, which carries out an operation on a file, and prints its outcome.
@@ -120,11 +122,14 @@ func (t *transferFlags) open(ctx context.Context, config client.Config) (volume,
 	if err != nil {
 		return nil, transfer.Config{}, err
 	}
-	return v, transfer.Config{
+	c := transfer.Config{
 		Volume: v, Queues: queuesOf[transfer.Queue](v, t.queues), Depth: t.depth,
-		BufferSize: length, Reconnect: config.Reconnect != nil,
-		Policy: policy, DrainTimeout: t.connection.controlTimeout,
-	}, nil
+		BufferSize: length, Policy: policy, DrainTimeout: t.connection.controlTimeout,
+	}
+	if config.Reconnect != nil {
+		c.Reconnections = new(document.Reconnections)
+	}
+	return v, c, nil
 }
 
 // standardStream is the file name that stands for standard input or output.
@@ -185,6 +190,8 @@ func put(cmd *cobra.Command, flags *transferFlags, guard *guard, r *transferRepo
 	case flags.resume:
 		err = state.remove()
 	}
+	r.Reconnections = config.Reconnections
+	r.Reconnections.Add(v.Reconnections())
 	err = closeVolume(ctx, v, named(path, err))
 	progress.end(r, moved, err)
 	return err
@@ -336,6 +343,8 @@ func (g *getRequest) run(cmd *cobra.Command, r *transferReport) error {
 	} else {
 		moved, err = g.transfer(ctx, config, cmd.OutOrStdout())
 	}
+	r.Reconnections = config.Reconnections
+	r.Reconnections.Add(v.Reconnections())
 	err = closeVolume(ctx, v, named(g.path, err))
 	progress.end(r, moved, err)
 	return err
@@ -446,4 +455,7 @@ func (t *transferProgress) end(r *transferReport, bytes uint64, err error) {
 		fmt.Fprintf(t.w, "%s %s: %d bytes%s in %s, %s\n", r.Operation, r.File, bytes, former,
 			size.FormatDuration(taken), size.FormatThroughput(float64(r.BytesPerSecond)))
 	}
+	text := &document.Table{}
+	text.Reconnections(r.Reconnections)
+	fmt.Fprint(t.w, text.String())
 }

@@ -163,3 +163,24 @@ func TestTransfersReportAsJSON(t *testing.T) {
 		t.Errorf("both on standard output: %d %s", o.code, o.stdout)
 	}
 }
+
+func TestATransferReportsReopenings(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "copy")
+	for _, line := range []string{"get " + path, "put " + path} {
+		o := newRelay().mustCall(t, line+" --reconnect -o json")
+		checkDocument(t, "transfer", o)
+		var d transferReport
+		if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Reconnections == nil ||
+			d.Reconnections.Count != 2 || d.Reconnections.LostWrites != 3 {
+			t.Errorf("%s: the document is %s, error %v", line, o.stdout, err)
+		}
+		if o = newRelay().mustCall(t, line+" --reconnect"); !strings.Contains(o.stderr,
+			"reconnections      2, outages of") {
+			t.Errorf("%s: standard error is %q", line, o.stderr)
+		}
+		if o = newRelay().mustCall(t, line+" -o json"); strings.Contains(o.stdout+o.stderr,
+			"reconnections") {
+			t.Errorf("%s without --reconnect: %s%s", line, o.stdout, o.stderr)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -42,9 +43,9 @@ type Config struct {
 	Policy     progress.Policy
 	// DrainTimeout bounds the wait for outstanding requests after a failure.
 	DrainTimeout time.Duration
-	// Reconnect repeats requests whose outcome the loss of a session left open, after the volume
-	// has been reopened.
-	Reconnect bool
+	// Reconnections, if not nil, makes the transfer repeat requests whose outcome the loss of a
+	// session left open, after the volume has been reopened. They are counted there when it ends.
+	Reconnections *document.Reconnections
 	// Observe is called about once a second with the number of bytes moved; may be nil.
 	Observe func(bytes uint64)
 	// Checkpoint is called every few seconds, and when a transfer fails, with the number of bytes
@@ -101,7 +102,7 @@ func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error
 			queue: c.Queues[i], run: run, job: j,
 			buffers: c.Volume.Memory()[memory:][:size], memory: memory,
 			bufferSize: uint64(c.BufferSize),
-			slots:      make([]slot, c.Depth), reconnect: c.Reconnect,
+			slots:      make([]slot, c.Depth), reconnect: c.Reconnections != nil,
 		}
 		if err := run.Threads().Go(affinity.AnyCPU, c.Policy, workers[i].body); err != nil {
 			workers[i].fail(err)
@@ -113,6 +114,9 @@ func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error
 	err := run.Wait(ctx, func() { c.observe(moved) })
 	checkpointError := endCheckpoints()
 	for _, w := range workers {
+		if c.Reconnections != nil {
+			c.Reconnections.RepeatedRequests += w.repeated
+		}
 		if err == nil {
 			err = w.failure
 		}

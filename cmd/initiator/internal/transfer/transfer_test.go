@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -307,7 +308,9 @@ func TestATransferOutlastsTheLossOfTheVolume(t *testing.T) {
 	} {
 		for _, reconnect := range []bool{true, false} {
 			v, config := newTestVolume(2, 4)
-			config.Reconnect = reconnect
+			if reconnect {
+				config.Reconnections = new(document.Reconnections)
+			}
 			served := 0
 			v.Intercept = func(r *client.Request) status.Code {
 				if served++; served == 5 {
@@ -318,8 +321,9 @@ func TestATransferOutlastsTheLossOfTheVolume(t *testing.T) {
 			content := bytes.Repeat([]byte("content!"), testSize/8)
 			got, err := move(config, content)
 			switch {
-			case reconnect && (err != nil || !bytes.Equal(got, content)):
-				t.Errorf("%s with --reconnect: error %v", name, err)
+			case reconnect && (err != nil || !bytes.Equal(got, content) ||
+				config.Reconnections.RepeatedRequests != 1):
+				t.Errorf("%s with --reconnect: %+v, error %v", name, config.Reconnections, err)
 			case !reconnect && !errors.Is(err, status.ConnectionReset):
 				t.Errorf("%s without --reconnect: error %v", name, err)
 			}
