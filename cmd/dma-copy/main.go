@@ -251,7 +251,7 @@ func newProgressBar(w io.Writer) *progressBar { return &progressBar{w: w} }
 
 func (p *progressBar) observe(moved, total uint64) {
 	if p.bar == nil {
-		p.bar = program.NewProgress(p.w, int64(total))
+		p.bar = program.NewProgress(p.w, int64(total), 0)
 	}
 	p.bar.Show(moved)
 }

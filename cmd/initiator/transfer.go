@@ -181,8 +181,8 @@ func put(cmd *cobra.Command, flags *transferFlags, guard *guard, r *transferRepo
 			return closeVolume(ctx, v, named(path, err))
 		}
 	}
-	progress := newTransferProgress(cmd.ErrOrStderr(), size, state.Done)
-	config.Observe = progress.Show
+	progress := &transferProgress{w: cmd.ErrOrStderr(), size: size}
+	config.Observe = progress.start(state.Done)
 	moved, err := transfer.Put(ctx, config, source, size-state.Done, state.Offset+state.Done)
 	switch {
 	case err != nil && flags.resume:
@@ -335,13 +335,12 @@ func (g *getRequest) run(cmd *cobra.Command, r *transferReport) error {
 	if err := g.resolve(v.Info()); err != nil {
 		return closeVolume(ctx, v, named(g.path, err))
 	}
-	progress := newTransferProgress(cmd.ErrOrStderr(), g.length, 0)
-	config.Observe = progress.Show
+	progress := &transferProgress{w: cmd.ErrOrStderr(), size: g.length}
 	var moved uint64
 	if g.flags.resume {
 		moved, err = g.transferRest(ctx, v, config, progress)
 	} else {
-		moved, err = g.transfer(ctx, config, cmd.OutOrStdout())
+		moved, err = g.transfer(ctx, config, progress, cmd.OutOrStdout())
 	}
 	r.Reconnections = config.Reconnections
 	r.Reconnections.Add(v.Reconnections())
@@ -364,8 +363,9 @@ func (g *getRequest) resolve(info client.Info) error {
 }
 
 func (g *getRequest) transfer(ctx context.Context, config transfer.Config,
-	stdout io.Writer) (uint64, error) {
+	progress *transferProgress, stdout io.Writer) (uint64, error) {
 	offset := uint64(g.flags.offset)
+	config.Observe = progress.start(0)
 	if g.path == standardStream {
 		return transfer.Get(ctx, config, output.Stream{Writer: stdout}, offset, g.length)
 	}
@@ -389,7 +389,7 @@ func (g *getRequest) transferRest(ctx context.Context, v volume, config transfer
 	if err := g.beginRest(v, &info, target, &state); err != nil {
 		return 0, target.Finish(err)
 	}
-	progress.done = state.Done
+	config.Observe = progress.start(state.Done)
 	config.Checkpoint = state.checkpoints(target.Sync)
 	moved, err := transfer.Get(ctx, config, target.Rest(int64(state.Done)),
 		state.Offset+state.Done, g.length-state.Done)
@@ -421,39 +421,40 @@ func (g *getRequest) beginRest(v volume, info *client.Info, target *output.File,
 
 // transferProgress shows the progress and the result of a transfer on standard error.
 type transferProgress struct {
-	*program.Progress
 	w     io.Writer
-	begun time.Time
-	done  uint64 // bytes that a former call has moved
+	size  uint64 // or transfer.UnknownSize
+	bar   *program.Progress
+	begun time.Time // zero until the transfer starts
+	done  uint64    // bytes that a former call has moved
 }
 
-// newTransferProgress shows the progress of a transfer of size bytes, or transfer.UnknownSize, of
-// which done have been moved before.
-func newTransferProgress(w io.Writer, size, done uint64) *transferProgress {
+// start starts the clock of a transfer of which a former call has moved done bytes. It returns what
+// shows how many bytes this call has moved.
+func (t *transferProgress) start(done uint64) func(bytes uint64) {
 	total := int64(program.UnknownTotal)
-	if size != transfer.UnknownSize {
-		total = int64(size)
+	if t.size != transfer.UnknownSize {
+		total = int64(t.size)
 	}
-	return &transferProgress{Progress: program.NewProgress(w, total), w: w, begun: time.Now(),
-		done: done}
+	t.bar, t.begun, t.done = program.NewProgress(t.w, total, done), time.Now(), done
+	return func(bytes uint64) { t.bar.Show(done + bytes) }
 }
-
-// Show shows how many bytes this call has moved.
-func (t *transferProgress) Show(bytes uint64) { t.Progress.Show(t.done + bytes) }
 
 // end fills the report, and prints the result of a successful transfer.
 func (t *transferProgress) end(r *transferReport, bytes uint64, err error) {
-	t.Clear()
-	taken := max(time.Since(t.begun), 1)
-	r.Resumed, r.Bytes, r.DurationNs = t.done, bytes, int64(taken)
-	r.BytesPerSecond = uint64(float64(bytes) / taken.Seconds())
+	if !t.begun.IsZero() {
+		t.bar.Clear()
+		taken := max(time.Since(t.begun), 1)
+		r.Resumed, r.Bytes, r.DurationNs = t.done, bytes, int64(taken)
+		r.BytesPerSecond = uint64(float64(bytes) / taken.Seconds())
+	}
 	if err == nil {
 		former := ""
 		if t.done > 0 {
 			former = fmt.Sprintf(" after %d of an earlier call", t.done)
 		}
 		fmt.Fprintf(t.w, "%s %s: %d bytes%s in %s, %s\n", r.Operation, r.File, bytes, former,
-			size.FormatDuration(taken), size.FormatThroughput(float64(r.BytesPerSecond)))
+			size.FormatDuration(time.Duration(r.DurationNs)),
+			size.FormatThroughput(float64(r.BytesPerSecond)))
 	}
 	text := &document.Table{}
 	text.Reconnections(r.Reconnections)

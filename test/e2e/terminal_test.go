@@ -92,7 +92,8 @@ func TestATransferShowsItsProgressInATerminal(t *testing.T) {
 	x := startTerminal(t, filepath.Join(programs, "initiator"), "put", original,
 		"--emulated-dir", filepath.Join(c.dir, "comch"), "--buffer-size", "64KiB",
 		"--queue-depth", "1", "--allow-faults", "--fault", "volume:write:delay=20ms")
-	x.await(`[1-9][0-9]*% .*\([0-9.]+/32 MiB, [0-9.]+ [KM]iB/s\)`)
+	x.await(`[1-9][0-9]*% .* [0-9.]+ [KM]iB of 32\.0 MiB, [0-9.]+ MiB/s, [0-9]+s elapsed, ` +
+		`[0-9ms]+ left`)
 	x.do("send-keys", "C-c")
 	x.awaitEnd()
 }

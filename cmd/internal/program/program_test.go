@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
@@ -137,22 +138,33 @@ func TestASignalCancelsTheContextAndIsItsCause(t *testing.T) {
 
 func TestProgressHasPercentageTotalRateAndRemainingTime(t *testing.T) {
 	var out bytes.Buffer
-	p := NewProgress(&out, 300)
+	p := NewProgress(&out, 300, 0)
 	p.Show(100)
 	p.Clear()
 	if out.Len() > 0 {
 		t.Errorf("something that is no terminal got %q", out.String())
 	}
-	p = newProgress(&out, 300<<20)
-	for out.Reset(); !strings.Contains(out.String(), "33%"); {
-		p.Show(100 << 20)
-	}
-	for _, want := range []string{"100/300 MiB", "iB/s", "[0s:"} {
+	// 60 of 300 MiB were moved earlier, and 40 in the 10 seconds before the first display.
+	p = newProgress(&out, 300<<20, 60<<20)
+	p.begun = p.begun.Add(-10 * time.Second)
+	p.Show(100 << 20)
+	for _, want := range []string{"33%", "100 MiB of 300 MiB, ", " MiB/s, ", " elapsed, ", " left"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in %q", want, out.String())
 		}
 	}
 	p.Clear()
+	if got, want := p.describe(100<<20, 10*time.Second),
+		"100 MiB of 300 MiB, 4.00 MiB/s, 10s elapsed, 50s left"; got != want {
+		t.Errorf("the display is %q, want %q", got, want)
+	}
+	if got := p.describe(60<<20, 0); strings.Contains(got, "left") {
+		t.Errorf("before anything has moved, the display is %q", got)
+	}
+	p = newProgress(&out, UnknownTotal, 0)
+	if got, want := p.describe(5<<20, time.Second), "5.00 MiB, 5.00 MiB/s, 1s elapsed"; got != want {
+		t.Errorf("of an unknown total, the display is %q, want %q", got, want)
+	}
 }
 
 func TestAStatusLineIsOnlyForTerminals(t *testing.T) {
