@@ -88,7 +88,7 @@ func Run(ctx context.Context, config Config) (Result, error) {
 	intervals.end()
 	result := resultOf(p, run, workers)
 	result.addRepetitions(config.Reconnect, workers)
-	if err := config.writeHistograms(workers); err != nil {
+	if err := config.writeHistograms(run, workers); err != nil {
 		return result, err
 	}
 	return result, failureOf(workers, threadError)

@@ -12,35 +12,37 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // writeHistograms writes the latencies of all workers, in nanoseconds, tagged "read" and "write". A
 // kind without requests is left out.
-func (c *Config) writeHistograms(workers []*worker) error {
+func (c *Config) writeHistograms(run *supervisor.Supervisor, workers []*worker) error {
 	if c.Histograms == nil {
 		return nil
 	}
-	total, now := newRecorder(), time.Now()
+	total := newRecorder()
 	for _, w := range workers {
 		total.merge(w.recorder)
 	}
+	first, last := measuredBetween(workers)
+	startMs := run.WallTime(first).UnixMilli()
 	var log []*hdrhistogram.Histogram
 	for i, d := range []*distribution{&total.read, &total.write} {
 		if d.count == 0 {
 			continue
 		}
 		d.histogram.SetTag([]string{"read", "write"}[i])
-		d.histogram.SetStartTimeMs(now.Add(-c.Parameters.Runtime).UnixMilli())
-		d.histogram.SetEndTimeMs(now.UnixMilli())
+		d.histogram.SetStartTimeMs(startMs)
+		d.histogram.SetEndTimeMs(run.WallTime(last).UnixMilli())
 		log = append(log, d.histogram)
 	}
-	return writeLog(c.Histograms, now.UnixMilli(), log)
+	return writeLog(c.Histograms, startMs, log)
 }
 
 // writeLog writes histograms with their tags in the format of HdrHistogram's logs.

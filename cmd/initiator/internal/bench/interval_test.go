@@ -2,13 +2,16 @@ package bench
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -99,5 +102,37 @@ func TestHistogramsAreWrittenAsALog(t *testing.T) {
 		len(counts) != 2 {
 		t.Errorf("the log has %v, the result %d reads and %d writes", counts,
 			result.Read.Operations, result.Write.Operations)
+	}
+}
+
+func TestALogOfHistogramsBeginsWithTheMeasurement(t *testing.T) {
+	run := supervisor.New(measuring)
+	var workers []*worker
+	for _, startedNs := range []int64{int64(40 * time.Second), int64(30 * time.Second)} {
+		w := &worker{run: run, recorder: newRecorder(), startedNs: startedNs,
+			endedNs: startedNs + int64(time.Minute)}
+		w.recorder.record(iomsg.Read, 1000)
+		workers = append(workers, w)
+	}
+	var log bytes.Buffer
+	config := Config{Histograms: &log}
+	if err := config.writeHistograms(run, workers); err != nil {
+		t.Fatal(err)
+	}
+	var times logTimes
+	for line := range strings.Lines(log.String()) {
+		times.note(line)
+	}
+	started, ended := run.WallTime(workers[1].startedNs), run.WallTime(workers[0].endedNs)
+	if got := int64(times.start); got != started.Unix() { // it has whole seconds
+		t.Errorf("the log begins at %d, want %d", got, started.Unix())
+	}
+	h, err := hdrhistogram.NewHistogramLogReader(&log).NextIntervalHistogram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.StartTimeMs() != started.UnixMilli() || h.EndTimeMs() != ended.UnixMilli() {
+		t.Errorf("the interval is %d to %d, want %d to %d", h.StartTimeMs(), h.EndTimeMs(),
+			started.UnixMilli(), ended.UnixMilli())
 	}
 }

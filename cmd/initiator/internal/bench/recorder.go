@@ -115,17 +115,14 @@ func resultOf(p *Parameters, run *supervisor.Supervisor, workers []*worker) Resu
 	total := newRecorder()
 	r := NoResult()
 	r.Interrupted = run.Interrupted()
-	first, last := int64(math.MaxInt64), int64(0)
 	for _, w := range workers {
 		total.merge(w.recorder)
 		r.Engine.add(w)
-		if w.endedNs > 0 {
-			first, last = min(first, w.startedNs), max(last, w.endedNs)
-		}
 	}
 	r.Engine.HitRatePercent = ratio(float64(r.Engine.Hits)*100,
 		float64(r.Engine.Hits+r.Engine.Misses))
-	r.DurationNs = max(last-first, 0)
+	first, last := measuredBetween(workers)
+	r.DurationNs = last - first
 	r.Read = directionOf(&total.read, p, r.DurationNs)
 	r.Write = directionOf(&total.write, p, r.DurationNs)
 	both := newDistribution()
@@ -138,6 +135,22 @@ func resultOf(p *Parameters, run *supervisor.Supervisor, workers []*worker) Resu
 	r.Errors, r.Validated, r.Mismatches = total.failures.Count, total.validated, total.mismatches
 	r.ErrorsByCode, r.ErrorsByCause = total.failures.ByCode(), total.failures.ByCause()
 	return r
+}
+
+// measuredBetween returns when the first worker began to measure and when the last one ended, by
+// Supervisor.NowNs; twice the current time if none did.
+func measuredBetween(workers []*worker) (first, last int64) {
+	first = math.MaxInt64
+	for _, w := range workers {
+		if w.endedNs > 0 {
+			first, last = min(first, w.startedNs), max(last, w.endedNs)
+		}
+	}
+	if last == 0 {
+		now := workers[0].run.NowNs()
+		return now, now
+	}
+	return first, last
 }
 
 func (r *Result) addRepetitions(reconnect bool, workers []*worker) {

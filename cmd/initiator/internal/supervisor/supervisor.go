@@ -54,6 +54,9 @@ func (s *Supervisor) Stage() Stage { return Stage(s.current.Load()) }
 // NowNs returns the time since New, in nanoseconds.
 func (s *Supervisor) NowNs() int64 { return int64(time.Since(s.epoch)) }
 
+// WallTime returns the time of day at a time since New, in nanoseconds.
+func (s *Supervisor) WallTime(ns int64) time.Time { return s.epoch.Add(time.Duration(ns)) }
+
 // Threads returns the run's threads. A thread that fails starts the draining.
 func (s *Supervisor) Threads() *Threads { return &s.threads }
 
