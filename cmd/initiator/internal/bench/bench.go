@@ -26,11 +26,12 @@ type Config struct {
 	// Reconnect makes the run repeat requests whose outcome the loss of a session left open, after
 	// the volume has been reopened.
 	Reconnect bool
-	// Observe is called with the progress of the run once a second, or at the end of each interval;
-	// may be nil.
+	// Observe is called with the progress of the run once a second, or several times in each
+	// interval; may be nil.
 	Observe func(Progress)
-	// ObserveInterval is called at the end of each interval of Parameters.Interval, and at the end
-	// of the run; nil if there are no intervals.
+	// ObserveInterval is called after each interval of Parameters.Interval, and at the end of the
+	// run; nil if there are no intervals. An interval begins with the measurement. The operations of
+	// those after the warm-up add up to the result.
 	ObserveInterval func(Interval)
 	// Histograms receives the latencies of the measured part, in the format of HdrHistogram's logs;
 	// may be nil.
@@ -80,10 +81,10 @@ func Run(ctx context.Context, config Config) (Result, error) {
 		}
 	}
 	intervals := config.newIntervals(run, workers)
-	run.ObserveEvery = p.Interval
+	run.ObserveEvery = p.Interval / shortestPart
 	threadError := run.Wait(ctx, func() {
 		config.observe(run, workers)
-		intervals.end()
+		intervals.advance()
 	})
 	intervals.end()
 	result := resultOf(p, run, workers)

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,86 @@ func TestIntervalsAddUpToTheResult(t *testing.T) {
 	if operations != result.Operations || errors != result.Errors || errors == 0 {
 		t.Errorf("the intervals have %d operations and %d errors, the result %d and %d",
 			operations, errors, result.Operations, result.Errors)
+	}
+}
+
+// TestTheMeasurementBeginsAnInterval has warm-ups that end within an interval, and just behind one.
+func TestTheMeasurementBeginsAnInterval(t *testing.T) {
+	const interval = 40 * time.Millisecond
+	for _, c := range []struct {
+		warmup     time.Duration
+		operations uint64
+	}{
+		{interval / 4, 100}, {interval, 20000}, {interval*3/2 + interval/20, 20000},
+	} {
+		p := testParameters(benchsuite.RandomMixed)
+		p.OperationLimit, p.Interval, p.Warmup = c.operations, interval, c.warmup
+		v := newTestVolume(&p)
+		served := 0
+		v.Intercept = func(r *client.Request) status.Code {
+			if served++; served%100 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			return v.Apply(r)
+		}
+		config := configOf(t, p, v)
+		var intervals []Interval
+		config.ObserveInterval = func(i Interval) { intervals = append(intervals, i) }
+		result, err := Run(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var operations uint64
+		var measured []Interval
+		endNs := int64(0)
+		for _, i := range intervals {
+			if i.StartNs != endNs || (i.WarmingUp && len(measured) > 0) {
+				t.Errorf("%v: interval %+v follows one that ends at %d", c, i, endNs)
+			}
+			if endNs = i.EndNs; !i.WarmingUp {
+				operations, measured = operations+i.Operations, append(measured, i)
+			}
+		}
+		if len(measured) == 0 || len(measured) == len(intervals) {
+			t.Fatalf("%v: %d intervals, %d of them measured", c, len(intervals), len(measured))
+		}
+		if operations != result.Operations || operations != c.operations {
+			t.Errorf("%v: the measured intervals have %d operations, the result has %d", c,
+				operations, result.Operations)
+		}
+		last := measured[len(measured)-1]
+		if taken := last.EndNs - last.StartNs; len(measured) > 1 && taken < int64(interval)/10 {
+			t.Errorf("%v: the last of %d measured intervals takes only %v", c, len(measured),
+				time.Duration(taken))
+		}
+		if measured[0].StartNs < int64(c.warmup) {
+			t.Errorf("%v: the measurement begins at %v", c, time.Duration(measured[0].StartNs))
+		}
+	}
+}
+
+func TestAShortRestBelongsToTheLastInterval(t *testing.T) {
+	const interval = int64(time.Second)
+	for _, c := range []struct {
+		held, end int64
+		want      []int64 // ends of the intervals
+	}{
+		{0, interval / 20, nil},
+		{0, interval / 5, []int64{interval / 5}},
+		{interval, interval + interval/20, []int64{interval + interval/20}},
+		{interval, interval + interval/5, []int64{interval, interval + interval/5}},
+	} {
+		var got []int64
+		config := Config{Parameters: Parameters{Interval: time.Duration(interval)},
+			ObserveInterval: func(i Interval) { got = append(got, i.EndNs) }}
+		i := config.newIntervals(nil, nil)
+		if c.held > 0 {
+			i.hold(c.held)
+		}
+		i.finish(c.end)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%+v: the intervals end at %v", c, got)
+		}
 	}
 }
 

@@ -42,6 +42,12 @@ func (g group) body(engine *progress.Engine) error {
 	}
 	before := engine.Stats()
 	startedNs := g[0].run.NowNs()
+	if g[0].hasWarmup && g[0].interval != nil {
+		for _, w := range g {
+			w.interval.endWarmup(startedNs)
+		}
+		g[0].run.ObserveNow()
+	}
 	g.run(engine, measuring, func(w *worker) uint64 { return w.totalLimit })
 	endedNs := g[0].run.NowNs()
 	for _, w := range g {

@@ -33,6 +33,7 @@ type Supervisor struct {
 	current     atomic.Uint32
 	epoch       time.Time
 	failed      chan struct{} // asks Wait to drain
+	observeNow  chan struct{} // asks Wait to call its observer
 	interrupted bool
 }
 
@@ -42,7 +43,8 @@ const observeInterval = time.Second
 // New returns a supervisor for a run that begins in stage first. bounds limits the duration of each
 // stage; 0 is no limit. The last bound belongs to draining. The stage after it, expired, has none.
 func New(first Stage, bounds ...time.Duration) *Supervisor {
-	s := &Supervisor{bounds: bounds, epoch: time.Now(), failed: make(chan struct{}, 1)}
+	s := &Supervisor{bounds: bounds, epoch: time.Now(), failed: make(chan struct{}, 1),
+		observeNow: make(chan struct{}, 1)}
 	s.threads.OnFailure = s.Drain
 	s.current.Store(uint32(first))
 	return s
@@ -65,9 +67,15 @@ func (s *Supervisor) Threads() *Threads { return &s.threads }
 func (s *Supervisor) Interrupted() bool { return s.interrupted }
 
 // Drain starts the draining. Any thread may call it, any number of times.
-func (s *Supervisor) Drain() {
+func (s *Supervisor) Drain() { signal(s.failed) }
+
+// ObserveNow makes Wait call its observer now, and from then on as often as usual. Any thread may
+// call it.
+func (s *Supervisor) ObserveNow() { signal(s.observeNow) }
+
+func signal(c chan<- struct{}) {
 	select {
-	case s.failed <- struct{}{}:
+	case c <- struct{}{}:
 	default: // one is enough
 	}
 }
@@ -113,7 +121,8 @@ func (s *Supervisor) Wait(ctx context.Context, observe func()) error {
 	due := time.NewTimer(time.Hour)
 	defer due.Stop()
 	s.enter(s.Stage(), due)
-	tick := time.NewTicker(cmp.Or(s.ObserveEvery, observeInterval))
+	every := cmp.Or(s.ObserveEvery, observeInterval)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	draining := Stage(len(s.bounds) - 1)
 	interrupt := ctx.Done()
@@ -129,6 +138,9 @@ func (s *Supervisor) Wait(ctx context.Context, observe func()) error {
 			s.advance(draining, due)
 		case <-due.C:
 			s.advance(s.Stage()+1, due)
+		case <-s.observeNow:
+			tick.Reset(every)
+			observe()
 		case <-tick.C:
 			observe()
 		}
