@@ -191,6 +191,10 @@ func TestAJobSetsTheFlagsThatTheCommandLineDoesNot(t *testing.T) {
 	for text, want := range map[string]string{
 		"queue-dept: 3\n":              "line 1: queue-dept is neither a flag of bench nor",
 		"iodeth: 3\n":                  "did you mean iodepth?",
+		"iodepht: 3\n":                 "did you mean iodepth?",
+		"queue-detph: 3\n":             "did you mean queue-depth?",
+		"bs: 4k\nblock-size: 8k\n":     "line 2: block-size means the same as bs in line 1",
+		"queue-depth: 4\niodepth: 4\n": "line 2: iodepth means the same as queue-depth in line 1",
 		"[global]\nrw=randread\n":      "fio's own job files are not",
 		"rw: read\nioengine: libaio\n": "line 2: ioengine is neither",
 		"rw: sideways\n":               "line 1: rw: ",

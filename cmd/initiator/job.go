@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -58,21 +59,30 @@ func loadJob(cmd *cobra.Command, path string) error {
 		return fmt.Errorf("it is not YAML with a NAME: VALUE on each line; "+
 			"fio's own job files are not: %w", err)
 	}
+	names := slices.SortedFunc(maps.Keys(options), func(a, b string) int {
+		return cmp.Or(options[a].Line-options[b].Line, options[a].Column-options[b].Column)
+	})
 	given := make(map[string]bool)
-	for name := range options {
+	for _, name := range names {
 		if flag := cmd.Flags().Lookup(flagOf(name)); flag != nil {
 			given[flag.Name] = flag.Changed
 		}
 	}
 	var problems []error
-	for name, node := range options {
-		flag := cmd.Flags().Lookup(flagOf(name))
+	setBy := make(map[string]string) // the option that sets a flag
+	for _, name := range names {
+		node, flag := options[name], cmd.Flags().Lookup(flagOf(name))
 		if flag == nil || flag.Name == "job" {
 			problems = append(problems, fmt.Errorf("line %d: %s is neither a flag of bench nor an option of fio that it knows%s",
 				node.Line, name, suggest(cmd, name)))
 			continue
 		}
-		if given[flag.Name] {
+		if former, found := setBy[flag.Name]; found {
+			problems = append(problems, fmt.Errorf("line %d: %s means the same as %s in line %d: give one of them",
+				node.Line, name, former, options[former].Line))
+			continue
+		}
+		if setBy[flag.Name] = name; given[flag.Name] {
 			continue
 		}
 		if err := setOption(cmd, flag.Name, name, &node); err != nil {
@@ -82,14 +92,15 @@ func loadJob(cmd *cobra.Command, path string) error {
 	return errors.Join(problems...)
 }
 
-// suggest returns ": did you mean NAME?" for an option of fio or a flag that is similar, or "".
+// suggest returns ": did you mean NAME?" for a flag or an option of fio that is similar, or "".
 func suggest(cmd *cobra.Command, name string) string {
-	for _, known := range slices.Sorted(maps.Keys(fioNames)) {
-		if program.EditDistance(name, known) <= len(name)/4 {
-			return ": did you mean " + known + "?"
-		}
+	known := slices.AppendSeq(program.FlagNames(cmd), maps.Keys(fioNames))
+	slices.Sort(known)
+	best := program.Closest(name, known)
+	if best == "" {
+		return ""
 	}
-	return program.Suggest(cmd, name)
+	return ": did you mean " + best + "?"
 }
 
 func flagOf(name string) string {

@@ -81,13 +81,11 @@ func quote(text string) string {
 
 // suggestion returns the key that was probably meant, "" if none is similar.
 func (n *node) suggestion(key string) string {
-	best, least := "", 1+len(key)/3
-	for _, c := range n.children {
-		if d := program.EditDistance(strings.ToLower(key), c.key); d <= least {
-			best, least = c.key, d-1
-		}
+	known := make([]string, len(n.children))
+	for i, c := range n.children {
+		known[i] = c.key
 	}
-	return best
+	return program.Closest(strings.ToLower(key), known)
 }
 
 // unknownKey returns the message for a key that does not exist in a section, list, or value.

@@ -58,16 +58,34 @@ func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 
 // Suggest returns ": did you mean --NAME?" if a flag's name is similar to name, and otherwise "".
 func Suggest(command *cobra.Command, name string) string {
-	best, least := "", 1+len(name)/3
-	command.Flags().VisitAll(func(f *pflag.Flag) {
-		if d := EditDistance(name, f.Name); d <= least && !f.Hidden {
-			best, least = f.Name, d-1
-		}
-	})
+	best := Closest(name, FlagNames(command))
 	if best == "" {
 		return ""
 	}
 	return ": did you mean --" + best + "?"
+}
+
+// FlagNames returns the names of the flags of a command that its help shows.
+func FlagNames(command *cobra.Command) []string {
+	var names []string
+	command.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	return names
+}
+
+// Closest returns the first of the known names that name is most probably meant to be, "" if none
+// is similar.
+func Closest(name string, known []string) string {
+	best, least := "", 1+len(name)/3
+	for _, k := range known {
+		if d := EditDistance(name, k); d <= least {
+			best, least = k, d-1
+		}
+	}
+	return best
 }
 
 // EditDistance returns the Levenshtein distance of two texts, in bytes.
