@@ -29,6 +29,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -109,6 +110,10 @@ func (s *session) WriteAt(p []byte, off int64) (int, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
 	return copy(s.Data()[off:], p), nil
+}
+
+func (s *session) ExtentsContext(_ context.Context, _, length int64) ([]iomsg.Extent, error) {
+	return []iomsg.Extent{{Length: uint64(length)}}, nil
 }
 
 func (s *session) Close(ctx context.Context) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
 func main() { program.Main(newCommand(openVolume, client.Describe)) }
@@ -126,6 +127,7 @@ type volume interface {
 	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)
 	Flush() error
+	ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error)
 	Done() <-chan struct{}
 	Err() error
 	Reconnections() client.Reconnections

@@ -284,7 +284,8 @@ func newGetCommand(connection *connectionFlags) *cobra.Command {
 		Short: "Copy the volume to a file",
 		Long: `get copies the volume, or a range of it, to FILE, or to standard output for "-", which
 uses a single queue. The file appears, or changes, only once it is complete and on disk.
-Zeroes become holes of the file.
+Zeroes become holes of the file. Holes of the volume cross no network if the volume
+knows where they are.
 
 With --resume, the data goes to FILE` + output.PartialSuffix + ` until it is complete, and the same command
 goes on where an interrupted one got. It refuses if the volume is another one, or if
@@ -324,11 +325,8 @@ func (g *getRequest) run(cmd *cobra.Command, r *transferReport) error {
 			return program.Usage(err)
 		}
 	}
-	syncDepth := -1
-	if g.flags.resume {
-		syncDepth = 1 // to compare samples
-	}
-	v, config, err := g.flags.open(ctx, client.Config{SyncDepth: syncDepth, ReadOnly: true})
+	// One request at a time asks for holes, or compares samples.
+	v, config, err := g.flags.open(ctx, client.Config{SyncDepth: 1, ReadOnly: true})
 	if err != nil {
 		return err
 	}

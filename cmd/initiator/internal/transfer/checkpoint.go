@@ -67,11 +67,11 @@ func newFrontier(start uint64) *frontier {
 	return &frontier{reached: start, beyond: make(map[uint64]uint64)}
 }
 
-// add records that an extent has been moved.
-func (f *frontier) add(e extent) {
+// add records that the range from start to end has been moved.
+func (f *frontier) add(start, end uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.beyond[e.offset] = e.offset + uint64(e.length)
+	f.beyond[start] = end
 	for end, found := f.beyond[f.reached]; found; end, found = f.beyond[f.reached] {
 		delete(f.beyond, f.reached)
 		f.reached = end

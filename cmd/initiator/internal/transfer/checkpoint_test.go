@@ -26,7 +26,7 @@ func TestTheFrontierEndsAtTheFirstGap(t *testing.T) {
 		order := rapid.Permutation(extents).Draw(t, "order")
 		f, moved := newFrontier(start), make(map[uint64]bool)
 		for _, e := range order {
-			f.add(e)
+			f.add(e.offset, e.end())
 			moved[e.offset] = true
 			want := start
 			for _, e := range extents {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -23,12 +24,19 @@ func Get(ctx context.Context, config Config, sink io.Writer, offset,
 			info.Size)
 	}
 	block := uint64(info.BlockSize)
-	g := &get{offset: offset, end: offset + length, sink: sink, size: uint64(config.BufferSize)}
+	g := &get{offset: offset, end: offset + length, sink: sink, size: uint64(config.BufferSize),
+		block: block}
+	if info.CanReportExtents {
+		g.extents = func(offset, length uint64) ([]iomsg.Extent, error) {
+			return config.Volume.ExtentsContext(ctx, int64(offset), int64(length))
+		}
+	}
 	g.start, g.limit = offset&^(block-1), (offset+length+block-1)&^(block-1)
 	if length == 0 {
 		g.limit = g.start
 	}
 	g.frontier = newFrontier(g.start)
+	g.position, g.known = g.start, g.start
 	g.random, _ = sink.(io.WriterAt)
 	if file, ok := sink.(sparseFile); ok {
 		if err := makeSparse(file, length); err != nil {
@@ -47,17 +55,27 @@ func Get(ctx context.Context, config Config, sink io.Writer, offset,
 
 // get is a range of the volume in transfer to a file or a stream.
 type get struct {
-	offset, end  uint64        // of the wanted bytes in the volume
-	start, limit uint64        // of the blocks around them
-	size         uint64        // of an extent
-	extents      atomic.Uint64 // returned by next
+	offset, end  uint64 // of the wanted bytes in the volume
+	start, limit uint64 // of the blocks around them
+	size         uint64 // of an extent
+	block        uint64
 	moved        atomic.Uint64
 	frontier     *frontier
 
 	sink   io.Writer
 	random io.WriterAt // sink, if it can be written in any order
 	sparse bool        // what is not written to random is zeroes
+
+	mu       sync.Mutex // guards the fields below
+	position uint64     // of the next extent
+	known    uint64     // the holes up to here are known
+	holes    []hole     // from position to known, in order
+	// extents finds the holes of a range; nil if the volume does not know them.
+	extents func(offset, length uint64) ([]iomsg.Extent, error)
 }
+
+// hole is a range of whole blocks that reads as zeroes.
+type hole struct{ start, end uint64 }
 
 // sparseFile is a file that can have holes.
 type sparseFile interface {
@@ -73,7 +91,8 @@ func makeSparse(file sparseFile, length uint64) error {
 	return file.Truncate(int64(length))
 }
 
-// holeSize is the length of the pieces that become holes if they are zeroes.
+// holeSize is the length of the pieces that become holes if they are zeroes, and of the shortest
+// holes of the volume that are not read.
 const holeSize = 64 << 10
 
 // writeSparse writes what is not zeroes.
@@ -94,15 +113,80 @@ func (g *get) writeSparse(data []byte, offset int64) (int, error) {
 func (g *get) kind() iomsg.Type { return iomsg.Read }
 
 func (g *get) next([]byte) (extent, error) {
-	start := g.start + (g.extents.Add(1)-1)*g.size
-	if start >= g.limit {
-		return extent{}, nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	end, isHole := g.ahead()
+	for isHole && g.sparse {
+		g.pass(g.position, end)
+		g.position = end
+		end, isHole = g.ahead()
 	}
-	return extent{offset: start, length: uint32(min(g.size, g.limit-start))}, nil
+	e := extent{offset: g.position, length: uint32(min(g.size, end-g.position)), zero: isHole}
+	g.position = e.end()
+	return e, nil
+}
+
+// ahead returns where the hole or the data at the current position ends. It finds out about holes
+// when it gets to where they are not known.
+func (g *get) ahead() (end uint64, isHole bool) {
+	if g.position == g.known && g.known < g.limit {
+		g.findHoles()
+	}
+	for len(g.holes) > 0 && g.holes[0].end <= g.position {
+		g.holes = g.holes[1:]
+	}
+	if len(g.holes) == 0 {
+		return g.known, false
+	}
+	if next := g.holes[0]; g.position < next.start {
+		return next.start, false
+	}
+	return g.holes[0].end, true
+}
+
+// blocksAtOnce is how many blocks findHoles looks at, which bounds the number of extents.
+const blocksAtOnce = 1 << 20
+
+// findHoles finds the holes from the current position on.
+func (g *get) findHoles() {
+	g.holes, g.known = nil, g.limit
+	if g.extents == nil {
+		return
+	}
+	end := min(g.limit, g.position+blocksAtOnce*g.block)
+	found, err := g.extents(g.position, end-g.position)
+	if err != nil {
+		g.extents = nil // everything can be read, and reading reports what is wrong with the volume
+		return
+	}
+	g.known = end
+	offset, start := g.position, g.position // start is where the last data ends
+	for _, e := range found {
+		if e.Flags&iomsg.Hole == 0 {
+			g.addHole(start, offset)
+			start = offset + e.Length
+		}
+		offset += e.Length
+	}
+	g.addHole(start, offset)
+}
+
+// addHole adds a hole, unless it is too short to matter. A target may report parts of blocks.
+func (g *get) addHole(start, end uint64) {
+	start, end = (start+g.block-1)&^(g.block-1), min(end&^(g.block-1), g.known)
+	if end >= start+holeSize {
+		g.holes = append(g.holes, hole{start, end})
+	}
+}
+
+// pass records that a range of blocks has been moved.
+func (g *get) pass(start, end uint64) {
+	g.moved.Add(min(end, g.end) - max(start, g.offset))
+	g.frontier.add(start, end)
 }
 
 func (g *get) done(e extent, data []byte) error {
-	from, to := max(e.offset, g.offset), min(e.offset+uint64(e.length), g.end)
+	from, to := max(e.offset, g.offset), min(e.end(), g.end)
 	data = data[from-e.offset : to-e.offset]
 	var n int
 	var err error
@@ -117,7 +201,7 @@ func (g *get) done(e extent, data []byte) error {
 	if err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
-	g.frontier.add(e)
+	g.frontier.add(e.offset, e.end())
 	return nil
 }
 

@@ -171,7 +171,7 @@ func (p *put) next(buffer []byte) (extent, error) {
 
 func (p *put) done(e extent, _ []byte) error {
 	p.moved.Add(uint64(e.length))
-	p.frontier.add(e)
+	p.frontier.add(e.offset, e.end())
 	return nil
 }
 

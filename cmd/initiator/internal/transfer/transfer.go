@@ -27,6 +27,8 @@ type Volume interface {
 	// Only Put calls WriteAt and Flush, the latter also while its queues are busy.
 	WriteAt(p []byte, off int64) (int, error)
 	Flush() error
+	// Only Get calls ExtentsContext, while its queues are busy.
+	ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error)
 }
 
 // Queue is the part of a client.Queue that a transfer uses.
@@ -58,10 +60,12 @@ type Config struct {
 type extent struct {
 	offset uint64
 	length uint32
-	// zero means that the data to be written is all zeroes, and that the volume can write zeroes
-	// without data.
+	// zero means that the data is all zeroes, and crosses no network: the volume can write zeroes
+	// without data, or has a hole there.
 	zero bool
 }
+
+func (e extent) end() uint64 { return e.offset + uint64(e.length) }
 
 // isZero reports whether data is all zeroes.
 func isZero(data []byte) bool {
@@ -307,6 +311,12 @@ func (w *worker) make() bool {
 // submit submits the request of a slot.
 func (w *worker) submit(index uint64) bool {
 	e := w.slots[index].extent
+	if e.zero && w.job.kind() == iomsg.Read {
+		clear(w.buffer(index)[:e.length])
+		w.slots[index].moved = true
+		w.completed++
+		return true
+	}
 	w.request = client.Request{
 		Type: w.job.kind(), Length: e.length, Offset: e.offset,
 		Memory: w.memory + index*w.bufferSize, Tag: index,

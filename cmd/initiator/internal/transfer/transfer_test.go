@@ -37,6 +37,10 @@ const (
 type testVolume struct {
 	*queuetest.Volume
 	flushes int
+	// late makes holes begin and end as many bytes late, and extentsError fails all requests for
+	// extents.
+	late         uint64
+	extentsError error
 }
 
 func (v *testVolume) Info() client.Info { return v.Volume.Info }
@@ -49,6 +53,23 @@ func (v *testVolume) WriteAt(p []byte, off int64) (int, error) {
 func (v *testVolume) Flush() error {
 	v.flushes++
 	return nil
+}
+
+func (v *testVolume) ExtentsContext(_ context.Context, off, length int64) ([]iomsg.Extent,
+	error) {
+	var found []iomsg.Extent
+	for end := off + length; off < end; off += testBlock {
+		e := iomsg.Extent{Length: testBlock}
+		if isZero(v.Data()[off:][:testBlock]) {
+			e.Flags = iomsg.Hole
+		}
+		if len(found) > 0 && found[len(found)-1].Flags != e.Flags {
+			found[len(found)-1].Length += v.late
+			e.Length -= v.late
+		}
+		found = append(found, e)
+	}
+	return found, v.extentsError
 }
 
 func newTestVolume(queues, depth int) (*testVolume, Config) {
@@ -290,6 +311,89 @@ func TestZeroesNeitherCrossTheNetworkNorTakeUpSpace(t *testing.T) {
 	}
 	if got, err := os.ReadFile(file.Name()); err != nil || !bytes.Equal(got, large.Data()) {
 		t.Errorf("the copy differs, error %v", err)
+	}
+}
+
+func TestHolesCrossNoNetwork(t *testing.T) {
+	const size, buffer, data = 4 << 20, 256 << 10, 3
+	for name, prepare := range map[string]func(v *testVolume){
+		"extents":         func(v *testVolume) { v.Volume.Info.CanReportExtents = true },
+		"parts of blocks": func(v *testVolume) { v.Volume.Info.CanReportExtents, v.late = true, 100 },
+		"no extents":      func(*testVolume) {},
+		"extents that all fail": func(v *testVolume) {
+			v.Volume.Info.CanReportExtents, v.extentsError = true, status.IOFailed
+		},
+	} {
+		v := &testVolume{Volume: queuetest.New(size, testBlock, 2, 4, buffer)}
+		prepare(v)
+		for i := range data { // with a short hole within
+			copy(v.Data()[size/4*(i+1):], bytes.Repeat([]byte{1}, testBlock))
+			copy(v.Data()[size/4*(i+1)+2*testBlock:], bytes.Repeat([]byte{2}, testBlock))
+		}
+		var read uint64
+		v.Intercept = func(r *client.Request) status.Code {
+			read += uint64(r.Length)
+			return v.Apply(r)
+		}
+		config := Config{Volume: v, Queues: []Queue{v.Queue(0), v.Queue(1)}, Depth: 4,
+			BufferSize: buffer, DrainTimeout: time.Minute}
+		for _, c := range []struct{ offset, length uint64 }{
+			{0, size}, {1, size - 2}, {1000, size/4 + 77}, {size/4 + 100, size / 2}, {5, 7},
+		} {
+			path := filepath.Join(t.TempDir(), "copy")
+			file, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			var stream bytes.Buffer
+			plain := &memoryFile{data: bytes.Repeat([]byte{9}, int(c.length))}
+			for sink, content := range map[io.Writer]func() []byte{
+				file: func() []byte {
+					content, err := os.ReadFile(path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return content
+				},
+				&stream: stream.Bytes,
+				plain:   func() []byte { return plain.data },
+			} {
+				read = 0
+				moved, err := Get(t.Context(), config, sink, c.offset, c.length)
+				if err != nil || moved != c.length ||
+					!bytes.Equal(content(), v.Data()[c.offset:][:c.length]) {
+					t.Errorf("%q, %+v: %T got %d bytes, error %v", name, c, sink, moved, err)
+				}
+				known := v.Volume.Info.CanReportExtents && v.extentsError == nil
+				if known && read > data*4*testBlock || !known && read < c.length {
+					t.Errorf("%q, %+v: for a %T, %d bytes were read", name, c, sink, read)
+				}
+			}
+		}
+	}
+}
+
+func TestACheckpointCountsHoles(t *testing.T) {
+	const size, buffer = 4 << 20, 256 << 10
+	v := &testVolume{Volume: queuetest.New(size, testBlock, 1, 2, buffer)}
+	v.Volume.Info.CanReportExtents = true
+	v.Data()[size/4*3] = 1
+	v.Intercept = func(*client.Request) status.Code { return status.IOFailed }
+	var reached uint64
+	config := Config{Volume: v, Queues: []Queue{v.Queue(0)}, Depth: 2, BufferSize: buffer,
+		DrainTimeout: time.Minute, Checkpoint: func(bytes uint64) error {
+			reached = bytes
+			return nil
+		}}
+	file, err := os.Create(filepath.Join(t.TempDir(), "copy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if moved, err := Get(t.Context(), config, file, 10, size-10); !errors.Is(err,
+		status.IOFailed) || moved != size-10-testBlock || reached != size/4*3-10 {
+		t.Errorf("%d bytes were moved, %d without a gap, error %v", moved, reached, err)
 	}
 }
 
