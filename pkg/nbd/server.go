@@ -81,7 +81,8 @@ type Server struct {
 	failure error // of the first Close; set when closed is closed
 
 	mu        sync.Mutex // guards the fields below
-	exports   []*export  // see find for the default
+	exports   []*export
+	byDefault *string    // the name that the empty name stands for; nil before the first export
 	listeners []net.Listener
 	pending   []net.Conn // negotiating, oldest first
 	stopping  bool
@@ -127,7 +128,8 @@ func NewServer(config Config) (*Server, error) {
 }
 
 // AddExport serves an export under a name of at most 4096 bytes. The default, which clients choose
-// by the empty name, is the export that has this name, or else the first.
+// by the empty name, is the export that has this name, or else the first. When the default ends, no
+// other one takes its place: a client that connects again would go on with another disk.
 func (s *Server) AddExport(name string, disk Export) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -153,6 +155,9 @@ func (s *Server) AddExport(name string, disk Export) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exports = append(s.exports, e)
+	if s.byDefault == nil || name == "" {
+		s.byDefault = &name
+	}
 	return nil
 }
 
@@ -182,13 +187,13 @@ func (s *Server) EndExport(name string) {
 func (s *Server) find(name string) *export {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if name == "" && s.byDefault != nil {
+		name = *s.byDefault
+	}
 	for _, e := range s.exports {
 		if e.name == name {
 			return e
 		}
-	}
-	if name == "" && len(s.exports) > 0 {
-		return s.exports[0]
 	}
 	return nil
 }
