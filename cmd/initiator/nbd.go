@@ -208,6 +208,12 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 	}
 	stop(err) // ends the command, and the watch on the exports
 	command.wait()
+	if err == nil {
+		select {
+		case err = <-command.ended: // a signal has ended it halfway, or it has completed nevertheless
+		default:
+		}
+	}
 	return err
 }
 

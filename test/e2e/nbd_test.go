@@ -186,12 +186,29 @@ func TestTheCodeOfACommandIsThatOfTheGateway(t *testing.T) {
 	if code := c.gateway("exit 7").wait(); code != 7 {
 		t.Errorf("exit code %d", code)
 	}
-	p := c.gateway("exec sleep 1000")
-	p.awaitLog("serving NBD clients")
+	// What a signal interrupts has not succeeded, and leaves nothing behind.
+	p := c.gateway("sleep 1000 & echo $! >pid.new; mv pid.new pid; wait; exit 0")
+	var pid int
+	eventually(t, "the command has begun", func() bool {
+		text, err := os.ReadFile(filepath.Join(c.dir, "pid"))
+		if err == nil {
+			pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err == nil
+	})
 	p.signal(syscall.SIGTERM)
-	if code := p.wait(); code != 0 {
+	if code := p.wait(); code != 128+int(syscall.SIGTERM) {
 		t.Errorf("after SIGTERM the exit code is %d", code)
 	}
+	eventually(t, "what the command has started has ended", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(stat), ") Z")
+	})
+
+	p = c.gateway("trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done")
+	eventually(t, "the next command has begun",
+		func() bool { return strings.Contains(p.stdout.String(), "begun") })
+	p.terminate() // that it has ended well counts
 }
 
 func TestAGatewayEndsWithItsParent(t *testing.T) {

@@ -64,7 +64,11 @@ type runningCommand struct {
 // wait waits until the command has ended.
 func (r *runningCommand) wait() { r.running.Wait() }
 
-// start runs the command, if there is one. The end of ctx ends it.
+// byShellSignal is what shells add to the number of the signal that has ended a command.
+const byShellSignal = 128
+
+// start runs the command, if there is one. The end of ctx ends it, and what it has started unless
+// it may use the terminal: a process group of its own would keep it from reading there.
 func (r *nbdRunFlags) start(ctx context.Context, cmd *cobra.Command,
 	variables []string) *runningCommand {
 	command := &runningCommand{ended: make(chan error, 1)}
@@ -75,13 +79,25 @@ func (r *nbdRunFlags) start(ctx context.Context, cmd *cobra.Command,
 	shell.Stdin, shell.Stdout, shell.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(),
 		cmd.ErrOrStderr()
 	shell.Env = append(os.Environ(), variables...)
-	shell.Cancel = func() error { return shell.Process.Signal(syscall.SIGTERM) }
+	apart := !program.IsTerminal(os.Stdin)
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: apart}
+	shell.Cancel = func() error {
+		if apart {
+			return syscall.Kill(-shell.Process.Pid, syscall.SIGTERM)
+		}
+		return shell.Process.Signal(syscall.SIGTERM)
+	}
 	shell.WaitDelay = killDelay
 	command.running.Go(func() {
 		err := shell.Run()
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() > 0 {
-			err = program.WithExitCode(exit.ExitCode(), fmt.Errorf("--run: %w", err))
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			code := exit.ExitCode()
+			if state, ok := exit.Sys().(syscall.WaitStatus); ok && state.Signaled() {
+				code = byShellSignal + int(state.Signal())
+			}
+			err = program.WithExitCode(code, fmt.Errorf("--run: %w", err))
+		} else if shell.ProcessState != nil && shell.ProcessState.Success() {
+			err = nil // although ctx has ended
 		}
 		command.ended <- err
 	})
