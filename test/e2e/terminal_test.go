@@ -78,6 +78,22 @@ func TestTopIsLiveInATerminal(t *testing.T) {
 	x.awaitEnd()
 }
 
+// A program that asks its terminal for something waits for the answer, and takes the next commands
+// that a user has pasted for it.
+func TestOnlyTopAsksTheTerminal(t *testing.T) {
+	tooltest.Require(t, "script")
+	for _, program := range []string{"zc-relay", "target", "initiator"} {
+		command := exec.Command("script", "-qec",
+			"'"+filepath.Join(programs, program)+"' --version", "/dev/null")
+		command.Env = append(os.Environ(), "TERM=xterm-256color")
+		output, err := command.Output()
+		if err != nil || !strings.Contains(string(output), "go1.") ||
+			strings.Contains(string(output), "\x1b") {
+			t.Errorf("%s sends the terminal %q: %v", program, output, err)
+		}
+	}
+}
+
 func TestTopNeedsATerminal(t *testing.T) {
 	_, admin := startAdministeredChain(t)
 	code, _, stderr := call(t, "zc-relay", "top", "--admin", admin)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -59,7 +59,7 @@ func runTop(cmd *cobra.Command, client *admin.Client, interval time.Duration) er
 		return failure(first.err)
 	}
 	m.accept(first)
-	_, err := tea.NewProgram(m, tea.WithAltScreen(), tea.WithContext(cmd.Context()),
+	_, err := tea.NewProgram(m, tea.WithContext(cmd.Context()),
 		tea.WithOutput(cmd.OutOrStdout()), tea.WithInput(cmd.InOrStdin())).Run()
 	if cmd.Context().Err() != nil {
 		return nil // SIGTERM ends it like q
@@ -165,11 +165,11 @@ func (m *top) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 		return m, m.wait()
 	case tea.WindowSizeMsg:
 		m.width, m.height = e.Width, e.Height
-	case tea.KeyMsg:
+	case tea.KeyPressMsg:
 		switch e.String() {
 		case "q", "ctrl+c", "esc":
 			return m, tea.Quit
-		case " ":
+		case "space":
 			m.paused = !m.paused
 		case "down", "j":
 			m.scroll++
@@ -210,8 +210,15 @@ func (c *counts) sum(other *counts) {
 	c.inFlight += other.inFlight
 }
 
-// View returns the lines that fit on the screen.
-func (m *top) View() string {
+// View returns the screen.
+func (m *top) View() tea.View {
+	v := tea.NewView(m.visible())
+	v.AltScreen = true
+	return v
+}
+
+// visible returns the lines that fit on the screen.
+func (m *top) visible() string {
 	lines := strings.Split(strings.TrimRight(m.text(), "\n"), "\n")
 	if m.height > 0 && len(lines) > m.height {
 		m.scroll = min(m.scroll, len(lines)-m.height)

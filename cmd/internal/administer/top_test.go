@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
@@ -38,11 +38,11 @@ func documentAt(seconds int, reads uint64) *statusreport.Document {
 func TestTheViewShowsRatesBetweenReadings(t *testing.T) {
 	m := &top{interval: time.Second}
 	m.accept(reading{document: documentAt(10, 1_000_000)})
-	if text := m.View(); !strings.Contains(text, "IOPS                      0") {
+	if text := m.visible(); !strings.Contains(text, "IOPS                      0") {
 		t.Errorf("a single reading has rates:\n%s", text)
 	}
 	m.accept(reading{document: documentAt(12, 1_051_200)})
-	text := m.View()
+	text := m.visible()
 	for _, want := range []string{
 		"zc-relay v1, process 42, up 12s, ready", "channels: 1 of 2 ready; not ready: two (waiting)",
 		"IOPS                  25600  ▁█", "throughput        100 MiB/s  ▁█",
@@ -62,7 +62,7 @@ func TestTheViewSurvivesTheDaemon(t *testing.T) {
 	m := &top{interval: time.Second}
 	m.accept(reading{document: documentAt(10, 1_000_000)})
 	m.accept(reading{err: errors.New("connection refused")})
-	if text := m.View(); !strings.Contains(text, "no reading since 12:00:10: connection refused") {
+	if text := m.visible(); !strings.Contains(text, "no reading since 12:00:10: connection refused") {
 		t.Errorf("%s", text)
 	}
 	restarted := documentAt(20, 10)
@@ -76,26 +76,26 @@ func TestTheViewSurvivesTheDaemon(t *testing.T) {
 func TestKeysPauseScrollAndQuit(t *testing.T) {
 	m := &top{interval: time.Second}
 	m.accept(reading{document: documentAt(10, 0)})
-	key := func(k tea.KeyMsg) tea.Cmd {
+	key := func(k tea.KeyPressMsg) tea.Cmd {
 		_, command := m.Update(k)
 		return command
 	}
 	m.Update(tea.WindowSizeMsg{Width: 20, Height: 3})
-	first := m.View()
+	first := m.visible()
 	if lines := strings.Split(first, "\n"); len(lines) != 3 || len([]rune(lines[0])) != 20 {
 		t.Errorf("the screen of 20×3 shows %q", first)
 	}
-	key(tea.KeyMsg{Type: tea.KeyDown})
-	if m.View() == first {
+	key(tea.KeyPressMsg{Code: tea.KeyDown})
+	if m.visible() == first {
 		t.Error("the view does not scroll")
 	}
-	key(tea.KeyMsg{Type: tea.KeyUp})
-	key(tea.KeyMsg{Type: tea.KeySpace, Runes: []rune{' '}})
+	key(tea.KeyPressMsg{Code: tea.KeyUp})
+	key(tea.KeyPressMsg{Code: tea.KeySpace, Text: " "})
 	if _, command := m.Update(tick{}); !m.paused || command == nil || !strings.Contains(m.text(),
 		"paused") {
 		t.Error("the space bar does not pause")
 	}
-	if command := key(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune{'q'}}); command == nil {
+	if command := key(tea.KeyPressMsg{Code: 'q', Text: "q"}); command == nil {
 		t.Error("q does not quit")
 	} else if _, quits := command().(tea.QuitMsg); !quits {
 		t.Error("q does something else")
