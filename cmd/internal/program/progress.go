@@ -29,8 +29,8 @@ const progressInterval = 100 * time.Millisecond
 // maxSecondsLeft is the longest time left that is shown; without a rate it is infinite.
 const maxSecondsLeft = 1000 * 60 * 60
 
-// NewProgress returns a display on w of so many bytes in total, or UnknownTotal. former of them were
-// moved earlier; the clock for the rest starts now.
+// NewProgress returns a display on w of so many bytes in total, or UnknownTotal. former of them
+// were moved earlier; the clock for the rest starts now.
 func NewProgress(w io.Writer, total int64, former uint64) *Progress {
 	if !IsTerminal(w) {
 		return &Progress{}

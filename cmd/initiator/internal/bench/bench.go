@@ -30,8 +30,8 @@ type Config struct {
 	// interval; may be nil.
 	Observe func(Progress)
 	// ObserveInterval is called after each interval of Parameters.Interval, and at the end of the
-	// run; nil if there are no intervals. An interval begins with the measurement. The operations of
-	// those after the warm-up add up to the result.
+	// run; nil if there are no intervals. The measurement begins a new interval. The operations of
+	// the intervals after the warm-up add up to the result.
 	ObserveInterval func(Interval)
 	// Histograms receives the latencies of the measured part, in the format of HdrHistogram's logs;
 	// may be nil.
