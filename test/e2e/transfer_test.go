@@ -93,7 +93,9 @@ func TestHolesTakeUpNoSpaceInAVolumeAndACopy(t *testing.T) {
 	content = append(content, make([]byte, size-dataSize)...)
 	copied := filepath.Join(c.dir, "copy")
 	c.mustRun("put", original)
-	c.mustRun("get", copied)
+	// The hole cannot be read.
+	c.mustRun("get", copied, "--allow-faults", "--fault",
+		"volume:read:range=4MiB+124MiB:error=EIO")
 	for _, file := range []string{volume, copied} {
 		if n := allocated(t, file); n < dataSize || n > 4*dataSize {
 			t.Errorf("%s takes up %d bytes for %d bytes of data", file, n, dataSize)
