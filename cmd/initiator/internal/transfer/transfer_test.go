@@ -315,7 +315,7 @@ func TestZeroesNeitherCrossTheNetworkNorTakeUpSpace(t *testing.T) {
 }
 
 func TestHolesCrossNoNetwork(t *testing.T) {
-	const size, buffer, data = 4 << 20, 256 << 10, 3
+	const size, buffer, data = 1 << 20, 64 << 10, 3
 	for name, prepare := range map[string]func(v *testVolume){
 		"extents":         func(v *testVolume) { v.Volume.Info.CanReportExtents = true },
 		"parts of blocks": func(v *testVolume) { v.Volume.Info.CanReportExtents, v.late = true, 100 },
