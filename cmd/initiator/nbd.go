@@ -210,7 +210,7 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 	command.wait()
 	if err == nil {
 		select {
-		case err = <-command.ended: // a signal has ended it halfway, or it has completed nevertheless
+		case err = <-command.ended: // perhaps interrupted halfway
 		default:
 		}
 	}

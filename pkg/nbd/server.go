@@ -82,7 +82,7 @@ type Server struct {
 
 	mu        sync.Mutex // guards the fields below
 	exports   []*export
-	byDefault *string    // the name that the empty name stands for; nil before the first export
+	byDefault *string // the name that the empty name stands for; nil before the first export
 	listeners []net.Listener
 	pending   []net.Conn // negotiating, oldest first
 	stopping  bool
