@@ -33,7 +33,7 @@ func TestWhatADaemonCannotDoIsExplained(t *testing.T) {
 	c.startTarget("--admin-listen", admin)
 	drain := spawn(t, "zc-relay", "drain", "--admin", admin)
 	if code := drain.wait(); code == 0 || !strings.Contains(drain.stderr.String(),
-		"has no drain: it is of another kind") {
+		"has no drain: it is another program, such as a target instead of a relay") {
 		t.Errorf("drain of a target: %d %s", code, drain.stderr.String())
 	}
 	second := spawn(t, "target", "--listen-address", c.address.Addr().String(), "--listen-port",
