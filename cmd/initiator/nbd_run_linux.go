@@ -68,7 +68,7 @@ func (r *runningCommand) wait() { r.running.Wait() }
 const byShellSignal = 128
 
 // start runs the command, if there is one. The end of ctx ends it, and what it has started unless
-// it may use the terminal: a process group of its own would keep it from reading there.
+// it may use the terminal: in a separate process group it could not read from that.
 func (r *nbdRunFlags) start(ctx context.Context, cmd *cobra.Command,
 	variables []string) *runningCommand {
 	command := &runningCommand{ended: make(chan error, 1)}

@@ -350,9 +350,8 @@ func (g *getRequest) run(cmd *cobra.Command, r *transferReport) error {
 // resolve checks the range against the volume, and fills in its length.
 func (g *getRequest) resolve(info client.Info) error {
 	offset := uint64(g.flags.offset)
-	if offset > info.Size || (!g.toEnd && g.length > info.Size-offset) {
-		return program.Usagef("%d bytes at offset %d are outside volume %q of %d bytes", g.length,
-			offset, info.Name, info.Size)
+	if err := document.CheckRange(&info, offset, g.length); err != nil {
+		return program.Usage(err)
 	}
 	if g.toEnd {
 		g.length = info.Size - offset

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/pci"
@@ -378,7 +379,10 @@ func checkFile(name string, backend volume.FileBackend) Finding {
 		"correct the path, its owner or its permissions; or add size=, to create the file")
 }
 
-var symbolicCode = regexp.MustCompile(` \[[A-Z_]+\]`)
+// symbolicCode is compiled when it is needed: all other commands do without it.
+var symbolicCode = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(` \[[A-Z_]+\]`)
+})
 
 // bare returns an error's text without symbolic codes.
-func bare(err error) string { return symbolicCode.ReplaceAllString(err.Error(), "") }
+func bare(err error) string { return symbolicCode().ReplaceAllString(err.Error(), "") }

@@ -193,15 +193,12 @@ func writeVolume(w io.Writer, v *Volume) {
 	}
 	fmt.Fprintf(w, "\nvolume %s\n  size  %s (%d bytes) in blocks of %d bytes%s, UUID %s\n", v.Name,
 		size.FormatBytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
-	fmt.Fprintf(w, "  state %s\n", stateText(v.State, v.Reason))
-	writeQueues(w, v.Queues)
-}
-
-func stateText(state, reason string) string {
-	if reason == "" {
-		return state
+	state := v.State
+	if v.Reason != "" {
+		state += ": " + v.Reason
 	}
-	return state + ": " + reason
+	fmt.Fprintf(w, "  state %s\n", state)
+	writeQueues(w, v.Queues)
 }
 
 func writeQueues(w io.Writer, queues []Queue) {

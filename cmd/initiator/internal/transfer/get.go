@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -18,10 +19,8 @@ import (
 func Get(ctx context.Context, config Config, sink io.Writer, offset,
 	length uint64) (uint64, error) {
 	info := config.Volume.Info()
-	if offset > info.Size || length > info.Size-offset {
-		return 0, status.Errorf(status.InvalidValue,
-			"%d bytes at offset %d are outside volume %q of %d bytes", length, offset, info.Name,
-			info.Size)
+	if err := document.CheckRange(&info, offset, length); err != nil {
+		return 0, status.Errorf(status.InvalidValue, "%w", err)
 	}
 	block := uint64(info.BlockSize)
 	g := &get{offset: offset, end: offset + length, sink: sink, size: uint64(config.BufferSize),
