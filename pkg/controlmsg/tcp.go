@@ -22,8 +22,10 @@ type TCPConfig struct {
 	// MessageTimeout is how long the rest of a message may take once its first byte has arrived.
 	// The default is 10 s.
 	MessageTimeout time.Duration
-	// UserTimeout is how long sent bytes may stay unacknowledged before the kernel considers the
-	// connection lost (TCP_USER_TIMEOUT, RFC 5482). The default is 5 s.
+	// UserTimeout is how long sent bytes, or TCP's probes of an idle connection, may stay
+	// unacknowledged before the kernel considers the connection lost (TCP_USER_TIMEOUT, RFC 5482).
+	// The default is 5 s; a shorter time counts as 5 s, because the endpoint's keep-alives detect
+	// the loss of a peer sooner.
 	UserTimeout time.Duration
 	// CloseTimeout is how long Close waits for the peer to close. The default is 1 s.
 	CloseTimeout time.Duration
@@ -48,9 +50,7 @@ func (c TCPConfig) withDefaults() TCPConfig {
 	if c.MessageTimeout == 0 {
 		c.MessageTimeout = 10 * time.Second
 	}
-	if c.UserTimeout == 0 {
-		c.UserTimeout = 5 * time.Second
-	}
+	c.UserTimeout = max(c.UserTimeout, 5*time.Second)
 	if c.CloseTimeout == 0 {
 		c.CloseTimeout = time.Second
 	}
@@ -89,15 +89,20 @@ func newTCPTransport(conn network.Stream, config TCPConfig) *tcpTransport {
 	return t
 }
 
+// keepAliveProbes is how often TCP probes an idle connection within the user timeout. Linux gives
+// up once that has passed since the last byte from the peer and a probe is unanswered, so a
+// connection survives the loss of all probes but one.
+const keepAliveProbes = 5
+
 // setOptions makes the kernel send at once and detect a lost network. If it rejects an option, the
 // endpoint's own timeouts and keep-alives still work, only later; a broken connection fails on
 // first use anyway.
 func setOptions(conn *net.TCPConn, timeout time.Duration) {
 	_ = conn.SetNoDelay(true)
 	_ = setUserTimeout(conn, timeout)
+	interval := timeout / keepAliveProbes
 	_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{
-		Enable: true,
-		Idle:   max(timeout, time.Second), Interval: max(timeout/4, time.Second), Count: 4,
+		Enable: true, Idle: interval, Interval: interval, Count: keepAliveProbes,
 	})
 }
 

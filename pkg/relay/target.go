@@ -65,12 +65,12 @@ func (c *channel) openTarget(
 		return c.openDialectTarget(ctx, link, settings, connection)
 	}
 	var transport controlmsg.Transport
+	config := controlmsg.TCPConfig{UserTimeout: settings.KeepAlive.DeadAfter}
 	if credentials := c.relay.config.TLS; credentials == nil {
-		transport = controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{})
+		transport = controlmsg.NewTCPTransport(connection, config)
 	} else {
 		name := cmp.Or(settings.TLSServerName, address.Addr().String())
-		transport, err = controlmsg.NewTLSClient(ctx, connection, credentials.Client(name),
-			controlmsg.TCPConfig{})
+		transport, err = controlmsg.NewTLSClient(ctx, connection, credentials.Client(name), config)
 		if err != nil {
 			return nil, fmt.Errorf("connect to target %v: %w", address, asPassing(err))
 		}

@@ -83,13 +83,14 @@ func (t *Target) newTransport(p *pendingConnection) (controlmsg.Transport, error
 	if v := t.config.Protocol; v != dialects.None {
 		return controlmsg.NewTCPTransport(p.stream, v.TCPConfig()), nil
 	}
+	config := controlmsg.TCPConfig{UserTimeout: t.config.KeepAlive.DeadAfter}
 	if t.config.TLS == nil {
-		return controlmsg.NewTCPTransport(p.stream, controlmsg.TCPConfig{}), nil
+		return controlmsg.NewTCPTransport(p.stream, config), nil
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, t.config.ControlTimeout)
 	defer cancel()
 	return controlmsg.NewTLSServer(ctx, p.stream, t.config.TLS.Server(t.config.TLSAllowedNames),
-		controlmsg.TCPConfig{})
+		config)
 }
 
 // relayNames returns the names in the certificate that the relay has proved its identity with.

@@ -6,6 +6,7 @@
 package chain
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"net/netip"
@@ -18,7 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -93,11 +94,42 @@ type options struct {
 func newChain(t testing.TB) *chain {
 	t.Helper()
 	c := &chain{t: t, log: zap.NewNop()}
-	if testing.Verbose() {
-		c.log = zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel))
+	if _, benchmark := t.(*testing.B); !benchmark {
+		c.log = logOfFailure(t)
 	}
 	c.provider, c.dma = comchProviders(t, filepath.Join(t.TempDir(), "comch"), c.log)
 	return c
+}
+
+// logOfFailure returns a logger whose lines are printed if the test fails, or with -v. Unlike a
+// logger of zaptest, it may be used after the end of the test.
+func logOfFailure(t testing.TB) *zap.Logger {
+	log := &lockedBuffer{}
+	t.Cleanup(func() {
+		if t.Failed() || testing.Verbose() {
+			t.Logf("log of target, relay, and client:\n%s", log.String())
+		}
+	})
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()),
+		zapcore.AddSync(log), zap.InfoLevel))
+}
+
+// lockedBuffer is a buffer for any number of goroutines.
+type lockedBuffer struct {
+	mu    sync.Mutex
+	bytes bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes.String()
 }
 
 // start starts a target and a relay with one channel.
