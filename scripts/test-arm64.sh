@@ -13,7 +13,10 @@ trap 'rm -rf -- "$work"' EXIT
 # the loss of doorbells can be tested only on a real kernel. Nor can a test start itself as another
 # process: it fails, and the child that qemu-user has forked may hang. It cannot detach a filter from a
 # socket.
+#
+# The other tests that are skipped take long and depend on no architecture.
 skip='Doorbell|Killed|Stuck|TestProviderConforms/Wait|ClosingAConsumer|RingWithDescriptors|TwoProcesses|AHostThat|ADPUThat|DPUAndHost|LossOfAProbe'
+skip+='|TestProviderConformance/(IPv6|in_memory)|TestLimitsOfServersBoundTheirConnections'
 for package in "$@"; do
     name=${package//[.\/]/-}.test cgo=0
     [[ $package != */doca ]] || cgo=1
