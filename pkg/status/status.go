@@ -114,6 +114,26 @@ func (e *Error) Is(target error) bool {
 	return ok && code == e.Code
 }
 
+// Text returns the text of err without symbolic codes in brackets, for people who read it beside
+// other text.
+func Text(err error) string {
+	var text strings.Builder
+	for rest := err.Error(); ; {
+		before, after, found := strings.Cut(rest, " [")
+		text.WriteString(before)
+		if !found {
+			return text.String()
+		}
+		code, behind, closed := strings.Cut(after, "]")
+		if closed && code != "" && strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
+			rest = behind
+			continue
+		}
+		text.WriteString(" [")
+		rest = after
+	}
+}
+
 // CodeOf returns the code that represents err on a wire: its own code if it has one, otherwise the
 // closest match for well-known Go errors, otherwise Unknown. CodeOf(nil) is Success.
 func CodeOf(err error) Code {

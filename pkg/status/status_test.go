@@ -68,6 +68,21 @@ func TestACodeIsPrintedOnce(t *testing.T) {
 	}
 }
 
+func TestTextOmitsCodesAndNothingElse(t *testing.T) {
+	inner := status.Errorf(status.NotConnected, "gone")
+	for want, err := range map[string]error{
+		"gone":                              inner,
+		"read: gone":                        status.Errorf(status.Again, "read: %w", inner),
+		"target: gone: start it first":      fmt.Errorf("target: %w: start it first", inner),
+		"dial [::1]:7470 [refused], [], [A": errors.New("dial [::1]:7470 [refused], [], [A"),
+		"gone\nread [disk]":                 errors.Join(inner, errors.New("read [disk]")),
+	} {
+		if got := status.Text(err); got != want {
+			t.Errorf("text of %q is %q, want %q", err, got, want)
+		}
+	}
+}
+
 func TestCodeOfFindsTheClosestCode(t *testing.T) {
 	for _, c := range []struct {
 		err  error

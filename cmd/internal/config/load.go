@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Sources are the origins of values, besides the defaults.
@@ -203,7 +204,7 @@ func (l *loader) addListFlag(n *node, f *pflag.Flag) error {
 		index := strconv.Itoa(i)
 		element, err := n.list.parseFlag(text)
 		if err != nil {
-			l.problem("--"+f.Name, "", quote(text), plain(err))
+			l.problem("--"+f.Name, "", quote(text), status.Text(err))
 			continue
 		}
 		elements[index] = element
@@ -293,7 +294,7 @@ func (l *loader) decodeValue(n *node, path string) {
 		return
 	}
 	if err := n.value.Set(text); err != nil {
-		l.problem(l.sourceOf(path), path, quote(text), plain(err))
+		l.problem(l.sourceOf(path), path, quote(text), status.Text(err))
 	}
 }
 
@@ -357,9 +358,3 @@ func (r reporter) in(section string) reporter {
 }
 
 func (r reporter) element(i int) reporter { return r.in(strconv.Itoa(i)) }
-
-// plain returns an error's text without its symbolic code.
-func plain(err error) string {
-	text, _, _ := strings.Cut(err.Error(), " [")
-	return text
-}

@@ -311,7 +311,7 @@ func (c *Target) check(report reporter) {
 		}
 		seen[v.Name] = i
 		if _, err := volume.ParseSpec(v.Name+"="+v.Backend, v.BlockSize); err != nil {
-			at("backend", v.Backend, "%s", plain(err))
+			at("backend", v.Backend, "%s", status.Text(err))
 		}
 		if len(v.Rights()) > 0 && !c.TLS.Enabled() {
 			at("owners", v.Owners, "%s", noTLS)

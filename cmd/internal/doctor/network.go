@@ -91,7 +91,7 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 				"signed the other's certificate, or neither side uses TLS"
 		}
 		return fail(check, fmt.Sprintf("%v can be reached, but does not answer as a target: %s",
-			t.Address, bare(err)), remedy)
+			t.Address, status.Text(err)), remedy)
 	}
 	detail := fmt.Sprintf("%v is reached from %v: %s", t.Address, connection.LocalAddr(),
 		hello.Software)
@@ -99,9 +99,9 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 	switch {
 	case errors.Is(err, status.Again):
 		return ok(check, fmt.Sprintf("%s; it does not serve volume %q now: %s", detail, t.Volume,
-			bare(err)))
+			status.Text(err)))
 	case err != nil:
-		return fail(check, fmt.Sprintf("%s; it rejects volume %q: %s", detail, t.Volume, bare(err)),
+		return fail(check, fmt.Sprintf("%s; it rejects volume %q: %s", detail, t.Volume, status.Text(err)),
 			"name a volume of the target with --volume (\"target volume list\" there shows them), or "+
 				"let this relay use it")
 	}

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/pci"
@@ -30,7 +29,7 @@ func (m *machine) rdma() []Finding {
 	}
 	provider, err := m.OpenRDMA()
 	if err != nil {
-		return []Finding{fail(check, bare(err), m.rdmaRemedy(err))}
+		return []Finding{fail(check, status.Text(err), m.rdmaRemedy(err))}
 	}
 	addresses, findings := m.rdmaAddresses()
 	for _, address := range addresses {
@@ -84,12 +83,12 @@ func (t *Target) localAddress() (netip.Addr, error) {
 func (m *machine) openDevice(check string, provider rdma.Provider, address netip.Addr) Finding {
 	device, err := provider.Open(address)
 	if err != nil {
-		return fail(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, bare(err)),
+		return fail(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, status.Text(err)),
 			"use an address of an RDMA device (--rdma-address), or --rdma-device; \"zc-relay devices\" lists them")
 	}
 	c := device.Capabilities()
 	if err := device.Close(); err != nil {
-		return warn(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, bare(err)),
+		return warn(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, status.Text(err)),
 			"report this")
 	}
 	return ok(check, fmt.Sprintf("%s at %v: transport %s", provider.Name(), address, c.Transport))
@@ -134,12 +133,12 @@ func (m *machine) comch() []Finding {
 	}
 	provider, err := m.OpenComch()
 	if err != nil {
-		return []Finding{fail(check, bare(err), m.comchRemedy())}
+		return []Finding{fail(check, status.Text(err), m.comchRemedy())}
 	}
 	var devices []comch.Device
 	if lister, can := provider.(comch.DeviceLister); can {
 		if devices, err = lister.Devices(); err != nil {
-			return []Finding{fail(check, "list devices: "+bare(err), m.comchRemedy())}
+			return []Finding{fail(check, "list devices: "+status.Text(err), m.comchRemedy())}
 		}
 	}
 	var findings []Finding
@@ -167,9 +166,9 @@ func (m *machine) server(check string, provider comch.Provider, devices []comch.
 	c, err := provider.Capabilities(s.Device)
 	switch {
 	case err != nil && m.Doca && errors.Is(err, status.NotSupported):
-		return fail(check, what+": "+bare(err), m.comchRemedy())
+		return fail(check, what+": "+status.Text(err), m.comchRemedy())
 	case err != nil:
-		return fail(check, what+": "+bare(err),
+		return fail(check, what+": "+status.Text(err),
 			"correct --device; \"zc-relay devices\" lists what there is")
 	case !c.Server:
 		return fail(check, what+" cannot have servers",
@@ -235,7 +234,7 @@ func (m *machine) pairs() []Finding {
 			continue
 		}
 		if err := relay.CheckDevices(comchProvider, p.comch, device); err != nil {
-			findings = append(findings, fail(check, bare(err),
+			findings = append(findings, fail(check, status.Text(err),
 				"use a function of the same card and port, or isolation: staged"))
 		} else {
 			findings = append(findings, ok(check, fmt.Sprintf("%s at %v reaches memory of the "+
@@ -263,7 +262,7 @@ func (m *machine) dma() []Finding {
 	const remedy = "install doca-sdk-dma, use a device that can copy memory, or isolation: direct"
 	provider, err := m.OpenDMA()
 	if err != nil {
-		return []Finding{fail(check, bare(err), remedy)}
+		return []Finding{fail(check, status.Text(err), remedy)}
 	}
 	var findings []Finding
 	for _, device := range m.DMADevices {
@@ -271,7 +270,7 @@ func (m *machine) dma() []Finding {
 		c, err := provider.Capabilities(device)
 		switch {
 		case err != nil:
-			findings = append(findings, fail(check, what+": "+bare(err), remedy))
+			findings = append(findings, fail(check, what+": "+status.Text(err), remedy))
 		case !c.Memcpy || !c.ImportedMemory:
 			findings = append(findings, fail(check, what+" cannot copy clients' memory", remedy))
 		default:
@@ -303,7 +302,7 @@ func (m *machine) tls() []Finding {
 	const check = "tls"
 	end, err := m.LoadTLS()
 	if err != nil {
-		return []Finding{fail(check, bare(err), "correct --tls-cert, --tls-key and --tls-ca")}
+		return []Finding{fail(check, status.Text(err), "correct --tls-cert, --tls-key and --tls-ca")}
 	}
 	left, date := time.Until(end), end.UTC().Format(time.DateTime)
 	switch {
@@ -378,11 +377,3 @@ func checkFile(name string, backend volume.FileBackend) Finding {
 	return fail(check, fmt.Sprintf("%s: %v", what, err),
 		"correct the path, its owner or its permissions; or add size=, to create the file")
 }
-
-// symbolicCode is compiled when it is needed: all other commands do without it.
-var symbolicCode = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(` \[[A-Z_]+\]`)
-})
-
-// bare returns an error's text without symbolic codes.
-func bare(err error) string { return symbolicCode().ReplaceAllString(err.Error(), "") }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -149,7 +148,7 @@ func describeVerbs() Description {
 	p, err := verbs.New(verbs.Options{})
 	if err != nil {
 		return Description{Seam: "rdma", Name: verbs.ProviderName, State: "absent",
-			Detail: bare(err)}
+			Detail: status.Text(err)}
 	}
 	return describeRDMA(p)
 }
@@ -158,11 +157,11 @@ func describeComch(p comch.Provider) Description {
 	d := Description{Seam: "comch", Name: p.Name(), State: "built in"}
 	c, err := p.Capabilities(deviceOf(p))
 	if errors.Is(err, status.NotFound) {
-		d.Detail = "no device: " + bare(err)
+		d.Detail = "no device: " + status.Text(err)
 		return d
 	}
 	if err != nil {
-		d.State, d.Detail = "absent", bare(err)
+		d.State, d.Detail = "absent", status.Text(err)
 		return d
 	}
 	d.Capabilities = map[string]any{
@@ -194,11 +193,11 @@ func describeRDMA(p rdma.Provider) Description {
 	d := Description{Seam: "rdma", Name: p.Name(), State: "built in"}
 	device, err := p.Open(netip.IPv4Unspecified())
 	if errors.Is(err, status.NotSupported) {
-		d.State, d.Detail = "absent", bare(err)
+		d.State, d.Detail = "absent", status.Text(err)
 		return d
 	}
 	if err != nil {
-		d.Detail = "no device: " + bare(err)
+		d.Detail = "no device: " + status.Text(err)
 		return d
 	}
 	c := device.Capabilities()
@@ -222,7 +221,7 @@ func describeDMA(p dma.Provider) Description {
 	d := Description{Seam: "dma", Name: p.Name(), State: "built in"}
 	devices, err := p.Devices()
 	if err != nil {
-		d.State, d.Detail = "absent", bare(err)
+		d.State, d.Detail = "absent", status.Text(err)
 		return d
 	}
 	if len(devices) == 0 {
@@ -231,7 +230,7 @@ func describeDMA(p dma.Provider) Description {
 	}
 	c, err := p.Capabilities(devices[0])
 	if err != nil {
-		d.Detail = "no device: " + bare(err)
+		d.Detail = "no device: " + status.Text(err)
 		return d
 	}
 	d.Capabilities = map[string]any{
@@ -241,12 +240,6 @@ func describeDMA(p dma.Provider) Description {
 	d.Detail = fmt.Sprintf("jobs up to %d bytes, %d source buffers each, %d jobs per context, waits: %s",
 		c.MaxBufferSize, c.MaxBufferListLength, c.MaxJobs, yesOrNo(c.CanWait))
 	return d
-}
-
-// bare returns an error's text without its code.
-func bare(err error) string {
-	text, _, _ := strings.Cut(err.Error(), " [")
-	return text
 }
 
 func yesOrNo(b bool) string {
