@@ -53,7 +53,8 @@ type nbdCommand struct {
 	memory      size.Bytes
 	metrics     string
 
-	log *zap.Logger
+	log   *zap.Logger
+	ended endedExports
 }
 
 // servedExport is an export with its volume.
@@ -301,6 +302,7 @@ func (c *nbdCommand) watchExports(ctx context.Context, server *nbd.Server,
 			case <-e.volume.Done():
 				reason := e.volume.Err()
 				c.log.Error("export ended", zap.String("export", e.name), zap.Error(reason))
+				c.ended.add(e.name, e.volume.Info(), reason)
 				server.EndExport(e.name)
 				reasons <- reason
 			}
@@ -346,7 +348,8 @@ func (c *nbdCommand) listenOperations(server *nbd.Server) (*ops.Server, error) {
 	if c.metrics == "" {
 		return nil, nil
 	}
-	operations, err := ops.Listen(c.metrics, func() any { return nbdStatusOf(server) }, c.log)
+	report := func() any { return nbdStatusOf(server, &c.ended) }
+	operations, err := ops.Listen(c.metrics, report, c.log)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-listen: %w", err)
 	}

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"slices"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // nbdStatusSchema names the format of the status document of a gateway.
@@ -20,6 +25,8 @@ type nbdStatus struct {
 
 type nbdExportStatus struct {
 	Name         string            `json:"name"`
+	State        string            `json:"state"`            // serving or ended
+	Reason       string            `json:"reason,omitempty"` // of the end
 	Description  string            `json:"description"`
 	Bytes        uint64            `json:"bytes"`
 	ReadOnly     bool              `json:"read_only"`
@@ -37,11 +44,35 @@ type nbdRequestCount struct {
 	Count   uint64 `json:"count"`
 }
 
-func nbdStatusOf(server *nbd.Server) *nbdStatus {
+// endedExports holds the final status of the exports whose volume is lost for good.
+type endedExports struct {
+	mu  sync.Mutex
+	all []nbdExportStatus
+}
+
+func (e *endedExports) add(name string, info client.Info, reason error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, nbdExportStatus{Name: name, State: "ended", Reason: status.Text(reason),
+		Bytes: info.Size, Requests: []nbdRequestCount{}})
+}
+
+func (e *endedExports) list() []nbdExportStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]nbdExportStatus{}, e.all...)
+}
+
+func nbdStatusOf(server *nbd.Server, ended *endedExports) *nbdStatus {
+	serving := server.Status() // first: an export is among the ended before the server ends it
 	s := &nbdStatus{Schema: nbdStatusSchema, Software: buildinfo.String("initiator"),
-		Exports: []nbdExportStatus{}}
-	for _, e := range server.Status() {
-		export := nbdExportStatus{Name: e.Name, Description: e.Info.Description,
+		Exports: ended.list()}
+	for _, e := range serving {
+		hasEnded := func(other nbdExportStatus) bool { return other.Name == e.Name }
+		if slices.ContainsFunc(s.Exports, hasEnded) {
+			continue
+		}
+		export := nbdExportStatus{Name: e.Name, State: "serving", Description: e.Info.Description,
 			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, Connections: e.Connections,
 			Accepted: e.Accepted, InFlight: e.InFlight, BytesRead: e.BytesRead,
 			BytesWritten: e.BytesWritten, Requests: []nbdRequestCount{}}

@@ -72,6 +72,7 @@ var ErrWritesLost = status.Errorf(status.IOFailed,
 // acknowledgedWrites tracks which completed writes a flush has made durable. Each queue counts its
 // own writes without a lock; only flushes and changes of the session use acknowledgedWrites.
 type acknowledgedWrites struct {
+	onLoss   func(writes uint64) // is told how many writes may be lost; nil if nobody is
 	mu       sync.Mutex
 	durable  []uint64 // for each queue, how many of its writes are durable
 	losses   uint64   // restarts that may have lost writes of a queue
@@ -125,6 +126,9 @@ func (a *acknowledgedWrites) recordLoss(q *Queue, from, to *session) {
 	a.durable[q.index] = acknowledged
 	a.losses++
 	a.lost += acknowledged - durable
+	if a.onLoss != nil {
+		a.onLoss(acknowledged - durable)
+	}
 }
 
 // reportAgain is called when nobody has received the ErrWritesLost that a flush on q has failed

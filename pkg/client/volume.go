@@ -214,6 +214,10 @@ func (v *Volume) open(
 		v.queues = append(v.queues, newQueue(v, i, pair))
 	}
 	v.writes.durable = make([]uint64, len(v.queues))
+	v.writes.onLoss = func(writes uint64) {
+		v.config.Logger.Warn("writes may be lost: they had completed, and were not flushed when the "+
+			"target restarted", zap.String("volume", v.info.Name), zap.Uint64("writes", writes))
+	}
 	v.background.Go(v.runClock)
 	v.background.Go(v.keepOpen)
 	if v.config.SyncDepth > 0 {

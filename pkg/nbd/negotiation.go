@@ -51,6 +51,7 @@ type negotiation struct {
 	noZeroes bool
 	// contextExport is the export for which the client has selected base:allocation.
 	contextExport string
+	refusal       error // why the client did not get the export that it has asked for last
 	scratch       []byte
 }
 
@@ -126,6 +127,7 @@ func (n *negotiation) option(ctx context.Context) (done bool, err error) {
 		if kind == optionExportName {
 			return false, errors.New("the client did not start TLS, which is required")
 		}
+		n.refusal = errors.New("the client did not start TLS, which is required")
 		return false, n.refuse(kind, replyErrTLSRequired, "start TLS first")
 	}
 	return n.answer(ctx, kind, data)
@@ -264,7 +266,7 @@ func (n *negotiation) startTLS(ctx context.Context) error {
 	}
 	// What was agreed in plain text may have been changed on the way.
 	n.structured, n.extended, n.context = false, false, false
-	n.conn, n.encrypted = conn, true
+	n.conn, n.encrypted, n.refusal = conn, true, nil
 	if peers := conn.ConnectionState().PeerCertificates; len(peers) > 0 {
 		n.client = peers[0].Subject.CommonName
 		if len(peers[0].DNSNames) > 0 {
@@ -285,12 +287,14 @@ func (n *negotiation) describe(kind option, data []byte) (bool, error) {
 	}
 	export := n.server.find(name)
 	if export == nil {
-		return false, n.refuse(kind, replyErrUnknown, "%v", errUnknownExport(name))
+		n.refusal = errUnknownExport(name)
+		return false, n.refuse(kind, replyErrUnknown, "%v", n.refusal)
 	}
 	info := export.Info()
+	n.refusal = nil
 	if kind == optionGo {
-		if err := n.choose(name); err != nil {
-			return false, n.refuse(kind, replyErrPolicy, "%v", err)
+		if n.refusal = n.choose(name); n.refusal != nil {
+			return false, n.refuse(kind, replyErrPolicy, "%v", n.refusal)
 		}
 		info = n.info
 	}

@@ -149,6 +149,32 @@ func TestTheEmptyNameNeverMovesToAnotherExport(t *testing.T) {
 	}
 }
 
+func TestAClientThatGetsNoExportIsLogged(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	_, path := startServer(t, nbd.Config{Log: zap.New(core)}, newMemoryExport())
+	for name, leave := range map[string]func(c *client){
+		"by NBD_OPT_ABORT":         func(c *client) { c.option(optAbort, nil) },
+		"by the end of the stream": func(c *client) { _ = c.conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, path)
+			c.greet()
+			c.option(optGo, append(text("none"), 0, 0))
+			c.mustOption(optInfo, append(text("disk"), 0, 0)) // what there is instead
+			c.option(optGo, append(text("nothing"), 0, 0))
+			leave(c)
+			eventually(t, "the reason is logged", func() bool {
+				for _, entry := range logs.TakeAll() {
+					if entry.ContextMap()["error"] == `there is no export "nothing"` {
+						return true
+					}
+				}
+				return false
+			})
+		})
+	}
+}
+
 func TestTheEmptyNameChoosesTheExportThatHasItOrTheFirst(t *testing.T) {
 	server, path := startServer(t, nbd.Config{}, newMemoryExport())
 	sizeOfDefault := func() uint64 {

@@ -323,7 +323,10 @@ func (s *Server) negotiate(conn net.Conn) (*agreement, error) {
 	if n.export != nil {
 		n.export.leave()
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	switch {
+	case errors.Is(err, errDone) && n.refusal != nil:
+		err = n.refusal
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = fmt.Errorf("the client did not finish within %v", s.config.NegotiationTimeout)
 	}
 	return nil, err

@@ -513,7 +513,8 @@ func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 	c.startRelay("comch", "--command-channel-name", "second", "--volume", "ram")
 	socket := filepath.Join(c.dir, "s")
 	p := c.initiator("nbd", "--socket", socket, "--export", "A", "--export", "B=second",
-		"--reconnect-first-pause", "20ms", "--reconnect-longest-pause", "200ms")
+		"--reconnect-first-pause", "20ms", "--reconnect-longest-pause", "200ms",
+		"--metrics-listen", "127.0.0.1:0")
 	p.awaitLog("serving NBD clients")
 	size := func(export string) string {
 		output, _ := exec.Command("nbdinfo", "--size",
@@ -530,6 +531,23 @@ func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 	c.startTarget()
 	p.awaitLine("export ended", `"export": "B"`)
 	eventually(t, "export B is not offered any more", func() bool { return size("B") == "" })
+	p.awaitLine("NBD negotiation failed", `there is no export \"B\"`)
+	var status struct {
+		Exports []struct{ Name, State, Reason string }
+	}
+	_, body := get(t, p, "/status")
+	if err := json.Unmarshal([]byte(body), &status); err != nil || len(status.Exports) != 2 {
+		t.Fatalf("status is %s, error %v", body, err)
+	}
+	for _, e := range status.Exports {
+		state, reason := "serving", ""
+		if e.Name == "B" {
+			state, reason = "ended", "different volume"
+		}
+		if e.State != state || !strings.Contains(e.Reason, reason) {
+			t.Errorf("export %+v", e)
+		}
+	}
 	output, err := exec.Command("qemu-io", "-f", "raw", "-c", "write -P 7 0 64k", "-c", "flush",
 		"-c", "read -P 7 0 64k", "nbd+unix:///A?socket="+socket).CombinedOutput()
 	if err != nil {
@@ -730,6 +748,9 @@ func (c *chain) flushAfterKill(outcome string) {
 	c.target.wait()
 	c.startTarget()
 	p.awaitLog("volume reopened")
+	if outcome == "EIO" {
+		p.awaitLog("writes may be lost")
+	}
 	writeFile(c.t, filepath.Join(c.dir, "go"), nil)
 	c.awaitMetrics(p, flush, write+"2")
 	if outcome == "success" && strings.Contains(c.scrape(p), `error="EIO"`) {
