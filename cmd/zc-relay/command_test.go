@@ -258,10 +258,32 @@ func TestTheFileOfAConfigurationIsAnOperandOrAFlag(t *testing.T) {
 	}
 }
 
+func TestADumpInEitherFormatIsTheSameConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "relay.json")
+	flags := []string{"config", "dump", "--storage-server", "10.0.0.5:7470", "--volume", "1e3",
+		"--io-timeout", "7s"}
+	_, text, _ := execute(t, flags...)
+	_, document, _ := execute(t, append(flags, "-o", "json")...)
+	var c struct {
+		Channels []struct{ Volume string }
+	}
+	decode(t, document, &c)
+	if len(c.Channels) != 1 || c.Channels[0].Volume != "1e3" {
+		t.Errorf("as JSON it is %s", document)
+	}
+	if err := os.WriteFile(file, []byte(document), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, again, stderr := execute(t, "config", "dump", file); code != 0 || again != text {
+		t.Errorf("from JSON the dump is %s%s, want %s", again, stderr, text)
+	}
+}
+
 func TestWithoutADaemonAdministrationReportsTheFailure(t *testing.T) {
 	address := "unix:" + filepath.Join(t.TempDir(), "admin.sock")
+	file := filepath.Join(t.TempDir(), "trace")
 	for _, command := range []string{"drain", "drain --resume", "reload", "log-level debug",
-		"sessions end 1", "status", "sessions list"} {
+		"sessions end 1", "status", "sessions list", "trace " + file} {
 		code, text, _ := execute(t, append(strings.Fields(command), "--admin", address, "-o",
 			"json")...)
 		checkDocument(t, "administration", text)
@@ -270,10 +292,6 @@ func TestWithoutADaemonAdministrationReportsTheFailure(t *testing.T) {
 		if code != program.ExitConnect || r.Error == nil || r.Error.Phase != "connect" {
 			t.Errorf("%s: exit code %d: %s", command, code, text)
 		}
-	}
-	file := filepath.Join(t.TempDir(), "trace")
-	if code, _, _ := execute(t, "trace", file, "--admin", address); code != program.ExitConnect {
-		t.Errorf("trace: exit code %d", code)
 	}
 	if _, err := os.Stat(file); err == nil {
 		t.Error("a trace that could not be taken has left a file")

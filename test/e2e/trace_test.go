@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
@@ -42,17 +43,29 @@ func TestAnIOIsTracedThroughTheWholeChain(t *testing.T) {
 	c.startTarget("--admin-listen", targetAdmin)
 	c.relay = c.startRelay("comch", "--admin-listen", relayAdmin)
 	file := func(name string) string { return filepath.Join(c.dir, name+".json") }
+	schema := schematest.Read(t, "../../docs/administration.schema.json")
 	client := c.initiator("bench", "--rw", "randwrite", "--runtime", "1h", "--warmup", "0s",
 		"--queue-depth", "4", "--trace", file("initiator"), "--trace-every", "100", "--overwrite")
 	for i := 0; ; i++ {
 		daemons := []*process{
 			spawn(t, "zc-relay", "trace", file("relay"), "--admin", relayAdmin, "--duration", "2s"),
-			spawn(t, "target", "trace", file("target"), "--admin", targetAdmin, "--duration", "2s"),
+			spawn(t, "target", "trace", file("target"), "--admin", targetAdmin, "--duration", "2s",
+				"-o", "json"),
 		}
 		for _, d := range daemons {
-			if code := d.wait(); code != 0 || !strings.Contains(d.stderr.String(), "traced ") {
+			if code := d.wait(); code != 0 {
 				t.Fatalf("trace exited with %d: %s", code, d.stderr.String())
 			}
+		}
+		if text := daemons[0].stderr.String(); !strings.Contains(text, "traced ") {
+			t.Fatalf("trace prints %q", text)
+		}
+		var document map[string]any
+		if err := json.Unmarshal([]byte(daemons[1].stdout.String()), &document); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Check(document); err != nil || document["trace"] == nil {
+			t.Fatalf("trace prints %v: %v", document, err)
 		}
 		if relay := tracedIDs(t, file("relay")); len(relay) > 0 || i == 60 {
 			break

@@ -22,6 +22,7 @@ const (
 	operationLogLevel     = "log_level"
 	operationEndSession   = "end_session"
 	operationRemoveVolume = "remove_volume"
+	operationTrace        = "trace"
 	operationStatus       = "status"
 	operationSessions     = "list_sessions"
 	operationVolumes      = "list_volumes"
@@ -43,7 +44,14 @@ type Outcome struct {
 	Session uint64 `json:"session,omitempty"`
 	// Volume is the name of the volume that was removed.
 	Volume string          `json:"volume,omitempty"`
+	Trace  *Trace          `json:"trace,omitempty"`
 	Error  *report.Failure `json:"error,omitempty"`
+}
+
+// Trace describes a file of traced IOs.
+type Trace struct {
+	File string `json:"file"`
+	IOs  int    `json:"ios"`
 }
 
 // Print prints the outcome of a command as JSON, even if it has failed. As text it prints sentence,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
 
@@ -18,6 +19,7 @@ const defaultTraceTime = 10 * time.Second
 
 func newTraceCommand(address string) *cobra.Command {
 	var duration time.Duration
+	format := report.Text
 	cmd := &cobra.Command{
 		Use:   "trace FILE",
 		Short: "Trace sampled IOs through a running relay or target",
@@ -34,6 +36,7 @@ The daemon keeps the first 16384 IOs; the file says how many more there were.`,
 	f := cmd.Flags()
 	addAddress(cmd, &address, address)
 	f.DurationVar(&duration, "duration", defaultTraceTime, "how long to trace")
+	format.AddFlag(f)
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
 		if duration <= 0 {
 			return program.Usagef("--duration %v is not positive", duration)
@@ -46,39 +49,46 @@ The daemon keeps the first 16384 IOs; the file says how many more there were.`,
 		if err != nil {
 			return program.Usage(err)
 		}
+		outcome := Outcome{Operation: operationTrace}
 		content, err := traceFor(cmd.Context(), client, duration)
-		if err != nil {
-			return file.Finish(failure(err))
+		if err = failure(err); err == nil {
+			_, err = file.Sink().Write(content)
 		}
-		_, err = file.Sink().Write(content)
-		if err := file.Finish(err); err != nil {
-			return err
+		if err = file.Finish(err); err == nil {
+			outcome.Trace = &Trace{File: operands[0]}
+			outcome.Trace.IOs, err = countIOs(content)
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), summaryOf(content))
-		return nil
+		if err == nil && format == report.Text {
+			fmt.Fprintln(cmd.ErrOrStderr(), summaryOf(outcome.Trace.IOs))
+		}
+		return outcome.Print(cmd, format, "", err)
 	}
 	return cmd
 }
 
-// summaryOf says how many IOs are in a trace.
-func summaryOf(content []byte) string {
+func summaryOf(ios int) string {
+	if ios == 0 {
+		return "traced no IO: a client has to sample them, for instance \"initiator bench --trace FILE\""
+	}
+	return fmt.Sprintf("traced IOs: %d", ios)
+}
+
+// countIOs returns how many IOs are in a trace.
+func countIOs(content []byte) (int, error) {
 	var trace struct {
 		Events []struct {
 			ID string `json:"id"`
 		} `json:"traceEvents"`
 	}
 	if err := json.Unmarshal(content, &trace); err != nil {
-		return fmt.Sprintf("the trace cannot be read: %v", err)
+		return 0, fmt.Errorf("read the trace: %w", err)
 	}
 	distinct := make(map[string]bool)
 	for _, e := range trace.Events {
 		distinct[e.ID] = true
 	}
 	delete(distinct, "")
-	if len(distinct) == 0 {
-		return "traced no IO: a client has to sample them, for instance \"initiator bench --trace FILE\""
-	}
-	return fmt.Sprintf("traced IOs: %d", len(distinct))
+	return len(distinct), nil
 }
 
 // traceFor traces for a time, or until ctx ends, and returns the trace.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -138,21 +140,34 @@ func reportOf(file string, checked Checked, err error) checkReport {
 }
 
 func newConfigDumpCommand(c Command) *cobra.Command {
+	output := report.Text
 	cmd := &cobra.Command{
 		Use:   "dump [FILE]",
 		Short: "Print the effective configuration",
 		Long: fmt.Sprintf(`dump prints the configuration that %s would use with the same file, variables and
-flags. The output has every key and is a valid configuration file. --config FILE means the same as
-FILE.`, c.Subject),
+flags. The output has every key and is a valid configuration file, as text and as JSON.
+--config FILE means the same as FILE.`, c.Subject),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, operands []string) error {
 			if err := takeFile(cmd, operands); err != nil {
 				return err
 			}
-			return c.Dump(cmd.OutOrStdout())
+			if output == report.Text {
+				return c.Dump(cmd.OutOrStdout())
+			}
+			var text bytes.Buffer
+			if err := c.Dump(&text); err != nil {
+				return err
+			}
+			var document any
+			if err := yaml.Unmarshal(text.Bytes(), &document); err != nil {
+				return fmt.Errorf("convert the configuration to JSON: %w", err)
+			}
+			return report.WriteJSON(cmd.OutOrStdout(), document)
 		},
 	}
 	c.AddFlags(cmd.Flags())
+	output.AddFlag(cmd.Flags())
 	return cmd
 }
 
