@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
@@ -79,7 +80,7 @@ func (r *nbdRunFlags) start(ctx context.Context, cmd *cobra.Command,
 	shell.Stdin, shell.Stdout, shell.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(),
 		cmd.ErrOrStderr()
 	shell.Env = append(os.Environ(), variables...)
-	apart := !program.IsTerminal(os.Stdin)
+	apart := !output.IsTerminal(os.Stdin)
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: apart}
 	shell.Cancel = func() error {
 		if apart {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/tooltest"
@@ -106,10 +107,14 @@ func TestATransferShowsItsProgressInATerminal(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	original, _ := randomFile(t, c.dir, 32<<20)
 	x := startTerminal(t, filepath.Join(programs, "initiator"), "put", original,
-		"--emulated-dir", filepath.Join(c.dir, "comch"), "--buffer-size", "64KiB",
+		"--emulated-dir", filepath.Join(c.dir, "comch"), "--buffer-size", "64KiB", "--reconnect",
 		"--queue-depth", "1", "--allow-faults", "--fault", "volume:write:delay=20ms")
 	x.await(`[1-9][0-9]*% .* [0-9.]+ [KM]iB of 32\.0 MiB, [0-9.]+ MiB/s, [0-9]+s elapsed, ` +
 		`[0-9ms]+ left`)
+	c.relay.signal(syscall.SIGKILL)
+	c.relay.wait()
+	c.relay = c.startRelay("comch")
+	x.await(`(?m)^20[0-9-]+T\S+\s+WARN\s+initiator\s+session lost`)
 	x.do("send-keys", "C-c")
 	x.awaitEnd()
 }

@@ -13,6 +13,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/size"
@@ -44,7 +45,7 @@ for instance that of ssh; for programs there is "status -o json".`,
 		if interval < shortestTopInterval {
 			return program.Usagef("--interval %v is shorter than %v", interval, shortestTopInterval)
 		}
-		if !program.IsTerminal(cmd.OutOrStdout()) {
+		if !output.IsTerminal(cmd.OutOrStdout()) {
 			return program.Usagef("top needs a terminal: use \"status\"")
 		}
 		return runTop(cmd, client, interval)

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 )
 
 // Options select what is logged, and the format.
@@ -43,7 +45,22 @@ const sampleEvery = 100
 
 // New returns a logger with the given options, and its level, which can be changed.
 func New(name string, o Options) (*zap.Logger, zap.AtomicLevel, error) {
+	if output.IsTerminal(os.Stderr) {
+		return newTo(clearedLine{os.Stderr}, name, o)
+	}
 	return newTo(os.Stderr, name, o)
+}
+
+// clearedLine writes to a terminal from the beginning of the line on, in place of the progress bar
+// that may be there. The bar appears again, below, when it shows more progress.
+type clearedLine struct{ terminal io.Writer }
+
+func (l clearedLine) Write(p []byte) (int, error) {
+	const toStart, clear = "\r", "\x1b[K"
+	if _, err := l.terminal.Write(append([]byte(toStart+clear), p...)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func newTo(w io.Writer, name string, o Options) (*zap.Logger, zap.AtomicLevel, error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
@@ -32,7 +33,7 @@ const maxSecondsLeft = 1000 * 60 * 60
 // NewProgress returns a display on w of so many bytes in total, or UnknownTotal. former of them
 // were moved earlier; the clock for the rest starts now.
 func NewProgress(w io.Writer, total int64, former uint64) *Progress {
-	if !IsTerminal(w) {
+	if !output.IsTerminal(w) {
 		return &Progress{}
 	}
 	return newProgress(w, total, former)

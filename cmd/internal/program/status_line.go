@@ -3,6 +3,8 @@ package program
 import (
 	"fmt"
 	"io"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 )
 
 // StatusLine is a line on a terminal that is rewritten in place. On anything but a terminal it
@@ -14,7 +16,7 @@ type StatusLine struct {
 
 // NewStatusLine returns a status line on w, normally standard error.
 func NewStatusLine(w io.Writer) *StatusLine {
-	if !IsTerminal(w) {
+	if !output.IsTerminal(w) {
 		return &StatusLine{}
 	}
 	return &StatusLine{w: w}
