@@ -65,6 +65,7 @@ type driver struct {
 	ownership *volume.Ownership // nil unless the volume contends
 	pool      *rados.IOContext
 	image     *image
+	claimed   time.Time // when this process asked for the claim that it has, or had last
 	locked    bool
 	volume    atomic.Pointer[volume.Driven]
 	log       *zap.Logger
@@ -219,6 +220,15 @@ func (d *driver) lock() error {
 			"keeps others from writing to it: run rbd feature enable %s exclusive-lock", b.path(),
 			b.path())
 	}
+	id, err := d.image.id()
+	if err != nil {
+		return fmt.Errorf("get the ID of image %s: %w", b.path(), err)
+	}
+	release, err := d.claim(ownerObject(id))
+	if err != nil {
+		return err
+	}
+	defer release()
 	if b.TakeOver {
 		if err := d.takeOver(); err != nil {
 			return err
@@ -233,11 +243,7 @@ func (d *driver) lock() error {
 		return fmt.Errorf("lock image %s: %w%s", b.path(), err, b.hint(err))
 	}
 	d.locked = true
-	id, err := d.image.id()
-	if err != nil {
-		return fmt.Errorf("get the ID of image %s: %w", b.path(), err)
-	}
-	return d.announce(id)
+	return d.announce(ownerObject(id))
 }
 
 // identify derives a UUID (version 8, RFC 9562, section 5.8) from the cluster and what it calls the

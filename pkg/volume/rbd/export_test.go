@@ -33,6 +33,21 @@ func GroupAddress(t *testing.T, group string) string {
 	return address
 }
 
+// ObserveTakeOvers has a test act between the steps of take-overs, until restore: listed is called
+// when a contender has found out who the owner is, and dead when that has been found dead.
+func ObserveTakeOvers(listed, dead func()) (restore func()) {
+	former := observe
+	observe = func(step takeOverStep) {
+		switch step {
+		case ownerListed:
+			listed()
+		case ownerDead:
+			dead()
+		}
+	}
+	return func() { observe = former }
+}
+
 // DelayConnect makes connections of a group fail with err, once release has been closed, until
 // restore. It returns a channel that is closed when an attempt to connect has begun.
 func DelayConnect(group string, release <-chan struct{}, err error) (

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
@@ -34,6 +35,10 @@ const (
 	// fenceExpiry is how long a former owner stays fenced. A process that has been stopped for
 	// longer, and continues, could overwrite data.
 	fenceExpiry = 10 * 365 * 24 * time.Hour
+	// claimDuration is how long a process that dies keeps others from contending for the image, and
+	// claimPause the time between two attempts to be next.
+	claimDuration = 20 * time.Second
+	claimPause    = 20 * time.Millisecond
 	// rewatchPause is the time between two attempts to watch the object again.
 	rewatchPause = time.Second
 )
@@ -45,12 +50,38 @@ type presence struct {
 	stop   chan struct{}
 }
 
-// announce begins to answer for the image, whose lock this process has.
-func (d *driver) announce(imageID string) error {
-	p := &presence{driver: d, object: ownerObject(imageID), stop: make(chan struct{})}
-	if err := withErrno(d.pool.Create(p.object, rados.CreateIdempotent)); err != nil {
-		return fmt.Errorf("create object %q: %w", p.object, err)
+// claims makes the claims of one process different from each other.
+var claims atomic.Uint64
+
+// claim waits until this process alone may contend for an image, and creates the image's object.
+// Nobody then locks the image between the moment when its owner is found dead, because it has just
+// closed the image, and the moment when the lock is broken: librbd, which knows owners only by the
+// addresses of their connections, would break the new lock, too, and fence that owner.
+func (d *driver) claim(object string) (release func(), err error) {
+	const name = "zc-relay.claim"
+	if err := withErrno(d.pool.Create(object, rados.CreateIdempotent)); err != nil {
+		return nil, fmt.Errorf("create object %q: %w%s", object, err, d.backend.hint(err))
 	}
+	cookie := strconv.FormatUint(claims.Add(1), 10)
+	for begun := time.Now(); ; time.Sleep(claimPause) {
+		d.claimed = time.Now()
+		code, err := d.pool.LockExclusive(object, name, cookie, "", claimDuration, nil)
+		switch {
+		case err != nil:
+			err = withErrno(err)
+			return nil, fmt.Errorf("lock object %q: %w%s", object, err, d.backend.hint(err))
+		case code == 0:
+			return func() { _, _ = d.pool.Unlock(object, name, cookie) }, nil // or it expires
+		case time.Since(begun) > 2*claimDuration:
+			return nil, status.Errorf(status.InUse, "image %s: others have been contending for it "+
+				"for %v", d.backend.path(), 2*claimDuration)
+		}
+	}
+}
+
+// announce begins to answer for the image, whose lock this process has.
+func (d *driver) announce(object string) error {
+	p := &presence{driver: d, object: object, stop: make(chan struct{})}
 	watcher, err := d.pool.Watch(p.object)
 	if err != nil {
 		return fmt.Errorf("watch object %q: %w", p.object, withErrno(err))
@@ -118,6 +149,16 @@ func (p *presence) watchAgain() *rados.Watcher {
 	}
 }
 
+// observe is replaced by tests, which act between the steps of a take-over.
+var observe = func(step takeOverStep) {}
+
+type takeOverStep int
+
+const (
+	ownerListed takeOverStep = iota
+	ownerDead
+)
+
 // takeOver makes sure that the image's owner, if it is a target, cannot write any more, unless it
 // is alive. It returns status.InUse if it is, or if the owner is no target.
 func (d *driver) takeOver() error {
@@ -135,8 +176,14 @@ func (d *driver) takeOver() error {
 		return nil
 	}
 	owner := lockers[0]
+	observe(ownerListed)
 	if err := d.checkDead(other, owner); err != nil {
 		return err
+	}
+	observe(ownerDead)
+	if time.Since(d.claimed) > claimDuration/2 {
+		return status.Errorf(status.TimeOut, "image %s: the cluster took more than %v to find its "+
+			"owner dead", path, claimDuration/2)
 	}
 	d.log.Warn("the image's owner does not answer: fencing it, and taking the image over",
 		zap.String("owner", owner.Client), zap.String("address", owner.Addr))

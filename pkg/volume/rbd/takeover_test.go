@@ -313,6 +313,46 @@ func TestAClosingOwnerIsNotFenced(t *testing.T) {
 	volumetest.CloseVolume(t, other)
 }
 
+// An owner that has just closed an image looks dead. If it opens the image again at this moment, it
+// must not be fenced.
+func TestAnOwnerThatReopensIsNotFenced(t *testing.T) {
+	moving, staying := backend(newImage(t), ",takeover"), backend(newImage(t), ",takeover")
+	owner, other := mustOpen(t, moving+",create=8MiB"), mustOpen(t, staying+",create=8MiB")
+	type outcome struct {
+		v   *volume.Driven
+		err error
+	}
+	reopened := make(chan outcome, 1)
+	closeOwner := sync.OnceFunc(func() { volumetest.CloseVolume(t, owner) })
+	reopen := sync.OnceFunc(func() {
+		opening := make(chan struct{})
+		go func() {
+			close(opening)
+			v, err := contend(t, moving)
+			reopened <- outcome{v, err}
+		}()
+		<-opening
+		for end := time.Now().Add(time.Second); len(reopened) == 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond) // it should wait for its turn
+		}
+	})
+	defer rbd.ObserveTakeOvers(closeOwner, reopen)()
+	taken, err := contend(t, moving+",group=other")
+	if err != nil {
+		t.Errorf("the stand-by does not get the image that was closed: %v", err)
+	} else {
+		defer volumetest.CloseVolume(t, taken)
+	}
+	if o := <-reopened; !errors.Is(o.err, status.InUse) {
+		t.Errorf("the former owner opens the image again: %v", o.err)
+		if o.err == nil {
+			volumetest.CloseVolume(t, o.v)
+		}
+	}
+	check(t, other, func() {}) // on the former owner's connection
+	volumetest.CloseVolume(t, other)
+}
+
 // closeRounds is how often an owner closes an image while a stand-by asks.
 const closeRounds = 20
 
