@@ -20,21 +20,29 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// gate holds a worker up between two turns while it is closed.
-type gate struct{ mu sync.Mutex }
+// gate holds one worker up between two turns while it is closed.
+type gate struct {
+	mu      sync.Mutex
+	waiting atomic.Bool
+}
 
 func (g *gate) policy() progress.Policy {
 	return progress.Policy{Mode: progress.Stepped, Step: func(work int) {
 		if work == 0 {
 			time.Sleep(50 * time.Microsecond)
 		}
+		g.waiting.Store(true)
 		g.mu.Lock()
-		defer g.mu.Unlock()
+		g.waiting.Store(false)
+		g.mu.Unlock()
 	}}
 }
 
-func (g *gate) close() (open func()) {
+// close returns when the worker has ended its turn.
+func (g *gate) close(t *testing.T) (open func()) {
+	t.Helper()
 	g.mu.Lock()
+	await(t, "the worker is held up", g.waiting.Load)
 	return sync.OnceFunc(g.mu.Unlock)
 }
 
@@ -122,8 +130,8 @@ func TestNoRequestCompletesWhileAStuckWorkerCannotRevoke(t *testing.T) {
 	c := startChainWith(t, chainOptions{
 		relayPolicy: relayGate.policy(), targetPolicy: targetGate.policy(),
 	})
-	c.startIO(func() { t.Cleanup(targetGate.close()) })
-	open := relayGate.close()
+	c.startIO(func() { t.Cleanup(targetGate.close(t)) })
+	open := relayGate.close(t)
 	t.Cleanup(open)
 	c.loseTarget()
 	c.expectUnreleased()
@@ -192,7 +200,7 @@ func TestNoRequestCompletesWhileTheMemoryIsRegistered(t *testing.T) {
 	var targetGate gate
 	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{})}
 	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})
-	c.startIO(func() { t.Cleanup(targetGate.close()) })
+	c.startIO(func() { t.Cleanup(targetGate.close(t)) })
 	provider.stuck.Store(true)
 	c.loseTarget()
 	c.expectUnreleased()
@@ -206,7 +214,7 @@ func TestDestroyObjectsFailsWhileTheMemoryIsRegistered(t *testing.T) {
 	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{})}
 	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})
 	var resumeTarget func()
-	c.startIO(func() { resumeTarget = targetGate.close() })
+	c.startIO(func() { resumeTarget = targetGate.close(t) })
 	t.Cleanup(resumeTarget)
 	provider.stuck.Store(true)
 	if err := c.call(&controlmsg.DestroyObjects{}); !errors.Is(err, status.Driver) {

@@ -94,7 +94,9 @@ func runCampaign(t *testing.T, provider string) {
 			reconnectingVerify("--runtime", forever, "--reconnect-timeout", forever)...)
 	}
 	c.awaitIO() // the first attempt to open a volume is the only one
-	c.signalAll(syscall.SIGUSR1)
+	for _, daemon := range c.daemons() {
+		c.turnOnFaults(daemon)
+	}
 	stopAttack := c.attack()
 	for round := 0; c.processFaults < campaignGoal.processFaults ||
 		c.lostConnections < campaignGoal.lostConnections ||
@@ -109,7 +111,10 @@ func runCampaign(t *testing.T, provider string) {
 		}
 	}
 	stopAttack()
-	c.signalAll(syscall.SIGUSR2)
+	for _, daemon := range c.daemons() {
+		daemon.signal(syscall.SIGUSR2)
+		daemon.awaitLog("fault switches turned off")
+	}
 	c.awaitIO()
 
 	for _, client := range c.clients {
@@ -172,12 +177,6 @@ func (c *campaign) startRelay(i int) {
 }
 
 func (c *campaign) daemons() []*process { return []*process{c.target, c.relays[0], c.relays[1]} }
-
-func (c *campaign) signalAll(s syscall.Signal) {
-	for _, daemon := range c.daemons() {
-		daemon.signal(s)
-	}
-}
 
 // verifyAnew verifies both volumes with clients that do not reconnect.
 func (c *campaign) verifyAnew() {
@@ -244,7 +243,14 @@ func (c *campaign) injectProcessFault() {
 	} else {
 		c.startRelay(i - 1)
 	}
-	c.daemons()[i].signal(syscall.SIGUSR1)
+	c.turnOnFaults(c.daemons()[i])
+}
+
+// turnOnFaults returns when the daemon has got the signal: a later one could overtake it.
+func (c *campaign) turnOnFaults(daemon *process) {
+	c.t.Helper()
+	daemon.signal(syscall.SIGUSR1)
+	daemon.awaitLog("fault switches turned on")
 }
 
 // countNetworkFaults counts the matches of rules since the last look.
