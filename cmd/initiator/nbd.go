@@ -53,8 +53,7 @@ type nbdCommand struct {
 	memory      size.Bytes
 	metrics     string
 
-	log   *zap.Logger
-	ended endedExports
+	log *zap.Logger
 }
 
 // servedExport is an export with its volume.
@@ -173,7 +172,7 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 			return err
 		}
 	}
-	operations, err := c.listenOperations(server)
+	operations, err := c.listenOperations(server, exports)
 	if err != nil {
 		return err
 	}
@@ -302,7 +301,6 @@ func (c *nbdCommand) watchExports(ctx context.Context, server *nbd.Server,
 			case <-e.volume.Done():
 				reason := e.volume.Err()
 				c.log.Error("export ended", zap.String("export", e.name), zap.Error(reason))
-				c.ended.add(e.name, e.volume.Info(), reason)
 				server.EndExport(e.name)
 				reasons <- reason
 			}
@@ -344,11 +342,12 @@ func (c *nbdCommand) closeExports(ctx context.Context, exports []servedExport,
 }
 
 // listenOperations starts the listener for metrics and status, nil if there is none.
-func (c *nbdCommand) listenOperations(server *nbd.Server) (*ops.Server, error) {
+func (c *nbdCommand) listenOperations(server *nbd.Server,
+	exports []servedExport) (*ops.Server, error) {
 	if c.metrics == "" {
 		return nil, nil
 	}
-	report := func() any { return nbdStatusOf(server, &c.ended) }
+	report := func() any { return nbdStatusOf(server, exports) }
 	operations, err := ops.Listen(c.metrics, report, c.log)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-listen: %w", err)

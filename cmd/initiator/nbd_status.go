@@ -1,14 +1,10 @@
 package main
 
 import (
-	"slices"
-	"sync"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
-	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -44,32 +40,24 @@ type nbdRequestCount struct {
 	Count   uint64 `json:"count"`
 }
 
-// endedExports holds the final status of the exports whose volume is lost for good.
-type endedExports struct {
-	mu  sync.Mutex
-	all []nbdExportStatus
-}
-
-func (e *endedExports) add(name string, info client.Info, reason error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.all = append(e.all, nbdExportStatus{Name: name, State: "ended", Reason: status.Text(reason),
-		Bytes: info.Size, Requests: []nbdRequestCount{}})
-}
-
-func (e *endedExports) list() []nbdExportStatus {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return append([]nbdExportStatus{}, e.all...)
-}
-
-func nbdStatusOf(server *nbd.Server, ended *endedExports) *nbdStatus {
-	serving := server.Status() // first: an export is among the ended before the server ends it
+// nbdStatusOf includes the exports that have ended, because their volume is lost for good.
+func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
+	serving := server.Status() // first: the server ends an export after the volume is done
 	s := &nbdStatus{Schema: nbdStatusSchema, Software: buildinfo.String("initiator"),
-		Exports: ended.list()}
+		Exports: []nbdExportStatus{}}
+	ended := make(map[string]bool)
+	for _, e := range exports {
+		select {
+		case <-e.volume.Done():
+			ended[e.name] = true
+			s.Exports = append(s.Exports, nbdExportStatus{Name: e.name, State: "ended",
+				Reason: status.Text(e.volume.Err()), Bytes: e.volume.Info().Size,
+				Requests: []nbdRequestCount{}})
+		default:
+		}
+	}
 	for _, e := range serving {
-		hasEnded := func(other nbdExportStatus) bool { return other.Name == e.Name }
-		if slices.ContainsFunc(s.Exports, hasEnded) {
+		if ended[e.Name] {
 			continue
 		}
 		export := nbdExportStatus{Name: e.Name, State: "serving", Description: e.Info.Description,

@@ -124,10 +124,10 @@ func (n *negotiation) option(ctx context.Context) (done bool, err error) {
 	}
 	if n.server.config.TLS != nil && !n.encrypted && kind != optionStartTLS &&
 		kind != optionAbort {
-		if kind == optionExportName {
-			return false, errors.New("the client did not start TLS, which is required")
-		}
 		n.refusal = errors.New("the client did not start TLS, which is required")
+		if kind == optionExportName {
+			return false, n.refusal
+		}
 		return false, n.refuse(kind, replyErrTLSRequired, "start TLS first")
 	}
 	return n.answer(ctx, kind, data)
