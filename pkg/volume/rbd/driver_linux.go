@@ -65,7 +65,6 @@ type driver struct {
 	ownership *volume.Ownership // nil unless the volume contends
 	pool      *rados.IOContext
 	image     *image
-	claimed   time.Time // when this process asked for the claim that it has, or had last
 	locked    bool
 	volume    atomic.Pointer[volume.Driven]
 	log       *zap.Logger
@@ -224,13 +223,13 @@ func (d *driver) lock() error {
 	if err != nil {
 		return fmt.Errorf("get the ID of image %s: %w", b.path(), err)
 	}
-	release, err := d.claim(ownerObject(id))
+	locked, unlock, err := d.lockContention(ownerObject(id))
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer unlock()
 	if b.TakeOver {
-		if err := d.takeOver(); err != nil {
+		if err := d.takeOver(locked); err != nil {
 			return err
 		}
 	}

@@ -35,10 +35,10 @@ const (
 	// fenceExpiry is how long a former owner stays fenced. A process that has been stopped for
 	// longer, and continues, could overwrite data.
 	fenceExpiry = 10 * 365 * 24 * time.Hour
-	// claimDuration is how long a process that dies keeps others from contending for the image, and
-	// claimPause the time between two attempts to be next.
-	claimDuration = 20 * time.Second
-	claimPause    = 20 * time.Millisecond
+	// contentionDuration is how long a process that dies keeps others from contending for the
+	// image, and contentionPause the time between two attempts to be next.
+	contentionDuration = 20 * time.Second
+	contentionPause    = 20 * time.Millisecond
 	// rewatchPause is the time between two attempts to watch the object again.
 	rewatchPause = time.Second
 )
@@ -50,31 +50,32 @@ type presence struct {
 	stop   chan struct{}
 }
 
-// claims makes the claims of one process different from each other.
-var claims atomic.Uint64
+// contentions makes the contention locks of one process different from each other.
+var contentions atomic.Uint64
 
-// claim waits until this process alone may contend for an image, and creates the image's object.
-// Nobody then locks the image between the moment when its owner is found dead, because it has just
-// closed the image, and the moment when the lock is broken: librbd, which knows owners only by the
-// addresses of their connections, would break the new lock, too, and fence that owner.
-func (d *driver) claim(object string) (release func(), err error) {
-	const name = "zc-relay.claim"
+// lockContention waits until this process alone may contend for an image, and creates the image's
+// object. Nobody then locks the image between the moment when its owner is found dead, because it
+// has just closed the image, and the moment when the lock is broken: librbd, which knows owners
+// only by the addresses of their connections, would break the new lock, too, and fence that owner.
+// The contention lock lasts until unlock, or until contentionDuration after locked.
+func (d *driver) lockContention(object string) (locked time.Time, unlock func(), err error) {
+	const name = "zc-relay.contention"
 	if err := withErrno(d.pool.Create(object, rados.CreateIdempotent)); err != nil {
-		return nil, fmt.Errorf("create object %q: %w%s", object, err, d.backend.hint(err))
+		return locked, nil, fmt.Errorf("create object %q: %w%s", object, err, d.backend.hint(err))
 	}
-	cookie := strconv.FormatUint(claims.Add(1), 10)
-	for begun := time.Now(); ; time.Sleep(claimPause) {
-		d.claimed = time.Now()
-		code, err := d.pool.LockExclusive(object, name, cookie, "", claimDuration, nil)
+	cookie := strconv.FormatUint(contentions.Add(1), 10)
+	for begun := time.Now(); ; time.Sleep(contentionPause) {
+		locked = time.Now()
+		code, err := d.pool.LockExclusive(object, name, cookie, "", contentionDuration, nil)
 		switch {
 		case err != nil:
 			err = withErrno(err)
-			return nil, fmt.Errorf("lock object %q: %w%s", object, err, d.backend.hint(err))
+			return locked, nil, fmt.Errorf("lock object %q: %w%s", object, err, d.backend.hint(err))
 		case code == 0:
-			return func() { _, _ = d.pool.Unlock(object, name, cookie) }, nil // or it expires
-		case time.Since(begun) > 2*claimDuration:
-			return nil, status.Errorf(status.InUse, "image %s: others have been contending for it "+
-				"for %v", d.backend.path(), 2*claimDuration)
+			return locked, func() { _, _ = d.pool.Unlock(object, name, cookie) }, nil
+		case time.Since(begun) > 2*contentionDuration:
+			return locked, nil, status.Errorf(status.InUse, "image %s: others have been contending "+
+				"for it for %v", d.backend.path(), 2*contentionDuration)
 		}
 	}
 }
@@ -160,8 +161,9 @@ const (
 )
 
 // takeOver makes sure that the image's owner, if it is a target, cannot write any more, unless it
-// is alive. It returns status.InUse if it is, or if the owner is no target.
-func (d *driver) takeOver() error {
+// is alive. It returns status.InUse if it is, or if the owner is no target. locked is when this
+// process got the contention lock.
+func (d *driver) takeOver(locked time.Time) error {
 	path := d.backend.path()
 	other, err := rbd.OpenImage(d.pool, d.backend.Image, "")
 	if err != nil {
@@ -181,9 +183,9 @@ func (d *driver) takeOver() error {
 		return err
 	}
 	observe(ownerDead)
-	if time.Since(d.claimed) > claimDuration/2 {
+	if time.Since(locked) > contentionDuration/2 {
 		return status.Errorf(status.TimeOut, "image %s: the cluster took more than %v to find its "+
-			"owner dead", path, claimDuration/2)
+			"owner dead", path, contentionDuration/2)
 	}
 	d.log.Warn("the image's owner does not answer: fencing it, and taking the image over",
 		zap.String("owner", owner.Client), zap.String("address", owner.Addr))
