@@ -11,8 +11,8 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-arm64.XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
 # qemu-user receives file descriptors itself and does not report when there was no room for them, so
 # the loss of doorbells can be tested only on a real kernel. Nor can a test start itself as another
-# process: it fails, and the child that qemu-user has forked may hang. It cannot detach a filter from a
-# socket.
+# process: it fails, and the child that qemu-user has forked may hang. TCP_INFO and socket filters
+# are missing, too.
 #
 # The other tests that are skipped take long and depend on no architecture.
 skip='Doorbell|Killed|Stuck|TestProviderConforms/Wait|ClosingAConsumer|RingWithDescriptors|TwoProcesses|AHostThat|ADPUThat|DPUAndHost|LossOfAProbe'
