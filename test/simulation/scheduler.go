@@ -40,9 +40,10 @@ const (
 	scribble                          // index: hostile host
 )
 
-// step waits until all goroutines wait, and lets one thing happen.
+// step lets one thing happen, and returns when all goroutines wait again. The scheduler looks at
+// the world only while they do.
 func (w *world) step() {
-	synctest.Wait()
+	defer synctest.Wait()
 	w.steps++
 	if w.steps%stepsPerCheck == 0 {
 		w.checkBounds()
@@ -255,7 +256,7 @@ func (w *world) choices() []choice {
 	return choices
 }
 
-// expire ends what lasts for a limited time.
+// expire ends what lasts for a limited time, and returns when all goroutines wait again.
 func (w *world) expire() {
 	now := time.Now()
 	if now.Sub(w.expiredAt) < time.Millisecond {
@@ -298,6 +299,7 @@ func (w *world) expire() {
 			r.start()
 		}
 	}
+	synctest.Wait()
 }
 
 func (w *world) checkAllPoison() {

@@ -203,11 +203,13 @@ func (w *world) traceText() string { return strings.Join(w.history, "\n") }
 
 // chaos runs the applications while the plan's faults happen.
 func (w *world) chaos() {
+	synctest.Wait()
 	faults := w.plan.Faults
 	for w.steps < maxChaosSteps && w.violation == nil {
 		for len(faults) > 0 && faults[0].Step <= w.steps {
 			w.begin(&faults[0])
 			faults = faults[1:]
+			synctest.Wait()
 		}
 		w.faultsLeft = len(faults) > 0
 		if len(faults) == 0 && w.allFinished() {
@@ -249,6 +251,7 @@ func (w *world) calm() {
 // await runs the schedule until condition holds.
 func (w *world) await(what string, condition func() bool) {
 	begun, steps := time.Now(), w.steps
+	synctest.Wait()
 	for !condition() && w.violation == nil {
 		if time.Since(begun) > calmTime || w.steps-steps > maxCalmSteps {
 			w.violate("no progress: waiting for %s since %v and %d steps: %s", what,
