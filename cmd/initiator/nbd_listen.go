@@ -74,7 +74,8 @@ func (l *nbdListenFlags) check(set *pflag.FlagSet, runsCommand bool) error {
 	}
 	address, err := netip.ParseAddrPort(l.address)
 	if err != nil {
-		return program.Usage(fmt.Errorf("--listen: %w", err))
+		return program.Usagef("--listen %q is not an IP address and a port, as in 127.0.0.1:10809 or "+
+			"[::1]:10809", l.address)
 	}
 	if !l.hasTLS() && !l.plainText && !address.Addr().IsLoopback() {
 		return program.Usagef("--listen %v without TLS would let everybody on the network read and "+

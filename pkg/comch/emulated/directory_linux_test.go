@@ -441,3 +441,31 @@ func TestServicesListsListeningServers(t *testing.T) {
 		t.Errorf("after the server closed: %v, error %v", services, err)
 	}
 }
+
+func TestAMissingServerIsReportedWithThoseThereAre(t *testing.T) {
+	directory := t.TempDir()
+	p := New(Options{Directory: directory})
+	missing := func(device string) string {
+		t.Helper()
+		_, err := p.Connect(t.Context(), comch.ClientConfig{Device: device, Name: "disc"})
+		if !errors.Is(err, status.NotFound) {
+			t.Fatalf("connect to a missing server: %v", err)
+		}
+		return err.Error()
+	}
+	if text := missing("b1:00.0"); strings.Contains(text, "connect to one") {
+		t.Errorf("without servers: %s", text)
+	}
+	const more = 2
+	for i := range maxAlternatives + more {
+		listenIn(t, directory, comch.ServerConfig{Device: "03:00.0", Representor: "b1:00.1",
+			Name: fmt.Sprintf("disk%d", i)})
+	}
+	for _, device := range []string{"b1:00.0", "b1:00.1"} {
+		text := missing(device)
+		if !strings.Contains(text, `" of device b1:00.1, "disk`) ||
+			!strings.Contains(text, fmt.Sprintf(" and %d more", more)) {
+			t.Errorf("the servers are not listed: %s", text)
+		}
+	}
+}

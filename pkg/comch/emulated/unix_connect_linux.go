@@ -1,15 +1,19 @@
 package emulated
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -34,8 +38,32 @@ func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Sock
 			servers[0].path, servers[1].path)
 	}
 	return nil, status.Errorf(status.NotFound,
-		"no server named %q in %s/%s: start it with this directory and representor",
-		name, u.directory, hostDevice)
+		"no server named %q in %s/%s: start it with this directory and representor%s",
+		name, u.directory, hostDevice, u.alternatives())
+}
+
+// maxAlternatives bounds how many servers an error lists.
+const maxAlternatives = 8
+
+// alternatives names the servers that there are, for an error.
+func (u unixSockets) alternatives() string {
+	services, err := u.Services()
+	if err != nil || len(services) == 0 {
+		return ""
+	}
+	slices.SortFunc(services, func(a, b comch.Service) int {
+		return cmp.Or(cmp.Compare(a.Representor, b.Representor), cmp.Compare(a.Name, b.Name))
+	})
+	var text strings.Builder
+	text.WriteString(", or connect to one that there is:")
+	for i, s := range services {
+		if i == maxAlternatives {
+			fmt.Fprintf(&text, " and %d more", len(services)-i)
+			break
+		}
+		fmt.Fprintf(&text, " %q of device %s,", s.Name, s.Representor)
+	}
+	return strings.TrimSuffix(text.String(), ",")
 }
 
 // candidate is a server that connectAll has connected to.
