@@ -31,7 +31,8 @@ func (v *Volume) readAt(c *call, p []byte, off int64) (int, error) {
 	}
 	defer v.releaseSync()
 	if off < 0 {
-		return 0, status.Errorf(status.InvalidValue, "read at negative offset %d", off)
+		return 0, status.Errorf(status.InvalidValue, "%s: the offset is negative",
+			v.describe(iomsg.Read, off, int64(len(p))))
 	}
 	if uint64(off) >= v.size.Load() {
 		return 0, io.EOF
@@ -61,9 +62,8 @@ func (v *Volume) writeAt(c *call, p []byte, off int64) (int, error) {
 	}
 	defer v.releaseSync()
 	if off < 0 || uint64(off) > v.size.Load() || uint64(len(p)) > v.size.Load()-uint64(off) {
-		return 0, status.Errorf(status.InvalidValue,
-			"write of %d bytes at offset %d is outside the volume of %d bytes",
-			len(p), off, v.size.Load())
+		return 0, status.Errorf(status.InvalidValue, "%s, which has only %d bytes",
+			v.describe(iomsg.Write, off, int64(len(p))), v.size.Load())
 	}
 	return s.write(c, p, uint64(off))
 }
@@ -115,17 +115,23 @@ func (v *Volume) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, lengt
 func (v *Volume) checkBlocks(t iomsg.Type, off, length int64) error {
 	if off < 0 || length < 0 || uint64(off) > v.size.Load() ||
 		uint64(length) > v.size.Load()-uint64(off) {
-		return status.Errorf(status.InvalidValue,
-			"%v of %d bytes at offset %d is outside the volume of %d bytes",
-			t, length, off, v.size.Load())
+		return status.Errorf(status.InvalidValue, "%s, which has only %d bytes",
+			v.describe(t, off, length), v.size.Load())
 	}
 	block := int64(v.info.BlockSize)
 	if off%block != 0 || length%block != 0 {
-		return status.Errorf(status.InvalidValue,
-			"%v of %d bytes at offset %d is not a range of whole blocks of %d bytes",
-			t, length, off, block)
+		return status.Errorf(status.InvalidValue, "%s is not a range of whole blocks of %d bytes",
+			v.describe(t, off, length), block)
 	}
 	return nil
+}
+
+// describe describes a request for errors.
+func (v *Volume) describe(t iomsg.Type, off, length int64) string {
+	if t == iomsg.Flush {
+		return fmt.Sprintf("%v of volume %q", t, v.info.Name)
+	}
+	return fmt.Sprintf("%v of %d bytes at offset %d of volume %q", t, length, off, v.info.Name)
 }
 
 // extentsAtOnce is how many extents one request of Extents returns.
@@ -524,8 +530,12 @@ func (slot *syncSlot) failure(result *Result) error {
 	if slot.submitErr != nil {
 		return fmt.Errorf("%v: %w", slot, slot.submitErr)
 	}
+	v := slot.owner.volume
+	if result.Code == status.NotPermitted && v.Info().ReadOnly {
+		return fmt.Errorf("%v: the volume is read-only: %w", slot, result.Err())
+	}
 	err := fmt.Errorf("%v: %w", slot, result.Err())
-	if end := slot.owner.volume.Err(); end != nil {
+	if end := v.Err(); end != nil {
 		return fmt.Errorf("%w (%w)", err, end)
 	}
 	return err
@@ -534,7 +544,7 @@ func (slot *syncSlot) failure(result *Result) error {
 // String describes the slot's request for errors.
 func (slot *syncSlot) String() string {
 	r := &slot.request
-	return fmt.Sprintf("%v of %d bytes at offset %d", r.Type, r.Length, r.Offset)
+	return slot.owner.volume.describe(r.Type, int64(r.Offset), int64(r.Length))
 }
 
 // acquireSync returns the syncIO, which carries out blocking requests. If it succeeds, the caller
