@@ -268,7 +268,10 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 			f.startRelayWith(relay.Config{OnReady: func(err error) { ready <- err },
 				Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
 			t.Cleanup(func() { f.stopRelay() })
-			f.awaitState("c", relay.LinkWaiting)
+			f.await("the pause after the second attempt, which follows the first one soon", func() bool {
+				link := f.status("c").Link
+				return link.State == relay.LinkWaiting && link.Failures >= 2
+			})
 			if err := <-ready; !errors.Is(err, status.NotConnected) {
 				t.Errorf("the relay is ready: %v", err)
 			}
