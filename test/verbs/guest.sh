@@ -13,7 +13,7 @@ ulimit -n 65536
 # The devices' addresses and network interfaces, as rdma-vm.sh makes them.
 declare -A address=([rxe]=192.0.2.1 [siw]=10.0.2.15) interface=([rxe]=rdma0 [siw]=eth0)
 declare -A failures=([rxe]=0 [siw]=0)
-declare -A session_count=([rxe]=100 [siw]=20)
+declare -A session_count=([rxe]=30 [siw]=20)
 
 # check DEVICE TEXT COMMAND...: run one case and report its result
 check() {

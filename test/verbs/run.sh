@@ -32,5 +32,5 @@ go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
 # Without the right to use perf events: whenever one is opened or closed, the kernel patches its own
 # code, and QEMU without KVM sometimes keeps executing the old code.
-RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 3072 --timeout 1320 -- \
+RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 3072 --timeout 2100 -- \
     setpriv --bounding-set=-perfmon,-sys_admin bash "$work/guest.sh" "$work"
