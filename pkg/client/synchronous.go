@@ -61,9 +61,8 @@ func (v *Volume) writeAt(c *call, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer v.releaseSync()
-	if off < 0 || uint64(off) > v.size.Load() || uint64(len(p)) > v.size.Load()-uint64(off) {
-		return 0, status.Errorf(status.InvalidValue, "%s, which has only %d bytes",
-			v.describe(iomsg.Write, off, int64(len(p))), v.size.Load())
+	if err := v.checkRange(iomsg.Write, off, int64(len(p))); err != nil {
+		return 0, err
 	}
 	return s.write(c, p, uint64(off))
 }
@@ -111,12 +110,20 @@ func (v *Volume) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, lengt
 	return nil
 }
 
-// checkBlocks fails unless the range consists of whole blocks of the volume.
-func (v *Volume) checkBlocks(t iomsg.Type, off, length int64) error {
+// checkRange fails unless the range is within the volume.
+func (v *Volume) checkRange(t iomsg.Type, off, length int64) error {
 	if off < 0 || length < 0 || uint64(off) > v.size.Load() ||
 		uint64(length) > v.size.Load()-uint64(off) {
 		return status.Errorf(status.InvalidValue, "%s, which has only %d bytes",
 			v.describe(t, off, length), v.size.Load())
+	}
+	return nil
+}
+
+// checkBlocks fails unless the range consists of whole blocks of the volume.
+func (v *Volume) checkBlocks(t iomsg.Type, off, length int64) error {
+	if err := v.checkRange(t, off, length); err != nil {
+		return err
 	}
 	block := int64(v.info.BlockSize)
 	if off%block != 0 || length%block != 0 {
@@ -530,11 +537,11 @@ func (slot *syncSlot) failure(result *Result) error {
 	if slot.submitErr != nil {
 		return fmt.Errorf("%v: %w", slot, slot.submitErr)
 	}
-	v := slot.owner.volume
+	v, err := slot.owner.volume, result.Err()
 	if result.Code == status.NotPermitted && v.Info().ReadOnly {
-		return fmt.Errorf("%v: the volume is read-only: %w", slot, result.Err())
+		err = fmt.Errorf("the volume is read-only: %w", err)
 	}
-	err := fmt.Errorf("%v: %w", slot, result.Err())
+	err = fmt.Errorf("%v: %w", slot, err)
 	if end := v.Err(); end != nil {
 		return fmt.Errorf("%w (%w)", err, end)
 	}
