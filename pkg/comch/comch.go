@@ -136,7 +136,7 @@ type Server interface {
 	Address() string
 	// Close stops accepting clients and releases the name. Established connections are not
 	// affected. A device may be able only to stop accepting: the name then stays taken until the
-	// last connection has ended, and Listen fails with status.AlreadyExist until then.
+	// last connection is closed, and Listen fails with status.AlreadyExist until then.
 	Close() error
 }
 

@@ -90,6 +90,14 @@ func (s *suite) testServer(t *testing.T) {
 		exchange(t, p.client, p.server, "still here")
 		exchange(t, p.server, p.client, "so am I")
 	})
+	t.Run("NameIsFreeOnceTheLastConnectionIsClosed", func(t *testing.T) {
+		config := s.serverConfig()
+		for range 20 {
+			server := s.listen(t, config)
+			first, second := s.join(t, server, config), s.join(t, server, config)
+			closeAll(t, first.server, server, second.server)
+		}
+	})
 	t.Run("AddressIsNotEmpty", func(t *testing.T) {
 		if server := s.listen(t, s.serverConfig()); server.Address() == "" {
 			t.Error("no address")

@@ -333,23 +333,13 @@ func (c *connection) Close() error {
 	c.aborted.Store(true)
 	c.end(status.Errorf(status.Shutdown, "the connection was closed"))
 	var disconnected *step
-	err := c.endpoint.do(func() error { disconnected = c.disconnect(); return nil })
-	if err != nil {
-		return nil // it was over before
-	}
-	if err := <-disconnected.done; err != nil {
-		return nil // it was over before
-	}
-	if c.givenUp {
+	begun := c.endpoint.do(func() error { disconnected = c.disconnect(); return nil })
+	if begun == nil && <-disconnected.done == nil && c.givenUp {
 		return status.Errorf(status.TimeOut,
 			"close comch connection: the device has not let go of it within %v",
 			comch.CloseTimeout)
 	}
-	if c.endpoint.representor == nil {
-		<-c.endpoint.stopped
-		return c.endpoint.endErr
-	}
-	return nil
+	return c.endpoint.awaitEnd()
 }
 
 // drain waits until the messages of Send have been sent.

@@ -262,6 +262,18 @@ func (e *endpoint) await(ctx context.Context, bound time.Duration, poll func() b
 	}
 }
 
+// awaitEnd waits for the end of an endpoint that nobody uses any more: only then is the name of a
+// server free. It returns at once if somebody does.
+func (e *endpoint) awaitEnd() error {
+	unused := true
+	_ = e.do(func() error { unused = e.users == 0; return nil }) // fails if the thread has ended
+	if !unused {
+		return nil
+	}
+	<-e.stopped
+	return e.endErr
+}
+
 // handle delivers an event. Only the thread calls it, within a turn.
 func (e *endpoint) handle(event doca.ControlEvent) {
 	if event.Kind == doca.Connected {

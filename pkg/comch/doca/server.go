@@ -146,23 +146,20 @@ func (x *server) Address() string { return x.address }
 // Close waits for the end of the DOCA server if no client is connected. Otherwise the last
 // connection ends it.
 func (x *server) Close() error {
+	var err error
 	x.closeOnce.Do(func() {
 		x.accepted.end(status.Errorf(status.Shutdown, "the server was closed"))
-		alone := false
-		err := x.endpoint.do(func() error {
+		_ = x.endpoint.do(func() error { // fails if the DOCA server has ended
 			x.closed = true
 			for _, c := range x.accepted.takeAll() {
 				c.Abort()
 			}
 			x.endpoint.leave()
-			alone = x.endpoint.users == 0
 			return nil
 		})
-		if err == nil && alone {
-			<-x.endpoint.stopped
-		}
+		err = x.endpoint.awaitEnd()
 	})
-	return nil
+	return err
 }
 
 func (p *provider) connect(ctx context.Context,
