@@ -73,9 +73,9 @@ memory, called ` + argp.VolumeName + `, on all addresses:
 
   target -d 03:00.0 --listen-port 12345 --binary-content disk.sbc --cpu 0
 
-With --protocol it serves a relay of the DOCA applications:
+With the RDMA provider doca and one volume it also serves relays of the DOCA applications:
 
-  target --protocol doca-3.2 --rdma-provider doca --rdma-device 03:00.0 --volume d=memory:1GiB
+  target --rdma-provider doca --rdma-device 03:00.0 --volume d=memory:1GiB
 
 SIGHUP rereads the file: volumes come and go, and the log says what needs a restart.
 Environment variables override the file, and flags override both:
@@ -133,11 +133,12 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
 			DeadAfter: c.Control.KeepAliveDeadAfter},
 		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, HookTransport: env.HookTransport,
-		Protocol:     c.Listen.Version(),
-		Tracer:       env.Tracer,
-		MaxSessions:  c.Limits.Sessions,
-		SessionRate:  c.Limits.SessionsPerSecond,
-		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
+		Protocol:       c.Listen.Version(),
+		DetectProtocol: c.Listen.Protocol == config.AutoProtocol,
+		Tracer:         env.Tracer,
+		MaxSessions:    c.Limits.Sessions,
+		SessionRate:    c.Limits.SessionsPerSecond,
+		StagingLimit:   c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {
 		err = fmt.Errorf("start: %w", err)

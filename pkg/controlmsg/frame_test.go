@@ -68,6 +68,8 @@ func FuzzTCPFrames(f *testing.F) {
 // shortFraming counts a message in its first two bytes, as the DOCA applications of 2.10 do.
 type shortFraming struct{}
 
+func (shortFraming) MaxSize() int { return 1 << 10 }
+
 func (shortFraming) HeaderSize() int { return 2 }
 
 func (shortFraming) MessageSize(header []byte) uint64 {

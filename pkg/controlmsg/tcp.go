@@ -1,6 +1,7 @@
 package controlmsg
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,7 +18,7 @@ import (
 // TCPConfig bounds a TCP transport. Zero values mean the defaults.
 type TCPConfig struct {
 	// MaxMessageSize is the largest message in bytes, in both directions. The default is
-	// DefaultMaxMessageSize.
+	// DefaultMaxMessageSize, or that of Framing.
 	MaxMessageSize int
 	// MessageTimeout is how long the rest of a message may take once its first byte has arrived.
 	// The default is 10 s.
@@ -32,10 +33,20 @@ type TCPConfig struct {
 	// Framing finds the messages of another protocol, which hold their length themselves. With nil,
 	// a length precedes every message.
 	Framing Framing
+	// DetectFraming returns the peer's Framing, or nil, from the first DetectedBytes bytes that it
+	// sends. Nothing can be sent before its first message has been received. With nil, Framing
+	// applies.
+	DetectFraming func(first [DetectedBytes]byte) Framing
 }
+
+// DetectedBytes is how many bytes TCPConfig.DetectFraming sees: the length and the first byte of a
+// message of our own protocol. No message is shorter.
+const DetectedBytes = frameHeaderSize + 1
 
 // Framing finds the ends of messages on a byte stream. Any goroutine may call its methods.
 type Framing interface {
+	// MaxSize returns the size in bytes of the largest message.
+	MaxSize() int
 	// HeaderSize returns how many bytes at the start of a message tell its length.
 	HeaderSize() int
 	// MessageSize returns the length in bytes that the first HeaderSize bytes of a message tell. It
@@ -46,6 +57,9 @@ type Framing interface {
 func (c TCPConfig) withDefaults() TCPConfig {
 	if c.MaxMessageSize == 0 {
 		c.MaxMessageSize = DefaultMaxMessageSize
+		if c.Framing != nil {
+			c.MaxMessageSize = c.Framing.MaxSize()
+		}
 	}
 	if c.MessageTimeout == 0 {
 		c.MessageTimeout = 10 * time.Second
@@ -131,18 +145,31 @@ func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 func (t *tcpTransport) Receive(ctx context.Context) ([]byte, error) {
 	deadline := newDeadline(ctx, t.stream.SetReadDeadline)
 	defer deadline.stop()
-	read := readFrame
-	if framing := t.config.Framing; framing != nil {
-		read = func(r io.Reader, limit int, begun func()) ([]byte, error) {
-			return readFramed(r, framing, limit, begun)
-		}
-	}
-	message, err := read(t.stream, t.config.MaxMessageSize,
-		func() { deadline.shorten(t.config.MessageTimeout) })
+	message, err := t.read(func() { deadline.shorten(t.config.MessageTimeout) })
 	if err != nil {
 		return nil, t.failure(ctx, "receive message from", err)
 	}
 	return message, nil
+}
+
+// read reads one message and calls begun after its first byte.
+func (t *tcpTransport) read(begun func()) ([]byte, error) {
+	var from io.Reader = t.stream
+	if detect := t.config.DetectFraming; detect != nil {
+		var first [DetectedBytes]byte
+		if err := readHeader(from, first[:], begun); err != nil {
+			return nil, err
+		}
+		from = io.MultiReader(bytes.NewReader(first[:]), from)
+		t.config.DetectFraming = nil
+		if framing := detect(first); framing != nil {
+			t.config.Framing, t.config.MaxMessageSize = framing, framing.MaxSize()
+		}
+	}
+	if framing := t.config.Framing; framing != nil {
+		return readFramed(from, framing, t.config.MaxMessageSize, begun)
+	}
+	return readFrame(from, t.config.MaxMessageSize, begun)
 }
 
 // failure adds operation, peer and code to an error of the connection.

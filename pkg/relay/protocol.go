@@ -105,7 +105,7 @@ func (s *session) openConversation() (conversation clientConversation, err error
 	}
 	ctx, cancel := s.stepTimeout(s.ctx)
 	defer cancel()
-	first, err := transport.Receive(ctx)
+	v, transport, err := dialects.DetectPeer(ctx, transport)
 	if cause := context.Cause(s.ctx); cause != nil {
 		return s.channel.respond(transport, s.log, s.volumeSize.Load), cause
 	}
@@ -113,27 +113,10 @@ func (s *session) openConversation() (conversation clientConversation, err error
 		return s.channel.respond(transport, s.log, s.volumeSize.Load), status.Errorf(status.TimeOut,
 			"no request within %v in phase %v", s.settings.ControlTimeout, controlmsg.PhaseConnect)
 	}
-	transport = &begunTransport{Transport: transport, first: first, err: err}
-	if v := dialects.Detect(first); v != dialects.None {
+	if v != dialects.None {
 		return newDialectClient(s, transport, v, true), nil
 	}
 	return s.channel.respond(transport, s.log, s.volumeSize.Load), nil
-}
-
-// begunTransport is a transport whose first message, or error, has been received already.
-type begunTransport struct {
-	controlmsg.Transport
-	first []byte
-	err   error
-}
-
-func (t *begunTransport) Receive(ctx context.Context) ([]byte, error) {
-	first, err := t.first, t.err
-	if first == nil && err == nil {
-		return t.Transport.Receive(ctx)
-	}
-	t.first = nil
-	return first, err
 }
 
 // respond begins a conversation in our own protocol.

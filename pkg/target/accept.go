@@ -80,10 +80,13 @@ func (t *Target) serve(p *pendingConnection) {
 // newTransport returns the transport of a control connection. With TLS, the relay has proved its
 // identity.
 func (t *Target) newTransport(p *pendingConnection) (controlmsg.Transport, error) {
-	if v := t.config.Protocol; v != dialects.None {
-		return controlmsg.NewTCPTransport(p.stream, v.TCPConfig()), nil
-	}
 	config := controlmsg.TCPConfig{UserTimeout: t.config.KeepAlive.DeadAfter}
+	switch {
+	case t.config.DetectProtocol:
+		config.DetectFraming = dialects.DetectFraming
+	case t.config.Protocol != dialects.None:
+		config = t.config.Protocol.TCPConfig()
+	}
 	if t.config.TLS == nil {
 		return controlmsg.NewTCPTransport(p.stream, config), nil
 	}

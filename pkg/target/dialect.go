@@ -43,18 +43,28 @@ type dialectRelay struct {
 	owner     [16]byte
 }
 
-func newDialectRelay(s *session, transport controlmsg.Transport) *dialectRelay {
+func newDialectRelay(
+	s *session, transport controlmsg.Transport, v dialects.Version,
+) *dialectRelay {
 	config := &s.target.config
 	r := &dialectRelay{session: s, transport: transport}
 	r.responder = dialects.NewResponder(transport, dialects.ResponderConfig{
-		Handler: r, Version: config.Protocol, IsTarget: true, Timeout: config.ControlTimeout,
+		Handler: r, Version: v, IsGuessed: config.DetectProtocol, IsTarget: true,
+		Timeout: config.ControlTimeout,
 		OnFailure: func(request string, err error) {
 			s.log.Warn("request failed", zap.String("request", request), zap.Error(err))
 		},
 	})
 	_, _ = rand.Read(r.instance[:]) // never fails
 	_, _ = rand.Read(r.owner[:])
+	s.log.Info("the relay is a DOCA storage application", zap.Stringer("protocol", v))
 	return r
+}
+
+// version returns the relay's, as far as it is known.
+func (r *dialectRelay) version() dialects.Version {
+	v, _ := r.responder.Version()
+	return v
 }
 
 // Serve carries out the relay's requests until it shuts down, which returns nil, or something
@@ -97,13 +107,17 @@ func (r *dialectRelay) QueryStorage(ctx context.Context) (*dialects.QueryStorage
 // InitStorage imports the initiator's memory, and creates the lanes.
 func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
 	s := r.session
+	version, isCertain := r.responder.Version()
+	if !isCertain {
+		return status.Errorf(status.InvalidValue, "the request fits more than one release: set "+
+			"listen.protocol to the relay's, for instance doca-3.0")
+	}
 	if s.export == nil {
 		if _, err := r.QueryStorage(ctx); err != nil {
 			return err
 		}
 	}
 	volume := s.describeVolume(s.target.exports.accessOf(s))
-	version := s.target.config.Protocol
 	memory, err := r.importMemory(m)
 	if err != nil {
 		return err
@@ -158,7 +172,7 @@ func (r *dialectRelay) importMemory(m *dialects.InitStorage) (rdma.RemoteMemory,
 			s.releaseMemory())
 	}
 	memory := s.imported.RemoteMemory()
-	s.foreign = dialects.NewTranslator(s.target.config.Protocol, memory.Base)
+	s.foreign = dialects.NewTranslator(r.version(), memory.Base)
 	return memory, nil
 }
 
@@ -168,7 +182,7 @@ func (r *dialectRelay) CreateConnection(
 	ctx context.Context, m *dialects.CreateConnection,
 ) ([]byte, error) {
 	queue := m.Context
-	if r.session.target.config.Protocol == dialects.DOCA2_10 {
+	if r.version() == dialects.DOCA2_10 {
 		queue = r.requested / uint32(iomsg.ConnectionRoleCount)
 	}
 	role := iomsg.ControlConnection

@@ -8,8 +8,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -36,6 +38,7 @@ type theirRelay struct {
 	*testing.T
 	ctx       context.Context
 	version   dialects.Version
+	target    *target.Target
 	transport controlmsg.Transport
 	device    rdma.Device
 	queue     rdma.CompletionQueue
@@ -61,7 +64,7 @@ const (
 	theirMemory = theirQueues * theirCount * theirBuffer
 )
 
-// startForTheirRelay starts a target that speaks a protocol, and connects a relay to it.
+// startForTheirRelay starts a target that detects protocols, and connects a relay to it.
 func startForTheirRelay(
 	t *testing.T, v dialects.Version, change func(*target.Config),
 ) *theirRelay {
@@ -74,7 +77,7 @@ func startForTheirRelay(
 	provider := rdmadoca.New(rdmadoca.Options{Loader: doca.Resolved(libdoca.Lookup),
 		Device: "03:00.0"})
 	s := startTarget(t, func(config *target.Config) {
-		config.RDMA, config.Protocol = provider, v
+		config.RDMA, config.DetectProtocol = provider, true
 		if change != nil {
 			change(config)
 		}
@@ -85,7 +88,7 @@ func startForTheirRelay(
 		}
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	r := &theirRelay{T: t, ctx: ctx, version: v}
+	r := &theirRelay{T: t, ctx: ctx, version: v, target: s}
 	stream, err := network.Kernel{}.Dial(ctx, netip.Addr{}, s.Address())
 	if err != nil {
 		t.Fatal(err)
@@ -284,11 +287,15 @@ func TestMessagesOfTheApplicationsAreChecked(t *testing.T) {
 }
 
 func TestAConversationWithARelayOfTheApplications(t *testing.T) {
-	for _, v := range theirVersions {
-		t.Run(v.String(), func(t *testing.T) {
+	for i := range 2 * len(theirVersions) {
+		v, detects := theirVersions[i/2], i%2 == 0
+		t.Run(fmt.Sprintf("%v, detected: %t", v, detects), func(t *testing.T) {
 			r := startForTheirRelay(t, v, func(config *target.Config) {
 				injector, _ := faulttest.New(t, "rdma:any:trace")
 				config.RDMA = hook.Wrap(config.RDMA, hook.Config{Injector: injector})
+				if !detects {
+					config.Protocol, config.DetectProtocol = v, false
+				}
 			})
 			if v != dialects.DOCA2_10 {
 				reply := r.mustCall(&dialects.QueryStorage{}).(*dialects.QueryStorageReply)
@@ -306,6 +313,45 @@ func TestAConversationWithARelayOfTheApplications(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestOneTargetServesRelaysOfBothKinds(t *testing.T) {
+	for _, v := range theirVersions {
+		t.Run(v.String(), func(t *testing.T) {
+			r := startForTheirRelay(t, v, nil)
+			r.begin()
+			ours := greet(t, r.target.Address())
+			defer ours.Close(nil)
+			if err := openVolume(t, ours, "disk"); err != nil {
+				t.Errorf("our relay beside theirs: %v", err)
+			}
+			if v != dialects.DOCA2_10 {
+				r.mustCall(&dialects.StopStorage{})
+			}
+			r.mustCall(&dialects.Shutdown{})
+		})
+	}
+}
+
+func TestBeginningsOfMessagesEndTheirConnectionAlone(t *testing.T) {
+	r := startForTheirRelay(t, dialects.DOCA3_2, nil)
+	for _, beginning := range []string{"", "\x00", "\x00\x08\x00\x06", "\x00\x00\x00\x0c\x00",
+		"\x00\x00\x00\x00\x00", "\x00\x00\x00\x04\x0a", "\x16\x03\x01\x02\x00"} {
+		stream := dial(t, r.target.Address())
+		if _, err := stream.Write([]byte(beginning)); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, stream); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a connection that said %x stays", beginning)
+		}
+	}
+	r.mustCall(&dialects.QueryStorage{})
 }
 
 // After a failure other than that of the first steps, the session ends: the applications do not go

@@ -65,6 +65,8 @@ type session struct {
 	releaseErr  error
 }
 
+// newSession returns the session of a control connection. If the relay's first message tells the
+// protocol, newSession waits for it, for as long as the connection may be pending.
 func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport) *session {
 	id := t.sessionID.Add(1)
 	log := t.log.With(zap.Uint64("session", id),
@@ -76,8 +78,12 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
 	transport = t.config.HookTransport(transport)
-	if t.config.Protocol != dialects.None {
-		s.relay = newDialectRelay(s, transport)
+	version := t.config.Protocol
+	if t.config.DetectProtocol {
+		version, transport, _ = dialects.DetectPeer(p.ctx, transport) // the session gets the error
+	}
+	if version != dialects.None {
+		s.relay = newDialectRelay(s, transport, version)
 		return s
 	}
 	s.relay = controlmsg.NewResponder(transport, controlmsg.EndpointConfig{

@@ -77,8 +77,10 @@ type Config struct {
 	TLSAllowedNames []string
 	// Protocol is what the relays speak: dialects.None means our own protocol. In those of the DOCA
 	// storage applications the target must offer one volume, without TLS, and RDMA must be a
-	// provider that connects by details: see rdma.DetailsDevice.
-	Protocol dialects.Version
+	// provider that connects by details: see rdma.DetailsDevice. DetectProtocol lets the first
+	// message of each relay decide instead, as far as TLS and RDMA allow other protocols than ours.
+	Protocol       dialects.Version
+	DetectProtocol bool
 	// HookTransport wraps the transport of each control connection; nil means that it stays as it
 	// is.
 	HookTransport func(controlmsg.Transport) controlmsg.Transport
@@ -183,6 +185,7 @@ func (t *Target) start(ctx context.Context) error {
 		return status.Errorf(status.NotSupported, "protocol %v needs the RDMA provider doca, not %s",
 			t.config.Protocol, t.config.RDMA.Name())
 	}
+	t.config.DetectProtocol = t.config.DetectProtocol && connects && t.config.TLS == nil
 	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy); err != nil {
 		return err
 	}

@@ -86,8 +86,7 @@ func (c *commands) startTarget() netip.AddrPort {
 	arguments := []string{"--volume", "disk=memory:4MiB", "--listen-address", loopback.String(),
 		"--listen-port", "0", "--address-file", file}
 	if c.mixture.relay == theirs {
-		arguments = append(arguments, "--protocol", c.mixture.version.String(),
-			"--rdma-provider", "doca", "--rdma-device", "03:00.0")
+		arguments = append(arguments, "--rdma-provider", "doca", "--rdma-device", "03:00.0")
 	}
 	c.start("target", arguments...)
 	var address netip.AddrPort

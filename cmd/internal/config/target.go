@@ -38,15 +38,18 @@ type Listen struct {
 	AddressFile string
 	// TLSAllowedNames is empty to accept every certificate of the authorities.
 	TLSAllowedNames []string
-	Protocol        string // NativeProtocol, or the name of a dialects.Version
+	Protocol        string // AutoProtocol, NativeProtocol, or the name of a dialects.Version
 }
 
-// NativeProtocol is the name of our own protocol.
-const NativeProtocol = "native"
+// Names of protocols: with AutoProtocol, a relay's first message decides; NativeProtocol is ours.
+const (
+	AutoProtocol   = "auto"
+	NativeProtocol = "native"
+)
 
 // Version returns the protocol that relays speak; dialects.None is our own.
 func (c *Listen) Version() dialects.Version {
-	v, _ := dialects.ParseVersion(c.Protocol) // None for our own
+	v, _ := dialects.ParseVersion(c.Protocol) // None for the others
 	return v
 }
 
@@ -180,7 +183,7 @@ func DefaultTarget() *Target {
 	return &Target{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
 		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort,
-			Protocol: NativeProtocol},
+			Protocol: AutoProtocol},
 		Control: defaultControl(target.DefaultControlTimeout),
 		Limits: TargetLimits{Sessions: target.DefaultMaxSessions,
 			SessionsPerSecond: target.DefaultSessionRate, Staging: target.DefaultStagingLimit},
@@ -230,9 +233,10 @@ func (c *Listen) describe(s section) {
 	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
 		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").
 		flagged("tls-allowed-name", "")
-	s.value("protocol", choice(&c.Protocol, NativeProtocol, dialects.DOCA2_10.String(),
-		dialects.DOCA3_0.String(), dialects.DOCA3_1.String(), dialects.DOCA3_2.String()),
-		"what relays speak: our own protocol, or that of a release of the DOCA storage applications, which needs rdma.provider doca and a single volume").
+	s.value("protocol", choice(&c.Protocol, AutoProtocol, NativeProtocol,
+		dialects.DOCA2_10.String(), dialects.DOCA3_0.String(), dialects.DOCA3_1.String(),
+		dialects.DOCA3_2.String()),
+		"what relays speak: our own protocol, that of a release of the DOCA storage applications, which needs rdma.provider doca and a single volume, or auto, whatever a relay's first message is in").
 		flagged("protocol", "")
 }
 

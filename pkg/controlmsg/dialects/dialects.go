@@ -8,6 +8,7 @@
 package dialects
 
 import (
+	"context"
 	"encoding/binary"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -47,8 +48,8 @@ func ParseVersion(name string) (Version, error) {
 		"%q is none of doca-2.10, doca-3.0, doca-3.1, doca-3.2", name)
 }
 
-// MaxSize returns the largest control message in bytes. The applications of 2.10 cannot send more.
-// In 3.x Comch sets the limit, and devices allow about that much.
+// MaxSize implements controlmsg.Framing: the largest control message in bytes. The applications of
+// 2.10 cannot send more. In 3.x Comch sets the limit, and devices allow about that much.
 func (v Version) MaxSize() int {
 	if v == DOCA2_10 {
 		return 1024
@@ -59,7 +60,7 @@ func (v Version) MaxSize() int {
 // TCPConfig returns the configuration of a TCP transport for the version's messages, which follow
 // each other without anything between them.
 func (v Version) TCPConfig() controlmsg.TCPConfig {
-	return controlmsg.TCPConfig{MaxMessageSize: v.MaxSize(), Framing: v}
+	return controlmsg.TCPConfig{Framing: v}
 }
 
 // HeaderSize implements controlmsg.Framing.
@@ -91,6 +92,44 @@ func Detect(first []byte) Version {
 		return DOCA3_2
 	}
 	return None
+}
+
+// DetectFraming returns the framing of a byte stream by its beginning: that of DOCA2_10, of 3.x, or
+// nil for our own protocol, in which the length of a message is followed by a byte of at least 8
+// (see Detect). It is for controlmsg.TCPConfig.
+func DetectFraming(first [controlmsg.DetectedBytes]byte) controlmsg.Framing {
+	size := binary.BigEndian.Uint16(first[:])
+	switch {
+	case size >= headerSize2 && int(size) <= DOCA2_10.MaxSize():
+		return DOCA2_10
+	case size == 0 && first[sizeLength] < 8:
+		return DOCA3_2
+	}
+	return nil
+}
+
+// DetectPeer receives the first message of a conversation and returns what Detect says of it, and a
+// transport that receives it again. An error is received again as well.
+func DetectPeer(ctx context.Context, transport controlmsg.Transport,
+) (v Version, again controlmsg.Transport, err error) {
+	first, err := transport.Receive(ctx)
+	return Detect(first), &begunTransport{Transport: transport, first: first, err: err}, err
+}
+
+// begunTransport is a transport whose first message, or error, has been received already.
+type begunTransport struct {
+	controlmsg.Transport
+	first []byte
+	err   error
+}
+
+func (t *begunTransport) Receive(ctx context.Context) ([]byte, error) {
+	first, err := t.first, t.err
+	if first == nil && err == nil {
+		return t.Transport.Receive(ctx)
+	}
+	t.first = nil
+	return first, err
 }
 
 // DetectInit returns the version of an encoded init_storage request of 3.x: DOCA3_0 or, because 3.1

@@ -2,6 +2,7 @@ package dialects_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -160,6 +162,31 @@ func TestControlMessagesAreThoseOfTheApplications(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestTheFirstBytesTellTheFraming(t *testing.T) {
+	check := func(what string, stream []byte, want controlmsg.Framing) {
+		t.Helper()
+		got := dialects.DetectFraming([controlmsg.DetectedBytes]byte(stream))
+		if got != want {
+			t.Errorf("%s begins with %x, which is taken for %v", what, stream[:8], got)
+		}
+	}
+	for _, name := range names(t, "ctl") {
+		want := dialects.DOCA3_2
+		if strings.HasPrefix(name, "a210_") {
+			want = dialects.DOCA2_10
+		}
+		check(name, golden(t, name), want)
+	}
+	for length := range uint32(1 << 16) {
+		for _, first := range []byte{8, 10, 255} {
+			b := binary.BigEndian.AppendUint32(nil, length)
+			check("our protocol", append(b, first, 0, 0, 0), nil)
+		}
+	}
+	check("TLS", []byte{22, 3, 1, 2, 0, 1, 0, 1}, nil)
+	check("HTTP", []byte("GET / HT"), nil)
 }
 
 func TestTheFirstMessageTellsTheGeneration(t *testing.T) {
