@@ -251,6 +251,8 @@ func newLoopDevice() *loopDevice {
 	return &loopDevice{queue: &loopQueue{completions: make([]rdma.Completion, 0, 4096)}}
 }
 
+func (d *loopDevice) Capabilities() rdma.Capabilities { return rdma.Capabilities{} }
+
 func (d *loopDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	return loopDomain{d}, nil
 }

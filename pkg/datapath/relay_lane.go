@@ -214,12 +214,52 @@ func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
 		established.Abort()
 		return err
 	}
-	if err := l.awaitReady(ctx, role); err != nil {
+	if err := l.awaitHello(ctx, role); err != nil {
 		return fmt.Errorf("exchange hellos on the %v connection with %v: %w",
 			role, config.Remote, err)
 	}
 	return nil
 }
+
+const (
+	// firstReminder is how long the target may take to answer the hello before it is reminded.
+	firstReminder = 250 * time.Millisecond
+	// maxReminders fit into every send queue, also if the target lets none of them complete.
+	maxReminders = 5
+)
+
+// awaitHello waits for the target's hello. The kernel's siw can miss what arrives right behind its
+// reply to a connection request, and so this side's hello, until more arrives. The provider iwarp
+// takes care of that, but siw itself does not. So the lane reminds a silent target by Writes of no
+// bytes, with twice the pause before each.
+func (l *RelayLane) awaitHello(ctx context.Context, role iomsg.ConnectionRole) error {
+	if l.config.Device.Capabilities().Transport != iWARP {
+		return l.awaitReady(ctx, role)
+	}
+	for i := range maxReminders {
+		waiting, cancel := context.WithTimeout(ctx, firstReminder<<i)
+		err := l.awaitReady(waiting, role)
+		isSilent := err != nil && err == waiting.Err()
+		cancel()
+		if !isSilent || ctx.Err() != nil {
+			return err
+		}
+		err = l.worker.do(ctx, func() {
+			if c := &l.connections[role]; !c.ready && !c.closed && !c.disconnected {
+				// If it fails, the connection has ended, and its end says why.
+				_ = c.post([]rdma.SendRequest{{ID: workID(writeWork, 0), Opcode: rdma.OpWrite}})
+				c.flush()
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return l.awaitReady(ctx, role)
+}
+
+// iWARP is the name of a transport (rdma.Capabilities).
+const iWARP = "iwarp"
 
 // ConnectForeign establishes one of the lane's two connections to a Foreign target: exchange passes
 // the details of this side's end to the target, and returns those of the target's. Messages travel

@@ -59,6 +59,8 @@ type relayRigOptions struct {
 	// policy is the worker's. channel and session, if set, throttle the lane.
 	policy           progress.Policy
 	channel, session *Throttle
+	// connecting, if set, is the device that the lane connects with.
+	connecting func(rdma.Device) rdma.Device
 }
 
 func newRelayRig(t *testing.T) *relayRig { return newRelayRigWith(t, relayRigOptions{}) }
@@ -87,9 +89,13 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite); err != nil {
 		t.Fatal(err)
 	}
+	connecting := device
+	if options.connecting != nil {
+		connecting = options.connecting(device)
+	}
 	r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain,
-		Export: r.exported, ExportLength: testExport,
+		Worker: worker, Device: connecting, Queue: testQueue, Counters: &r.counters,
+		Domain: r.domain, Export: r.exported, ExportLength: testExport,
 		ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Bounce:       bounce,
 		Tracer:       &r.tracer,
@@ -150,6 +156,41 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 		}
 		<-accepted
 	}
+}
+
+// The kernel's siw can miss what arrives right behind its reply, until more arrives.
+func TestATargetThatMissesTheHelloIsReminded(t *testing.T) {
+	r := newRelayRigWith(t, relayRigOptions{connecting: func(device rdma.Device) rdma.Device {
+		return holdingDevice{device}
+	}})
+	r.start()
+}
+
+// holdingDevice holds back what is posted first on each connection, until more is posted.
+type holdingDevice struct{ rdma.Device }
+
+type holdingConnection struct {
+	rdma.Connection
+	held     []rdma.SendRequest
+	released bool
+}
+
+func (d holdingDevice) Connect(ctx context.Context, remote netip.AddrPort,
+	config rdma.ConnectionConfig) (rdma.Connection, error) {
+	established, err := d.Device.Connect(ctx, remote, config)
+	return &holdingConnection{Connection: established}, err
+}
+
+func (c *holdingConnection) PostSend(requests []rdma.SendRequest) error {
+	if c.released {
+		return c.Connection.PostSend(requests)
+	}
+	c.released = c.held != nil
+	c.held = append(c.held, requests...)
+	if !c.released {
+		return nil
+	}
+	return c.Connection.PostSend(c.held)
 }
 
 func (r *relayRig) close() {
