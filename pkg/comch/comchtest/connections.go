@@ -44,14 +44,7 @@ func (s *suite) testProvider(t *testing.T) {
 }
 
 func (s *suite) testServer(t *testing.T) {
-	t.Run("NameIsUniqueUntilClosed", func(t *testing.T) {
-		config := s.serverConfig()
-		first := s.listen(t, config)
-		_, err := s.Provider.Listen(testContext(t), config)
-		wantCode(t, "listen under a name in use", err, status.AlreadyExist)
-		closeAll(t, first)
-		closeAll(t, s.listen(t, config))
-	})
+	s.testFreeNames(t)
 	t.Run("SeveralNamesLiveSideBySide", func(t *testing.T) {
 		first, second := s.serverConfig(), s.serverConfig()
 		firstServer, secondServer := s.listen(t, first), s.listen(t, second)
@@ -90,6 +83,23 @@ func (s *suite) testServer(t *testing.T) {
 		exchange(t, p.client, p.server, "still here")
 		exchange(t, p.server, p.client, "so am I")
 	})
+	t.Run("AddressIsNotEmpty", func(t *testing.T) {
+		if server := s.listen(t, s.serverConfig()); server.Address() == "" {
+			t.Error("no address")
+		}
+	})
+}
+
+// testFreeNames tests when a name can be used again.
+func (s *suite) testFreeNames(t *testing.T) {
+	t.Run("NameIsUniqueUntilClosed", func(t *testing.T) {
+		config := s.serverConfig()
+		first := s.listen(t, config)
+		_, err := s.Provider.Listen(testContext(t), config)
+		wantCode(t, "listen under a name in use", err, status.AlreadyExist)
+		closeAll(t, first)
+		closeAll(t, s.listen(t, config))
+	})
 	t.Run("NameIsFreeOnceTheLastConnectionIsClosed", func(t *testing.T) {
 		config := s.serverConfig()
 		for range 20 {
@@ -98,9 +108,16 @@ func (s *suite) testServer(t *testing.T) {
 			closeAll(t, first.server, server, second.server)
 		}
 	})
-	t.Run("AddressIsNotEmpty", func(t *testing.T) {
-		if server := s.listen(t, s.serverConfig()); server.Address() == "" {
-			t.Error("no address")
+	t.Run("NameIsFreeAlthoughAClientWasNotAccepted", func(t *testing.T) {
+		config := s.serverConfig()
+		for range 20 {
+			server := s.listen(t, config)
+			client, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAll(t, server)
+			closeAll(t, s.listen(t, config), client)
 		}
 	})
 }

@@ -51,6 +51,7 @@ type connection struct {
 	// Only the endpoint's thread uses the rest.
 
 	gone      bool // the handle is not valid any more
+	rejected  bool // it is not accepted, so nobody closes it
 	leaving   bool // libdoca has been asked to end the connection: nothing is sent any more
 	objects   map[*object]struct{}
 	live      map[comch.ConsumerID]bool // consumers of the peer
@@ -300,8 +301,21 @@ func (c *connection) requestEnd() bool {
 	return true
 }
 
+// reject ends a connection that will not be accepted. Only the thread calls it.
+func (c *connection) reject(reason error) {
+	if !c.over {
+		c.rejected = true
+		c.endpoint.rejected++
+	}
+	c.end(reason)
+	c.disconnect()
+}
+
 // finish lets go of the connection. Only the thread calls it.
 func (c *connection) finish() {
+	if c.rejected {
+		c.endpoint.rejected--
+	}
 	if c.givenUp {
 		c.endpoint.log.Warn("give up a connection that libdoca does not end",
 			zap.Int("consumers and producers", len(c.objects)+c.leaked))

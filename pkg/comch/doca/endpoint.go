@@ -48,6 +48,7 @@ type endpoint struct {
 	// connected is called for a new connection. It returns nil to reject it.
 	connected func(doca.Connection) *connection
 	users     int  // what keeps the endpoint: the server, connections, consumers, producers
+	rejected  int  // users that nobody closes: connections that were never accepted
 	leaking   bool // libdoca has kept a consumer or producer
 	ending    bool
 	ended     bool
@@ -262,11 +263,14 @@ func (e *endpoint) await(ctx context.Context, bound time.Duration, poll func() b
 	}
 }
 
-// awaitEnd waits for the end of an endpoint that nobody uses any more: only then is the name of a
-// server free. It returns at once if somebody does.
+// awaitEnd waits for the end of an endpoint of which nothing is left to close: only then is a
+// server's name free. Otherwise it returns at once.
 func (e *endpoint) awaitEnd() error {
 	unused := true
-	_ = e.do(func() error { unused = e.users == 0; return nil }) // fails if the thread has ended
+	_ = e.do(func() error { // fails if the thread has ended
+		unused = e.users == e.rejected
+		return nil
+	})
 	if !unused {
 		return nil
 	}

@@ -113,12 +113,11 @@ func (x *server) connected(handle doca.Connection) *connection {
 	x.clients++
 	x.endpoint.users++
 	if x.closed || x.clients > limit {
-		c.end(status.Errorf(status.Full, "the server has %d clients", limit))
-		c.disconnect()
+		c.reject(status.Errorf(status.Full, "the server has %d clients", limit))
 		return c
 	}
 	if x.accepted.put(c) == 0 {
-		c.Abort() // Close has begun
+		c.reject(errClosed) // Close has begun
 	}
 	return c
 }
@@ -143,16 +142,18 @@ func (x *server) SetAdmission(admission comch.Admission) error {
 
 func (x *server) Address() string { return x.address }
 
-// Close waits for the end of the DOCA server if no client is connected. Otherwise the last
-// connection ends it.
+var errClosed = status.Errorf(status.Shutdown, "the server was closed")
+
+// Close waits for the end of the DOCA server unless connections are left: then the last of them to
+// be closed does.
 func (x *server) Close() error {
 	var err error
 	x.closeOnce.Do(func() {
-		x.accepted.end(status.Errorf(status.Shutdown, "the server was closed"))
+		x.accepted.end(errClosed)
 		_ = x.endpoint.do(func() error { // fails if the DOCA server has ended
 			x.closed = true
 			for _, c := range x.accepted.takeAll() {
-				c.Abort()
+				c.reject(errClosed)
 			}
 			x.endpoint.leave()
 			return nil
