@@ -33,9 +33,9 @@ type TCPConfig struct {
 	// Framing finds the messages of another protocol, which hold their length themselves. With nil,
 	// a length precedes every message.
 	Framing Framing
-	// DetectFraming returns the peer's Framing, or nil, from the first DetectedBytes bytes that it
-	// sends. Nothing can be sent before its first message has been received. With nil, Framing
-	// applies.
+	// DetectFraming returns the peer's Framing, or nil, by the first DetectedBytes bytes that it
+	// sends. It replaces Framing, which applies to what is sent before the peer's first message has
+	// been received.
 	DetectFraming func(first [DetectedBytes]byte) Framing
 }
 
@@ -161,6 +161,7 @@ func (t *tcpTransport) read(begun func()) ([]byte, error) {
 			return nil, err
 		}
 		from = io.MultiReader(bytes.NewReader(first[:]), from)
+		begun = func() {} // the message has begun
 		t.config.DetectFraming = nil
 		if framing := detect(first); framing != nil {
 			t.config.Framing, t.config.MaxMessageSize = framing, framing.MaxSize()

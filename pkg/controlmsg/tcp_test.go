@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -103,14 +106,82 @@ func TestAClientOfAnotherProtocolGetsAnErrorAndIsDisconnected(t *testing.T) {
 }
 
 func TestAStalledMessageTimesOut(t *testing.T) {
-	near, far := connect(t)
-	b := controlmsg.NewTCPTransport(far,
-		controlmsg.TCPConfig{MessageTimeout: 50 * time.Millisecond})
-	if _, err := near.Write([]byte{0, 0, 0, 10, 1, 2, 3}); err != nil {
-		t.Fatal(err)
+	for name, begun := range map[string][]byte{
+		"header": {0, 0, 0}, "message": {0, 0, 0, 10, 8, 2, 3},
+	} {
+		for _, detects := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, framing detected: %t", name, detects), func(t *testing.T) {
+				near, far := connect(t)
+				config := controlmsg.TCPConfig{MessageTimeout: 50 * time.Millisecond}
+				if detects {
+					config.DetectFraming = dialects.DetectFraming
+				}
+				b := controlmsg.NewTCPTransport(far, config)
+				if _, err := near.Write(begun); err != nil {
+					t.Fatal(err)
+				}
+				_, err := b.Receive(generous(t))
+				checkError(t, "Receive", err, status.TimeOut, "timed out")
+			})
+		}
 	}
-	_, err := b.Receive(generous(t))
-	checkError(t, "Receive", err, status.TimeOut, "timed out")
+}
+
+func TestTheFirstBytesSelectTheFraming(t *testing.T) {
+	encode := func(v dialects.Version, m dialects.Message) []byte {
+		b, err := dialects.Encode(v, &dialects.Envelope{ID: 1, Correlation: 1, Message: m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	of2, of3 := encode(dialects.DOCA2_10, &dialects.Shutdown{}),
+		encode(dialects.DOCA3_2, &dialects.QueryStorage{})
+	for name, c := range map[string]struct{ stream, first []byte }{
+		"ours":            {[]byte{0, 0, 0, 3, 8, 9, 10, 0, 0, 0, 1, 8}, []byte{8, 9, 10}},
+		"ours, one byte":  {[]byte{0, 0, 0, 1, 8, 0, 0, 0, 1, 9}, []byte{8}},
+		"ours, partly":    {[]byte{0, 0, 0, 3, 8, 9}, nil},
+		"too little":      {[]byte{0, 0, 0, 1}, nil},
+		"2.10":            {slices.Concat(of2, of2), of2},
+		"2.10, partly":    {of2[:len(of2)-1], nil},
+		"3.x":             {slices.Concat(of3, of3), of3},
+		"3.x, the header": {of3[:len(of3)-1], nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := connect(t)
+			transport := controlmsg.NewTCPTransport(near,
+				controlmsg.TCPConfig{DetectFraming: dialects.DetectFraming})
+			for i := range c.stream { // in the smallest pieces
+				if _, err := far.Write(c.stream[i : i+1]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := far.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			first, err := transport.Receive(generous(t))
+			if c.first == nil {
+				checkError(t, "Receive", err, status.ConnectionReset, "inside a message")
+				return
+			}
+			if err != nil || !bytes.Equal(first, c.first) {
+				t.Fatalf("the first message is %x, %v", first, err)
+			}
+			if second, err := transport.Receive(generous(t)); err != nil || len(second) == 0 {
+				t.Errorf("the second message is %x, %v", second, err)
+			}
+			if err := transport.Send(generous(t), first); err != nil {
+				t.Fatal(err)
+			}
+			if err := transport.Close(); err != nil {
+				t.Error(err)
+			}
+			answer, err := io.ReadAll(far)
+			if err != nil || !bytes.HasPrefix(c.stream, answer) || len(answer) < len(first) {
+				t.Errorf("the first message is sent as %x, %v", answer, err)
+			}
+		})
+	}
 }
 
 func TestErrorsDistinguishHowATCPConnectionEnds(t *testing.T) {

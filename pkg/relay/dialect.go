@@ -42,7 +42,6 @@ func newDialectClient(
 	})
 	_, _ = rand.Read(c.instance[:]) // never fails
 	_, _ = rand.Read(c.owner[:])
-	s.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", v))
 	return c
 }
 
@@ -74,6 +73,7 @@ func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage
 		return status.Errorf(status.InvalidValue, "the request fits more than one release: set the "+
 			"channel's protocol to the initiator's, for instance doca-3.0")
 	}
+	s.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", c.version()))
 	if s.announced == nil {
 		if _, err := c.QueryStorage(ctx); err != nil {
 			return err

@@ -105,7 +105,7 @@ func (s *session) openConversation() (conversation clientConversation, err error
 	}
 	ctx, cancel := s.stepTimeout(s.ctx)
 	defer cancel()
-	v, transport, err := dialects.DetectPeer(ctx, transport)
+	v, begun, err := dialects.DetectPeer(ctx, transport)
 	if cause := context.Cause(s.ctx); cause != nil {
 		return s.channel.respond(transport, s.log, s.volumeSize.Load), cause
 	}
@@ -114,9 +114,9 @@ func (s *session) openConversation() (conversation clientConversation, err error
 			"no request within %v in phase %v", s.settings.ControlTimeout, controlmsg.PhaseConnect)
 	}
 	if v != dialects.None {
-		return newDialectClient(s, transport, v, true), nil
+		return newDialectClient(s, begun, v, true), nil
 	}
-	return s.channel.respond(transport, s.log, s.volumeSize.Load), nil
+	return s.channel.respond(begun, s.log, s.volumeSize.Load), nil
 }
 
 // respond begins a conversation in our own protocol.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -453,5 +454,25 @@ func TestAReconfigurationBeforeRunWaitsForIt(t *testing.T) {
 				t.Errorf("the reconfiguration ended with %v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+func TestASilentClientIsToldWhyItsConnectionEnds(t *testing.T) {
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{ControlTimeout: 10 * time.Millisecond,
+		Targets: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}})
+	for range 50 {
+		connection, err := c.provider.Connect(t.Context(),
+			comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: client.DefaultChannelName})
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent := controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
+			controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
+		<-silent.Done()
+		if err := silent.Err(); err == nil || !strings.Contains(err.Error(), "no request within") {
+			t.Errorf("the client is told %v", err)
+		}
+		silent.Close(nil)
 	}
 }

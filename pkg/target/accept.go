@@ -67,6 +67,9 @@ func (t *Target) serve(p *pendingConnection) {
 		return
 	}
 	s := newSession(t, p, transport)
+	if s == nil {
+		return
+	}
 	if t.config.TLS != nil {
 		if err := s.admit(); err != nil {
 			s.relay.Close(err)
@@ -85,7 +88,7 @@ func (t *Target) newTransport(p *pendingConnection) (controlmsg.Transport, error
 	case t.config.DetectProtocol:
 		config.DetectFraming = dialects.DetectFraming
 	case t.config.Protocol != dialects.None:
-		config = t.config.Protocol.TCPConfig()
+		config.Framing = t.config.Protocol
 	}
 	if t.config.TLS == nil {
 		return controlmsg.NewTCPTransport(p.stream, config), nil

@@ -38,6 +38,14 @@ var quiet = controlmsg.KeepAliveConfig{Interval: time.Second, DeadAfter: testTim
 // startTarget starts a target with the volume "disk", which runs until the test ends.
 func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	t.Helper()
+	s := newTarget(t, configure)
+	serve(t, s)
+	return s
+}
+
+// newTarget is startTarget without the start.
+func newTarget(t *testing.T, configure func(*target.Config)) *target.Target {
+	t.Helper()
 	v := volumetest.OpenMemory(t, "1MiB")
 	config := target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
@@ -49,7 +57,6 @@ func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, s)
 	return s
 }
 

@@ -24,8 +24,9 @@ const leastPending = 16
 // admission decides which control connections the target keeps. A connection is pending until its
 // relay has authenticated itself by TLS or, in plain text, has sent its hello; then it becomes a
 // session. Anyone can make pending connections, so beyond a limit the oldest is aborted: a relay is
-// done within a few round trips, so the oldest is the one most likely to belong to somebody else.
-// Pending connections never displace a session.
+// done within a few round trips, so the oldest is the one most likely to belong to somebody else,
+// or to a relay of the DOCA applications that waits for its initiator. Pending connections never
+// displace a session.
 //
 // Without TLS, a session costs anyone no more than a hello. So at the limit of sessions, a newcomer
 // displaces the oldest one that has opened no volume, of the source with the most of these. The

@@ -57,7 +57,6 @@ func newDialectRelay(
 	})
 	_, _ = rand.Read(r.instance[:]) // never fails
 	_, _ = rand.Read(r.owner[:])
-	s.log.Info("the relay is a DOCA storage application", zap.Stringer("protocol", v))
 	return r
 }
 
@@ -112,6 +111,7 @@ func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage)
 		return status.Errorf(status.InvalidValue, "the request fits more than one release: set "+
 			"listen.protocol to the relay's, for instance doca-3.0")
 	}
+	s.log.Info("the relay is a DOCA storage application", zap.Stringer("protocol", version))
 	if s.export == nil {
 		if _, err := r.QueryStorage(ctx); err != nil {
 			return err

@@ -74,17 +74,11 @@ func startForTheirRelay(
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider := rdmadoca.New(rdmadoca.Options{Loader: doca.Resolved(libdoca.Lookup),
-		Device: "03:00.0"})
+	provider := theirProvider()
 	s := startTarget(t, func(config *target.Config) {
 		config.RDMA, config.DetectProtocol = provider, true
 		if change != nil {
 			change(config)
-		}
-		for name := range config.Volumes {
-			if name != "disk" {
-				delete(config.Volumes, name)
-			}
 		}
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -121,6 +115,12 @@ func startForTheirRelay(
 		cancel()
 	})
 	return r
+}
+
+// theirProvider is an RDMA provider that can connect to programs written for DOCA.
+func theirProvider() rdma.Provider {
+	return rdmadoca.New(rdmadoca.Options{Loader: doca.Resolved(libdoca.Lookup),
+		Device: "03:00.0"})
 }
 
 func (r *theirRelay) export() []byte { return r.region.(rdma.ExportedRegion).Export() }
@@ -331,6 +331,74 @@ func TestOneTargetServesRelaysOfBothKinds(t *testing.T) {
 			r.mustCall(&dialects.Shutdown{})
 		})
 	}
+}
+
+func TestSilentConnectionsOfNoKnownProtocolLockNoRelayOut(t *testing.T) {
+	r := startForTheirRelay(t, dialects.DOCA3_2,
+		func(config *target.Config) { config.MaxSessions = 4 })
+	for range 40 {
+		dial(t, r.target.Address())
+	}
+	ours := greet(t, r.target.Address())
+	defer ours.Close(nil)
+	if err := openVolume(t, ours, "disk"); err != nil {
+		t.Errorf("our relay: %v", err)
+	}
+	r.transport.Abort() // it was silent, too
+	r.transport = controlmsg.NewTCPTransport(dial(t, r.target.Address()), r.version.TCPConfig())
+	r.mustCall(&dialects.QueryStorage{})
+}
+
+func TestSilentConnectionsOfNoKnownProtocolEndWithTheTarget(t *testing.T) {
+	err := libdoca.Configure(libdoca.Config{Directory: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newTarget(t, func(config *target.Config) {
+		config.RDMA, config.DetectProtocol = theirProvider(), true
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	silent, stalled := dial(t, s.Address()), dial(t, s.Address())
+	if _, err := stalled.Write([]byte{0, 0, 0}); err != nil {
+		t.Fatal(err)
+	}
+	greet(t, s.Address()).Close(nil) // the others have been accepted before
+	cancel()
+	if err := errors.Join(<-ended, s.Close()); err != nil {
+		t.Error(err)
+	}
+	for what, stream := range map[string]network.Stream{"silent": silent, "stalled": stalled} {
+		if said, _ := io.ReadAll(stream); len(said) > 0 {
+			t.Errorf("the target says %x to a %s connection", said, what)
+		}
+	}
+}
+
+// Over RDMA that cannot connect to programs written for DOCA, only our protocol is possible.
+func TestOverIWARPNothingIsDetected(t *testing.T) {
+	s := startTarget(t, func(config *target.Config) {
+		config.DetectProtocol, config.ControlTimeout = true, 100*time.Millisecond
+	})
+	silent := dial(t, s.Address())
+	if err := silent.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, silent); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("a silent connection stays beyond the control timeout")
+	}
+}
+
+// In 3.0 and later releases the same bytes can mean different things.
+func TestARequestThatFitsSeveralReleasesIsRejected(t *testing.T) {
+	r := startForTheirRelay(t, dialects.DOCA3_0, nil)
+	init := r.init()
+	init.Cores = uint32(4 + len(init.Export)) // a length of what follows, in 3.2
+	if _, err := r.call(init); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("the answer is %v", err)
+	}
+	r.mustCall(r.init())
 }
 
 func TestBeginningsOfMessagesEndTheirConnectionAlone(t *testing.T) {

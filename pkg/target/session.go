@@ -66,7 +66,7 @@ type session struct {
 }
 
 // newSession returns the session of a control connection. If the relay's first message tells the
-// protocol, newSession waits for it, for as long as the connection may be pending.
+// protocol, newSession waits for it, and returns nil if the target shuts down before.
 func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport) *session {
 	id := t.sessionID.Add(1)
 	log := t.log.With(zap.Uint64("session", id),
@@ -80,7 +80,15 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 	transport = t.config.HookTransport(transport)
 	version := t.config.Protocol
 	if t.config.DetectProtocol {
-		version, transport, _ = dialects.DetectPeer(p.ctx, transport) // the session gets the error
+		var begun controlmsg.Transport
+		version, begun, _ = dialects.DetectPeer(p.ctx, transport) // the session gets the error
+		if p.ctx.Err() != nil {
+			if err := transport.Close(); err != nil {
+				log.Debug("close a connection that has said nothing", zap.Error(err))
+			}
+			return nil
+		}
+		transport = begun
 	}
 	if version != dialects.None {
 		s.relay = newDialectRelay(s, transport, version)

@@ -236,7 +236,7 @@ func (c *Listen) describe(s section) {
 	s.value("protocol", choice(&c.Protocol, AutoProtocol, NativeProtocol,
 		dialects.DOCA2_10.String(), dialects.DOCA3_0.String(), dialects.DOCA3_1.String(),
 		dialects.DOCA3_2.String()),
-		"what relays speak: our own protocol, that of a release of the DOCA storage applications, which needs rdma.provider doca and a single volume, or auto, whatever a relay's first message is in").
+		"what relays speak: our own protocol, that of a release of the DOCA storage applications, which needs rdma.provider doca and a single volume, or auto: the protocol of each relay's first message").
 		flagged("protocol", "")
 }
 

@@ -95,8 +95,8 @@ func Detect(first []byte) Version {
 }
 
 // DetectFraming returns the framing of a byte stream by its beginning: that of DOCA2_10, of 3.x, or
-// nil for our own protocol, in which the length of a message is followed by a byte of at least 8
-// (see Detect). It is for controlmsg.TCPConfig.
+// nil for our own protocol, in which the length of a message, 64 KiB at most, is followed by a byte
+// of at least 8 (see Detect). It is for controlmsg.TCPConfig.
 func DetectFraming(first [controlmsg.DetectedBytes]byte) controlmsg.Framing {
 	size := binary.BigEndian.Uint16(first[:])
 	switch {
