@@ -347,8 +347,8 @@ func (c *connection) Close() error {
 	c.aborted.Store(true)
 	c.end(status.Errorf(status.Shutdown, "the connection was closed"))
 	var disconnected *step
-	begun := c.endpoint.do(func() error { disconnected = c.disconnect(); return nil })
-	if begun == nil && <-disconnected.done == nil && c.givenUp {
+	err := c.endpoint.do(func() error { disconnected = c.disconnect(); return nil })
+	if err == nil && <-disconnected.done == nil && c.givenUp {
 		return status.Errorf(status.TimeOut,
 			"close comch connection: the device has not let go of it within %v",
 			comch.CloseTimeout)
