@@ -35,7 +35,8 @@ func newDialectClient(
 ) *dialectClient {
 	c := &dialectClient{session: s, transport: transport}
 	c.responder = dialects.NewResponder(transport, dialects.ResponderConfig{
-		Handler: c, Version: v, IsGuessed: isGuessed, Timeout: s.settings.ControlTimeout,
+		Handler: c, Version: v, IsGuessed: isGuessed,
+		Setting: "the channel's protocol to the initiator's", Timeout: s.settings.ControlTimeout,
 		OnFailure: func(request string, err error) {
 			s.log.Warn("request failed", zap.String("request", request), zap.Error(err))
 		},
@@ -43,12 +44,6 @@ func newDialectClient(
 	_, _ = rand.Read(c.instance[:]) // never fails
 	_, _ = rand.Read(c.owner[:])
 	return c
-}
-
-// version returns the initiator's, as far as it is known.
-func (c *dialectClient) version() dialects.Version {
-	v, _ := c.responder.Version()
-	return v
 }
 
 // Serve carries out the initiator's requests until it shuts down, which returns nil, or something
@@ -69,11 +64,8 @@ func (c *dialectClient) QueryStorage(ctx context.Context) (*dialects.QueryStorag
 // InitStorage opens the volume if that has not been done, and configures the data path.
 func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
 	s := c.session
-	if _, isCertain := c.responder.Version(); !isCertain {
-		return status.Errorf(status.InvalidValue, "the request fits more than one release: set the "+
-			"channel's protocol to the initiator's, for instance doca-3.0")
-	}
-	s.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", c.version()))
+	version := c.responder.Version()
+	s.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", version))
 	if s.announced == nil {
 		if _, err := c.QueryStorage(ctx); err != nil {
 			return err
@@ -83,7 +75,7 @@ func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage
 	if err != nil {
 		return err
 	}
-	request.QueueCount, request.BufferSize, err = m.Size(c.version(), request.Export.Length,
+	request.QueueCount, request.BufferSize, err = m.Size(version, request.Export.Length,
 		s.announced)
 	if err != nil {
 		return err
@@ -111,11 +103,12 @@ func (c *dialectClient) describeMemory(m *dialects.InitStorage) (*controlmsg.Con
 	if err := region.Close(); err != nil {
 		return nil, err
 	}
-	s.translator = dialects.NewTranslator(c.version(), base)
+	version := c.responder.Version()
+	s.translator = dialects.NewTranslator(version, base)
 	return &controlmsg.ConfigureDataPath{
 		Depth:          m.Count,
 		Export:         controlmsg.Export{Access: access, Length: length, Descriptor: m.Export},
-		ClientInstance: c.instance, Owner: c.owner, Client: c.version().String() + " initiator",
+		ClientInstance: c.instance, Owner: c.owner, Client: version.String() + " initiator",
 	}, nil
 }
 

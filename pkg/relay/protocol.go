@@ -64,7 +64,8 @@ func (s *session) checkClient() error {
 	if s.settings.TargetProtocol != Protocol(dialects.DOCA2_10.String()) {
 		return nil
 	}
-	if c, isDialect := s.client.(*dialectClient); isDialect && c.version() == dialects.DOCA2_10 {
+	c, isDialect := s.client.(*dialectClient)
+	if isDialect && c.responder.Version() == dialects.DOCA2_10 {
 		return nil
 	}
 	return status.Errorf(status.NotSupported, "the channel's target speaks %s, so it serves "+

@@ -49,8 +49,9 @@ func newDialectRelay(
 	config := &s.target.config
 	r := &dialectRelay{session: s, transport: transport}
 	r.responder = dialects.NewResponder(transport, dialects.ResponderConfig{
-		Handler: r, Version: v, IsGuessed: config.DetectProtocol, IsTarget: true,
-		Timeout: config.ControlTimeout,
+		Handler: r, Version: v, IsGuessed: config.DetectProtocol,
+		Setting:  "listen.protocol to the relay's",
+		IsTarget: true, Timeout: config.ControlTimeout,
 		OnFailure: func(request string, err error) {
 			s.log.Warn("request failed", zap.String("request", request), zap.Error(err))
 		},
@@ -58,12 +59,6 @@ func newDialectRelay(
 	_, _ = rand.Read(r.instance[:]) // never fails
 	_, _ = rand.Read(r.owner[:])
 	return r
-}
-
-// version returns the relay's, as far as it is known.
-func (r *dialectRelay) version() dialects.Version {
-	v, _ := r.responder.Version()
-	return v
 }
 
 // Serve carries out the relay's requests until it shuts down, which returns nil, or something
@@ -106,11 +101,7 @@ func (r *dialectRelay) QueryStorage(ctx context.Context) (*dialects.QueryStorage
 // InitStorage imports the initiator's memory, and creates the lanes.
 func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
 	s := r.session
-	version, isCertain := r.responder.Version()
-	if !isCertain {
-		return status.Errorf(status.InvalidValue, "the request fits more than one release: set "+
-			"listen.protocol to the relay's, for instance doca-3.0")
-	}
+	version := r.responder.Version()
 	s.log.Info("the relay is a DOCA storage application", zap.Stringer("protocol", version))
 	if s.export == nil {
 		if _, err := r.QueryStorage(ctx); err != nil {
@@ -172,7 +163,7 @@ func (r *dialectRelay) importMemory(m *dialects.InitStorage) (rdma.RemoteMemory,
 			s.releaseMemory())
 	}
 	memory := s.imported.RemoteMemory()
-	s.foreign = dialects.NewTranslator(r.version(), memory.Base)
+	s.foreign = dialects.NewTranslator(r.responder.Version(), memory.Base)
 	return memory, nil
 }
 
@@ -182,7 +173,7 @@ func (r *dialectRelay) CreateConnection(
 	ctx context.Context, m *dialects.CreateConnection,
 ) ([]byte, error) {
 	queue := m.Context
-	if r.version() == dialects.DOCA2_10 {
+	if r.responder.Version() == dialects.DOCA2_10 {
 		queue = r.requested / uint32(iomsg.ConnectionRoleCount)
 	}
 	role := iomsg.ControlConnection

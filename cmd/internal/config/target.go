@@ -8,6 +8,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -38,20 +39,17 @@ type Listen struct {
 	AddressFile string
 	// TLSAllowedNames is empty to accept every certificate of the authorities.
 	TLSAllowedNames []string
-	Protocol        string // AutoProtocol, NativeProtocol, or the name of a dialects.Version
+	Protocol        string // one of relay.Protocols
 }
-
-// Names of protocols: with AutoProtocol, a relay's first message decides; NativeProtocol is ours.
-const (
-	AutoProtocol   = "auto"
-	NativeProtocol = "native"
-)
 
 // Version returns the protocol that relays speak; dialects.None is our own.
 func (c *Listen) Version() dialects.Version {
 	v, _ := dialects.ParseVersion(c.Protocol) // None for the others
 	return v
 }
+
+// DetectsProtocol reports whether a relay's first message decides what it speaks.
+func (c *Listen) DetectsProtocol() bool { return c.Protocol == string(relay.ProtocolAuto) }
 
 // TargetLimits holds the limits of all sessions together.
 type TargetLimits struct {
@@ -183,7 +181,7 @@ func DefaultTarget() *Target {
 	return &Target{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
 		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort,
-			Protocol: AutoProtocol},
+			Protocol: string(relay.ProtocolAuto)},
 		Control: defaultControl(target.DefaultControlTimeout),
 		Limits: TargetLimits{Sessions: target.DefaultMaxSessions,
 			SessionsPerSecond: target.DefaultSessionRate, Staging: target.DefaultStagingLimit},
@@ -233,9 +231,7 @@ func (c *Listen) describe(s section) {
 	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
 		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").
 		flagged("tls-allowed-name", "")
-	s.value("protocol", choice(&c.Protocol, AutoProtocol, NativeProtocol,
-		dialects.DOCA2_10.String(), dialects.DOCA3_0.String(), dialects.DOCA3_1.String(),
-		dialects.DOCA3_2.String()),
+	s.value("protocol", choice(&c.Protocol, names(relay.Protocols())...),
 		"what relays speak: our own protocol, that of a release of the DOCA storage applications, which needs rdma.provider doca and a single volume, or auto: the protocol of each relay's first message").
 		flagged("protocol", "")
 }

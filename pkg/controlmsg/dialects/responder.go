@@ -38,6 +38,9 @@ type ResponderConfig struct {
 	Version Version
 	// IsGuessed: the version is known only to be one of 3.x until init_storage comes.
 	IsGuessed bool
+	// Setting completes the advice "set …" if init_storage fits more than one release, for instance
+	// "listen.protocol to the relay's".
+	Setting string
 	// IsTarget: the peer is a relay, and connects RDMA before it starts the storage. Otherwise it
 	// is an initiator, which in 3.x never asks to connect: the Responder does it after init_storage
 	// has been answered.
@@ -84,10 +87,9 @@ func NewResponder(transport controlmsg.Transport, config ResponderConfig) *Respo
 	return &Responder{config: config, transport: transport}
 }
 
-// Version returns the version, and whether it is certain: see ResponderConfig.IsGuessed.
-func (r *Responder) Version() (v Version, isCertain bool) {
-	return r.config.Version, !r.config.IsGuessed
-}
+// Version returns the version as far as it is known. It is certain when the Handler is asked for
+// InitStorage: see ResponderConfig.IsGuessed.
+func (r *Responder) Version() Version { return r.config.Version }
 
 // Serve carries out the peer's requests until it shuts down, which returns nil, or something fails.
 func (r *Responder) Serve(ctx context.Context) error {
@@ -205,6 +207,10 @@ func (r *Responder) handle(ctx context.Context, request Message) (
 			return reply, false, err
 		}
 	case *InitStorage:
+		if r.phase == phaseBegun && r.config.IsGuessed {
+			return nil, false, status.Errorf(status.InvalidValue, "the request fits more than one "+
+				"release: set %s, for instance doca-3.0", r.config.Setting)
+		}
 		if r.phase == phaseBegun {
 			if err = h.InitStorage(ctx, m); err == nil {
 				r.phase = phaseConfigured
