@@ -68,15 +68,17 @@ rping_cases() {
 }
 
 # perftest_cases PROGRAM SIZE CRC [OPTION...]
+# -F: a perftest client measures the processor's frequency to convert its results. In an emulated
+# machine the measurements may scatter too widely, upon which it fails without this option.
 perftest_cases() {
     local program=$1 size=$2 crc=$3
     shift 3
     port=$((port + 1))
     against_server "$program" "$program" "$size" "$crc" \
-        "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@"
+        "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS -F "$@"
     port=$((port + 1))
     against_client "$program" "$program" "$size" "$crc" \
-        "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@" $ADDRESS
+        "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS -F "$@" $ADDRESS
 }
 
 for crc in false true; do
