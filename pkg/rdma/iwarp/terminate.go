@@ -27,7 +27,10 @@ func (e *TerminateError) Error() string {
 	}
 	text := e.text
 	if text == "" {
-		text = terminateText(e.Layer, e.Type, e.Code)
+		text = "unknown reason"
+		if v := findViolation(e.Layer, e.Type, e.Code); v != nil {
+			text = v.text
+		}
 	}
 	return fmt.Sprintf("%s Terminate %s: %s (%d/%d/%d)",
 		sender, layerName(e.Layer), text, e.Layer, e.Type, e.Code)
@@ -86,14 +89,14 @@ func layerName(layer uint8) string {
 	return "layer"
 }
 
-// terminateText describes the error fields of a Terminate by the peer.
-func terminateText(layer, kind, code uint8) string {
+// findViolation returns the violation with these error fields, or nil.
+func findViolation(layer, kind, code uint8) *violation {
 	for _, v := range allViolations {
 		if v.layer == layer && v.kind == kind && v.code == code {
-			return v.text
+			return v
 		}
 	}
-	return "unknown reason"
+	return nil
 }
 
 var allViolations = []*violation{
@@ -124,13 +127,19 @@ func appendTerminate(b []byte, v *violation, offender []byte, useCRC bool) []byt
 }
 
 // parseTerminate decodes the fields after a Terminate's untagged header. Linux siw on little-endian
-// hosts swaps layer and type, so treat them as a hint.
+// hosts swaps layer and type, so parseTerminate swaps them back if they only make sense that way.
+// As some combinations make sense both ways, treat the result as a hint.
 func parseTerminate(b []byte) TerminateError {
 	control := binary.BigEndian.Uint32(b[untaggedBytes:])
-	return TerminateError{
+	e := TerminateError{
 		Remote: true,
 		Layer:  uint8(control >> 28), Type: uint8(control>>24) & 0x0f, Code: uint8(control >> 16),
 	}
+	if findViolation(e.Layer, e.Type, e.Code) == nil &&
+		findViolation(e.Type, e.Layer, e.Code) != nil {
+		e.Layer, e.Type = e.Type, e.Layer
+	}
+	return e
 }
 
 // violation is a reason to end a stream, with the fields of the Terminate message that reports it

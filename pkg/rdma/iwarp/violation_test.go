@@ -291,6 +291,28 @@ func TestWrongCRCCompletesNothing(t *testing.T) {
 	}
 }
 
+// Linux siw on little-endian hosts sends the layer where the type should be.
+func TestSwappedTerminateIsUnderstood(t *testing.T) {
+	for _, c := range []struct {
+		fields [2]byte // the layer and the type in one byte, and the code
+		want   string
+	}{
+		{[2]byte{0x20, 2}, "received Terminate MPA: CRC error (2/0/2)"},
+		{[2]byte{0x02, 2}, "received Terminate MPA: CRC error (2/0/2)"},
+		{[2]byte{0x21, 2}, "received Terminate DDP: no receive posted (1/2/2)"},
+		{[2]byte{0x10, 1}, "received Terminate RDMAP: base or bounds violation (0/1/1)"},
+		{[2]byte{0x02, 6}, "received Terminate RDMAP: unexpected opcode (0/2/6)"},
+		{[2]byte{0x20, 6}, "received Terminate MPA: insufficient inbound read depth (2/0/6)"},
+		{[2]byte{0x02, 99}, "received Terminate RDMAP: unknown reason (0/2/99)"},
+		{[2]byte{0xf0, 0}, "received Terminate layer: unknown reason (15/0/0)"},
+	} {
+		frame := append(make([]byte, untaggedBytes), c.fields[0], c.fields[1], 0, 0)
+		if e := parseTerminate(frame); e.Error() != c.want {
+			t.Errorf("%x: %q, want %q", c.fields, &e, c.want)
+		}
+	}
+}
+
 func TestPeerTerminateFailsOldestRead(t *testing.T) {
 	for _, c := range []struct {
 		v    *violation
