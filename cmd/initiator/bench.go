@@ -103,7 +103,12 @@ func (b *benchCommand) complete(ctx context.Context, r *bench.Report) error {
 // fill runs the benchmark and fills the report.
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
-	if p.Interval = b.output.interval; err == nil {
+	p.Interval, p.InPlace = b.output.interval, b.connection.mirrorsVolume()
+	if p.InPlace && (b.flags.set.Changed("offset") || b.flags.set.Changed("length")) {
+		err = errors.Join(err, program.Usagef("--offset and --length: with --protocol %s, the "+
+			"requests that can be outstanding determine the range", b.connection.protocol))
+	}
+	if err == nil {
 		err = program.Usage(p.Check())
 	}
 	policy, policyError := b.flags.reconnect.policy()

@@ -174,7 +174,8 @@ var wrongCalls = []string{
 	"bench --rw read --comch-wait sometimes",
 	"bench --rw read --log-level shouting",
 	"bench --rw read --comch-provider pigeon", "bench --rw read --protocol dutch",
-	"bench --rw read --protocol doca-2.10", "bench --rw read --protocol doca-3.0",
+	"bench --rw randread --protocol doca-2.10", "bench --rw read --protocol doca-3.0 --offset 0",
+	"bench --rw read --protocol doca-2.10 --length 8MiB",
 	"bench --rw write --protocol doca-3.2", "verify --protocol doca-3.2",
 	"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",
 	"bench --rw read --queues 100000", "verify --queues 1025", "verify --queue-depth 65537",
@@ -258,12 +259,19 @@ func TestARelayOfTheApplicationsServesOneSession(t *testing.T) {
 	r.mustCall(t, "bench --rw randwrite --overwrite --protocol doca-3.2 --block-size 4k "+
 		"--run-limit-operation-count 10")
 	if c := r.configs[0]; len(r.configs) != 1 || c.Protocol != dialects.DOCA3_2 ||
-		c.ChannelName != client.ChannelName3 {
+		c.ChannelName != "" {
 		t.Errorf("%d sessions were opened with %v on channel %q", len(r.configs), c.Protocol,
 			c.ChannelName)
 	}
 	r = newRelay()
-	o := r.call(context.Background(), "", "bench --rw read --protocol doca-3.1 --sessions 2 "+
+	o := r.mustCall(t, "bench --rw write --overwrite --protocol doca-2.10 --block-size 4k "+
+		"--queues 2 --queue-depth 3 --run-limit-operation-count 100 --output json")
+	if c, p := r.configs[0], benchDocument(t, o).Parameters; c.Protocol != dialects.DOCA2_10 ||
+		c.ChannelName != "" || !p.InPlace || p.Length != 2*3*4096 {
+		t.Errorf("a session with %v on channel %q, parameters %+v", c.Protocol, c.ChannelName, p)
+	}
+	r = newRelay()
+	o = r.call(context.Background(), "", "bench --rw read --protocol doca-3.1 --sessions 2 "+
 		"--command-channel-name other --block-size 4k --run-limit-operation-count 10")
 	if o.code != program.ExitUsage || len(r.configs) != 1 || r.closed != 1 ||
 		r.configs[0].ChannelName != "other" {

@@ -75,8 +75,8 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 // of the DOCA applications have.
 func (c *connectionFlags) addProtocol(f *pflag.FlagSet) {
 	f.StringVar(&c.protocol, "protocol", nativeProtocol, "what the relay speaks: native, or "+
-		"doca-3.1 or doca-3.2 for a relay of the DOCA storage applications, which needs "+
-		"--comch-provider doca")
+		"doca-2.10, doca-3.0, doca-3.1, or doca-3.2 for a relay of the DOCA storage applications, "+
+		"which needs --comch-provider doca")
 }
 
 const nativeProtocol = "native"
@@ -90,10 +90,6 @@ func (c *connectionFlags) completeProtocol(config *client.Config) error {
 	switch {
 	case err != nil:
 		return program.Usage(fmt.Errorf("--protocol: %w, or %s", err, nativeProtocol))
-	case v < dialects.DOCA3_1:
-		return program.Usagef("--protocol %s: there, the place of a block in memory tells its "+
-			"place in the volume, which this command arranges otherwise: use doca-3.1 or doca-3.2",
-			v)
 	case config.Exclusive:
 		return program.Usagef("--protocol %s cannot keep other clients out of the volume, nor can "+
 			"this command look at it first: add --overwrite", v)
@@ -104,9 +100,16 @@ func (c *connectionFlags) completeProtocol(config *client.Config) error {
 	c.opened = true
 	config.Protocol, config.ReadOnly = v, false
 	if !c.set.Changed("command-channel-name") {
-		config.ChannelName = client.ChannelName3
+		config.ChannelName = "" // the default of the protocol
 	}
 	return nil
+}
+
+// mirrorsVolume reports whether the place of a block in memory tells the relay its place in the
+// volume.
+func (c *connectionFlags) mirrorsVolume() bool {
+	v, err := dialects.ParseVersion(c.protocol)
+	return err == nil && v < dialects.DOCA3_1
 }
 
 // openVolume opens the volume with config, completed by the flags.

@@ -34,9 +34,10 @@ func TestOurCommandsInTheStorageApplicationsChain(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build our programs: %v\n%s", err, output)
 	}
-	version := dialects.DOCA3_2
 	for _, m := range []mixture{
-		{version, ours, ours, theirs}, {version, ours, theirs, ours}, {version, theirs, ours, ours},
+		{dialects.DOCA3_2, ours, ours, theirs}, {dialects.DOCA3_2, ours, theirs, ours},
+		{dialects.DOCA3_2, theirs, ours, ours},
+		{dialects.DOCA2_10, ours, theirs, ours}, {dialects.DOCA3_0, ours, theirs, theirs},
 	} {
 		t.Run(m.String(), func(t *testing.T) {
 			c := &commands{t: t, mixture: m, programs: programs, directory: t.TempDir()}

@@ -82,9 +82,11 @@ func mixtures() (all []mixture) {
 		mixture{dialects.DOCA3_0, theirs, ours, ours},
 		mixture{dialects.DOCA3_0, theirs, ours, theirs},
 		mixture{dialects.DOCA3_0, ours, ours, theirs},
+		mixture{dialects.DOCA3_0, ours, theirs, ours},
 		mixture{dialects.DOCA3_1, theirs, ours, ours},
 		mixture{dialects.DOCA3_1, theirs, ours, theirs},
-		mixture{dialects.DOCA3_1, ours, ours, theirs})
+		mixture{dialects.DOCA3_1, ours, ours, theirs},
+		mixture{dialects.DOCA3_1, ours, theirs, ours})
 }
 
 // Every position of the applications' chain can be taken by ours, and ours by theirs.

@@ -25,7 +25,7 @@ var flagWords = map[string][]string{
 	"comch-wait":     {"auto", "never"},
 	"isolation":      {"direct", "staged"},
 	"side":           {"host", "dpu"},
-	"protocol":       {"native", "doca-3.1", "doca-3.2"},
+	"protocol":       {"native", "doca-2.10", "doca-3.0", "doca-3.1", "doca-3.2"},
 }
 
 // completeWords lets shells complete the words that a command's flags accept: those that the value

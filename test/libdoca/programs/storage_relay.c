@@ -1,4 +1,4 @@
-/* A relay in the shape of that of the DOCA storage applications, in their protocols of 2.10 and 3.2.
+/* A relay in the shape of that of the DOCA storage applications, in their protocols of 2.10 to 3.2.
  * It serves one initiator, and ends. A message of the initiator goes to the target from the buffer
  * that it was received in, and the same way back. TARGET is the port of the target, on the loopback
  * address. Like the original, it tells the initiator that every IO has succeeded. It prints a line
@@ -418,10 +418,14 @@ static void serve(void)
 }
 
 SERVE_IN(doca_2_10, DOCA_2_10)
+SERVE_IN(doca_3_0, DOCA_3_0)
+SERVE_IN(doca_3_1, DOCA_3_1)
 SERVE_IN(doca_3_2, DOCA_3_2)
 
 const struct test tests[] = {
 	{"doca_2_10", doca_2_10},
+	{"doca_3_0", doca_3_0},
+	{"doca_3_1", doca_3_1},
 	{"doca_3_2", doca_3_2},
 	{NULL, NULL},
 };

@@ -121,6 +121,40 @@ func TestABatchIsFlushedOnceItIsFull(t *testing.T) {
 	}
 }
 
+func TestMemoryMirrorsTheVolumeInPlace(t *testing.T) {
+	for _, c := range []struct {
+		pattern  benchsuite.Pattern
+		validate bool
+	}{{benchsuite.Read, false}, {benchsuite.Write, false}, {benchsuite.Write, true}} {
+		p := testParameters(c.pattern)
+		p.InPlace, p.Validate = true, c.validate
+		v := newTestVolume(&p)
+		used := make(map[uint64]bool)
+		v.Intercept = func(r *client.Request) status.Code { // called by one thread at a time
+			if used[r.Offset] = true; r.Memory != r.Offset {
+				t.Errorf("%v: memory %d for offset %d", c, r.Memory, r.Offset)
+			}
+			return v.Apply(r)
+		}
+		config := configOf(t, p, v)
+		result, err := Run(context.Background(), config)
+		if err != nil || result.Operations != p.OperationLimit || result.Mismatches != 0 {
+			t.Errorf("%v: %d operations, %d mismatches, error %v", c, result.Operations,
+				result.Mismatches, err)
+		}
+		if blocks := p.Queues * p.QueueDepth; len(used) != blocks ||
+			config.Parameters.Length != uint64(blocks)*4096 {
+			t.Errorf("%v: %d blocks of a range of %d bytes were used, want %d", c, len(used),
+				config.Parameters.Length, blocks)
+		}
+	}
+	p := testParameters(benchsuite.RandomRead)
+	p.InPlace = true
+	if err := p.Check(); err == nil {
+		t.Error("a random pattern is accepted")
+	}
+}
+
 func checkConsistent(t *testing.T, pattern benchsuite.Pattern, r *Result) {
 	t.Helper()
 	l := r.LatencyNs

@@ -32,6 +32,7 @@ type generator struct {
 	random      *rand.PCG
 	span        span
 	sequential  bool
+	inPlace     bool   // each slot has a block, see Parameters.InPlace
 	next        uint64 // next block, if sequential
 	blockSize   uint64
 	readPercent uint64
@@ -41,6 +42,7 @@ type generator struct {
 func newGenerator(p *Parameters, queue int) generator {
 	g := generator{
 		random: rand.NewPCG(p.Seed, uint64(queue)), sequential: !p.Pattern.Random(),
+		inPlace:   p.InPlace,
 		blockSize: uint64(p.BlockSize), readPercent: uint64(p.ReadPercent),
 	}
 	if g.sequential {
@@ -65,8 +67,11 @@ func (g *generator) kind() iomsg.Type {
 	return iomsg.Write
 }
 
-// offset returns the offset of the next request in the volume.
-func (g *generator) offset() uint64 {
+// offset returns the offset of the next request in the volume, which will use the given slot.
+func (g *generator) offset(slot uint32) uint64 {
+	if g.inPlace {
+		return g.span.start + uint64(slot)*g.blockSize
+	}
 	if !g.sequential {
 		return g.span.start + below(g.random, g.span.blocks)*g.blockSize
 	}

@@ -37,7 +37,7 @@ func TestRequestsStayAlignedAndInTheirRange(t *testing.T) {
 		}
 		g := newGenerator(&p, rapid.IntRange(0, p.allQueues()-1).Draw(t, "queue"))
 		for range 300 {
-			offset := g.offset()
+			offset := g.offset(0)
 			if offset < p.Offset || offset+uint64(p.BlockSize) > p.Offset+p.Length ||
 				(offset-p.Offset)%uint64(p.BlockSize) != 0 {
 				t.Fatalf("a request of %d bytes goes to %d, the range is %d bytes at %d",
@@ -59,13 +59,13 @@ func TestSequentialThreadsCoverTheRangeOnceEach(t *testing.T) {
 		for queue := range p.allQueues() {
 			g := newGenerator(&p, queue)
 			for range g.span.blocks {
-				offset := g.offset()
+				offset := g.offset(0)
 				if seen[offset] {
 					t.Fatalf("offset %d comes twice", offset)
 				}
 				seen[offset] = true
 			}
-			if first := g.offset(); first != g.span.start {
+			if first := g.offset(0); first != g.span.start {
 				t.Fatalf("a new round begins at %d instead of %d", first, g.span.start)
 			}
 		}
@@ -81,11 +81,11 @@ func TestTheSameSeedGivesTheSameRequests(t *testing.T) {
 	a, b, other := newGenerator(&p, 0), newGenerator(&p, 0), newGenerator(&p, 1)
 	same := 0
 	for range 100 {
-		offset := a.offset()
-		if offset != b.offset() || a.kind() != b.kind() {
+		offset := a.offset(0)
+		if offset != b.offset(0) || a.kind() != b.kind() {
 			t.Fatal("two generators with one seed differ")
 		}
-		if offset == other.offset() {
+		if offset == other.offset(0) {
 			same++
 		}
 		other.kind()
@@ -102,7 +102,7 @@ func TestRandomOffsetsReachEveryBlockAboutAsOften(t *testing.T) {
 	hits := make([]int, 16)
 	const draws = 16_000
 	for range draws {
-		hits[g.offset()/4096]++
+		hits[g.offset(0)/4096]++
 	}
 	for block, n := range hits {
 		if n < draws/16*8/10 || n > draws/16*12/10 {

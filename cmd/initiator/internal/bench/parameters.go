@@ -39,8 +39,12 @@ type Parameters struct {
 	// Offset and Length are the range of the volume to use. Length 0 means up to its end.
 	Offset uint64 `json:"offset_bytes"`
 	Length uint64 `json:"length_bytes"`
-	Seed   uint64 `json:"seed"`
-	Poll   string `json:"poll"` // a progress.Mode
+	// InPlace makes the data memory mirror the start of the volume, which becomes the range: each
+	// request that can be outstanding has a block to itself, at the same place in both. Older
+	// releases of the DOCA storage applications have no other requests.
+	InPlace bool   `json:"in_place,omitempty"`
+	Seed    uint64 `json:"seed"`
+	Poll    string `json:"poll"` // a progress.Mode
 	// Rate is the number of requests per second of all queues together, each of which is due at its
 	// time whatever becomes of the former ones (open loop); 0 keeps the queues full (closed loop).
 	Rate uint64 `json:"rate_per_second,omitempty"`
@@ -119,6 +123,9 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("rate %d is more than %d", p.Rate, uint64(maxRate))
 	case p.Rate > 0 && p.Validate:
 		return fmt.Errorf("a rate cannot be kept while writes are validated, which takes further requests")
+	case p.InPlace && p.Pattern.Random():
+		return fmt.Errorf("pattern %s picks blocks at random, but in the relay's protocol each request has its block: use read or write",
+			p.Pattern)
 	case p.Validate && p.ReadPercent > 0 && p.PlainContent == "":
 		return fmt.Errorf("pattern %s cannot be validated: the expected data is unknown without --storage-plain-content",
 			p.Pattern)
@@ -130,6 +137,10 @@ func (p *Parameters) checkRun() error {
 
 func (p *Parameters) resolveRange(info *client.Info) error {
 	block := uint64(info.BlockSize)
+	if p.InPlace {
+		p.Offset = 0
+		p.Length = uint64(p.allQueues()) * uint64(p.QueueDepth) * uint64(p.BlockSize)
+	}
 	switch {
 	case uint64(p.BlockSize)%block != 0:
 		return fmt.Errorf("block size %d is not a multiple of the %d of volume %q", p.BlockSize,

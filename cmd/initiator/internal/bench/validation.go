@@ -40,7 +40,7 @@ func newValidation(p *Parameters, thread int, content content, random *generator
 // offset returns the offset of a slot's next request.
 func (v *validation) offset(slot uint32) uint64 {
 	if v.spans == nil {
-		return v.random.offset()
+		return v.random.offset(slot)
 	}
 	part := v.spans[slot]
 	block := v.rounds[slot] % part.blocks

@@ -260,7 +260,7 @@ func (w *worker) prepare(index uint32) bool {
 	s := &w.slots[index]
 	s.kind, s.readBack, s.repeated = w.generator.kind(), false, false
 	if w.validation == nil {
-		s.offset = w.generator.offset()
+		s.offset = w.generator.offset(index)
 		return true
 	}
 	s.offset = w.validation.offset(index)
