@@ -104,9 +104,8 @@ func (b *benchCommand) complete(ctx context.Context, r *bench.Report) error {
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
 	p.Interval, p.InPlace = b.output.interval, b.connection.mirrorsVolume()
-	if p.InPlace && (b.flags.set.Changed("offset") || b.flags.set.Changed("length")) {
-		err = errors.Join(err, program.Usagef("--offset and --length: with --protocol %s, the "+
-			"requests that can be outstanding determine the range", b.connection.protocol))
+	if err == nil {
+		err = b.checkProtocol(&p)
 	}
 	if err == nil {
 		err = program.Usage(p.Check())
@@ -133,6 +132,26 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	config := bench.Config{PlainContent: plain.reader(), Reconnect: policy != nil,
 		ObserveInterval: b.output.intervals(), Histograms: histograms}
 	return finishHistograms(b.measure(ctx, r, &config, policy))
+}
+
+// checkProtocol checks what the relay's protocol does not allow before the relay is asked, because
+// one of the applications ends after the first session.
+func (b *benchCommand) checkProtocol(p *bench.Parameters) error {
+	protocol := b.connection.protocol
+	switch {
+	case protocol == nativeProtocol:
+		return nil
+	case p.Sessions > 1 || len(b.sweep.axes) > 0:
+		return program.Usagef("--protocol %s: such a relay serves a single session: omit "+
+			"--sessions and --sweep", protocol)
+	case b.flags.blocksPerIO > 0:
+		return program.Usagef("--protocol %s: the length of a block would need a session of its "+
+			"own, but such a relay serves a single one: add --block-size", protocol)
+	case p.InPlace && (b.flags.set.Changed("offset") || b.flags.set.Changed("length")):
+		return program.Usagef("--protocol %s: the requests that can be outstanding determine the "+
+			"range: omit --offset and --length", protocol)
+	}
+	return nil
 }
 
 // measure opens the volume and runs the benchmark with config, which it completes.

@@ -42,7 +42,6 @@ type connectionFlags struct {
 	wait           string // "auto" or "never"
 	protocol       string // of the commands that have the flag
 	set            *pflag.FlagSet
-	opened         bool // a relay of the DOCA applications serves one session
 	controlTimeout time.Duration
 	ioTimeout      time.Duration
 	logging        logging.Options
@@ -93,11 +92,7 @@ func (c *connectionFlags) completeProtocol(config *client.Config) error {
 	case config.Exclusive:
 		return program.Usagef("--protocol %s cannot keep other clients out of the volume, nor can "+
 			"this command look at it first: add --overwrite", v)
-	case c.opened:
-		return program.Usagef("--protocol %s: such a relay serves one session, and this command "+
-			"needs several", v)
 	}
-	c.opened = true
 	config.Protocol, config.ReadOnly = v, false
 	if !c.set.Changed("command-channel-name") {
 		config.ChannelName = "" // the default of the protocol
