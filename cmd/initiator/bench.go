@@ -22,6 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
@@ -52,7 +53,9 @@ each queue if there is an --execution-strategy, and those of all queues otherwis
 
 With --protocol, bench takes the place of the application's initiator in front of its
 relay, over --comch-provider doca. Such a relay serves one session, and reports every
-IO as successful.
+IO as successful. In doca-2.10 and doca-3.0, each request that can be outstanding
+transfers the same block again and again: no pattern is random, and there is no
+--offset or --length.
 
 With --sweep, bench measures each combination of block sizes, queue depths, and
 numbers of queues in turn, and prints a table or one document:
@@ -103,8 +106,7 @@ func (b *benchCommand) complete(ctx context.Context, r *bench.Report) error {
 // fill runs the benchmark and fills the report.
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
-	p.Interval, p.InPlace = b.output.interval, b.connection.mirrorsVolume()
-	if err == nil {
+	if p.Interval = b.output.interval; err == nil {
 		err = b.checkProtocol(&p)
 	}
 	if err == nil {
@@ -134,22 +136,37 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	return finishHistograms(b.measure(ctx, r, &config, policy))
 }
 
-// checkProtocol checks what the relay's protocol does not allow before the relay is asked, because
-// one of the applications ends after the first session.
+// checkProtocol checks what the relay's protocol does not have before the relay is asked, because a
+// relay of the applications ends after its first session.
 func (b *benchCommand) checkProtocol(p *bench.Parameters) error {
-	protocol := b.connection.protocol
-	switch {
-	case protocol == nativeProtocol:
-		return nil
-	case p.Sessions > 1 || len(b.sweep.axes) > 0:
-		return program.Usagef("--protocol %s: such a relay serves a single session: omit "+
-			"--sessions and --sweep", protocol)
-	case b.flags.blocksPerIO > 0:
-		return program.Usagef("--protocol %s: the length of a block would need a session of its "+
-			"own, but such a relay serves a single one: add --block-size", protocol)
-	case p.InPlace && (b.flags.set.Changed("offset") || b.flags.set.Changed("length")):
-		return program.Usagef("--protocol %s: the requests that can be outstanding determine the "+
-			"range: omit --offset and --length", protocol)
+	version, err := b.connection.version()
+	if err != nil || version == dialects.None {
+		return err
+	}
+	p.InPlace = version < dialects.DOCA3_1
+	flags := &b.flags
+	for _, c := range []struct {
+		isAsked bool
+		advice  string
+	}{
+		{p.Sessions > 1 || len(b.sweep.axes) > 0,
+			"such a relay serves a single session: omit --sessions and --sweep"},
+		{flags.set.Changed("blocks-per-io"), "the length of a block would need a session of its " +
+			"own, and such a relay serves a single one: use --block-size instead of --blocks-per-io"},
+		{flags.blocksPerIO > 0, "the length of a block would need a session of its own, and such " +
+			"a relay serves a single one: add --block-size"},
+		{flags.reconnect.enabled, "such a relay cannot resume a session: omit --reconnect"},
+		{flags.trace.path != "", "such a relay cannot be traced: omit --trace"},
+		{p.Pattern.Writes() && !flags.guard.overwrite, "nothing keeps other clients out of the " +
+			"volume, and this command cannot look at it first: add --overwrite"},
+		{p.InPlace && p.Pattern.Random(),
+			"each request has its block, so none is random: use --rw read or write"},
+		{p.InPlace && (flags.set.Changed("offset") || flags.set.Changed("length")), "the requests " +
+			"that can be outstanding determine the range: omit --offset and --length"},
+	} {
+		if c.isAsked {
+			return program.Usagef("--protocol %s: %s", version, c.advice)
+		}
 	}
 	return nil
 }

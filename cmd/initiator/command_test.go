@@ -178,6 +178,10 @@ var wrongCalls = []string{
 	"bench --rw read --protocol doca-2.10 --length 8MiB",
 	"bench --rw read --protocol doca-3.1 --sessions 2",
 	"bench --execution-strategy read_throughput_test --protocol doca-3.2",
+	"bench --rw read --protocol doca-3.2 --blocks-per-io 4",
+	"bench --rw read --protocol doca-3.2 --reconnect", "bench --rw read --protocol dutch --dry-run",
+	"bench --rw read --protocol doca-3.2 --trace t",
+	"bench --rw write --protocol doca-3.2 --dry-run",
 	"bench --rw read --protocol doca-3.2 --sweep queue-depth=1,2",
 	"bench --rw write --protocol doca-3.2", "verify --protocol doca-3.2",
 	"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",
@@ -262,7 +266,7 @@ func TestARelayOfTheApplicationsServesOneSession(t *testing.T) {
 	r.mustCall(t, "bench --rw randwrite --overwrite --protocol doca-3.2 --block-size 4k "+
 		"--run-limit-operation-count 10")
 	if c := r.configs[0]; len(r.configs) != 1 || c.Protocol != dialects.DOCA3_2 ||
-		c.ChannelName != "" {
+		c.ChannelName != client.ChannelName3 {
 		t.Errorf("%d sessions were opened with %v on channel %q", len(r.configs), c.Protocol,
 			c.ChannelName)
 	}
@@ -270,7 +274,7 @@ func TestARelayOfTheApplicationsServesOneSession(t *testing.T) {
 	o := r.mustCall(t, "bench --rw write --overwrite --protocol doca-2.10 --block-size 4k "+
 		"--queues 2 --queue-depth 3 --run-limit-operation-count 100 --output json")
 	if c, p := r.configs[0], benchDocument(t, o).Parameters; c.Protocol != dialects.DOCA2_10 ||
-		c.ChannelName != "" || !p.InPlace || p.Length != 2*3*4096 {
+		c.ChannelName != client.DefaultChannelName || !p.InPlace || p.Length != 2*3*4096 {
 		t.Errorf("a session with %v on channel %q, parameters %+v", c.Protocol, c.ChannelName, p)
 	}
 	r = newRelay()
@@ -278,6 +282,10 @@ func TestARelayOfTheApplicationsServesOneSession(t *testing.T) {
 		"--command-channel-name other --block-size 4k --run-limit-operation-count 10")
 	if len(r.configs) != 1 || r.configs[0].ChannelName != "other" {
 		t.Errorf("%d sessions were opened: %+v", len(r.configs), r.configs)
+	}
+	o = newRelay().mustCall(t, "bench --rw read --protocol doca-3.1 --dry-run --output json")
+	if d := benchDocument(t, o); d.Connection.Channel != client.ChannelName3 {
+		t.Errorf("the document has channel %q", d.Connection.Channel)
 	}
 }
 

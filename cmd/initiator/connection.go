@@ -75,36 +75,30 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 func (c *connectionFlags) addProtocol(f *pflag.FlagSet) {
 	f.StringVar(&c.protocol, "protocol", nativeProtocol, "what the relay speaks: native, or "+
 		"doca-2.10, doca-3.0, doca-3.1, or doca-3.2 for a relay of the DOCA storage applications, "+
-		"which needs --comch-provider doca")
+		"which needs --comch-provider doca; from doca-3.0 on, --command-channel-name is "+
+		client.ChannelName3+" by default")
 }
 
 const nativeProtocol = "native"
 
-// completeProtocol sets what the protocol determines.
-func (c *connectionFlags) completeProtocol(config *client.Config) error {
+// version returns the protocol of the applications that the relay speaks, None if it is our own.
+func (c *connectionFlags) version() (dialects.Version, error) {
 	if c.protocol == "" || c.protocol == nativeProtocol {
-		return nil
+		return dialects.None, nil
 	}
 	v, err := dialects.ParseVersion(c.protocol)
-	switch {
-	case err != nil:
-		return program.Usage(fmt.Errorf("--protocol: %w, or %s", err, nativeProtocol))
-	case config.Exclusive:
-		return program.Usagef("--protocol %s cannot keep other clients out of the volume, nor can "+
-			"this command look at it first: add --overwrite", v)
+	if err != nil {
+		return v, program.Usage(fmt.Errorf("--protocol: %w, or %s", err, nativeProtocol))
 	}
-	config.Protocol, config.ReadOnly = v, false
-	if !c.set.Changed("command-channel-name") {
-		config.ChannelName = "" // the default of the protocol
-	}
-	return nil
+	return v, nil
 }
 
-// mirrorsVolume reports whether the place of a block in memory tells the relay its place in the
-// volume.
-func (c *connectionFlags) mirrorsVolume() bool {
-	v, err := dialects.ParseVersion(c.protocol)
-	return err == nil && v < dialects.DOCA3_1
+// channel returns the name of the relay's Comch service.
+func (c *connectionFlags) channel() string {
+	if v, _ := c.version(); v >= dialects.DOCA3_0 && !c.set.Changed("command-channel-name") {
+		return client.ChannelName3
+	}
+	return c.channelName
 }
 
 // openVolume opens the volume with config, completed by the flags.
@@ -164,7 +158,7 @@ const announceAfter = time.Second
 func (c *connectionFlags) announceWait(log *zap.Logger) (connected func()) {
 	timer := time.AfterFunc(announceAfter, func() {
 		log.Warn("still connecting: is \"zc-relay run\" serving this channel, and its target up?",
-			zap.String("channel", c.channelName), zap.String("device", c.device),
+			zap.String("channel", c.channel()), zap.String("device", c.device),
 			zap.Duration("timeout", c.controlTimeout))
 	})
 	return func() { timer.Stop() }
@@ -208,10 +202,11 @@ func (c *connectionFlags) complete(config *client.Config) error {
 		return err
 	}
 	config.Provider = c.faults.hookComch(provider)
-	config.Device, config.ChannelName = c.device, c.channelName
+	config.Device, config.ChannelName = c.device, c.channel()
 	config.ControlTimeout, config.IOTimeout = c.controlTimeout, c.ioTimeout
 	config.Software, config.Logger = buildinfo.String("initiator"), logger
-	return c.completeProtocol(config)
+	config.Protocol, err = c.version()
+	return err
 }
 
 // connectError gives an error of opening or describing a volume its exit code and, where it is not
@@ -267,7 +262,7 @@ func explained(v volume, failure error) error {
 }
 
 func (c *connectionFlags) report() document.Connection {
-	return document.Connection{Provider: c.provider, Device: c.device, Channel: c.channelName}
+	return document.Connection{Provider: c.provider, Device: c.device, Channel: c.channel()}
 }
 
 // reconnectFlags determine whether a lost volume is reopened, and by which policy.

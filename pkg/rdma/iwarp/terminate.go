@@ -99,7 +99,10 @@ func findViolation(layer, kind, code uint8) *violation {
 	return nil
 }
 
+// allViolations holds the reasons that a Terminate may have, with those that only peers report.
 var allViolations = []*violation{
+	{layerLLP, kindMPA, 1, noHeaders, "TCP connection lost"},
+	{layerLLP, kindMPA, 5, noHeaders, "local catastrophic error"},
 	violationCRC, violationLength, violationReply, violationReadDepth, violationReadyToReceive,
 	violationTaggedVersion, violationUntaggedVersion, violationRDMAPVersion, violationOpcode,
 	violationLocal,

@@ -303,6 +303,7 @@ func TestSwappedTerminateIsUnderstood(t *testing.T) {
 		{[2]byte{0x10, 1}, "received Terminate RDMAP: base or bounds violation (0/1/1)"},
 		{[2]byte{0x02, 6}, "received Terminate RDMAP: unexpected opcode (0/2/6)"},
 		{[2]byte{0x20, 6}, "received Terminate MPA: insufficient inbound read depth (2/0/6)"},
+		{[2]byte{0x20, 5}, "received Terminate MPA: local catastrophic error (2/0/5)"},
 		{[2]byte{0x02, 99}, "received Terminate RDMAP: unknown reason (0/2/99)"},
 		{[2]byte{0xf0, 0}, "received Terminate layer: unknown reason (15/0/0)"},
 	} {

@@ -148,10 +148,14 @@ func TestMemoryMirrorsTheVolumeInPlace(t *testing.T) {
 				config.Parameters.Length, blocks)
 		}
 	}
-	p := testParameters(benchsuite.RandomRead)
-	p.InPlace = true
-	if err := p.Check(); err == nil {
-		t.Error("a random pattern is accepted")
+	random, twice := testParameters(benchsuite.RandomRead), testParameters(benchsuite.Read)
+	large := testParameters(benchsuite.Read)
+	twice.Sessions, large.QueueDepth = 2, 1000
+	for _, p := range []Parameters{random, twice, large} {
+		p.InPlace = true
+		if err := p.Resolve(&client.Info{Size: testVolumeSize, BlockSize: 512}); err == nil {
+			t.Errorf("%s, %d sessions, depth %d: accepted", p.Pattern, p.Sessions, p.QueueDepth)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -123,9 +124,9 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("rate %d is more than %d", p.Rate, uint64(maxRate))
 	case p.Rate > 0 && p.Validate:
 		return fmt.Errorf("a rate cannot be kept while writes are validated, which takes further requests")
-	case p.InPlace && p.Pattern.Random():
-		return fmt.Errorf("pattern %s picks blocks at random, but in the relay's protocol each request has its block: use read or write",
-			p.Pattern)
+	case p.InPlace && (p.Pattern.Random() || p.Sessions > 1):
+		return fmt.Errorf("requests in place need a sequential pattern and a single session, not %s and %d",
+			p.Pattern, p.Sessions)
 	case p.Validate && p.ReadPercent > 0 && p.PlainContent == "":
 		return fmt.Errorf("pattern %s cannot be validated: the expected data is unknown without --storage-plain-content",
 			p.Pattern)
@@ -139,7 +140,11 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	block := uint64(info.BlockSize)
 	if p.InPlace {
 		p.Offset = 0
-		p.Length = uint64(p.allQueues()) * uint64(p.QueueDepth) * uint64(p.BlockSize)
+		p.Length = uint64(p.Queues) * uint64(p.QueueDepth) * uint64(p.BlockSize)
+		if p.Length > info.Size {
+			return fmt.Errorf("the requests that can be outstanding have %v, but the volume has %v: use fewer queues, less depth, or smaller blocks",
+				size.Bytes(p.Length), size.Bytes(info.Size))
+		}
 	}
 	switch {
 	case uint64(p.BlockSize)%block != 0:

@@ -163,6 +163,9 @@ func (t *text) parameters(r *Report) {
 	} else {
 		t.Row("range", "from offset %s to the end of the volume", size.Bytes(p.Offset))
 	}
+	if p.InPlace {
+		t.Row("in place", "each request that can be outstanding has a block to itself")
+	}
 	t.Row("seed", "%d", p.Seed)
 	t.Row("poll", "%s", p.Poll)
 	if p.Rate > 0 {

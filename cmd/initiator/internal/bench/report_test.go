@@ -28,7 +28,7 @@ func exampleReport() *Report {
 			Pattern: benchsuite.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 32,
 			Queues: 2, Sessions: 3, CPUs: []int{2, 3},
 			Runtime: 10 * time.Second, OperationLimit: 1000000, Warmup: time.Second,
-			Offset: 1 << 20, Length: 1 << 30,
+			Offset: 1 << 20, Length: 1 << 30, InPlace: true,
 			Seed: 42, Poll: "adaptive", Validate: true, PlainContent: "content.bin",
 			DrainTimeout: 10 * time.Second, Rate: 5000, Interval: time.Second,
 		},

@@ -202,7 +202,7 @@ func TestDocumentsOfOneFileAreRunsOfOneCase(t *testing.T) {
 		t.Fatalf("there are %d cases: %+v", len(r.Cases), r.Cases)
 	}
 	if got, want := name(&r.Cases[0]),
-		"zc-relay: randrw 4KiB depth=32 queues=2 sessions=3 disk 70 % reads 5000/s validated"; got != want {
+		"zc-relay: randrw 4KiB depth=32 queues=2 sessions=3 disk 70 % reads 5000/s validated in place"; got != want {
 		t.Errorf("the case is %q, want %q", got, want)
 	}
 }

@@ -143,6 +143,9 @@ func workloadOf(b *bench.Report) benchsuite.Workload {
 	if p.Validate {
 		w.Condition += " validated"
 	}
+	if p.InPlace {
+		w.Condition += " in place"
+	}
 	w.Condition = strings.TrimSpace(w.Condition)
 	return w
 }
