@@ -92,6 +92,7 @@ type opening struct {
 	claim  claim
 	client string
 	since  time.Time
+	left   chan struct{} // closed when the session has left
 }
 
 // claim is what a session keeps other owners from.
@@ -193,7 +194,7 @@ func (x *exports) choose(s *session, name string) (*export, Access, error) {
 	}
 	if o := x.sessions[s]; o == nil || o.export != e {
 		x.leaveLocked(s)
-		x.sessions[s] = &opening{export: e}
+		x.sessions[s] = &opening{export: e, left: make(chan struct{})}
 		e.users++
 	}
 	return e, access, nil
@@ -266,6 +267,31 @@ func (x *exports) namesLocked(s *session) string {
 	return text
 }
 
+// awaitEnded waits until the sessions of s's volume that have ended can change it no more. Their
+// writes may still be in flight, for instance to storage that does not answer, and would otherwise
+// overwrite what s is about to write.
+func (x *exports) awaitEnded(ctx context.Context, s *session) error {
+	var ended []*opening
+	x.mu.Lock()
+	own := x.sessions[s]
+	for other, o := range x.sessions {
+		if o.open && o.uses >= WriteAccess && o.export.Volume == own.export.Volume &&
+			other.ctx.Err() != nil {
+			ended = append(ended, o)
+		}
+	}
+	x.mu.Unlock()
+	for _, o := range ended {
+		select {
+		case <-o.left:
+		case <-ctx.Done():
+			return status.Errorf(status.TimeOut, "wait until a session of volume %q that has ended "+
+				"has no IO in flight any more: %w", own.export.name, ctx.Err())
+		}
+	}
+	return nil
+}
+
 // open records that s opens the volume that it has chosen, and what for. It fails with
 // status.InUse if another owner has the volume open, and one of the two excludes the other.
 func (x *exports) open(
@@ -322,6 +348,7 @@ func (x *exports) leaveLocked(s *session) {
 		return
 	}
 	delete(x.sessions, s)
+	close(o.left)
 	o.export.users--
 	if o.export.users == 0 && o.export.removed {
 		close(o.export.unused)

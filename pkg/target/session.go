@@ -218,7 +218,11 @@ func (s *session) ConfigureDataPath(
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout)
 	defer cancel()
-	if err := s.target.clients.Supersede(ctx, m.ClientInstance, m.Epoch, s.epoch); err != nil {
+	err := s.target.clients.Supersede(ctx, m.ClientInstance, m.Epoch, s.epoch)
+	if err == nil {
+		err = s.target.exports.awaitEnded(ctx, s)
+	}
+	if err != nil {
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}

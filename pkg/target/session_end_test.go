@@ -1,10 +1,13 @@
 package target_test
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
@@ -53,5 +56,43 @@ func TestTheNextSessionBeginsWhenAStuckWorkerResumes(t *testing.T) {
 	m.Epoch++
 	if _, err := next.Call(t.Context(), m); err != nil {
 		t.Errorf("the next epoch: %v", err)
+	}
+}
+
+// What a client that has gone had in flight cannot overwrite what the next one writes.
+func TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded(t *testing.T) {
+	stuck := &stuckVolume{Volume: volumetest.OpenMemory(t, "1MiB")}
+	s := startTarget(t, func(config *target.Config) {
+		config.Volumes = map[string]target.Export{"disk": {Volume: stuck}}
+	})
+	s.SetReleaseTimeout(10 * time.Millisecond)
+	former := openVolumeOf(t, s)
+	sessions := s.Sessions() // the relay has one of its own
+	var writing sync.WaitGroup
+	writing.Go(func() { _, _ = former.WriteAt(make([]byte, 4096), 0) })
+	await(t, "the write is in flight", stuck.submitted.Load)
+	former.Abort()
+	writing.Wait()
+	await(t, "the former session has ended", func() bool { return s.Sessions() < sessions })
+
+	open := func(ctx context.Context, m *controlmsg.ConfigureDataPath) error {
+		next, err := relayTo(t, s.Address(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.Close(nil)
+		_, err = next.Call(ctx, m)
+		return err
+	}
+	m := configuration(1, 4)
+	early, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := open(early, m); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("opened while the former client's write is in flight: %v", err)
+	}
+	m.ClientInstance[0]++
+	stuck.completes.Store(true)
+	if err := open(t.Context(), m); err != nil {
+		t.Errorf("open: %v", err)
 	}
 }
