@@ -34,7 +34,9 @@ func cephCluster(t *testing.T, command string, args ...string) {
 		t.Fatal("ZC_RELAY_CEPH_CLUSTER names no cluster: run make test-ceph")
 	}
 	all := append([]string{command, directory}, args...)
-	if output, err := exec.Command("../ceph/cluster.sh", all...).CombinedOutput(); err != nil {
+	c := exec.Command("../ceph/cluster.sh", all...)
+	c.Env = append(os.Environ(), fmt.Sprint("WAIT=", int(testTimeout.Seconds())))
+	if output, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("cluster.sh %s: %v\n%s", strings.Join(all, " "), err, output)
 	}
 }
@@ -128,6 +130,8 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 		c.awaitIO()
 		t.Logf("%s: %v IOs until the end of the fault, IO again after %v", fault.name, during,
 			time.Since(start).Round(10*time.Millisecond))
+		// OSDs that recover need the monitor, which is next.
+		cephCluster(t, "up")
 	}
 	run.interruptVerify()
 }
