@@ -137,7 +137,8 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 }
 
 // While no OSD answers for longer than the relay waits for an IO, the session ends with TIME_OUT. A
-// later session, of whichever client, begins when nothing of the former one can take effect any more.
+// later session, of whichever client, begins when nothing of the former one can take effect any
+// more.
 func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 	c := startObservedChain(t, newImage(t, "64MiB"), "--io-timeout", "2s")
 	const writes, length = 64, 4096
