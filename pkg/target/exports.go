@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -92,6 +94,7 @@ type opening struct {
 	claim  claim
 	client string
 	since  time.Time
+	ending bool          // the session is being released
 	left   chan struct{} // closed when the session has left
 }
 
@@ -267,20 +270,33 @@ func (x *exports) namesLocked(s *session) string {
 	return text
 }
 
-// awaitEnded waits until the sessions of s's volume that have ended can change it no more. Their
-// writes may still be in flight, for instance to storage that does not answer, and would otherwise
-// overwrite what s is about to write.
+// end records that the release of s begins. It has no effect if s has chosen no volume.
+func (x *exports) end(s *session) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if o := x.sessions[s]; o != nil {
+		o.ending = true
+	}
+}
+
+// awaitEnded waits until the sessions of s's volume that have ended by now can change it no more.
+// Their writes may still be in flight, for instance to storage that does not answer, and would
+// otherwise overwrite what s is about to write.
 func (x *exports) awaitEnded(ctx context.Context, s *session) error {
 	var ended []*opening
 	x.mu.Lock()
 	own := x.sessions[s]
 	for other, o := range x.sessions {
 		if o.open && o.uses >= WriteAccess && o.export.Volume == own.export.Volume &&
-			other.ctx.Err() != nil {
+			(o.ending || other.ctx.Err() != nil) {
 			ended = append(ended, o)
 		}
 	}
 	x.mu.Unlock()
+	if len(ended) > 0 {
+		s.log.Info("waiting until sessions of the volume that have ended have no IO in flight",
+			zap.String("volume", own.export.name), zap.Int("sessions", len(ended)))
+	}
 	for _, o := range ended {
 		select {
 		case <-o.left:
@@ -300,6 +316,9 @@ func (x *exports) open(
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	own := x.sessions[s]
+	if own.export != s.export {
+		return status.Errorf(status.BadState, "volume %q could not be opened", own.export.name)
+	}
 	if own.export.removed {
 		return errRemoved
 	}

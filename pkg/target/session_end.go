@@ -85,6 +85,7 @@ func (s *session) end(reason error) {
 func (s *session) release() error {
 	s.releaseOnce.Do(func() {
 		s.target.tokens.forget(s)
+		s.target.exports.end(s)
 		s.mu.Lock()
 		s.closed = true
 		s.mu.Unlock()
