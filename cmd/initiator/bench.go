@@ -107,7 +107,7 @@ func (b *benchCommand) complete(ctx context.Context, r *bench.Report) error {
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
 	if p.Interval = b.output.interval; err == nil {
-		err = b.checkProtocol(&p)
+		err = b.applyProtocol(&p)
 	}
 	if err == nil {
 		err = program.Usage(p.Check())
@@ -136,9 +136,9 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	return finishHistograms(b.measure(ctx, r, &config, policy))
 }
 
-// checkProtocol checks what the relay's protocol does not have before the relay is asked, because a
-// relay of the applications ends after its first session.
-func (b *benchCommand) checkProtocol(p *bench.Parameters) error {
+// applyProtocol sets what the relay's protocol determines, and checks what it does not have: before
+// the relay is asked, because a relay of the applications ends after its first session.
+func (b *benchCommand) applyProtocol(p *bench.Parameters) error {
 	version, err := b.connection.version()
 	if err != nil || version == dialects.None {
 		return err
@@ -151,10 +151,8 @@ func (b *benchCommand) checkProtocol(p *bench.Parameters) error {
 	}{
 		{p.Sessions > 1 || len(b.sweep.axes) > 0,
 			"such a relay serves a single session: omit --sessions and --sweep"},
-		{flags.set.Changed("blocks-per-io"), "the length of a block would need a session of its " +
-			"own, and such a relay serves a single one: use --block-size instead of --blocks-per-io"},
-		{flags.blocksPerIO > 0, "the length of a block would need a session of its own, and such " +
-			"a relay serves a single one: add --block-size"},
+		{flags.blocksPerIO > 0, "such a relay serves a single session, so none can ask for the " +
+			"length of a block before: use --block-size instead of --blocks-per-io"},
 		{flags.reconnect.enabled, "such a relay cannot resume a session: omit --reconnect"},
 		{flags.trace.path != "", "such a relay cannot be traced: omit --trace"},
 		{p.Pattern.Writes() && !flags.guard.overwrite, "nothing keeps other clients out of the " +

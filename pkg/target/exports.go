@@ -94,7 +94,6 @@ type opening struct {
 	claim  claim
 	client string
 	since  time.Time
-	ending bool          // the session is being released
 	left   chan struct{} // closed when the session has left
 }
 
@@ -270,15 +269,6 @@ func (x *exports) namesLocked(s *session) string {
 	return text
 }
 
-// end records that the release of s begins. It has no effect if s has chosen no volume.
-func (x *exports) end(s *session) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if o := x.sessions[s]; o != nil {
-		o.ending = true
-	}
-}
-
 // awaitEnded waits until the sessions of s's volume that have ended by now can change it no more.
 // Their writes may still be in flight, for instance to storage that does not answer, and would
 // otherwise overwrite what s is about to write.
@@ -288,7 +278,7 @@ func (x *exports) awaitEnded(ctx context.Context, s *session) error {
 	own := x.sessions[s]
 	for other, o := range x.sessions {
 		if o.open && o.uses >= WriteAccess && o.export.Volume == own.export.Volume &&
-			(o.ending || other.ctx.Err() != nil) {
+			other.hasEnded() {
 			ended = append(ended, o)
 		}
 	}

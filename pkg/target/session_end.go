@@ -85,7 +85,6 @@ func (s *session) end(reason error) {
 func (s *session) release() error {
 	s.releaseOnce.Do(func() {
 		s.target.tokens.forget(s)
-		s.target.exports.end(s)
 		s.mu.Lock()
 		s.closed = true
 		s.mu.Unlock()
@@ -100,6 +99,13 @@ func (s *session) release() error {
 		s.releaseErr = errors.Join(err, s.releaseMemory())
 	})
 	return s.releaseErr
+}
+
+// hasEnded reports whether the session has ended or is being released.
+func (s *session) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed || s.ctx.Err() != nil
 }
 
 // closeLanes closes all lanes and returns those that it could not close, normally because of volume

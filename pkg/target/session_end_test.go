@@ -67,7 +67,7 @@ func TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded(t *testing.T) {
 	})
 	s.SetReleaseTimeout(10 * time.Millisecond)
 	former := openVolumeOf(t, s)
-	sessions := s.Sessions() // the relay has one of its own
+	sessions := s.Sessions() // one of them is the relay's
 	var writing sync.WaitGroup
 	writing.Go(func() { _, _ = former.WriteAt(make([]byte, 4096), 0) })
 	await(t, "the write is in flight", stuck.submitted.Load)

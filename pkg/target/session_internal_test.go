@@ -39,7 +39,7 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 		t.Error(err)
 	}
 	cut, released := open(over, WriteAccess), open(t.Context(), WriteAccess)
-	x.end(released)
+	released.closed = true
 	for _, s := range []*session{cut, released} {
 		if err := x.awaitEnded(over, newcomer); !errors.Is(err, status.TimeOut) {
 			t.Errorf("a session that has ended is not awaited: %v", err)

@@ -137,8 +137,7 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 }
 
 // While no OSD answers for longer than the relay waits for an IO, the session ends with TIME_OUT. A
-// later session, of whichever client, begins when nothing of the former one can take effect any
-// more.
+// later session, of any client, begins when nothing of the former one can take effect any more.
 func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 	c := startObservedChain(t, newImage(t, "64MiB"), "--io-timeout", "2s")
 	const writes, length = 64, 4096
@@ -162,7 +161,8 @@ func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 	}
 	queue.Flush()
 	eventually(t, "the session ends", func() bool { return v.Err() != nil })
-	// The relay tells the reason if that takes no longer than a second.
+	c.relay.awaitLog("target did not respond to an IO within 2s [TIME_OUT]")
+	// The relay tells the client, too, if that takes no longer than a second.
 	if err := v.Err(); !errors.Is(err, status.TimeOut) && !errors.Is(err, status.Shutdown) {
 		t.Errorf("the session ended with %v", err)
 	}
