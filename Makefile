@@ -202,6 +202,13 @@ fuzz: ## Fuzz every target for FUZZTIME (5s)
 simulate: ## Run SEEDS schedules of the simulation from the seed FIRST on
 	scripts/simulate.sh $(SEEDS) $(FIRST)
 
+# The mutants to run: a pattern for their names, or nothing for all of them.
+MUTANTS :=
+
+.PHONY: mutants
+mutants: ## Break one promise at a time and check that a test notices; write the table of docs/mutants.md (MUTANTS=PATTERN)
+	go run -trimpath ./test/mutants -run '$(MUTANTS)' -write docs/mutants.md
+
 .PHONY: soak
 soak: ## Long tests of everything, long fuzzing, a million simulated schedules (takes most of a day on two cores)
 	go test $(RACE) -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
