@@ -102,6 +102,7 @@ type link struct {
 	mu       sync.Mutex // guards what follows
 	err      error      // why the link has ended
 	farewell *Error     // the last message to the peer; nil if none
+	leaving  bool       // the peer has sent a farewell, and closes on its own
 	abort    bool       // close without waiting for the peer
 	sizes    int        // calls of announceSize that have not been carried out
 }
@@ -151,7 +152,7 @@ func (l *link) receive() {
 			keepAlive, isKeepAlive := e.Message.(*KeepAlive)
 			switch {
 			case isError && e.Correlation == 0:
-				l.end(farewell, nil)
+				l.endByPeer(farewell)
 				return
 			case !isKeepAlive:
 				err = l.owner.deliver(e)
@@ -256,10 +257,21 @@ func (l *link) fail(reason error) {
 	}
 }
 
+// endByPeer ends the link because of the peer's farewell.
+func (l *link) endByPeer(farewell *Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leaving = l.endLocked(farewell, nil)
+}
+
 // end ends the link. Only the first call has an effect and returns true.
 func (l *link) end(reason error, farewell *Error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.endLocked(reason, farewell)
+}
+
+func (l *link) endLocked(reason error, farewell *Error) bool {
 	if l.err != nil {
 		return false
 	}
@@ -290,13 +302,13 @@ func (l *link) close(reason error) {
 // finish sends the farewell, closes the transport, and waits for the keep-alive goroutine to exit.
 func (l *link) finish() {
 	l.mu.Lock()
-	reason, farewell, abort := l.err, l.farewell, l.abort
+	reason, farewell, leaving, abort := l.err, l.farewell, l.leaving, l.abort
 	l.mu.Unlock()
 	l.config.Logger.Debug("control connection ended", l.describe(l.owner.Phase(), reason)...)
 	if farewell != nil {
 		l.sendFarewell(farewell)
 	}
-	if _, fromPeer := reason.(*Error); fromPeer {
+	if leaving { // the reason does not tell: an *Error may have come from another peer
 		l.awaitPeerClose()
 	}
 	if abort {

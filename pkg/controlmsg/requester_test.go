@@ -282,6 +282,55 @@ func TestCloseSendsThePeerTheReason(t *testing.T) {
 	r.Close(nil)
 }
 
+// TestCloseDoesNotWaitForAPeerThatHasNotSaidFarewell closes with an error that was reported by a
+// peer, as a relay does with both of its conversations when its target rejects a request.
+func TestCloseDoesNotWaitForAPeerThatHasNotSaidFarewell(t *testing.T) {
+	rejection := &controlmsg.Error{Code: status.InUse, Phase: controlmsg.PhaseOpenVolume,
+		Text: "in use"}
+	for name, newEndpoint := range map[string]func(controlmsg.Transport) interface{ Close(error) }{
+		"requester": func(transport controlmsg.Transport) interface{ Close(error) } {
+			return controlmsg.NewRequester(transport, asRelay)
+		},
+		"responder": func(transport controlmsg.Transport) interface{ Close(error) } {
+			return controlmsg.NewResponder(transport, asRelay)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				raw, transport := controlmsgtest.NewRaw(t)
+				endpoint := newEndpoint(transport)
+				start := time.Now()
+				endpoint.Close(rejection)
+				if waited := time.Since(start); waited != 0 {
+					t.Errorf("Close took %v", waited)
+				}
+				checkFarewell(t, raw, status.InUse, "in use")
+			})
+		})
+	}
+}
+
+// TestAPeerThatHasSaidFarewellMayCloseFirst sends a farewell and closes later or never.
+func TestAPeerThatHasSaidFarewellMayCloseFirst(t *testing.T) {
+	const limit = 500 * time.Millisecond
+	for _, closes := range []time.Duration{100 * time.Millisecond, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			r, raw := newRequesterOfRaw(t, asRelay, targetHello())
+			start := time.Now()
+			raw.Send(0, &controlmsg.Error{Code: status.Shutdown, Text: "maintenance"})
+			time.AfterFunc(closes, raw.Close)
+			<-r.Done()
+			if waited := time.Since(start); waited != 0 {
+				t.Errorf("the requester ended only after %v", waited)
+			}
+			r.Close(nil)
+			if waited := time.Since(start); waited != min(closes, limit) {
+				t.Errorf("the requester closed after %v, the peer after %v", waited, closes)
+			}
+		})
+	}
+}
+
 func TestConcurrentCallsTakeTurns(t *testing.T) {
 	r := newRequester(t, asRelay, controlmsgtest.Serve(t, asTarget, acceptAll()))
 	failed := make(chan error)

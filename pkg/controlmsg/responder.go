@@ -251,7 +251,7 @@ func (s *Responder) complete(correlation uint64, m Message, success bool) error 
 
 func (s *Responder) deliver(e *Envelope) error {
 	if failure, ok := e.Message.(*Error); ok {
-		s.link.end(failure, nil)
+		s.link.endByPeer(failure)
 		return nil
 	}
 	if e.Correlation == 0 {
