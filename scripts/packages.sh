@@ -1,13 +1,24 @@
 #!/usr/bin/env bash
 # Builds .deb and .rpm packages for amd64 and arm64 in dist/, with the providers for hardware: see
 # build-hardware.sh for the compilers that it needs. $PACKAGE_VERSION sets their version;
-# the default derives from the last tag and the commit. $PACKAGE_ARCHITECTURES and
-# $PACKAGE_DIRECTORY override architectures and directory.
+# the default derives from the last tag and the commit. $PACKAGE_ARCHITECTURES, $PACKAGE_FORMATS,
+# $PACKAGE_NAMES, and $PACKAGE_DIRECTORY override architectures, formats, names, and directory.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 directory=${PACKAGE_DIRECTORY:-dist}
 read -r -a architectures <<<"${PACKAGE_ARCHITECTURES:-amd64 arm64}"
+read -r -a formats <<<"${PACKAGE_FORMATS:-deb rpm}"
+names=${PACKAGE_NAMES:-zc-relay zc-relay-target zc-relay-initiator dma-copy zc-relay-libdoca zc-relay-target-ceph}
+is_wanted() { [[ " $names " == *" $1 "* ]]; }
+
+# make_package CONFIGURATION: make a package of it in each format
+make_package() {
+    local format
+    for format in "${formats[@]}"; do
+        dist/manual/bin/nfpm package --config "$1" --packager "$format" --target "$directory/"
+    done
+}
 
 module=github.com/zc-relay/zc-relay
 # The installed name of each program, which deploy/packages uses, and its name in cmd/.
@@ -34,6 +45,7 @@ fi
 # The programs write their own manual pages and completions if they are built with the tag manual.
 rm -rf dist/manual dist/stage
 for name in "${!programs[@]}"; do
+    is_wanted "$name" || continue
     CGO_ENABLED=0 go build -tags manual -o "dist/manual/bin/$name" "./cmd/${programs[$name]}"
     "dist/manual/bin/$name" "dist/manual/$name"
     gzip --no-name --best "dist/manual/$name"/man/*.1
@@ -47,22 +59,20 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
     scripts/build-hardware.sh "$PACKAGE_ARCH" dist/stage/bin \
         -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
     for name in "${!programs[@]}"; do
+        is_wanted "$name" || continue
         mv "dist/stage/bin/${programs[$name]}" "dist/stage/$name"
         for script in postinstall preremove postremove; do
             sed "s|@UNIT@|$name|g; s|@DIRECTORIES@|${directories[$name]:-}|g; s|@USERS@|${users[$name]:-}|g" \
                 "deploy/packages/$script.sh" >"dist/stage/$name.$script.sh"
         done
-        for packager in deb rpm; do
-            dist/manual/bin/nfpm package --config "deploy/packages/$name.yaml" \
-                --packager "$packager" --target "$directory/"
-        done
+        make_package "deploy/packages/$name.yaml"
     done
-    scripts/build-libdoca.sh "$PACKAGE_ARCH" dist/stage/libdoca /usr/lib/zc-relay-libdoca
-    mv dist/stage/libdoca/run dist/stage/zc-relay-libdoca
-    for packager in deb rpm; do
-        dist/manual/bin/nfpm package --config deploy/packages/zc-relay-libdoca.yaml \
-            --packager "$packager" --target "$directory/"
-    done
+    if is_wanted zc-relay-libdoca; then
+        scripts/build-libdoca.sh "$PACKAGE_ARCH" dist/stage/libdoca /usr/lib/zc-relay-libdoca
+        mv dist/stage/libdoca/run dist/stage/zc-relay-libdoca
+        make_package deploy/packages/zc-relay-libdoca.yaml
+    fi
+    is_wanted zc-relay-target-ceph || continue
     # The target with librbd links it, and can only be built for this machine.
     if [ "$PACKAGE_ARCH" != "$(go env GOHOSTARCH)" ] || [ ! -e /usr/include/rbd/librbd.h ]; then
         echo "packages: no zc-relay-target-ceph for $PACKAGE_ARCH: it needs librbd-dev and" \
@@ -72,9 +82,6 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
     scripts/build-ceph.sh dist/stage/zc-relay-target-ceph \
         -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
     deploy/packages/zc-relay-target-ceph.sh >dist/stage/zc-relay-target-ceph.yaml
-    for packager in deb rpm; do
-        dist/manual/bin/nfpm package --config dist/stage/zc-relay-target-ceph.yaml \
-            --packager "$packager" --target "$directory/"
-    done
+    make_package dist/stage/zc-relay-target-ceph.yaml
 done
 rm -rf dist/stage dist/manual
