@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that "make gate" and "make peers" need. Needs root.
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+
+packages=(
+    # to build and check
+    make gcc libc6-dev binutils gcc-aarch64-linux-gnu libc6-dev-arm64-cross patch clang libclang-rt-dev
+    qemu-user-static valgrind strace openssl man-db systemd dbus rpm
+    # RDMA, in a small VM
+    qemu-system-x86 busybox-static kmod cpio xz-utils zstd iproute2
+    libibverbs1 librdmacm1 libibverbs-dev librdmacm-dev ibverbs-providers ibverbs-utils rdmacm-utils perftest
+    # Ceph
+    ceph-mon ceph-mgr ceph-osd ceph-common librbd-dev librados-dev
+    # clients of NBD, and file systems
+    nbdkit fio libnbd-bin python3-libnbd qemu-utils qemu-system-common
+    e2fsprogs xfsprogs btrfs-progs f2fs-tools dosfstools fdisk cryptsetup-bin
+    # observers: a browser, Prometheus, a terminal, shells, Wireshark
+    chromium prometheus tmux bash-completion zsh fish tshark
+    # peers of benchmarks
+    iperf3 ucx-utils libfabric-bin
+)
+
+missing=()
+for package in "${packages[@]}"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
