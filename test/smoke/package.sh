@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds the package of the target, installs it in a copy of this machine's root directory that
+# exists in memory only, uses it, and purges it. test/packages/run.sh tests all packages, under a
+# real systemd. Needs root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-smoke.XXXXXX")
+trap 'rm -rf -- "$work"' EXIT
+mkdir "$work/packages" "$work/root"
+
+PACKAGE_VERSION=1.0.0 PACKAGE_ARCHITECTURES=$(dpkg --print-architecture) PACKAGE_NAMES=zc-relay-target \
+    PACKAGE_FORMATS=deb PACKAGE_DIRECTORY=$work/packages scripts/packages.sh
+export work
+unshare --mount --net --pid --fork --kill-child --propagation private bash -euo pipefail -c '
+    mount -t tmpfs tmpfs "$work/root"
+    mkdir "$work"/root/{upper,work,merged}
+    root=$work/root/merged
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/root/upper,workdir=$work/root/work" "$root"
+    mount -t proc proc "$root/proc"
+    for directory in run tmp; do mount -t tmpfs tmpfs "$root/$directory"; done
+    cp "$work"/packages/*.deb "$root/tmp/"
+    chroot "$root" bash -euo pipefail -c "
+        dpkg --install /tmp/*.deb
+        zc-relay-target version
+        zc-relay-target config check /etc/zc-relay/zc-relay-target.yaml
+        getent passwd zc-relay-target
+        dpkg --purge zc-relay-target
+        for file in /usr/bin/zc-relay-target /etc/zc-relay/zc-relay-target.yaml; do
+            [ ! -e \$file ] || { echo \$file is left; exit 1; }
+        done
+    "
+'
+echo "the package of the target was installed, used, and purged"
