@@ -3,6 +3,8 @@
 # build, demo and test need nothing but Linux, Go and make.
 
 SHELL := /bin/bash
+# Without -trimpath, each clone would compile everything anew. The scripts inherit this.
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -trimpath)
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X github.com/zc-relay/zc-relay/internal/buildinfo.version=$(VERSION)
@@ -23,7 +25,7 @@ help: ## Show this list
 
 .PHONY: build
 build: ## Build all programs into bin/, without the providers for hardware (pure Go)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # Where the programs of each architecture go: those for this machine to bin/.
 ARCHITECTURES := amd64 arm64
@@ -53,12 +55,71 @@ demo: build ## Run target, relay and initiator as processes; move and compare a 
 demo-disk: build ## Serve a volume over NBD; make a file system, move it there and back, and check it (e2fsprogs, libnbd-bin, qemu-utils)
 	scripts/demo-disk.sh
 
+# The demonstration promises to need no root.
+.PHONY: demo-unprivileged
+demo-unprivileged: build ## Run demo-disk as the user nobody (root)
+	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && chmod 755 "$$directory" && \
+	cp -r bin scripts "$$directory/" && \
+	setpriv --reuid=nobody --regid=nogroup --clear-groups "$$directory/scripts/demo-disk.sh"
+
 # Tests wait as much as they compute, so there are more of them than processors. "make lint" vets.
+# What runs programs is not cached, because Go does not know what the programs are made of.
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
-	go test $(RACE) -vet=off -p $$(($$(nproc) + 1)) -timeout 30m ./...
-	go -C bench test $(RACE) ./...
+	go test $(RACE) -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 30m ./...
+	go -C bench test $(RACE) -vet=off ./...
+
+.PHONY: test-repeatedly
+test-repeatedly: ## Run all tests three times, with new seeds
+	ZC_RELAY_FRESH_SEEDS=1 go test $(RACE) -count=3 -vet=off -timeout 60m ./...
+
+# What the gate and the suites with peers are: test/suites.
+SUITES = go run ./test/suites
+
+.PHONY: gate
+gate: ## What every change has to pass: 12 minutes on two idle cores (installs nothing: scripts/install-debian.sh)
+	$(SUITES) gate
+# A test whose program is not installed fails instead of being skipped.
+gate: export CI := true
+
+SUITE :=
+.PHONY: peers
+peers: ## Run the complete suites with real peers, or those in SUITE: make peers SUITE="siw ceph" (hours)
+	$(SUITES) peers $(SUITE)
+peers: export CI := true
+
+REF := origin/main
+.PHONY: peers-since
+peers-since: ## Run the suites whose sources have changed since the commit REF
+	$(SUITES) since $(REF)
+peers-since: export CI := true
+
+# The smoke tests show that each real peer still works with the product. The suites test the rest.
+.PHONY: smoke-rdma smoke-ceph smoke-package smoke-arm64
+smoke-rdma: ## A few tests of the provider verbs on Soft-RoCE, in a small VM
+	test/smoke/rdma.sh
+smoke-ceph: ## Move data to a Ceph image and back, in a small cluster
+	test/smoke/ceph.sh
+smoke-package: ## Install, use, and purge one package in a copy of the root directory (root)
+	test/smoke/package.sh
+smoke-arm64: ## Build for arm64, and test there what depends on the architecture
+	GOARCH=arm64 CGO_ENABLED=0 go build ./...
+	scripts/test-arm64.sh ./internal/prefetch ./internal/blockcopy ./pkg/iomsg ./pkg/doca
+
+# "go list -export" compiles, and does not link: what is linked is not cached.
+.PHONY: prepare
+prepare: ## Fill the caches: compile all programs, tests, and tools, and make the VM's image
+	$(TOOL) golangci-lint --version
+	$(TOOL) buf --version
+	CGO_ENABLED=0 go build ./...
+	CGO_ENABLED=0 go -C bench build ./...
+	go list $(RACE) -test -export -deps ./... >/dev/null
+	go -C bench list $(RACE) -test -export -deps ./... >/dev/null
+	go -C tools/kubernetes list -test -export -deps . >/dev/null
+	go list -export -deps -test ./... >/dev/null
+	go build -modfile=tools/nfpm/go.mod -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm
+	RDMA_VM_SIW=no test/siw/rdma-vm.sh --build-only
 
 # The tests of the chain run over iWARP by default, and programs choose shared memory by themselves.
 IWARP = --rdma-provider iwarp
@@ -112,7 +173,7 @@ lint: ## Check architecture, style and protocol definitions
 .PHONY: generate
 generate: ## Generate code from proto/, and the table of metrics in docs/
 	$(TOOL) buf generate
-	go test ./cmd/internal/service -run TestTheOperatorsGuide -update
+	go test $(RACE) -vet=off ./cmd/internal/service -run TestTheOperatorsGuide -update
 
 .PHONY: check-generated
 check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date
@@ -143,7 +204,7 @@ DOCA_CHAIN := --programs bin/emulation --comch emulated,doca --isolation staged
 
 .PHONY: build-bench
 build-bench: build ## Build all programs, and the benchmark programs into bin/bench/
-	CGO_ENABLED=0 go -C bench build -trimpath -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/bench/' ./...
+	CGO_ENABLED=0 go -C bench build -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/bench/' ./...
 
 .PHONY: bench
 bench: build-bench ## Measure each hop alone, the chain, and, last, the chain beside the peers that are installed, with a picture
@@ -207,7 +268,7 @@ MUTANTS :=
 
 .PHONY: mutants
 mutants: ## Break one promise at a time and check that a test notices; write the table of docs/mutants.md (MUTANTS=PATTERN)
-	go run -trimpath ./test/mutants -run '$(MUTANTS)' -write docs/mutants.md
+	go run ./test/mutants -run '$(MUTANTS)' -write docs/mutants.md
 
 .PHONY: soak
 soak: ## Long tests of everything, long fuzzing, a million simulated schedules (takes most of a day on two cores)

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// suite is a complete test against something real, or a long repetition.
+type suite struct {
+	name    string
+	command string
+}
+
+// suites are in the order in which peers runs them: the quickest first.
+var suites = []suite{
+	{"kubernetes", "make check-kubernetes"},
+	{"budget", "make check-budget"},
+	{"tools", "make test-tools"},
+	{"arm64", "make test-arm64"},
+	{"bench", "make bench-once"},
+	{"packages", "make test-packages"},
+	{"siw", "make test-siw"},
+	{"providers", "make test-providers"},
+	{"simulation", "make simulate SEEDS=10000"},
+	{"repeat", "make test-repeatedly"},
+	{"ceph", "make test-ceph"},
+	{"verbs", "make test-verbs"},
+	{"mutants", "make mutants"},
+}
+
+// rule says which suites cover the files below a folder, or a single file.
+type rule struct {
+	path   string
+	suites string // names, separated by spaces
+}
+
+const (
+	everything = "kubernetes budget tools arm64 bench packages siw providers simulation repeat ceph verbs mutants"
+	// chain is what runs target, relay, and client together over real networks.
+	chain = "siw providers simulation repeat ceph verbs mutants"
+)
+
+// rules has a row for each folder with code. The row with the longest path that fits decides.
+var rules = []rule{
+	{"go.mod", everything},
+	{"go.sum", everything},
+	{"Makefile", everything},
+	{".ci", ""}, // the gate itself
+	{".github", ""},
+	{".golangci.yml", ""},
+	{"docs", ""},
+	{"proto", "repeat"},
+	{"buf.yaml", ""},
+	{"buf.gen.yaml", ""},
+	{"deploy", "packages"},
+	{"deploy/kubernetes", "kubernetes"},
+	{"deploy/config", "kubernetes packages"},
+	{"deploy/examples", "kubernetes packages"},
+	{"tools", "kubernetes packages"},
+	{"scripts", "packages arm64"},
+	{"scripts/build-ceph.sh", "ceph packages"},
+	{"scripts/simulate.sh", "simulation"},
+	{"scripts/test-arm64.sh", "arm64"},
+	{"scripts/fuzz.sh", ""},
+	{"scripts/release.sh", ""},
+	{"scripts/check-tree.sh", ""},
+	{"scripts/demo.sh", ""},
+	{"scripts/bench-scrape.sh", ""},
+	{"bench", "bench budget"},
+	{"examples", "repeat"},
+
+	{"cmd", "tools packages repeat"},
+	{"cmd/dma-copy", "packages repeat"},
+	{"cmd/initiator", "tools packages ceph repeat mutants"},
+	{"cmd/internal", "tools packages repeat"},
+	{"cmd/internal/config", "kubernetes tools packages repeat"},
+	{"cmd/internal/providers", "packages siw providers verbs repeat"},
+
+	{"internal", "repeat mutants"},
+	{"internal/blockcopy", "arm64 budget repeat mutants"},
+	{"internal/prefetch", "arm64 budget repeat"},
+	{"internal/rangelock", "tools repeat mutants"},
+	{"internal/rdmadevice", "verbs repeat"},
+	{"internal/wakeup", "arm64 repeat providers"},
+
+	{"libdoca", "arm64 packages repeat verbs"},
+	{"pkg", chain},
+	{"pkg/admin", "tools packages repeat"},
+	{"pkg/client", "budget tools " + chain},
+	{"pkg/comch", "arm64 budget simulation repeat verbs mutants"},
+	{"pkg/comch/contexts", "arm64 repeat"},
+	{"pkg/controlmsg", "arm64 " + chain},
+	{"pkg/datapath", "budget bench " + chain},
+	{"pkg/dma", "arm64 repeat providers mutants"},
+	{"pkg/doca", "arm64 repeat verbs"},
+	{"pkg/iomsg", "arm64 budget " + chain},
+	{"pkg/memory", "arm64 budget " + chain},
+	{"pkg/nbd", "tools ceph repeat mutants"},
+	{"pkg/progress", "arm64 budget " + chain},
+	{"pkg/rdma", "arm64 budget siw providers simulation repeat verbs mutants"},
+	{"pkg/rdma/doca", "repeat"},
+	{"pkg/rdma/shm", "budget providers simulation repeat mutants"},
+	{"pkg/rdma/verbs", "verbs repeat"},
+	{"pkg/volume", "tools " + chain},
+	{"pkg/volume/rbd", "ceph"},
+
+	{"test/ceph", "ceph"},
+	{"test/chain", "providers repeat"},
+	{"test/e2e", "tools ceph verbs providers repeat"},
+	{"test/hostile-comch", "repeat"},
+	{"test/libdoca", "repeat"},
+	{"test/mutants", "mutants"},
+	{"test/packages", "packages"},
+	{"test/resources", "repeat"},
+	{"test/simulation", "simulation mutants"},
+	{"test/siw", "siw verbs"},
+	{"test/suites", ""}, // the gate itself
+	{"test/verbs", "verbs"},
+}
+
+// ruleFor returns the rule of a file.
+func ruleFor(file string) (rule, bool) {
+	var best rule
+	found := false
+	for _, r := range rules {
+		fits := file == r.path || strings.HasPrefix(file, r.path+"/")
+		if fits && len(r.path) >= len(best.path) {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
+
+// isText reports whether a file is documentation of the whole project, which no suite covers.
+func isText(file string) bool {
+	return !strings.Contains(file, "/") && (strings.HasSuffix(file, ".md") ||
+		file == "LICENSE" || file == ".gitignore" || file == ".editorconfig")
+}
+
+// suitesFor returns the names of the suites that cover the changed files, in the order of suites.
+func suitesFor(changed []string) ([]string, error) {
+	wanted := map[string]bool{}
+	for _, file := range changed {
+		r, found := ruleFor(file)
+		if !found && !isText(file) {
+			return nil, fmt.Errorf("%s: no row of test/suites/peers.go covers it: add one", file)
+		}
+		for name := range strings.FieldsSeq(r.suites) {
+			wanted[name] = true
+		}
+	}
+	names := []string{}
+	for _, s := range suites {
+		if wanted[s.name] {
+			names = append(names, s.name)
+		}
+	}
+	return names, nil
+}
+
+// stepsOf returns the steps that run the named suites, or all suites if there are no names.
+func stepsOf(names []string) ([]step, error) {
+	for _, name := range names {
+		if !slices.ContainsFunc(suites, func(s suite) bool { return s.name == name }) {
+			return nil, fmt.Errorf("no suite has the name %q; there are: %s", name, everything)
+		}
+	}
+	var steps []step
+	for _, s := range suites {
+		if len(names) == 0 || slices.Contains(names, s.name) {
+			steps = append(steps, step{command: s.command})
+		}
+	}
+	return steps, nil
+}
