@@ -39,6 +39,30 @@ func TestRangesAreGrantedInOrder(t *testing.T) {
 	}
 }
 
+func TestASharedRangeWaitsForAnExclusiveOne(t *testing.T) {
+	var l Locks
+	granted := false
+	exclusive := &Hold{Start: 0, End: 10, Exclusive: true}
+	shared := &Hold{Start: 9, End: 12, Granted: func() { granted = true }}
+	if !l.Lock(exclusive) || l.Lock(shared) {
+		t.Fatal("a shared hold is granted beside an exclusive one")
+	}
+	l.Unlock(exclusive)
+	if !granted {
+		t.Error("the shared hold is not granted")
+	}
+	l.Unlock(shared)
+}
+
+func TestNeighborsDoNotWait(t *testing.T) {
+	var l Locks
+	for i := range uint64(3) {
+		if !l.Lock(&Hold{Start: i * 10, End: i*10 + 10, Exclusive: true}) {
+			t.Errorf("range %d waits for its neighbor", i)
+		}
+	}
+}
+
 // TestThoseWhoWaitDoNotUndoEachOther counts in the two halves of a block: whoever holds the block
 // exclusively changes one of them, and whoever shares it only looks.
 func TestThoseWhoWaitDoNotUndoEachOther(t *testing.T) {
