@@ -156,6 +156,27 @@ func (th *thread) do(f func()) {
 	<-done
 }
 
+// submit starts an operation on the range, or on the start of it. It returns nil if there is no
+// room. data is what to write.
+func (th *thread) submit(command nbd.Command, flags nbd.CommandFlags, offset, length uint64,
+	data []byte) (op *nbd.Operation, outcome chan nbd.Errno) {
+	outcome = make(chan nbd.Errno, 1)
+	th.do(func() {
+		if op = th.session.Claim(command, flags, offset, length); op == nil {
+			return
+		}
+		if command == nbd.Write {
+			copy(op.Data, data)
+		}
+		th.mu.Lock()
+		th.completed[op] = outcome
+		th.mu.Unlock()
+		th.session.Submit(op)
+		th.disk.Flush()
+	})
+	return op, outcome
+}
+
 // call carries out a command on a range, in as many operations as it takes. data is what to write,
 // or receives what is read.
 func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, length uint64,
@@ -164,20 +185,7 @@ func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, leng
 		var op *nbd.Operation
 		var outcome chan nbd.Errno
 		for deadline := time.Now().Add(patience); op == nil; {
-			th.do(func() {
-				if op = th.session.Claim(command, flags, offset, length); op == nil {
-					return
-				}
-				if command == nbd.Write {
-					copy(op.Data, data)
-				}
-				outcome = make(chan nbd.Errno, 1)
-				th.mu.Lock()
-				th.completed[op] = outcome
-				th.mu.Unlock()
-				th.session.Submit(op)
-				th.disk.Flush()
-			})
+			op, outcome = th.submit(command, flags, offset, length, data)
 			if time.Now().After(deadline) {
 				th.t.Fatal("there is never room for an operation")
 			}
@@ -305,16 +313,7 @@ func TestFlagsReachTheVolume(t *testing.T) {
 
 // status carries out a block status, which may describe less than the range.
 func (th *thread) status(flags nbd.CommandFlags, offset, length uint64) ([]nbd.Extent, nbd.Errno) {
-	var op *nbd.Operation
-	outcome := make(chan nbd.Errno, 1)
-	th.do(func() {
-		op = th.session.Claim(nbd.BlockStatus, flags, offset, length)
-		th.mu.Lock()
-		th.completed[op] = outcome
-		th.mu.Unlock()
-		th.session.Submit(op)
-		th.disk.Flush()
-	})
+	op, outcome := th.submit(nbd.BlockStatus, flags, offset, length, nil)
 	failure := <-outcome
 	var extents []nbd.Extent
 	th.do(func() {
@@ -375,6 +374,65 @@ func TestATableOfExtentsThatCannotBeTrueIsAnError(t *testing.T) {
 		if got, failure := th.status(0, block+5, block); failure != nbd.IOError {
 			t.Errorf("%s: %v, %v", name, got, failure)
 		}
+	}
+}
+
+// The change of a part of a block reads the block and writes it back, and no other change of that
+// block may come in between. Changes of whole blocks do not wait for each other.
+func TestAChangeOfAPartOfABlockIsAlone(t *testing.T) {
+	type change struct {
+		command        nbd.Command
+		offset, length uint64
+	}
+	for name, c := range map[string]struct {
+		first, second change
+		waits         bool
+	}{
+		"end of a block, the block": {
+			change{nbd.Write, 7, block - 7}, change{nbd.Write, 0, block}, true},
+		"start of a block, the block": {
+			change{nbd.Write, 0, 7}, change{nbd.Write, 0, block}, true},
+		"the block, start of a block": {
+			change{nbd.Write, 0, block}, change{nbd.Write, 0, 7}, true},
+		"both halves": {
+			change{nbd.Write, 0, block / 2}, change{nbd.Write, block / 2, block / 2}, true},
+		"part, zeroes": {
+			change{nbd.Write, 0, 7}, change{nbd.WriteZeroes, 0, block}, true},
+		"zeroes, part": {
+			change{nbd.WriteZeroes, 0, block}, change{nbd.Write, 0, 7}, true},
+		"a part with zeroes, the block": {
+			change{nbd.WriteZeroes, 0, block + 7}, change{nbd.Write, block, block}, true},
+		"part, trim": {
+			change{nbd.Write, block, 7}, change{nbd.Trim, 0, 3 * block}, true},
+		"trim, part": {
+			change{nbd.Trim, 0, 3 * block}, change{nbd.Write, block, 7}, true},
+		"part, neighbor": {
+			change{nbd.Write, 0, 7}, change{nbd.Write, block, block}, false},
+		"part, a trim that covers it in part": {
+			change{nbd.Write, 0, 7}, change{nbd.Trim, 5, 2 * block}, false},
+		"the block twice": {
+			change{nbd.Write, 0, block}, change{nbd.Write, 0, block}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(2)
+			v.Stalled.Store(true)
+			e := newExport(t, v, 2, 2)
+			var outcomes [2]chan nbd.Errno
+			for i, o := range []change{c.first, c.second} {
+				th := start(t, e, i)
+				_, outcomes[i] = th.submit(o.command, 0, o.offset, o.length,
+					bytes.Repeat([]byte{byte(i + 1)}, int(o.length)))
+			}
+			if waits := v.Queue(1).Submitted.Load() == 0; waits != c.waits {
+				t.Errorf("the second waits for the first: %v", waits)
+			}
+			v.Stalled.Store(false)
+			for i, outcome := range outcomes {
+				if failure := <-outcome; failure != nbd.Success {
+					t.Errorf("change %d: %v", i, failure)
+				}
+			}
+		})
 	}
 }
 
