@@ -167,7 +167,8 @@ func TestAStoppedOwnerWritesNothingAfterATakeOver(t *testing.T) {
 type guardedDriver struct {
 	started atomic.Int32
 	last    atomic.Pointer[volume.Request]
-	verdict chan error // of CheckOwner
+	asked   chan struct{} // unless nil, receives a value at the beginning of CheckOwner
+	verdict chan error    // of CheckOwner
 	volume  *volume.Driven
 }
 
@@ -177,7 +178,13 @@ func (d *guardedDriver) Release(int)            {}
 func (d *guardedDriver) Resize(uint64) error    { return status.NotSupported }
 func (d *guardedDriver) Inspect()               {}
 func (d *guardedDriver) Close() error           { return nil }
-func (d *guardedDriver) CheckOwner() error      { return <-d.verdict }
+
+func (d *guardedDriver) CheckOwner() error {
+	if d.asked != nil {
+		d.asked <- struct{}{}
+	}
+	return <-d.verdict
+}
 
 func (d *guardedDriver) Submit(r *volume.Request) {
 	d.last.Store(r)
@@ -241,6 +248,42 @@ func TestAfterAPauseNothingHappensBeforeTheOwnerIsKnown(t *testing.T) {
 		t.Errorf("a later request: %v", late.Err)
 	}
 	close(d.verdict)
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
+}
+
+func TestACheckDuringWhichTheProgramStandsStillProvesNothing(t *testing.T) {
+	var now atomic.Int64
+	const bound = 160 * time.Millisecond
+	defer volume.SetPauseClock(func() time.Duration { return time.Duration(now.Load()) }, bound)()
+	d := &guardedDriver{asked: make(chan struct{}), verdict: make(chan error)}
+	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.NewNop()},
+		volume.Info{Name: "disk", Size: 1 << 20, BlockSize: 4096}, d)
+	queue := volumetest.NewQueue(t, v, 1)
+	now.Add(int64(bound) + 1)
+	r := &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: make([]byte, 4096)}
+	if err := queue.Submit(r); err != nil {
+		t.Fatal(err)
+	}
+	<-d.asked
+	now.Add(int64(bound) + 1)
+	d.verdict <- nil
+	asked := false
+	eventually(t, "the owner is checked again, or the request is started", func() bool {
+		select {
+		case <-d.asked:
+			asked = true
+		default:
+		}
+		return asked || d.started.Load() > 0
+	})
+	if !asked || d.started.Load() > 0 {
+		t.Fatal("a request was started after a check that was interrupted")
+	}
+	d.verdict <- nil
+	eventually(t, "the request is started", func() bool { return d.started.Load() == 1 })
+	r.Complete(nil)
+	volumetest.Await(t, queue, 1)
 	volumetest.CloseQueue(t, queue)
 	volumetest.CloseVolume(t, v)
 }

@@ -20,6 +20,9 @@ func WithoutFileSystemSupport(v Volume) Volume {
 // SetSync replaces fdatasync(2) for a file volume.
 func SetSync(v Volume, sync func() error) { v.(*storeVolume).store.(*fileStore).syncFile = sync }
 
+// CarryOut carries out a change that a file volume has accepted before.
+func CarryOut(v Volume, r *Request) error { return v.(*storeVolume).store.(*fileStore).change(r) }
+
 // SetInspectInterval sets how often a volume is inspected. Failures are logged every tenth time.
 func SetInspectInterval(v Volume, interval time.Duration) {
 	v.(*storeVolume).health.inspections.Reset(interval)

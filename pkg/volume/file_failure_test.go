@@ -1,10 +1,12 @@
 package volume_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -82,6 +84,79 @@ func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
 	if err := v.Close(t.Context()); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Close returned %v", err)
 	}
+}
+
+func TestForcedChangesAreDurableWhenTheyComplete(t *testing.T) {
+	v := volumetest.MustOpen(t, openFile(1<<20))
+	began, goOn := make(chan struct{}), make(chan struct{})
+	volume.SetSync(v, func() error {
+		began <- struct{}{}
+		<-goOn
+		return nil
+	})
+	queue := volumetest.NewQueue(t, v, 1)
+	for _, operation := range []iomsg.Operation{iomsg.OpWrite, iomsg.OpTrim, iomsg.OpWriteZeroes} {
+		r := volume.Request{Operation: operation, ForceUnitAccess: true, Length: 4096,
+			Buffer: make([]byte, 4096)}
+		if err := queue.Submit(&r); err != nil {
+			t.Fatal(err)
+		}
+		completed := make([]*volume.Request, 1)
+		for syncing := false; !syncing; runtime.Gosched() {
+			select {
+			case <-began:
+				syncing = true
+			default:
+			}
+			if queue.Poll(completed) > 0 {
+				t.Fatalf("%v completed before it was durable", operation)
+			}
+		}
+		goOn <- struct{}{}
+		volumetest.Await(t, queue, 1)
+	}
+	volume.SetSync(v, func() error { return nil })
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
+}
+
+// A change may wait for its turn while a flush fails. It must not be carried out after that.
+func TestAChangeThatWaitedForAFailedFlushIsRejected(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	v := open(t, fileSpec(path, 1<<20))
+	volume.SetSync(v, func() error { return unix.EIO })
+	queue := volumetest.NewQueue(t, v, 1)
+	volumetest.Do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
+	err := volume.CarryOut(v, &volume.Request{Operation: iomsg.OpWrite, Length: 4096,
+		Buffer: bytes.Repeat([]byte{1}, 4096)})
+	if !errors.Is(err, unix.EIO) {
+		t.Errorf("a write after the failed flush: %v", err)
+	}
+	if content, err := os.ReadFile(path); err != nil || content[0] != 0 {
+		t.Errorf("the file begins with %d (%v)", content[0], err)
+	}
+	closeFailed(t, v, queue, unix.EIO)
+}
+
+func TestATruncationAfterAFailedFlushFailsReadsToo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	v := open(t, fileSpec(path, 1<<20))
+	volume.SetSync(v, func() error { return unix.EIO })
+	queue := volumetest.NewQueue(t, v, 1)
+	volumetest.Do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
+	first := volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: make([]byte, 4096)}
+	do(t, queue, &first)
+	if err := os.Truncate(path, truncatedSize); err != nil {
+		t.Fatal(err)
+	}
+	last := first
+	last.Offset = 1<<20 - 4096
+	for _, r := range []*volume.Request{&last, &first} {
+		if volumetest.Do(t, queue, r); status.CodeOf(r.Err) != status.IOFailed {
+			t.Errorf("a read at %d: %v", r.Offset, r.Err)
+		}
+	}
+	closeFailed(t, v, queue, status.IOFailed)
 }
 
 // A flush that waits for another must not complete with it: the earlier one may have begun before

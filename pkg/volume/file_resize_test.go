@@ -140,6 +140,21 @@ func TestLostWritesThatAResizeFindsFailTheNextFlush(t *testing.T) {
 	}
 }
 
+func TestAFailedVolumeDoesNotGrow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	v := open(t, fileSpec(path, mib))
+	volume.SetSync(v, func() error { return unix.EIO })
+	queue := volumetest.NewQueue(t, v, 1)
+	volumetest.Do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
+	if err := os.Truncate(path, 2*mib); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Resize(0, false); err != nil || v.Info().Size != mib {
+		t.Errorf("%v, %d bytes", err, v.Info().Size)
+	}
+	closeFailed(t, v, queue, unix.EIO)
+}
+
 func TestWhatCannotBeResizedSaysSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	volumetest.CloseVolume(t, open(t, fileSpec(path, mib)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -250,6 +251,25 @@ func TestOnlyWhatMayBeAHoleReleasesItsSpace(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A file system without support is given zeroes in several pieces.
+func TestZeroesCoverTheWholeRangeWithoutFileSystemSupport(t *testing.T) {
+	const size, block = 3 << 20, 4096
+	path := filepath.Join(t.TempDir(), "volume")
+	v := volume.WithoutFileSystemSupport(open(t, fileSpec(path, size)))
+	queue := volumetest.NewQueue(t, v, 1)
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: size,
+		Buffer: bytes.Repeat([]byte{1}, size)})
+	do(t, queue, &volume.Request{Operation: iomsg.OpWriteZeroes, Offset: block,
+		Length: size - 2*block})
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
+	edge := bytes.Repeat([]byte{1}, block)
+	want := slices.Concat(edge, make([]byte, size-2*block), edge)
+	if content, err := os.ReadFile(path); err != nil || !bytes.Equal(content, want) {
+		t.Errorf("the file holds something else than zeroes between its edges, error %v", err)
 	}
 }
 
