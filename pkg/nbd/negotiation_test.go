@@ -223,6 +223,24 @@ func TestAnExportCanBeChosenByNameAlone(t *testing.T) {
 	}
 }
 
+func TestAContextHoldsForItsExport(t *testing.T) {
+	server, path := startServer(t, nbd.Config{}, newMemoryExport())
+	if err := server.AddExport("other", newMemoryExport()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]nbd.Errno{"disk": nbd.Success, "other": nbd.Invalid} {
+		c := dial(t, path)
+		c.greet()
+		c.mode = structured
+		c.mustOption(optStructured, nil)
+		c.mustOption(optSetMeta, append(text("disk"), queries("base:allocation")...))
+		c.mustOption(optGo, append(text(name), 0, 0))
+		if o := c.do(call{kind: nbd.BlockStatus, length: 512}); o.failure != want {
+			t.Errorf("block status of export %q: %v, want %v", name, o.failure, want)
+		}
+	}
+}
+
 // violations holds input after which a server has to end the negotiation, and the option mode that
 // precedes it.
 var violations = map[string][]byte{
