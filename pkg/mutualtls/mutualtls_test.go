@@ -53,6 +53,69 @@ func TestARenewedCertificateIsUsedByTheNextConnection(t *testing.T) {
 	}
 }
 
+// handshake connects a client to a server, and returns the server's error.
+func handshake(t *testing.T, client, server *tls.Config) error {
+	t.Helper()
+	own, peer := net.Pipe()
+	failed := make(chan error, 1)
+	go func() {
+		defer peer.Close()
+		failed <- tls.Server(peer, server).HandshakeContext(t.Context())
+	}()
+	secured := tls.Client(own, client)
+	_, _ = secured.Read(make([]byte, 1)) // does the handshake, and waits for the server's end
+	_ = own.Close()
+	return <-failed
+}
+
+func TestOnlyInvitedClientsAreServed(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	load := func(a *mutualtlstest.Authority, names ...string) *mutualtls.Credentials {
+		c, err := mutualtls.Load(a.Write(t.TempDir(), names), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	server := load(authority, "target.test").Server([]string{"Relay.test", "10.1.2.3"})
+	relay := load(authority, "relay.test")
+	roots := relay.Client("target.test").RootCAs
+	for name, test := range map[string]struct {
+		client  *mutualtls.Credentials
+		change  func(*tls.Config)
+		welcome bool
+	}{
+		"by its name":          {relay, nil, true},
+		"by its address":       {load(authority, "10.1.2.3"), nil, true},
+		"by a second name":     {load(authority, "other.test", "RELAY.TEST"), nil, true},
+		"without a name":       {load(authority), nil, false},
+		"of another name":      {load(authority, "other.test"), nil, false},
+		"of a longer name":     {load(authority, "a.relay.test"), nil, false},
+		"of a part of it":      {load(authority, "test"), nil, false},
+		"of another authority": {load(mutualtlstest.NewAuthority(t), "relay.test"), nil, false},
+		"without a certificate": {relay, func(c *tls.Config) {
+			c.Certificates, c.GetClientCertificate = nil, nil
+		}, false},
+		"of another service": {relay, func(c *tls.Config) { c.NextProtos = []string{"h2"} }, false},
+		"of no service":      {relay, func(c *tls.Config) { c.NextProtos = nil }, false},
+		"with TLS 1.2": {relay, func(c *tls.Config) {
+			c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := test.client.Client("target.test")
+			config.RootCAs = roots
+			if test.change != nil {
+				test.change(config)
+				config.VerifyConnection = nil
+			}
+			if err := handshake(t, config, server); (err == nil) != test.welcome {
+				t.Errorf("the server says %v", err)
+			}
+		})
+	}
+}
+
 func TestANewAuthorityIsUsedByTheNextConnection(t *testing.T) {
 	former, dir := mutualtlstest.NewAuthority(t), t.TempDir()
 	c, err := mutualtls.Load(former.Write(dir, nil), nil)
