@@ -33,7 +33,6 @@ type transmitter struct {
 	sendSequence uint32 // MSN of the next Send
 	readSequence uint32 // MSN of the next Read Request
 
-	inChain      bool // the next request continues the current chain
 	responseTurn bool // a waiting Read Response precedes the next chain
 	fromQueue    bool // message is a posted request, not a Read Response
 	// awaitingPeer is set on a responder until the initiator's first frame arrives. A responder
@@ -210,7 +209,7 @@ func (c *connection) nextMessage() bool {
 	t := &c.transmitter
 	hasWork, hasResponse := c.sends.Next != c.sends.Tail, c.responses.Len() > 0
 	switch {
-	case hasWork && (t.inChain || !hasResponse || !t.responseTurn):
+	case hasWork && (!hasResponse || !t.responseTurn):
 		w := c.sends.At(c.sends.Next)
 		m := &t.message
 		*m = outgoing{open: true, region: w.region, source: w.local, left: w.length}
@@ -223,8 +222,7 @@ func (c *connection) nextMessage() bool {
 		case rdma.OpRead:
 			m.op = opReadRequest
 		}
-		t.inChain, t.responseTurn = w.chained, !w.chained
-		t.fromQueue = true
+		t.responseTurn, t.fromQueue = !w.chained, true
 	case hasResponse:
 		// The slot is free at once: the peer may issue another Read only after it has this
 		// response.
