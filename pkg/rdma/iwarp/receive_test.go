@@ -2,6 +2,8 @@ package iwarp
 
 import (
 	"bytes"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
@@ -34,6 +36,55 @@ func TestStreamArrivesInPiecesOfAnySize(t *testing.T) {
 				t.Errorf("pieces of %d bytes: written data differs", size)
 			}
 		}
+	}
+}
+
+// The right to read memory counts when the Read Request has arrived as a whole.
+func TestAReadOfMemoryThatIsDeregisteredMeanwhileFails(t *testing.T) {
+	w := newWireTest(t, false)
+	source := w.register(memory.Wrap(make([]byte, 64)), allRights)
+	frame := w.readFrame(1, readRequest{length: 8, sourceSTag: source.RemoteKey()})
+	w.write(frame[:len(frame)-1])
+	w.pollUntil("the request without its trailer", func() bool {
+		return w.conn.receiver.stage == stageTrailer
+	})
+	if err := source.Deregister(); err != nil {
+		t.Fatal(err)
+	}
+	w.write(frame[len(frame)-1:])
+	e := terminateOf(t, w.awaitEnd())
+	if v := violationReadSTag; e.Layer != v.layer || e.Type != v.kind || e.Code != v.code {
+		t.Errorf("ended with %v", e)
+	}
+}
+
+// A peer may take the message behind a Write for the sign that nothing else comes before it.
+func TestNothingIsSentBetweenRequestsThatWerePostedTogether(t *testing.T) {
+	w := newWireTest(t, false)
+	local := rdma.Segment{Key: w.memory.LocalKey(), Length: 8}
+	requests := make([]rdma.SendRequest, 3)
+	for i := range requests {
+		requests[i] = rdma.SendRequest{Opcode: rdma.OpSend, Local: local}
+	}
+	request := readRequest{length: 8, sourceSTag: w.memory.LocalKey()}
+	w.write(w.readFrame(1, request), w.readFrame(2, request))
+	w.queue.processInbox()
+	for w.conn.responses.Len() < 2 {
+		w.conn.receive()
+		runtime.Gosched()
+	}
+	for range 2 {
+		if err := w.conn.PostSend(requests); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var order []opcode
+	for range 2*len(requests) + 2 {
+		order = append(order, opcode(w.readFPDU()[3]&rdmapOpcodeOf))
+	}
+	want := []opcode{opSend, opSend, opSend, opReadResponse, opSend, opSend, opSend, opReadResponse}
+	if !slices.Equal(order, want) {
+		t.Errorf("the order is %v, want %v", order, want)
 	}
 }
 
