@@ -211,7 +211,108 @@ func TestForgedRecordsEndTheConnection(t *testing.T) {
 			if err := victim.conn.Err(); status.CodeOf(err) != test.code {
 				t.Errorf("the victim's connection ended with %v, want code %v", err, test.code)
 			}
+			// A Write from lent memory completes once it counts as consumed.
+			if attacker.conn.peer.header.consumed.Load() >= attacker.conn.tail {
+				t.Error("a record counts as consumed although it was not carried out")
+			}
 		})
+	}
+}
+
+// attackedBytes is the size of the Read or receive that the victim has posted for an attack.
+const attackedBytes = 8
+
+// checkAttack lets the victim handle records, which must end its connection, change no memory but
+// that of the request at this offset, and complete nothing.
+func checkAttack(t *testing.T, attacker, victim *side, offset uint64, code status.Code,
+	records []record) {
+	t.Helper()
+	attacker.attack(records...)
+	victim.poll()
+	if err := victim.conn.Err(); status.CodeOf(err) != code {
+		t.Errorf("the victim's connection ended with %v, want code %v", err, code)
+	}
+	all := bytes.Clone(victim.mem.Bytes())
+	for i := range uint64(attackedBytes) {
+		all[offset+i] = 0xee
+	}
+	if !bytes.Equal(all, bytes.Repeat([]byte{0xee}, len(all))) {
+		t.Error("other memory was changed than that of the request")
+	}
+	for _, c := range victim.polled {
+		if c.Status == rdma.StatusSuccess && c.Opcode != rdma.OpDisconnected {
+			t.Errorf("%v completes with success", c.Opcode)
+		}
+	}
+}
+
+func TestForgedResponsesEndTheConnection(t *testing.T) {
+	piece := func(offset uint64, length uint32, last bool) record {
+		return record{kind: recordResponse, address: offset, length: length, last: last}
+	}
+	for name, records := range map[string][]record{
+		"longer than the Read":          {piece(0, attackedBytes+1, true)},
+		"longer than what is left":      {piece(0, 4, false), piece(4, attackedBytes, false)},
+		"longer than the Read, as last": {piece(0, 4, false), piece(4, attackedBytes, true)},
+		"the last too early":            {piece(0, 4, true)},
+		"without an end":                {piece(0, attackedBytes, false)},
+		"without data":                  {piece(0, 0, false)},
+		"behind a gap":                  {piece(4, 4, true)},
+		"the same piece twice":          {piece(0, 4, false), piece(0, 4, true)},
+		"copied to memory that is not lent": {
+			{kind: recordResponse, lent: 1, length: attackedBytes, last: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			attacker, victim := connected(t)
+			const offset = 64
+			must(t, victim.conn.PostSend([]rdma.SendRequest{{Opcode: rdma.OpRead,
+				RemoteKey: attacker.mem.RemoteKey(), Local: rdma.Segment{
+					Key: victim.mem.LocalKey(), Address: offset, Length: attackedBytes}}}))
+			victim.conn.Flush()
+			checkAttack(t, attacker, victim, offset, status.Unexpected, records)
+		})
+	}
+}
+
+func TestForgedMessagesEndTheConnection(t *testing.T) {
+	piece := func(offset uint64, length uint32, last bool) record {
+		return record{kind: recordSend, address: offset, length: length, last: last}
+	}
+	for name, test := range map[string]struct {
+		records []record
+		code    status.Code
+	}{
+		"longer than the receive": {[]record{piece(0, attackedBytes+1, true)}, status.IOFailed},
+		"longer than what is left": {
+			[]record{piece(0, 4, false), piece(4, attackedBytes, true)}, status.IOFailed},
+		"behind a gap":         {[]record{piece(4, 4, true)}, status.Unexpected},
+		"the same piece twice": {[]record{piece(0, 4, false), piece(0, 4, true)}, status.Unexpected},
+		"without data":         {[]record{piece(0, 0, false)}, status.Unexpected},
+		"in lent memory": {[]record{{kind: recordSend, lent: 1, length: 4, last: true}},
+			status.Unexpected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			attacker, victim := connected(t)
+			const offset = 64
+			must(t, victim.conn.PostReceive([]rdma.ReceiveRequest{{Local: rdma.Segment{
+				Key: victim.mem.LocalKey(), Address: offset, Length: attackedBytes}}}))
+			checkAttack(t, attacker, victim, offset, test.code, test.records)
+		})
+	}
+}
+
+func TestConsumptionCannotBeTakenBack(t *testing.T) {
+	attacker, victim := connected(t)
+	victim.conn.tail = 4 * recordBytes
+	consumed := &attacker.conn.own.header.consumed
+	consumed.Store(2 * recordBytes)
+	if !victim.conn.refreshConsumed() {
+		t.Fatal(victim.conn.Err())
+	}
+	consumed.Store(recordBytes)
+	if victim.conn.refreshConsumed() ||
+		status.CodeOf(victim.conn.Err()) != status.Unexpected {
+		t.Errorf("the victim's connection ended with %v", victim.conn.Err())
 	}
 }
 

@@ -9,6 +9,19 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
+// What the peer has not consumed is never overwritten. Messages without data fill the ring exactly.
+func TestAFullRingWaitsForThePeer(t *testing.T) {
+	_, sender := connected(t)
+	c := sender.conn
+	for !c.hasUnsent() {
+		must(t, c.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend}}))
+		sender.poll()
+	}
+	if c.tail-c.peerConsumed != ringBytes {
+		t.Errorf("%d bytes of the ring are in use, of %d", c.tail-c.peerConsumed, ringBytes)
+	}
+}
+
 // A full ring has room again as soon as the peer has consumed it, which may be while the connection
 // completes the requests before the one that waits for room.
 func TestRoomIsNoticedWheneverThePeerMakesIt(t *testing.T) {
