@@ -9,8 +9,8 @@ import (
 )
 
 // DialPackets connects a SOCK_SEQPACKET socket to a path, or to the abstract name that follows "@",
-// for a peer that does what no library of ours would do. A timeout, unless it is 0, bounds each call
-// that sends or receives.
+// for a peer that does what no library of ours would do. A timeout, unless it is 0, bounds each
+// call that sends or receives.
 func DialPackets(path string, timeout time.Duration) (descriptor int, err error) {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -22,9 +22,9 @@ type Process struct {
 	ended chan struct{}
 }
 
-// Start starts a command. It collects the output, unless the command has a place for it. The process
-// is killed at the end of the test if it still runs, and a test that has failed prints the end of
-// the output.
+// Start starts a command. It collects the output, unless the command has a place for it. The
+// process is killed at the end of the test if it still runs, and a test that has failed prints the
+// end of the output.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Name: filepath.Base(cmd.Path), Cmd: cmd, Stdout: new(Output),

@@ -9,7 +9,7 @@
 //	ZC_RELAY_EMULATION_PROGRAMS  Emulation  all of cmd/, with the emulation of libdoca (cgo)
 //	ZC_RELAY_MANUAL_PROGRAMS     Manual     all of cmd/, to write their manual pages, pure Go
 //	ZC_RELAY_EXAMPLE_PROGRAMS    Examples   all of examples/, pure Go
-//	ZC_RELAY_LIBDOCA             Libdoca    the emulation of libdoca for C (scripts/build-libdoca.sh)
+//	ZC_RELAY_LIBDOCA             Libdoca    what scripts/build-libdoca.sh makes (cgo)
 //
 // The command in programs/ builds sets and prints their variables.
 package testkit
@@ -52,8 +52,8 @@ func Receive[T any](t testing.TB, what string, channel <-chan T) T {
 	}
 }
 
-// Context returns a context that ends when patience does. Unlike that of the test, it is still valid
-// in functions that the test has registered with Cleanup later.
+// Context returns a context that ends when patience does. Unlike that of the test, it is still
+// valid in functions that the test has registered with Cleanup later.
 func Context(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	t.Cleanup(cancel)

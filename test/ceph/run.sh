@@ -23,7 +23,7 @@ scripts/build-ceph.sh "$work/bin/target"
 go test -c -race -tags "$tags" -o "$work/volumes.test" ./pkg/volume/rbd
 go test -c -tags "$tags" -o "$work/chain.test" ./test/e2e
 
-export work data here ZC_RELAY_E2E_PROGRAMS=$work/bin ZC_RELAY_CEPH_CLUSTER=$data
+export work data here ZC_RELAY_PROGRAMS=$work/bin ZC_RELAY_CEPH_CLUSTER=$data
 unshare --map-root-user --net bash -euo pipefail -c '
 	ip link set lo up
 	ip link add name storage type bridge

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
 
@@ -16,8 +17,8 @@ import (
 func call(t *testing.T, name string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	p := spawn(t, name, args...)
-	code = p.wait()
-	return code, p.stdout.String(), p.stderr.String()
+	code = p.Wait()
+	return code, p.Stdout.String(), p.Stderr.String()
 }
 
 // sessionList returns the open sessions of a daemon, from a document that is valid.
@@ -52,7 +53,7 @@ func administration(t *testing.T, program string, args ...string) (int, map[stri
 
 func TestAdministratorsListAndEndSessions(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")
 	targetAdmin := "unix:" + filepath.Join(c.dir, "target.sock")
 	c.startTarget("--admin-listen", targetAdmin)
@@ -63,13 +64,13 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 	reads[slices.Index(reads, "randrw")] = "randread"
 	client := c.initiator(reads...)
 	var sessions []admin.Session
-	eventually(t, "the relay has a session with queues", func() bool {
+	testkit.Eventually(t, "the relay has a session with queues", func() bool {
 		sessions = sessionList(t, "zc-relay", relayAdmin)
 		return len(sessions) == 1 && sessions[0].Queues > 0
 	})
 	s := sessions[0]
 	if !strings.HasSuffix(s.Channel, "/storage_zero_copy_comch") || s.Volume != "disk" ||
-		!strings.HasPrefix(s.Peer, fmt.Sprintf("process %d of user ", client.cmd.Process.Pid)) {
+		!strings.HasPrefix(s.Peer, fmt.Sprintf("process %d of user ", client.Cmd.Process.Pid)) {
 		t.Errorf("the session is %+v", s)
 	}
 	if _, text, _ := call(t, "zc-relay", "sessions", "list", "--admin",
@@ -81,11 +82,11 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 		relayAdmin); code != 0 || text != "session "+number+" ends\n" {
 		t.Errorf("ending the session: %d %s%s", code, text, errs)
 	}
-	if code := client.wait(); code != 1 || !strings.Contains(client.stderr.String(),
+	if code := client.Wait(); code != 1 || !strings.Contains(client.Stderr.String(),
 		"an administrator has ended the session") {
-		t.Errorf("the client ended with %d: %s", code, client.stderr.String())
+		t.Errorf("the client ended with %d: %s", code, client.Stderr.String())
 	}
-	eventually(t, "the session has ended",
+	testkit.Eventually(t, "the session has ended",
 		func() bool { return len(sessionList(t, "zc-relay", relayAdmin)) == 0 })
 	if code, _, errs := call(t, "zc-relay", "sessions", "end", number, "--admin",
 		relayAdmin); code != 2 || !strings.Contains(errs, "there is no session "+number) {
@@ -107,7 +108,7 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 		targetAdmin); code != 0 {
 		t.Errorf("ending the target's session: %d %s", code, errs)
 	}
-	eventually(t, "the relay connects again", func() bool {
+	testkit.Eventually(t, "the relay connects again", func() bool {
 		sessions = sessionList(t, "target", targetAdmin)
 		return len(sessions) == 1 && sessions[0].ID != former
 	})
@@ -115,7 +116,7 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 
 func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")
 	targetAdmin := "unix:" + filepath.Join(c.dir, "target.sock")
 	relayFile, targetFile := filepath.Join(c.dir, "relay.yaml"), filepath.Join(c.dir, "target.yaml")

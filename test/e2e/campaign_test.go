@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // campaignGoal is how much a campaign goes through. The test with the tag soak sets more.
@@ -29,11 +31,11 @@ type campaign struct {
 	*chain
 	t        *testing.T
 	provider string // of RDMA
-	relays   [2]*process
-	clients  [2]*process
+	relays   [2]*testkit.Process
+	clients  [2]*testkit.Process
 	rdma     netip.AddrPort // of the target, the same after restarts
 	random   *rand.Rand
-	matches  map[*process]map[string]uint64 // of fault rules, at the last look
+	matches  map[*testkit.Process]map[string]uint64 // of fault rules, at the last look
 
 	// Late operations and failed attempts to connect are otherFaults.
 	processFaults, lostConnections, otherFaults int64
@@ -74,8 +76,8 @@ func runCampaign(t *testing.T, provider string) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	c := &campaign{t: t, provider: provider, random: rand.New(rand.NewPCG(seed, 0)),
-		matches: make(map[*process]map[string]uint64),
-		chain: &chain{t: t, dir: dir, address: listenAddress(), faults: campaignTargetRules,
+		matches: make(map[*testkit.Process]map[string]uint64),
+		chain: &chain{t: t, dir: dir, address: listenAddress(t), faults: campaignTargetRules,
 			volumes: []string{
 				"disk=file:" + filepath.Join(dir, "disk.img") + ",size=16MiB",
 				"other=file:" + filepath.Join(dir, "other.img") + ",size=16MiB",
@@ -85,7 +87,7 @@ func runCampaign(t *testing.T, provider string) {
 		c.startRelay(i)
 	}
 	c.verifyAnew()
-	eventually(t, "all sessions are released", c.hasNoSession)
+	testkit.Eventually(t, "all sessions are released", c.hasNoSession)
 	before := c.holdings()
 
 	const forever = "1000h" // on a slow machine, a campaign and its outages take long
@@ -112,13 +114,13 @@ func runCampaign(t *testing.T, provider string) {
 	}
 	stopAttack()
 	for _, daemon := range c.daemons() {
-		daemon.signal(syscall.SIGUSR2)
-		daemon.awaitLog("fault switches turned off")
+		daemon.Signal(syscall.SIGUSR2)
+		daemon.AwaitLog("fault switches turned off")
 	}
 	c.awaitIO()
 
 	for _, client := range c.clients {
-		client.interruptVerify()
+		interruptVerify(t, client)
 		r := verifyReport(t, client)
 		if r.Result.LostBlocks > 0 {
 			t.Errorf("%d blocks are lost", r.Result.LostBlocks)
@@ -130,7 +132,7 @@ func runCampaign(t *testing.T, provider string) {
 	c.verifyAnew()
 	var after []holding
 	defer func() { t.Logf("the daemons held %+v before, and %+v after", before, after) }()
-	eventually(t, "the daemons hold as much as before", func() bool {
+	testkit.Eventually(t, "the daemons hold as much as before", func() bool {
 		after = c.holdings()
 		for i := range after {
 			if after[i].exceeds(&before[i]) {
@@ -176,14 +178,16 @@ func (c *campaign) startRelay(i int) {
 	c.relays[i] = c.chain.startRelay(campaignDirectory(i), flags...)
 }
 
-func (c *campaign) daemons() []*process { return []*process{c.target, c.relays[0], c.relays[1]} }
+func (c *campaign) daemons() []*testkit.Process {
+	return []*testkit.Process{c.target, c.relays[0], c.relays[1]}
+}
 
 // verifyAnew verifies both volumes with clients that do not reconnect.
 func (c *campaign) verifyAnew() {
 	c.t.Helper()
 	for i := range c.relays {
 		newcomer := c.initiatorAt(campaignDirectory(i), "verify", "--queues", "2", "--passes", "1")
-		if code := newcomer.wait(); code != 0 {
+		if code := newcomer.Wait(); code != 0 {
 			c.t.Errorf("a verification of the whole volume exited with %d", code)
 		}
 	}
@@ -206,9 +210,9 @@ func (c *campaign) awaitIO() {
 		before[i] = sumMetric(c.scrape(relay), "zc_relay_io_total")
 	}
 	for i, relay := range c.relays {
-		eventually(c.t, relay.name+" completes IO", func() bool {
+		testkit.Eventually(c.t, relay.Name+" completes IO", func() bool {
 			select {
-			case <-c.clients[i].ended:
+			case <-c.clients[i].Ended():
 				c.t.Fatal("a client has ended")
 			default:
 			}
@@ -225,18 +229,17 @@ func (c *campaign) injectProcessFault() {
 	c.processFaults++
 	switch c.random.IntN(3) {
 	case 0:
-		daemon.signal(syscall.SIGSTOP)
-		eventually(c.t, daemon.name+" stops", daemon.stopped)
+		daemon.Stop()
 		// Sometimes this is longer than a peer waits.
 		time.Sleep(time.Duration(c.random.Int64N(int64(3 * time.Second))))
-		daemon.signal(syscall.SIGCONT)
+		daemon.Continue()
 		return
 	case 1:
-		daemon.signal(syscall.SIGKILL)
-		daemon.wait()
+		daemon.Signal(syscall.SIGKILL)
+		daemon.Wait()
 	case 2:
-		daemon.signal(syscall.SIGUSR2)
-		daemon.terminate()
+		daemon.Signal(syscall.SIGUSR2)
+		daemon.Terminate()
 	}
 	if i == 0 {
 		c.startTarget()
@@ -247,10 +250,10 @@ func (c *campaign) injectProcessFault() {
 }
 
 // turnOnFaults returns when the daemon has got the signal: a later one could overtake it.
-func (c *campaign) turnOnFaults(daemon *process) {
+func (c *campaign) turnOnFaults(daemon *testkit.Process) {
 	c.t.Helper()
-	daemon.signal(syscall.SIGUSR1)
-	daemon.awaitLog("fault switches turned on")
+	daemon.Signal(syscall.SIGUSR1)
+	daemon.AwaitLog("fault switches turned on")
 }
 
 // countNetworkFaults counts the matches of rules since the last look.
@@ -296,7 +299,7 @@ func (c *campaign) holdings() []holding {
 		}
 		c.collectGarbage(name)
 		metrics := c.scrape(daemon)
-		all = append(all, holding{descriptors: descriptors(c.t, daemon),
+		all = append(all, holding{descriptors: daemon.Descriptors(),
 			goroutines: sumMetric(metrics, "go_goroutines"),
 			heap:       sumMetric(metrics, "go_memstats_heap_alloc_bytes"),
 			resident:   sumMetric(metrics, "process_resident_memory_bytes")})
@@ -307,7 +310,8 @@ func (c *campaign) holdings() []holding {
 // collectGarbage makes a daemon collect its garbage.
 func (c *campaign) collectGarbage(name string) {
 	c.t.Helper()
-	client := http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true,
+	client := http.Client{Timeout: testkit.Patience, Transport: &http.Transport{
+		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", c.adminSocket(name))
 		}}}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -35,7 +36,7 @@ func cephCluster(t *testing.T, command string, args ...string) {
 	}
 	all := append([]string{command, directory}, args...)
 	c := exec.Command("../ceph/cluster.sh", all...)
-	c.Env = append(os.Environ(), fmt.Sprint("WAIT=", int(testTimeout.Seconds())))
+	c.Env = append(os.Environ(), fmt.Sprint("WAIT=", int(testkit.Patience.Seconds())))
 	if output, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("cluster.sh %s: %v\n%s", strings.Join(all, " "), err, output)
 	}
@@ -64,7 +65,7 @@ func TestCephVolumesServeTheChain(t *testing.T) {
 	content := someContent(5<<20 + 4711)
 	writeFile(t, c.dir+"/data", content)
 	c.mustRun("put", c.dir+"/data")
-	c.target.terminate()
+	c.target.Terminate()
 	c.startTarget() // the content outlives the target
 	c.mustRun("get", "--length", fmt.Sprint(len(content)), c.dir+"/copy")
 	if string(readFile(t, c.dir+"/copy")) != string(content) {
@@ -89,7 +90,7 @@ func TestCephVolumesMoveToTheNextTarget(t *testing.T) {
 		c.restartTarget(round + 1) // by force first
 		c.awaitIO()
 	}
-	run.interruptVerify()
+	interruptVerify(t, run)
 	r := verifyReport(t, run).Result
 	if r.LostBlocks > 0 || r.Reconnections.Count != rounds || r.Reconnections.LostWrites > 0 {
 		t.Errorf("the result is %+v, reconnections %+v", r, r.Reconnections)
@@ -133,7 +134,7 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 		// OSDs that recover need the monitor, which is next.
 		cephCluster(t, "up")
 	}
-	run.interruptVerify()
+	interruptVerify(t, run)
 }
 
 // While no OSD answers for longer than the relay waits for an IO, the session ends with TIME_OUT. A
@@ -141,7 +142,7 @@ func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 	c := startObservedChain(t, newImage(t, "64MiB"), "--io-timeout", "2s")
 	const writes, length = 64, 4096
-	v, err := client.Open(testContext(t), c.clientConfig(writes))
+	v, err := client.Open(testkit.Context(t), c.clientConfig(writes))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +161,8 @@ func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 		}
 	}
 	queue.Flush()
-	eventually(t, "the session ends", func() bool { return v.Err() != nil })
-	c.relay.awaitLog("target did not respond to an IO within 2s [TIME_OUT]")
+	testkit.Eventually(t, "the session ends", func() bool { return v.Err() != nil })
+	c.relay.AwaitLog("target did not respond to an IO within 2s [TIME_OUT]")
 	// The relay tells the client, too, if that takes no longer than a second.
 	if err := v.Err(); !errors.Is(err, status.TimeOut) && !errors.Is(err, status.Shutdown) {
 		t.Errorf("the session ended with %v", err)
@@ -177,8 +178,8 @@ func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 	config := c.clientConfig(writes)
 	config.SyncDepth = 0
 	// The OSDs may need longer than the relay waits for an IO.
-	config.Reconnect = &retry.Policy{Total: retry.Within(testTimeout)}
-	next, err := client.Open(testContext(t), config)
+	config.Reconnect = &retry.Policy{Total: retry.Within(testkit.Patience)}
+	next, err := client.Open(testkit.Context(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,11 +207,11 @@ func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 // by turns. The metrics are the medians of the rounds, in IOs per second, and their ratio.
 func BenchmarkCephBesideFio(b *testing.B) {
 	const size = 256 << 20
-	c := &chain{t: b, dir: b.TempDir(), address: listenAddress(),
+	c := &chain{t: b, dir: b.TempDir(), address: listenAddress(b),
 		volumes: []string{newImage(b, strconv.Itoa(size))}}
 	c.startTarget() // which creates the image
 	c.relay = c.startRelay("comch")
-	c.target.terminate()
+	c.target.Terminate()
 	image := strings.ToLower(b.Name())
 	config := strings.Replace(string(readFile(b, os.Getenv("CEPH_CONF"))), "[client]",
 		"[client]\nrbd cache = false", 1)
@@ -234,7 +235,7 @@ func BenchmarkCephBesideFio(b *testing.B) {
 			decode(b, []byte(c.mustRun("bench", "--rw", pattern, "--block-size", "4KiB",
 				"--queues", "1", "--queue-depth", depth, "--warmup", "1s", "--runtime", "4s",
 				"--output", "json")), &ours)
-			c.target.terminate() // fio needs the image's lock
+			c.target.Terminate() // fio needs the image's lock
 			chainIOPS = append(chainIOPS, ours.Result.IOPS)
 
 			var theirs struct {
@@ -279,11 +280,11 @@ func BenchmarkCephImages(b *testing.B) {
 	for i := range images {
 		images[i] = newImageAt(b, fmt.Sprint(imagePath(b), i), "64MiB")
 	}
-	c := &chain{t: b, dir: b.TempDir(), address: listenAddress()}
+	c := &chain{t: b, dir: b.TempDir(), address: listenAddress(b)}
 	measure := func(b *testing.B, volumes []string) (rested use, cpu time.Duration) {
 		c.volumes = volumes
 		c.startTarget()
-		defer c.target.terminate()
+		defer c.target.Terminate()
 		started := useOf(b, c.target)
 		time.Sleep(10 * time.Second) // the subject of the measurement
 		rested = useOf(b, c.target)

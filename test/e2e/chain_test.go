@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // chain is a target and a relay as processes.
@@ -19,18 +21,19 @@ type chain struct {
 	t         testing.TB
 	dir       string
 	volumes   []string
-	faults    []string        // rules of the target
-	openFiles int             // descriptors that the target may have; 0 changes nothing
-	manager   *serviceManager // keeps files of the target; nil for none
-	address   netip.AddrPort  // of the target
-	target    *process
-	relay     *process
+	faults    []string            // rules of the target
+	openFiles int                 // descriptors that the target may have; 0 changes nothing
+	manager   *serviceManager     // keeps files of the target; nil for none
+	environ   map[string][]string // by program, besides the environment of this process
+	address   netip.AddrPort      // of the target
+	target    *testkit.Process
+	relay     *testkit.Process
 }
 
 // startChain starts a target with the given volumes, and a relay for the first of them.
 func startChain(t testing.TB, volumes ...string) *chain {
 	t.Helper()
-	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress(t)}
 	c.startTarget()
 	c.relay = c.startRelay("comch")
 	return c
@@ -39,7 +42,7 @@ func startChain(t testing.TB, volumes ...string) *chain {
 // startObservedChain is startChain with metrics of both daemons, and with flags for the relay.
 func startObservedChain(t *testing.T, volume string, flags ...string) *chain {
 	t.Helper()
-	c := &chain{t: t, dir: t.TempDir(), volumes: []string{volume}, address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{volume}, address: listenAddress(t)}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	c.relay = c.startRelay("comch",
 		append([]string{"--metrics-listen", "127.0.0.1:0"}, flags...)...)
@@ -50,7 +53,7 @@ func startObservedChain(t *testing.T, volume string, flags ...string) *chain {
 func startFaultyChain(t *testing.T, rule string, flags ...string) *chain {
 	t.Helper()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
-		faults: []string{rule}, address: listenAddress()}
+		faults: []string{rule}, address: listenAddress(t)}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	c.relay = c.startRelay("comch",
 		append([]string{"--metrics-listen", "127.0.0.1:0"}, flags...)...)
@@ -61,7 +64,7 @@ func startFaultyChain(t *testing.T, rule string, flags ...string) *chain {
 func startAdministeredChain(t *testing.T) (c *chain, admin string) {
 	t.Helper()
 	c = &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	admin = "unix:" + filepath.Join(c.dir, "admin.sock")
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0", "--admin-listen", admin)
@@ -85,7 +88,7 @@ func (c *chain) startTarget(more ...string) {
 		args = append(args, "--allow-faults", "--fault", rule)
 	}
 	args = append(args, targetFlags()...)
-	command := []string{filepath.Join(programs, "target")}
+	command := []string{program(c.t, "target")}
 	if c.openFiles > 0 {
 		command = []string{"sh", "-c",
 			fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, c.openFiles), command[0]}
@@ -99,13 +102,14 @@ func (c *chain) startTarget(more ...string) {
 					names), command[0]}
 		}
 	}
-	c.target = spawnWith(c.t, kept, "target", append(append(command, args...), more...)...)
+	inherited := inheritance{files: kept, environ: c.environ["target"]}
+	c.target = spawnWith(c.t, inherited, "target", append(append(command, args...), more...)...)
 	for _, file := range kept {
 		_ = file.Close()
 	}
-	eventually(c.t, "target listens", func() bool {
+	testkit.Eventually(c.t, "target listens", func() bool {
 		select {
-		case <-c.target.ended:
+		case <-c.target.Ended():
 			c.t.Fatal("the target exited at its start")
 		default:
 		}
@@ -119,7 +123,7 @@ func (c *chain) startTarget(more ...string) {
 }
 
 // startRelay starts a relay whose emulated Comch is in the given directory.
-func (c *chain) startRelay(directory string, more ...string) *process {
+func (c *chain) startRelay(directory string, more ...string) *testkit.Process {
 	c.t.Helper()
 	name, _, _ := strings.Cut(c.volumes[0], "=")
 	args := []string{
@@ -129,8 +133,9 @@ func (c *chain) startRelay(directory string, more ...string) *process {
 		"--drain-timeout", patience, "--io-timeout", patience, "--session-wait", patience,
 	}
 	args = append(args, relayFlags()...)
-	relay := spawn(c.t, "zc-relay", append(args, more...)...)
-	relay.awaitLog("listening for clients")
+	relay := spawnWith(c.t, inheritance{environ: c.environ["zc-relay"]}, "zc-relay",
+		append(append([]string{program(c.t, "zc-relay")}, args...), more...)...)
+	relay.AwaitLog("listening for clients")
 	return relay
 }
 
@@ -138,19 +143,19 @@ func (c *chain) startRelay(directory string, more ...string) *process {
 func (c *chain) rdmaAddress() string {
 	c.t.Helper()
 	const key = `"rdma": "`
-	c.target.awaitLog(key)
-	_, rest, _ := strings.Cut(c.target.stderr.String(), key)
+	c.target.AwaitLog(key)
+	_, rest, _ := strings.Cut(c.target.Stderr.String(), key)
 	address, _, _ := strings.Cut(rest, `"`)
 	return address
 }
 
 // initiator starts an initiator on the chain.
-func (c *chain) initiator(args ...string) *process {
+func (c *chain) initiator(args ...string) *testkit.Process {
 	c.t.Helper()
 	return c.initiatorAt("comch", args...)
 }
 
-func (c *chain) initiatorAt(directory string, args ...string) *process {
+func (c *chain) initiatorAt(directory string, args ...string) *testkit.Process {
 	c.t.Helper()
 	all := []string{args[0], "--emulated-dir", filepath.Join(c.dir, directory),
 		"--control-timeout", patience, "--io-timeout", patience}
@@ -162,10 +167,10 @@ func (c *chain) initiatorAt(directory string, args ...string) *process {
 func (c *chain) mustRun(args ...string) string {
 	c.t.Helper()
 	p := c.initiator(args...)
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		c.t.Fatalf("initiator %s exited with %d", strings.Join(args, " "), code)
 	}
-	return p.stdout.String()
+	return p.Stdout.String()
 }
 
 func bench(depth int) []string {
@@ -175,10 +180,10 @@ func bench(depth int) []string {
 }
 
 // startIO starts an initiator that runs until the test ends it, and waits until IO is in progress.
-func (c *chain) startIO(command ...string) *process {
+func (c *chain) startIO(command ...string) *testkit.Process {
 	c.t.Helper()
 	p := c.initiator(command...)
-	eventually(c.t, "IO is in progress", func() bool { return c.ioTotal() > 100 })
+	testkit.Eventually(c.t, "IO is in progress", func() bool { return c.ioTotal() > 100 })
 	return p
 }
 
@@ -192,10 +197,10 @@ func (c *chain) hasNoSession() bool {
 }
 
 // opsAddress returns where a daemon serves metrics, according to its log.
-func opsAddress(t testing.TB, p *process) string {
+func opsAddress(t testing.TB, p *testkit.Process) string {
 	t.Helper()
-	p.awaitLog("serving metrics and health")
-	_, rest, _ := strings.Cut(p.stderr.String(), "serving metrics and health")
+	p.AwaitLog("serving metrics and health")
+	_, rest, _ := strings.Cut(p.Stderr.String(), "serving metrics and health")
 	_, rest, found := strings.Cut(rest, `"address": "`)
 	if !found {
 		t.Fatal("the address of the metrics is not logged")
@@ -204,7 +209,7 @@ func opsAddress(t testing.TB, p *process) string {
 	return address
 }
 
-func get(t testing.TB, p *process, path string) (code int, body string) {
+func get(t testing.TB, p *testkit.Process, path string) (code int, body string) {
 	t.Helper()
 	code, body, err := fetch("http://" + opsAddress(t, p) + path)
 	if err != nil {
@@ -214,7 +219,7 @@ func get(t testing.TB, p *process, path string) (code int, body string) {
 }
 
 func fetch(url string) (code int, body string, err error) {
-	client := http.Client{Timeout: testTimeout}
+	client := http.Client{Timeout: testkit.Patience}
 	response, err := client.Get(url)
 	if err != nil {
 		return 0, "", err
@@ -224,7 +229,7 @@ func fetch(url string) (code int, body string, err error) {
 	return response.StatusCode, string(b), err
 }
 
-func (c *chain) scrape(p *process) string {
+func (c *chain) scrape(p *testkit.Process) string {
 	c.t.Helper()
 	return scrapeURL(c.t, "http://"+opsAddress(c.t, p)+"/metrics")
 }
@@ -232,7 +237,7 @@ func (c *chain) scrape(p *process) string {
 // scrapeURL tries again, within a bound, if the connection breaks, as it can under load.
 func scrapeURL(t testing.TB, url string) (body string) {
 	t.Helper()
-	eventually(t, url+" replies", func() bool {
+	testkit.Eventually(t, url+" replies", func() bool {
 		code, text, err := fetch(url)
 		if err != nil {
 			t.Log(err)
@@ -274,10 +279,10 @@ func sumMetric(text, name string) float64 {
 }
 
 // awaitMetrics waits until the metrics of a daemon contain all of wanted.
-func (c *chain) awaitMetrics(p *process, wanted ...string) {
+func (c *chain) awaitMetrics(p *testkit.Process, wanted ...string) {
 	c.t.Helper()
 	for _, want := range wanted {
-		eventually(c.t, p.name+" has the metric "+want,
+		testkit.Eventually(c.t, p.Name+" has the metric "+want,
 			func() bool { return strings.Contains(c.scrape(p), want) })
 	}
 }

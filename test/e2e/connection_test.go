@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
@@ -25,7 +26,7 @@ func TestRDMAConnectionsUseTheConfiguredAddresses(t *testing.T) {
 		t.Skip("no RDMA device has a loopback address: this test needs the embedded provider")
 	}
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget("--rdma-address", "127.0.0.3")
 	if address := c.rdmaAddress(); !strings.HasPrefix(address, "127.0.0.3:") {
 		t.Errorf("the target takes RDMA connections at %s", address)
@@ -44,11 +45,11 @@ func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 	} {
 		relay := spawn(t, "zc-relay", "run", "--storage-server", "127.0.0.1:1", "--volume", "disk",
 			"--emulated-dir", t.TempDir(), "--rdma-address", test.address)
-		if code := relay.wait(); code == 0 {
+		if code := relay.Wait(); code == 0 {
 			t.Errorf("--rdma-address %s: the relay ended with success", test.address)
 		}
-		if !strings.Contains(relay.stderr.String(), test.says) {
-			t.Errorf("--rdma-address %s: the relay says %s", test.address, relay.stderr.String())
+		if !strings.Contains(relay.Stderr.String(), test.says) {
+			t.Errorf("--rdma-address %s: the relay says %s", test.address, relay.Stderr.String())
 		}
 	}
 }
@@ -78,9 +79,9 @@ func TestAHostNeedsNoIPv6ForATargetAtLocalhost(t *testing.T) {
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("no RDMA device has a loopback address: this test needs the embedded provider")
 	}
-	shell := exec.CommandContext(testContext(t), "unshare", "--map-root-user", "--net", "--mount",
+	shell := exec.CommandContext(testkit.Context(t), "unshare", "--map-root-user", "--net", "--mount",
 		"bash", "-c", withoutIPv6)
-	shell.Dir, shell.Env = t.TempDir(), append(os.Environ(), "PROGRAMS="+programs)
+	shell.Dir, shell.Env = t.TempDir(), append(os.Environ(), "PROGRAMS="+testkit.Plain.Directory(t))
 	shell.WaitDelay = 10 * time.Second
 	output, err := shell.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), "127.0.0.1:7470, volume disk: ready") {
@@ -90,7 +91,7 @@ func TestAHostNeedsNoIPv6ForATargetAtLocalhost(t *testing.T) {
 
 func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget("--control-timeout", "5s") // which also bounds a stray
 	c.relay = c.startRelay("comch")
 	rdma := c.rdmaAddress()
@@ -110,7 +111,7 @@ func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
 	c.mustRun("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1",
 		"--length", "16MiB")
 	for i, stray := range strays {
-		if err := stray.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
+		if err := stray.SetReadDeadline(time.Now().Add(testkit.Patience)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, stray); os.IsTimeout(err) {
@@ -124,7 +125,7 @@ func TestSilentRDMAConnectionsLeaveDescriptorsToOthers(t *testing.T) {
 		t.Skip("only the embedded provider has a descriptor for each connection request")
 	}
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
-		address: listenAddress(), openFiles: 150}
+		address: listenAddress(t), openFiles: 150}
 	c.startTarget()
 	address := c.rdmaAddress()
 	ctx, stop := context.WithCancel(context.Background())
@@ -148,7 +149,7 @@ func TestSilentRDMAConnectionsLeaveDescriptorsToOthers(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the attack has begun", func() bool { return silent.Load() >= 200 })
+	testkit.Eventually(t, "the attack has begun", func() bool { return silent.Load() >= 200 })
 	c.relay = c.startRelay("comch")
 	c.mustRun("verify", "--queues", "2", "--passes", "1", "--length", "1MiB",
 		"--control-timeout", patience)
@@ -168,9 +169,15 @@ type tlsChain struct {
 // startTLSTarget starts a target with a certificate for its address. The relay is left to the test.
 func startTLSTarget(t *testing.T, flags ...string) *tlsChain {
 	t.Helper()
+	return startTLSTargetIn(t, nil, flags...)
+}
+
+// startTLSTargetIn is startTLSTarget with the environment of each program.
+func startTLSTargetIn(t *testing.T, environ map[string][]string, flags ...string) *tlsChain {
+	t.Helper()
 	c := &tlsChain{
 		chain: &chain{t: t, dir: t.TempDir(), volumes: []string{"secret-volume=memory:1MiB"},
-			address: listenAddress()},
+			environ: environ, address: listenAddress(t)},
 		authority: mutualtlstest.NewAuthority(t),
 	}
 	address := c.address.Addr().String()
@@ -184,8 +191,8 @@ func startTLSTarget(t *testing.T, flags ...string) *tlsChain {
 func (c *tlsChain) mustServe(directory string) {
 	c.t.Helper()
 	p := c.initiatorAt(directory, "verify", "--queues", "1", "--passes", "1", "--length", "256KiB")
-	if code := p.wait(); code != 0 {
-		c.t.Fatalf("verify over TLS exited with %d: %s", code, p.stderr.String())
+	if code := p.Wait(); code != 0 {
+		c.t.Fatalf("verify over TLS exited with %d: %s", code, p.Stderr.String())
 	}
 }
 
@@ -193,9 +200,9 @@ func TestIORunsWithMutualTLS(t *testing.T) {
 	c := startTLSTarget(t, "--tls-allowed-name", "relay.test", "--log-level", "debug")
 	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 	c.mustServe("comch")
-	c.target.awaitLog(`(\"relay.test\")`)
-	c.relay.terminate()
-	c.target.terminate()
+	c.target.AwaitLog(`(\"relay.test\")`)
+	c.relay.Terminate()
+	c.target.Terminate()
 }
 
 func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
@@ -205,7 +212,7 @@ func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
 			c := startTLSTarget(t)
 			flags := tlsFlagsOf(c.ofRelay)
 			if !encrypted {
-				c.target.terminate()
+				c.target.Terminate()
 				c.startTarget()
 				flags = nil
 			}
@@ -213,7 +220,7 @@ func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
 			relay := c.startRelay("comch",
 				append(flags, "--storage-server", wire.listener.Addr().String())...)
 			c.mustServe("comch")
-			relay.terminate()
+			relay.Terminate()
 			if readable := wire.saw("secret-volume"); readable == encrypted {
 				t.Errorf("the name of the volume can be read: %v", readable)
 			}
@@ -271,13 +278,13 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 			}
 			c := startTLSTarget(t, targetFlags...)
 			relay := c.startRelay("comch", append(test.flags(c), "--session-wait", "0s")...)
-			relay.awaitLog(test.relaySays)
-			c.target.awaitLog(test.targetSays)
+			relay.AwaitLog(test.relaySays)
+			c.target.AwaitLog(test.targetSays)
 			p := c.initiator("info")
-			if code := p.wait(); code != 3 ||
-				!strings.Contains(p.stderr.String(), test.relaySays) ||
-				!strings.Contains(p.stderr.String(), "AUTHENTICATION") {
-				t.Errorf("info exited with %d and says %q, want %q", code, p.stderr.String(),
+			if code := p.Wait(); code != 3 ||
+				!strings.Contains(p.Stderr.String(), test.relaySays) ||
+				!strings.Contains(p.Stderr.String(), "AUTHENTICATION") {
+				t.Errorf("info exited with %d and says %q, want %q", code, p.Stderr.String(),
 					test.relaySays)
 			}
 		})
@@ -286,11 +293,11 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 
 func TestARelayWithTLSReportsATargetWithout(t *testing.T) {
 	c := startTLSTarget(t)
-	c.target.terminate()
+	c.target.Terminate()
 	c.startTarget()
 	c.startRelay("comch",
-		tlsFlagsOf(c.ofRelay)...).awaitLog("one side speaks TLS and the other does not")
-	c.target.awaitLog("the peer speaks TLS, and this side does not")
+		tlsFlagsOf(c.ofRelay)...).AwaitLog("one side speaks TLS and the other does not")
+	c.target.AwaitLog("the peer speaks TLS, and this side does not")
 }
 
 func TestAConnectionWithoutACertificateIsRejected(t *testing.T) {
@@ -304,7 +311,7 @@ func TestAConnectionWithoutACertificateIsRejected(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("error %v, want that a certificate is required", err)
 	}
-	c.target.awaitLog("didn't provide a certificate")
+	c.target.AwaitLog("didn't provide a certificate")
 }
 
 func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
@@ -315,10 +322,10 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 	address := c.address.Addr().String()
 	c.authority.Write(filepath.Join(c.dir, "target"), []string{address}, mutualtlstest.Expired)
 	p := c.initiator("info")
-	if code := p.wait(); code != 3 ||
-		!strings.Contains(p.stderr.String(), "certificate has expired") {
+	if code := p.Wait(); code != 3 ||
+		!strings.Contains(p.Stderr.String(), "certificate has expired") {
 		t.Errorf("with an expired certificate at the target info exited with %d: %s", code,
-			p.stderr.String())
+			p.Stderr.String())
 	}
 
 	// Replace the authority, and with it all certificates.
@@ -326,25 +333,25 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 	c.authority.Write(filepath.Join(c.dir, "target"), []string{address})
 	c.authority.Write(filepath.Join(c.dir, "relay"), []string{"relay.test"})
 	c.mustServe("comch")
-	c.relay.terminate()
-	c.target.terminate()
+	c.relay.Terminate()
+	c.target.Terminate()
 }
 
 func TestUnencryptedControlConnectionsCauseAWarning(t *testing.T) {
 	const warning = "neither encrypted nor authenticated"
 	c := startChain(t, "disk=memory:1MiB")
 	c.mustRun("info")
-	if strings.Contains(c.relay.stderr.String()+c.target.stderr.String(), warning) &&
+	if strings.Contains(c.relay.Stderr.String()+c.target.Stderr.String(), warning) &&
 		c.address.Addr().IsLoopback() {
 		t.Error("there is a warning of plain text on the loopback interface")
 	}
 	target := spawn(t, "target", "--listen-address", "0.0.0.0", "--listen-port", "0",
 		"--volume", "disk=memory:1MiB")
-	target.awaitLog(warning)
+	target.AwaitLog(warning)
 	// The warning needs no connection, so the address may lead nowhere (RFC 5737).
 	relay := spawn(t, "zc-relay", "run", "--storage-server", "192.0.2.1:7470", "--volume", "disk",
 		"--emulated-dir", t.TempDir())
-	relay.awaitLog(warning)
+	relay.AwaitLog(warning)
 }
 
 // eavesdropper forwards TCP connections and records their bytes.
@@ -359,7 +366,7 @@ func eavesdrop(t *testing.T, address string) *eavesdropper {
 	t.Helper()
 	e := &eavesdropper{}
 	var err error
-	if e.listener, err = net.Listen("tcp", listenAddress().String()); err != nil {
+	if e.listener, err = net.Listen("tcp", listenAddress(t).String()); err != nil {
 		t.Fatal(err)
 	}
 	var passing sync.WaitGroup
@@ -383,7 +390,7 @@ func eavesdrop(t *testing.T, address string) *eavesdropper {
 
 func (e *eavesdropper) pass(ctx context.Context, near net.Conn, address string) {
 	defer near.Close()
-	far, err := net.DialTimeout("tcp", address, testTimeout)
+	far, err := net.DialTimeout("tcp", address, testkit.Patience)
 	if err != nil {
 		return
 	}
@@ -422,7 +429,7 @@ func (e *eavesdropper) saw(text string) bool {
 // again would have another UUID, and clients would refuse it.
 func TestChangedRightsLeaveTheVolumeOpen(t *testing.T) {
 	c := &tlsChain{
-		chain:     &chain{t: t, dir: t.TempDir(), address: listenAddress()},
+		chain:     &chain{t: t, dir: t.TempDir(), address: listenAddress(t)},
 		authority: mutualtlstest.NewAuthority(t),
 	}
 	c.ofTarget = c.authority.Write(filepath.Join(c.dir, "target"),
@@ -442,13 +449,13 @@ func TestChangedRightsLeaveTheVolumeOpen(t *testing.T) {
 		"--output", "json")
 	c.awaitIO()
 	configure("readers: [other.test], owners: [relay.test]")
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog("changed the rights of relays")
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog("changed the rights of relays")
 	c.awaitIO()
 	configure("readers: [other.test]")
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog("the relay has lost its right to use volume")
-	if code := run.wait(); code == 0 {
-		t.Errorf("verify exited with 0: %s", run.stderr.String())
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog("the relay has lost its right to use volume")
+	if code := run.Wait(); code == 0 {
+		t.Errorf("verify exited with 0: %s", run.Stderr.String())
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
@@ -78,7 +79,7 @@ func runContainer(t *testing.T, image image, mounts, command, config, script str
 	}
 	tooltest.Require(t, "unshare", "chroot")
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"example=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget()
 	root := filepath.Join(c.dir, "root")
 	folder := filepath.Join(root, "etc", "zc-relay")
@@ -91,13 +92,13 @@ func runContainer(t *testing.T, image image, mounts, command, config, script str
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("ROOT", root)
-	t.Setenv("PROGRAMS", programs)
 	text := fmt.Sprintf(container, image.setUp+"\n"+mounts, image.user, image.environment, command,
 		script)
-	p := spawnCommand(t, "container", "unshare", "--mount", "sh", "-c", text)
-	if code := p.wait(); code != 0 ||
-		!strings.Contains(p.stdout.String(), "the container has served\n") {
+	environ := []string{"ROOT=" + root, "PROGRAMS=" + testkit.Plain.Directory(t)}
+	p := spawnWith(t, inheritance{environ: environ}, "container", "unshare", "--mount", "sh", "-c",
+		text)
+	if code := p.Wait(); code != 0 ||
+		!strings.Contains(p.Stdout.String(), "the container has served\n") {
 		t.Errorf("the container ended with %d", code)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // copySite holds the files of both sides of a dma-copy.
@@ -36,7 +38,7 @@ func newCopySite(t testing.TB) *copySite {
 }
 
 // start starts both sides, in either order.
-func (s *copySite) start(hostFirst bool) (host, dpu *process) {
+func (s *copySite) start(hostFirst bool) (host, dpu *testkit.Process) {
 	s.t.Helper()
 	common := append([]string{"--emulated-dir", filepath.Join(s.dir, "comch"),
 		"--connect-timeout", patience, "--timeout", patience}, s.flags...)
@@ -73,7 +75,7 @@ func TestDMACopyMovesFilesOfAnySizeBothWays(t *testing.T) {
 				content := someContent(size)
 				writeFile(t, from, content)
 				host, dpu := s.start(toDPU)
-				if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
+				if h, d := host.Wait(), dpu.Wait(); h != 0 || d != 0 {
 					t.Fatalf("the host exited with %d, the DPU with %d", h, d)
 				}
 				if !bytes.Equal(readFile(t, to), content) ||
@@ -81,9 +83,9 @@ func TestDMACopyMovesFilesOfAnySizeBothWays(t *testing.T) {
 					t.Error("the files differ")
 				}
 				want := fmt.Sprintf("%d bytes copied from", size)
-				if !strings.Contains(host.stderr.String(), want) ||
-					!strings.Contains(dpu.stderr.String(), want) || host.stdout.String() != "" {
-					t.Errorf("host: %q; DPU: %q", host.stderr.String(), dpu.stderr.String())
+				if !strings.Contains(host.Stderr.String(), want) ||
+					!strings.Contains(dpu.Stderr.String(), want) || host.Stdout.String() != "" {
+					t.Errorf("host: %q; DPU: %q", host.Stderr.String(), dpu.Stderr.String())
 				}
 			})
 		}
@@ -98,7 +100,7 @@ func TestDMACopySpeaksTheOriginalsMessages(t *testing.T) {
 		content := someContent(9<<20 + 1)
 		writeFile(t, from, content)
 		host, dpu := s.start(false)
-		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 ||
+		if h, d := host.Wait(), dpu.Wait(); h != 0 || d != 0 ||
 			!bytes.Equal(readFile(t, to), content) {
 			t.Errorf("the host exited with %d, the DPU with %d", h, d)
 		}
@@ -115,9 +117,9 @@ func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
 			writeFile(t, s.dpuFile, []byte("DPU"))
 		}
 		host, dpu := s.start(false)
-		for _, side := range []*process{host, dpu} {
-			if code := side.wait(); code != 1 || !strings.Contains(side.stderr.String(), want) {
-				t.Errorf("a side exited with %d: %s", code, side.stderr.String())
+		for _, side := range []*testkit.Process{host, dpu} {
+			if code := side.Wait(); code != 1 || !strings.Contains(side.Stderr.String(), want) {
+				t.Errorf("a side exited with %d: %s", code, side.Stderr.String())
 			}
 		}
 		if both && (string(readFile(t, s.hostFile)) != "host" ||
@@ -134,9 +136,9 @@ func TestDMACopyWithoutAnotherSideTimesOut(t *testing.T) {
 		lonely := spawn(t, "dma-copy",
 			append(side[1:], "--side", side[0], "-f", s.hostFile, "--connect-timeout", "200ms",
 				"--emulated-dir", s.dir)...)
-		if code := lonely.wait(); code != 3 ||
-			!strings.Contains(lonely.stderr.String(), "running?") {
-			t.Errorf("%s exited with %d: %s", side[0], code, lonely.stderr.String())
+		if code := lonely.Wait(); code != 3 ||
+			!strings.Contains(lonely.Stderr.String(), "running?") {
+			t.Errorf("%s exited with %d: %s", side[0], code, lonely.Stderr.String())
 		}
 	}
 }
@@ -146,7 +148,7 @@ func TestDMACopyWithoutAnotherSideTimesOut(t *testing.T) {
 func (s *copySite) awaitProgress(to string, arrived int64) {
 	s.t.Helper()
 	pattern, begun := filepath.Join(filepath.Dir(to), ".file.*.partial"), false
-	deadline := time.Now().Add(testTimeout)
+	deadline := time.Now().Add(testkit.Patience)
 	for ; time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		parts, err := filepath.Glob(pattern)
 		if err != nil {
@@ -198,10 +200,10 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 			time.Sleep(pause)
 			moment = fmt.Sprintf("%v after its start", pause)
 		}
-		victim.signal(syscall.SIGKILL)
-		killed, code := victim.wait(), -1
+		victim.Signal(syscall.SIGKILL)
+		killed, code := victim.Wait(), -1
 		if underWay {
-			code = other.wait() // which otherwise may not have met the victim
+			code = other.Wait() // which otherwise may not have met the victim
 		}
 		got, err := os.ReadFile(to)
 		switch {
@@ -212,12 +214,12 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 				err)
 		case code == 0 || killed == 0:
 			t.Errorf("killed %s: there is no file, but a side ended with success", moment)
-		case code > 0 && !strings.Contains(other.stderr.String(), "disconnected before"):
+		case code > 0 && !strings.Contains(other.Stderr.String(), "disconnected before"):
 			t.Errorf("killed %s: the other side exited with %d: %s", moment, code,
-				other.stderr.String())
+				other.Stderr.String())
 		}
-		other.signal(syscall.SIGKILL)
-		other.wait()
+		other.Signal(syscall.SIGKILL)
+		other.Wait()
 		_ = os.RemoveAll(s.dir)
 	}
 	t.Logf("%d of %d copies were complete when a side was killed", complete, rounds)
@@ -246,10 +248,10 @@ func TestDMACopyTimesOutWhenASideIsStopped(t *testing.T) {
 			stopped, other = host, dpu
 		}
 		s.awaitProgress(s.dpuFile, 1)
-		stopped.signal(syscall.SIGSTOP)
+		stopped.Stop()
 		want := "no message from the " + name + " for 3s"
-		if code := other.wait(); code != 1 || !strings.Contains(other.stderr.String(), want) {
-			t.Errorf("the other side exited with %d: %s", code, other.stderr.String())
+		if code := other.Wait(); code != 1 || !strings.Contains(other.Stderr.String(), want) {
+			t.Errorf("the other side exited with %d: %s", code, other.Stderr.String())
 		}
 		if _, err := os.Stat(s.dpuFile); !os.IsNotExist(err) {
 			t.Errorf("there is a file, or %v", err)
@@ -267,11 +269,11 @@ func TestDMACopyThatIsInterruptedIsReportedByBothSidesAndCleansUp(t *testing.T) 
 			interrupted, other = host, dpu
 		}
 		s.awaitProgress(s.hostFile, 1)
-		interrupted.signal(syscall.SIGTERM)
-		for _, side := range []*process{interrupted, other} {
-			if code := side.wait(); code != 1 ||
-				!strings.Contains(side.stderr.String(), "stopped by signal") {
-				t.Errorf("a side exited with %d: %s", code, side.stderr.String())
+		interrupted.Signal(syscall.SIGTERM)
+		for _, side := range []*testkit.Process{interrupted, other} {
+			if code := side.Wait(); code != 1 ||
+				!strings.Contains(side.Stderr.String(), "stopped by signal") {
+				t.Errorf("a side exited with %d: %s", code, side.Stderr.String())
 			}
 		}
 		if entries, err := os.ReadDir(filepath.Dir(s.hostFile)); err != nil || len(entries) > 0 {
@@ -310,7 +312,7 @@ func BenchmarkFileCopy(b *testing.B) {
 			b.SetBytes(size)
 			for b.Loop() {
 				host, dpu := s.start(false)
-				if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
+				if h, d := host.Wait(), dpu.Wait(); h != 0 || d != 0 {
 					b.Fatalf("the host exited with %d, the DPU with %d", h, d)
 				}
 				_ = os.Remove(to)

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // originals maps the names of DOCA applications to the programs that stand for them.
@@ -26,9 +28,10 @@ var originals = map[string]string{
 // documented runs command lines as NVIDIA's guides print them. What a guide chooses for its
 // machines is replaced: the directories of files, the address of the target, and the core.
 type documented struct {
-	t   *testing.T
-	dir string
-	cpu int
+	t       *testing.T
+	dir     string
+	cpu     int
+	address netip.Addr // of the target
 }
 
 func newDocumented(t *testing.T) *documented {
@@ -37,9 +40,10 @@ func newDocumented(t *testing.T) *documented {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &documented{t: t, dir: t.TempDir(), cpu: allowed[0]}
+	d := &documented{t: t, dir: t.TempDir(), cpu: allowed[0],
+		address: listenAddress(t).Addr()}
 	for original, ours := range originals {
-		if err := os.Symlink(filepath.Join(programs, ours), d.path(original)); err != nil {
+		if err := os.Symlink(program(t, ours), d.path(original)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -54,12 +58,12 @@ func newDocumented(t *testing.T) *documented {
 func (d *documented) path(name string) string { return filepath.Join(d.dir, name) }
 
 // start runs a line, with flags of the test's own behind it.
-func (d *documented) start(line string, more ...string) *process {
+func (d *documented) start(line string, more ...string) *testkit.Process {
 	d.t.Helper()
 	arguments := strings.Fields(strings.NewReplacer(
 		"/opt/mellanox/doca/applications/dma_copy/bin/", d.dir+"/", "./", d.dir+"/",
 		"/tmp/", d.path("dpu")+"/", "/root/", d.path("host")+"/",
-		"172.17.0.1:", listenAddress().Addr().String()+":",
+		"172.17.0.1:", d.address.String()+":",
 		"--cpu 0", fmt.Sprint("--cpu ", d.cpu),
 	).Replace(line))
 	return spawnCommand(d.t, line, append(arguments, more...)...)
@@ -116,14 +120,14 @@ func TestDocumentedLinesOfDMACopy(t *testing.T) {
 			writeFile(t, d.path("dpu/file_to_read.txt"), content)
 			more := d.comch("--connect-timeout", patience, "--timeout", patience)
 			dpu, host := d.start(lines.dpu, more...), d.start(lines.host, more...)
-			if a, b := dpu.wait(), host.wait(); a != 0 || b != 0 {
+			if a, b := dpu.Wait(), host.Wait(); a != 0 || b != 0 {
 				t.Fatalf("the DPU exited with %d, the host with %d", a, b)
 			}
 			if !bytes.Equal(readFile(t, d.path("host/file_to_create.txt")), content) {
 				t.Error("the files differ")
 			}
-			if !strings.Contains(dpu.stderr.String(), lines.warning) {
-				t.Errorf("the DPU warned with %q", dpu.stderr.String())
+			if !strings.Contains(dpu.Stderr.String(), lines.warning) {
+				t.Errorf("the DPU warned with %q", dpu.Stderr.String())
 			}
 		})
 	}
@@ -135,9 +139,9 @@ func TestEveryOriginalTellsItsVersionAndFlags(t *testing.T) {
 		for flag, want := range map[string]string{"-v": "version", "--version": "version",
 			"-h": "Usage", "--help": "Usage"} {
 			p := d.start("./" + name + " " + flag)
-			if code := p.wait(); code != 0 || p.stdout.String() == "" ||
-				want == "Usage" && !strings.Contains(p.stdout.String(), "Usage:") {
-				t.Errorf("%s %s exited with %d: %s", name, flag, code, p.stdout.String())
+			if code := p.Wait(); code != 0 || p.Stdout.String() == "" ||
+				want == "Usage" && !strings.Contains(p.Stdout.String(), "Usage:") {
+				t.Errorf("%s %s exited with %d: %s", name, flag, code, p.Stdout.String())
 			}
 		}
 	}
@@ -146,15 +150,15 @@ func TestEveryOriginalTellsItsVersionAndFlags(t *testing.T) {
 // startStorage runs the lines of a target and a relay.
 func (d *documented) startStorage(target, relay string) {
 	d.t.Helper()
-	t := d.start(target, "--listen-address", listenAddress().Addr().String(),
+	t := d.start(target, "--listen-address", d.address.String(),
 		"--keep-alive-dead-after", patience)
-	t.awaitLog("listening for relays")
+	t.AwaitLog("listening for relays")
 	r := d.start(relay, d.comch("--keep-alive-dead-after", patience, "--io-timeout", patience,
 		"--session-wait", patience)...)
-	r.awaitLog("listening for clients")
+	r.AwaitLog("listening for clients")
 	d.t.Cleanup(func() {
-		r.terminate()
-		t.terminate()
+		r.Terminate()
+		t.Terminate()
 	})
 }
 
@@ -166,8 +170,8 @@ func (d *documented) initiate(line, want string) {
 		more = append(more, "--control-timeout", patience)
 	}
 	p := d.start(line, more...)
-	if code := p.wait(); code != 0 || !strings.Contains(p.stdout.String(), want) {
-		d.t.Errorf("%s exited with %d and printed %s", line, code, p.stdout.String())
+	if code := p.Wait(); code != 0 || !strings.Contains(p.Stdout.String(), want) {
+		d.t.Errorf("%s exited with %d and printed %s", line, code, p.Stdout.String())
 	}
 }
 
@@ -209,7 +213,7 @@ func TestDocumentedLinesOfTheStorageApplicationsOf3x(t *testing.T) {
 		"--block-count 64 --block-size 512 --binary-content /root/disk.bin",
 	} {
 		t.Run(target, func(t *testing.T) {
-			d := &documented{t: t, dir: d.dir, cpu: d.cpu}
+			d := &documented{t: t, dir: d.dir, cpu: d.cpu, address: d.address}
 			d.startStorage("./doca_storage_target_rdma -d 03:00.0 --listen-port 12345 --cpu 0 "+target,
 				"./doca_storage_comch_to_rdma_zero_copy -d 03:00.0 -r 3b:00.0 --storage-server 172.17.0.1:12345 --cpu 0 --command-channel-name doca_storage_comch --control-timeout 1800")
 			const initiator = "./doca_storage_initiator_comch -d 3b:00.0 --cpu 0 --command-channel-name doca_storage_comch --run-limit-operation-count 100 --execution-strategy "
@@ -257,8 +261,8 @@ func TestLinesThatTheOriginalsRejectAreExplained(t *testing.T) {
 		"./doca_storage_initiator_comch -d 3b:00.0 --execution-strategy read_throughput_test --matrix-type vanilla": "unknown flag --matrix-type",
 	} {
 		p := d.start(line)
-		if code := p.wait(); code != 2 || !strings.Contains(p.stderr.String(), want) {
-			t.Errorf("%s exited with %d: %s", line, code, p.stderr.String())
+		if code := p.Wait(); code != 2 || !strings.Contains(p.Stderr.String(), want) {
+			t.Errorf("%s exited with %d: %s", line, code, p.Stderr.String())
 		}
 	}
 }

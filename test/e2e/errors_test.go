@@ -11,16 +11,16 @@ import (
 // learns of the volumes that there are, and the client only that the mistake is not its own.
 func TestAVolumeThatTheTargetDoesNotHave(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"secret=memory:16MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget()
 	c.volumes = []string{"other=memory:16MiB"}
 	c.relay = c.startRelay("comch", "--session-wait", "0s")
-	c.relay.awaitLog(`the target has no volume \"other\": it has [\"secret\"]`)
+	c.relay.AwaitLog(`the target has no volume \"other\": it has [\"secret\"]`)
 	client := c.initiator("info")
-	if code := client.wait(); code != 3 {
+	if code := client.Wait(); code != 3 {
 		t.Errorf("the initiator exited with %d", code)
 	}
-	if text := client.stderr.String(); !strings.Contains(text, `has no volume "other"`) ||
+	if text := client.Stderr.String(); !strings.Contains(text, `has no volume "other"`) ||
 		strings.Contains(text, "secret") || strings.Contains(text, "is down") {
 		t.Errorf("the client was told: %s", text)
 	}
@@ -28,19 +28,19 @@ func TestAVolumeThatTheTargetDoesNotHave(t *testing.T) {
 
 func TestWhatADaemonCannotDoIsExplained(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	admin := "unix:" + filepath.Join(c.dir, "admin.sock")
 	c.startTarget("--admin-listen", admin)
 	drain := spawn(t, "zc-relay", "drain", "--admin", admin)
-	if code := drain.wait(); code == 0 || !strings.Contains(drain.stderr.String(),
+	if code := drain.Wait(); code == 0 || !strings.Contains(drain.Stderr.String(),
 		"has no drain: it is another program, such as a target instead of a relay") {
-		t.Errorf("drain of a target: %d %s", code, drain.stderr.String())
+		t.Errorf("drain of a target: %d %s", code, drain.Stderr.String())
 	}
 	second := spawn(t, "target", "--listen-address", c.address.Addr().String(), "--listen-port",
 		portOf(c.address.String()), "--volume", "disk=memory:16MiB")
-	if code := second.wait(); code != 1 || !strings.Contains(second.stderr.String(),
+	if code := second.Wait(); code != 1 || !strings.Contains(second.Stderr.String(),
 		"Another program uses the address") {
-		t.Errorf("a second target: %d %s", code, second.stderr.String())
+		t.Errorf("a second target: %d %s", code, second.Stderr.String())
 	}
 }
 
@@ -52,7 +52,7 @@ func portOf(address string) string {
 // TestDoctorTellsATargetFromAnotherProgram lets it greet both.
 func TestDoctorTellsATargetFromAnotherProgram(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	for address, want := range map[string]string{
 		c.address.String():      "ok    target          " + c.address.String() + " is reached",
@@ -60,9 +60,9 @@ func TestDoctorTellsATargetFromAnotherProgram(t *testing.T) {
 	} {
 		doctor := spawn(t, "zc-relay", "doctor", "--config=", "--storage-server", address,
 			"--volume", "disk", "--emulated-dir", filepath.Join(c.dir, "comch"))
-		doctor.wait()
-		if !strings.Contains(doctor.stdout.String(), want) {
-			t.Errorf("%s: %q is missing in\n%s", address, want, doctor.stdout.String())
+		doctor.Wait()
+		if !strings.Contains(doctor.Stdout.String(), want) {
+			t.Errorf("%s: %q is missing in\n%s", address, want, doctor.Stdout.String())
 		}
 	}
 }

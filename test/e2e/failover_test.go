@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -34,9 +35,9 @@ const (
 type host struct {
 	t       *testing.T
 	number  int
-	holder  *process // keeps the namespace
-	command []string // of the target
-	target  *process
+	holder  *testkit.Process // keeps the namespace
+	command []string         // of the target
+	target  *testkit.Process
 	taken   int // how often earlier processes of the target have taken the volume over
 }
 
@@ -44,17 +45,17 @@ type host struct {
 func newHost(t *testing.T, number int, volume string) *host {
 	h := &host{t: t, number: number, holder: spawnCommand(t, "host", "unshare", "--net", "sh", "-c",
 		"ip link set lo up && echo up && exec sleep 7200")}
-	eventually(t, "the namespace exists", func() bool { return h.holder.stdout.String() != "" })
+	testkit.Eventually(t, "the namespace exists", func() bool { return h.holder.Stdout.String() != "" })
 	for i, bridge := range []string{storageBridge, relayBridge} {
 		outside, inside := h.port(bridge), fmt.Sprint("port", i)
 		ip(t, "link", "add", "name", outside, "type", "veth", "peer", "name", inside, "netns",
-			fmt.Sprint(h.holder.cmd.Process.Pid))
+			fmt.Sprint(h.holder.Cmd.Process.Pid))
 		t.Cleanup(func() { _ = exec.Command("ip", "link", "delete", outside).Run() })
 		ip(t, "link", "set", outside, "master", bridge, "up")
 		h.run("ip", "address", "add", fmt.Sprintf("10.73.%d.%d/24", i+1, number), "dev", inside)
 		h.run("ip", "link", "set", inside, "up")
 	}
-	h.command = h.inside(filepath.Join(programs, "target"), "--listen-address", h.address(),
+	h.command = h.inside(program(t, "target"), "--listen-address", h.address(),
 		"--listen-port", "7470", "--volume", volume)
 	return h
 }
@@ -66,7 +67,7 @@ func (h *host) address() string { return fmt.Sprintf("10.73.2.%d", h.number) }
 
 // inside returns a command that runs another one in the namespace, in the same process.
 func (h *host) inside(command ...string) []string {
-	return append([]string{"nsenter", "--target", fmt.Sprint(h.holder.cmd.Process.Pid), "--net",
+	return append([]string{"nsenter", "--target", fmt.Sprint(h.holder.Cmd.Process.Pid), "--net",
 		"--"}, command...)
 }
 
@@ -103,7 +104,7 @@ func (h *host) takeOvers() int {
 	if h.target == nil {
 		return 0
 	}
-	return h.taken + strings.Count(h.target.stderr.String(), "this target owns the volume")
+	return h.taken + strings.Count(h.target.Stderr.String(), "this target owns the volume")
 }
 
 // cut makes a network lose everything that the host sends or should receive, without a sign, and
@@ -116,8 +117,8 @@ type site struct {
 	*chain
 	t       *testing.T
 	hosts   [2]*host
-	relays  [2]*process
-	clients [2]*process
+	relays  [2]*testkit.Process
+	clients [2]*testkit.Process
 	gaps    [2]gap
 }
 
@@ -178,9 +179,9 @@ func (s *site) awaitIO() {
 	s.t.Helper()
 	for i := range s.clients {
 		before := s.succeeded(i)
-		eventually(s.t, "IO completes", func() bool {
+		testkit.Eventually(s.t, "IO completes", func() bool {
 			select {
-			case <-s.clients[i].ended:
+			case <-s.clients[i].Ended():
 				s.t.Fatal("a client has ended")
 			default:
 			}
@@ -222,7 +223,7 @@ func (s *site) watchGaps() {
 
 // has reports whether a target's link has a state at both relays.
 func (s *site) has(h *host, state string) bool {
-	return !slices.ContainsFunc(s.relays[:], func(relay *process) bool {
+	return !slices.ContainsFunc(s.relays[:], func(relay *testkit.Process) bool {
 		for line := range strings.Lines(s.scrape(relay)) {
 			if strings.HasPrefix(line, "zc_relay_target_state{") &&
 				strings.Contains(line, strconv.Quote(h.address()+":7470")) &&
@@ -237,7 +238,7 @@ func (s *site) has(h *host, state string) bool {
 // roles waits until one target serves and the other is a stand-by, and returns them.
 func (s *site) roles() (owner, standBy *host) {
 	s.t.Helper()
-	eventually(s.t, "one target serves, and the other is a stand-by", func() bool {
+	testkit.Eventually(s.t, "one target serves, and the other is a stand-by", func() bool {
 		for i, h := range s.hosts {
 			if s.has(h, "ready") && s.has(s.hosts[1-i], "stand-by") {
 				owner, standBy = h, s.hosts[1-i]
@@ -273,7 +274,7 @@ func (s *site) trapConfig() client.Config {
 // stopAmidWrites stops a target while writes of another client are in flight.
 func (s *site) stopAmidWrites(h *host) *trap {
 	config := s.trapConfig()
-	v, err := client.Open(testContext(s.t), config)
+	v, err := client.Open(testkit.Context(s.t), config)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -289,8 +290,7 @@ func (s *site) stopAmidWrites(h *host) *trap {
 	}
 	queue.Flush()
 	time.Sleep(rand.N(30 * time.Millisecond)) // the writes are on their way, each round elsewhere
-	h.target.signal(syscall.SIGSTOP)
-	eventually(s.t, "the target has stopped", h.target.stopped)
+	h.target.Stop()
 	// What the target has completed is on its way to the client for a moment.
 	results := make([]client.Result, trapWrites)
 	inFlight := trapWrites
@@ -312,7 +312,7 @@ func (p *trap) continueFormer(former *host) (ghosts int) {
 	p.volume.Abort()
 	config := p.s.trapConfig()
 	config.SyncDepth = 0
-	v, err := client.Open(testContext(t), config)
+	v, err := client.Open(testkit.Context(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,10 +321,10 @@ func (p *trap) continueFormer(former *host) (ghosts int) {
 	if _, err := v.WriteAt(want, trapOffset); err != nil {
 		t.Fatal(err)
 	}
-	before := strings.Count(former.target.stderr.String(), "this target has lost the volume")
-	former.target.signal(syscall.SIGCONT)
-	eventually(t, "the former owner knows that it is none", func() bool {
-		return strings.Count(former.target.stderr.String(), "this target has lost the volume") >
+	before := strings.Count(former.target.Stderr.String(), "this target has lost the volume")
+	former.target.Continue()
+	testkit.Eventually(t, "the former owner knows that it is none", func() bool {
+		return strings.Count(former.target.Stderr.String(), "this target has lost the volume") >
 			before
 	})
 	got := make([]byte, len(want))
@@ -379,10 +379,10 @@ func TestCephClientsSurviveEveryFailOver(t *testing.T) {
 			former.reattach(relayBridge)
 		}},
 		{"killed", func(owner *host) {
-			owner.target.signal(syscall.SIGKILL)
-			owner.target.wait()
+			owner.target.Signal(syscall.SIGKILL)
+			owner.target.Wait()
 		}, (*host).start},
-		{"ended", func(owner *host) { owner.target.terminate() }, (*host).start},
+		{"ended", func(owner *host) { owner.target.Terminate() }, (*host).start},
 	}
 	outages := make([][]time.Duration, len(faults))
 	for round := range failOverRounds {
@@ -394,7 +394,7 @@ func TestCephClientsSurviveEveryFailOver(t *testing.T) {
 			s.gaps[i].longest.Store(0)
 		}
 		faults[kind].begin(owner)
-		eventually(t, "the other target has taken over", func() bool {
+		testkit.Eventually(t, "the other target has taken over", func() bool {
 			return standBy.takeOvers() > taken
 		})
 		s.awaitIO()
@@ -405,7 +405,7 @@ func TestCephClientsSurviveEveryFailOver(t *testing.T) {
 		faults[kind].end(owner)
 	}
 	for _, run := range s.clients {
-		run.interruptVerify()
+		interruptVerify(t, run)
 		r := verifyReport(t, run).Result
 		if r.LostBlocks > 0 || r.Reconnections.LostWrites > 0 {
 			t.Errorf("the result is %+v, reconnections %+v", r, r.Reconnections)
@@ -443,12 +443,11 @@ func TestCephFormerOwnersOverwriteDataWithoutTheFence(t *testing.T) {
 		owner, standBy := s.roles()
 		taken := standBy.takeOvers()
 		// A stand-by that stands still until the lock is broken has nobody to fence.
-		standBy.target.signal(syscall.SIGSTOP)
-		eventually(t, "the stand-by has stopped", standBy.target.stopped)
+		standBy.target.Stop()
 		caught := s.stopAmidWrites(owner)
 		address := breakLockWithoutFence(t)
-		standBy.target.signal(syscall.SIGCONT)
-		eventually(t, "the other target has taken over", func() bool {
+		standBy.target.Continue()
+		testkit.Eventually(t, "the other target has taken over", func() bool {
 			return standBy.takeOvers() > taken
 		})
 		ghosts := caught.continueFormer(owner)
@@ -505,14 +504,14 @@ func TestCephTargetsDoNotTakeTheImageFromEachOther(t *testing.T) {
 			t.Errorf("round %d: the owner has changed", round)
 		}
 		for _, run := range s.clients {
-			run.interruptVerify()
+			interruptVerify(t, run)
 			if r := verifyReport(t, run).Result; r.Reconnections.Count > 0 {
 				t.Errorf("round %d: %d reconnections", round, r.Reconnections.Count)
 			}
 		}
 		for _, h := range s.hosts {
-			h.target.signal(syscall.SIGKILL)
-			h.target.wait()
+			h.target.Signal(syscall.SIGKILL)
+			h.target.Wait()
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -20,17 +21,17 @@ func TestAKilledInitiatorIsReleasedAndOthersContinue(t *testing.T) {
 	victim := c.startIO(append(bench(32), "--overwrite", "--length", "32MiB")...)
 	other := c.initiator("verify", "--overwrite", "--queues", "1", "--queue-depth", "16",
 		"--runtime", patience, "--offset", "32MiB", "--length", "1MiB", "--output", "json")
-	eventually(t, "both are connected",
+	testkit.Eventually(t, "both are connected",
 		func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
-	victim.signal(syscall.SIGKILL)
+	victim.Signal(syscall.SIGKILL)
 	killed := time.Now()
 	// Every timeout exceeds this wait, so the relay has to notice that the process is gone.
-	eventually(t, "the relay releases the session",
+	testkit.Eventually(t, "the relay releases the session",
 		func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 })
 	t.Logf("the session was released after %v", time.Since(killed))
 	before := c.ioTotal()
-	eventually(t, "the other initiator continues", func() bool { return c.ioTotal() > before+100 })
-	other.interruptVerify()
+	testkit.Eventually(t, "the other initiator continues", func() bool { return c.ioTotal() > before+100 })
+	interruptVerify(t, other)
 }
 
 func TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn(t *testing.T) {
@@ -41,14 +42,14 @@ func TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn(t *testing.T) {
 		t.Run(command[0], func(t *testing.T) {
 			c := startObservedChain(t, "disk=memory:64MiB")
 			run := c.startIO(command...)
-			c.target.signal(syscall.SIGKILL)
-			if code := run.wait(); code == 0 {
+			c.target.Signal(syscall.SIGKILL)
+			if code := run.Wait(); code == 0 {
 				t.Error("the run ended with success")
 			}
-			if !strings.Contains(run.stderr.String()+run.stdout.String(), "CONNECTION_RESET") {
+			if !strings.Contains(run.Stderr.String()+run.Stdout.String(), "CONNECTION_RESET") {
 				t.Error("the run does not say what happened")
 			}
-			if code := c.initiator("info", "--control-timeout", "2s").wait(); code != 3 {
+			if code := c.initiator("info", "--control-timeout", "2s").Wait(); code != 3 {
 				t.Errorf("info without a target exited with %d", code)
 			}
 			c.startTarget()
@@ -60,8 +61,8 @@ func TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn(t *testing.T) {
 func TestAKilledRelayFailsRunsAndTheTargetServesTheNext(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(32)...)
-	c.relay.signal(syscall.SIGKILL)
-	if code := run.wait(); code == 0 {
+	c.relay.Signal(syscall.SIGKILL)
+	if code := run.Wait(); code == 0 {
 		t.Error("the run ended with success")
 	}
 	c.relay = c.startRelay("comch")
@@ -74,14 +75,14 @@ var deadAfterSeconds = []string{"--keep-alive-interval", "200ms", "--keep-alive-
 func TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
 	run := c.startIO("verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience)
-	c.target.signal(syscall.SIGSTOP)
-	if code := run.wait(); code == 0 {
+	c.target.Stop()
+	if code := run.Wait(); code == 0 {
 		t.Error("the run ended with success")
 	}
-	c.target.signal(syscall.SIGCONT)
-	eventually(t, "the chain serves again", func() bool {
+	c.target.Continue()
+	testkit.Eventually(t, "the chain serves again", func() bool {
 		return c.initiator("verify", "--queues", "1", "--passes", "1",
-			"--length", "8MiB").wait() == 0
+			"--length", "8MiB").Wait() == 0
 	})
 }
 
@@ -89,13 +90,13 @@ func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
 	c := startFaultyChain(t, "volume:any:p=0.2:seed=7:error=IO_FAILED")
 	run := c.initiator("bench", "--rw", "randread", "--block-size", "4KiB", "--queue-depth", "8",
 		"--run-limit-operation-count", "2000", "--output", "json")
-	if code := run.wait(); code != 1 {
+	if code := run.Wait(); code != 1 {
 		t.Errorf("a run with failed IOs exited with %d", code)
 	}
-	if !strings.Contains(run.stdout.String(), "IO_FAILED") {
+	if !strings.Contains(run.Stdout.String(), "IO_FAILED") {
 		t.Error("the result does not name the error")
 	}
-	if code := c.initiator("info").wait(); code != 0 {
+	if code := c.initiator("info").Wait(); code != 0 {
 		t.Errorf("info afterwards exited with %d", code)
 	}
 }
@@ -103,10 +104,10 @@ func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
 func TestVerifyDetectsAndLocatesCorruption(t *testing.T) {
 	c := startFaultyChain(t, "volume:any:p=0.01:seed=7:corrupt")
 	run := c.initiator("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1")
-	if code := run.wait(); code != 1 {
+	if code := run.Wait(); code != 1 {
 		t.Errorf("verify of a corrupting volume exited with %d", code)
 	}
-	if text := run.stdout.String() + run.stderr.String(); !strings.Contains(text, "offset") {
+	if text := run.Stdout.String() + run.Stderr.String(); !strings.Contains(text, "offset") {
 		t.Error("verify does not say where")
 	}
 }
@@ -118,8 +119,8 @@ func TestConcurrentVerifiersFindNothing(t *testing.T) {
 		"--passes", "2", "--length", "32MiB")
 	second := c.initiatorAt("second", "verify", "--overwrite", "--queues", "4",
 		"--queue-depth", "64", "--passes", "2", "--offset", "32MiB")
-	for _, run := range []*process{first, second} {
-		if code := run.wait(); code != 0 {
+	for _, run := range []*testkit.Process{first, second} {
+		if code := run.Wait(); code != 0 {
 			t.Errorf("verify exited with %d", code)
 		}
 	}
@@ -128,14 +129,14 @@ func TestConcurrentVerifiersFindNothing(t *testing.T) {
 func TestSIGTERMEndsEverythingCleanly(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(8)...)
-	c.relay.terminate()
-	if code := run.wait(); code == 0 {
+	c.relay.Terminate()
+	if code := run.Wait(); code == 0 {
 		t.Error("a run whose relay went away ended with success")
 	}
-	if !strings.Contains(run.stderr.String()+run.stdout.String(), "SHUTDOWN") {
+	if !strings.Contains(run.Stderr.String()+run.Stdout.String(), "SHUTDOWN") {
 		t.Error("the run does not say that the relay was shut down")
 	}
-	c.target.terminate()
+	c.target.Terminate()
 	entries, err := filepath.Glob(filepath.Join(c.dir, "comch", "*", "*", "*"))
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func TestSIGTERMEndsEverythingCleanly(t *testing.T) {
 func TestAnIdleChainUsesHardlyAnyCPU(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	c.mustRun("info")
-	daemons := []*process{c.relay, c.target}
+	daemons := []*testkit.Process{c.relay, c.target}
 	measure := func() (wakes int, used time.Duration) {
 		for _, p := range daemons {
 			wakes, used = wakes+wakeups(t, p), used+cpuTime(t, p)
@@ -181,7 +182,7 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
 	config := c.clientConfig(depth)
 	config.BufferSize, config.SyncDepth = size, 0
-	v, err := client.Open(testContext(t), config)
+	v, err := client.Open(testkit.Context(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,8 +190,7 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	if _, err := v.WriteAt(bytes.Repeat([]byte{0xEE}, depth*size), 0); err != nil {
 		t.Fatal(err)
 	}
-	c.target.signal(syscall.SIGSTOP)
-	eventually(t, "every thread of the target has stopped", c.target.stopped)
+	c.target.Stop()
 	q := v.Queue(0)
 	for i := range uint64(depth) {
 		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: size, Offset: i * size,
@@ -201,7 +201,7 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	q.Flush()
 	failed := 0
 	results := make([]client.Result, depth)
-	eventually(t, "every read has failed", func() bool {
+	testkit.Eventually(t, "every read has failed", func() bool {
 		for _, r := range results[:q.Poll(results)] {
 			if failed++; r.Code == status.Success {
 				t.Error("a read of a stopped target succeeded")
@@ -211,11 +211,11 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	})
 	want := bytes.Repeat([]byte{0x11}, len(v.Memory()))
 	copy(v.Memory(), want)
-	c.target.signal(syscall.SIGCONT)
+	c.target.Continue()
 	// Its first session is the relay's standing connection, which may have been heard just in time.
 	clientsEnd := regexp.MustCompile(`session ended\s+{"session": ([2-9]|1\d)`)
-	eventually(t, "the target has ended its session with the client",
-		func() bool { return clientsEnd.MatchString(c.target.stderr.String()) })
+	testkit.Eventually(t, "the target has ended its session with the client",
+		func() bool { return clientsEnd.MatchString(c.target.Stderr.String()) })
 	if !bytes.Equal(v.Memory(), want) {
 		t.Error("the target has written to a buffer that the client had back")
 	}

@@ -22,8 +22,8 @@ func TestVolumesAreProtected(t *testing.T) {
 		{"verify", "--passes", "1"}, {"bench", "--rw", "randwrite", "--runtime", "1s"},
 	} {
 		run := c.initiator(command...)
-		if code := run.wait(); code != 2 ||
-			!strings.Contains(run.stderr.String(), "ext2, ext3 or ext4 file system") {
+		if code := run.Wait(); code != 2 ||
+			!strings.Contains(run.Stderr.String(), "ext2, ext3 or ext4 file system") {
 			t.Errorf("%q on a file system exited with %d", command, code)
 		}
 	}
@@ -36,15 +36,15 @@ func TestVolumesAreProtected(t *testing.T) {
 	holder := c.startIO("verify", "--overwrite", "--runtime", patience, "--queues", "1",
 		"--queue-depth", "4", "--output", "json")
 	run := c.initiator("verify", "--passes", "1")
-	if code := run.wait(); code != 2 || !strings.Contains(run.stderr.String(), "IN_USE") ||
-		!strings.Contains(run.stderr.String(), "(process ") {
+	if code := run.Wait(); code != 2 || !strings.Contains(run.Stderr.String(), "IN_USE") ||
+		!strings.Contains(run.Stderr.String(), "(process ") {
 		t.Errorf("verify of a volume in use exited with %d", code)
 	}
 	run = c.initiator("info")
-	if code := run.wait(); code != 0 || !strings.Contains(run.stdout.String(), "1 session") {
+	if code := run.Wait(); code != 0 || !strings.Contains(run.Stdout.String(), "1 session") {
 		t.Errorf("info exited with %d", code)
 	}
-	holder.interruptVerify()
+	interruptVerify(t, holder)
 	noise, _ := randomFile(t, c.dir, 1<<20)
 	c.mustRun("put", noise) // over the file system, which the holder may have left intact
 	c.mustRun("verify", "--passes", "1")

@@ -7,13 +7,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // startHookedChain starts a chain with fault rules of the target and of the relay.
 func startHookedChain(t *testing.T, target, relay []string) *chain {
 	t.Helper()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"}, faults: target,
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	flags := []string{"--metrics-listen", "127.0.0.1:0"}
 	for _, rule := range relay {
@@ -24,7 +26,7 @@ func startHookedChain(t *testing.T, target, relay []string) *chain {
 }
 
 // faultMatches returns how often the rules of a daemon have matched, according to its status.
-func (c *chain) faultMatches(p *process) map[string]uint64 {
+func (c *chain) faultMatches(p *testkit.Process) map[string]uint64 {
 	c.t.Helper()
 	var document struct {
 		Faults []struct {
@@ -44,15 +46,15 @@ func (c *chain) faultMatches(p *process) map[string]uint64 {
 }
 
 // expectMatches fails the test unless every rule has matched.
-func (c *chain) expectMatches(p *process, rules []string) {
+func (c *chain) expectMatches(p *testkit.Process, rules []string) {
 	c.t.Helper()
 	matches := c.faultMatches(p)
 	for _, rule := range rules {
 		if matches[rule] == 0 {
-			c.t.Errorf("%s: rule %s has not matched", p.name, rule)
+			c.t.Errorf("%s: rule %s has not matched", p.Name, rule)
 		}
-		if !strings.Contains(p.stderr.String(), rule) {
-			c.t.Errorf("%s does not warn of rule %s", p.name, rule)
+		if !strings.Contains(p.Stderr.String(), rule) {
+			c.t.Errorf("%s does not warn of rule %s", p.Name, rule)
 		}
 	}
 }
@@ -79,7 +81,7 @@ func TestInjectedErrorsReachTheInitiatorAndCorruptNothing(t *testing.T) {
 	c := startHookedChain(t, target, nil)
 	run := c.initiator("verify", "--queues", "1", "--queue-depth", "8", "--passes", "2", "--output",
 		"json")
-	if code := run.wait(); code != 1 {
+	if code := run.Wait(); code != 1 {
 		t.Errorf("verify with a failed write exited with %d", code)
 	}
 	if r := verifyReport(t, run); r.Result.ErrorsByCode["NO_MEMORY"] == 0 ||
@@ -95,14 +97,14 @@ func TestTheErrorNumberOfAFailedIOReachesTheInitiator(t *testing.T) {
 	c := startHookedChain(t, target, nil)
 	run := c.initiator("verify", "--queues", "1", "--queue-depth", "8", "--passes", "1", "--output",
 		"json")
-	if code := run.wait(); code != 1 {
+	if code := run.Wait(); code != 1 {
 		t.Errorf("verify with a failed write exited with %d", code)
 	}
 	if r := verifyReport(t, run); r.Result.ErrorsByCode["IO_FAILED"] != 1 ||
 		r.Result.ErrorsByCause["ENOSPC"] != 1 {
 		t.Errorf("verify reports %+v", r.Result)
 	}
-	if stderr := run.stderr.String(); !strings.Contains(stderr,
+	if stderr := run.Stderr.String(); !strings.Contains(stderr,
 		"IO_FAILED: ENOSPC (no space left on device)") {
 		t.Errorf("verify prints %s", stderr)
 	}
@@ -114,14 +116,14 @@ func TestADroppedSendLosesTheConnectionAndReconnectingRecovers(t *testing.T) {
 	c := startHookedChain(t, nil, relay)
 	run := c.initiator("verify", "--queues", "2", "--queue-depth", "8", "--passes", "1",
 		"--reconnect", "--output", "json")
-	if code := run.wait(); code != 0 {
+	if code := run.Wait(); code != 0 {
 		t.Errorf("verify exited with %d", code)
 	}
 	if r := verifyReport(t, run); r.Result.FindingCount != 0 {
 		t.Errorf("verify reports %+v", r.Result)
 	}
 	c.expectMatches(c.relay, relay)
-	if !strings.Contains(c.relay.stderr.String(), "CONNECTION_ABORTED") {
+	if !strings.Contains(c.relay.Stderr.String(), "CONNECTION_ABORTED") {
 		t.Error("the relay does not say that it lost a connection")
 	}
 }
@@ -140,8 +142,8 @@ func TestFrozenOperationsContinueAfterASignal(t *testing.T) {
 			}
 			run := c.startIO("verify", "--queues", "1", "--queue-depth", "8", "--length", "1MiB",
 				"--runtime", patience, "--output", "json")
-			daemon.signal(syscall.SIGUSR1)
-			eventually(t, "something is frozen", func() bool {
+			daemon.Signal(syscall.SIGUSR1)
+			testkit.Eventually(t, "something is frozen", func() bool {
 				for _, matches := range c.faultMatches(daemon) {
 					if matches > 0 {
 						return true
@@ -149,10 +151,10 @@ func TestFrozenOperationsContinueAfterASignal(t *testing.T) {
 				}
 				return false
 			})
-			daemon.signal(syscall.SIGUSR2)
+			daemon.Signal(syscall.SIGUSR2)
 			before := c.ioTotal()
-			eventually(t, "IO continues", func() bool { return c.ioTotal() > before+100 })
-			run.interruptVerify()
+			testkit.Eventually(t, "IO continues", func() bool { return c.ioTotal() > before+100 })
+			interruptVerify(t, run)
 		})
 	}
 }
@@ -160,11 +162,11 @@ func TestFrozenOperationsContinueAfterASignal(t *testing.T) {
 func TestATraceHoldsEveryMatch(t *testing.T) {
 	c := startHookedChain(t, nil, nil)
 	trace := filepath.Join(c.dir, "trace")
-	c.relay.terminate()
+	c.relay.Terminate()
 	c.relay = c.startRelay("comch", "--allow-faults", "--fault", "control:any:kind=open_volume:trace", "--fault",
 		"comch:accept:trace", "--trace-operations", trace)
 	c.mustRun("info")
-	c.relay.terminate()
+	c.relay.Terminate()
 	content, err := os.ReadFile(trace)
 	if err != nil {
 		t.Fatal(err)

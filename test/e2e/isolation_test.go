@@ -3,12 +3,15 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // neighbours are two channels with a target each. Everything the victim needs runs on core 1,
@@ -16,8 +19,9 @@ import (
 // "…-shared" share a worker on core 1 as well.
 type neighbours struct {
 	*chain
-	targets map[string]*process
+	targets map[string]*testkit.Process
 	address map[string]string
+	listen  netip.Addr // of all targets
 }
 
 const (
@@ -30,8 +34,8 @@ func startNeighbours(b *testing.B) *neighbours {
 	if runtime.NumCPU() <= victimCore {
 		b.Skip("needs two cores")
 	}
-	n := &neighbours{chain: &chain{t: b, dir: b.TempDir()}, targets: map[string]*process{},
-		address: map[string]string{}}
+	n := &neighbours{chain: &chain{t: b, dir: b.TempDir()}, targets: map[string]*testkit.Process{},
+		address: map[string]string{}, listen: listenAddress(b).Addr()}
 	n.startNeighbour("victim", victimCore)
 	n.startNeighbour("disturber", disturberCore)
 	var channels strings.Builder
@@ -52,8 +56,8 @@ func startNeighbours(b *testing.B) *neighbours {
 		b.Fatal(err)
 	}
 	n.relay = spawn(b, "zc-relay", "run", "--config", file)
-	eventually(b, "all channels are ready",
-		func() bool { return strings.Count(n.relay.stderr.String(), "target is ready") == 4 })
+	testkit.Eventually(b, "all channels are ready",
+		func() bool { return strings.Count(n.relay.Stderr.String(), "target is ready") == 4 })
 	return n
 }
 
@@ -67,23 +71,23 @@ func (n *neighbours) startNeighbour(name string, core int) {
 		port = "0"
 	}
 	n.targets[name] = spawnOn(n.t, core, "target",
-		"--listen-address", listenAddress().Addr().String(), "--listen-port", port,
+		"--listen-address", n.listen.String(), "--listen-port", port,
 		"--address-file", file, "--volume", "disk=memory:64MiB", "--cpu", fmt.Sprint(core))
-	eventually(n.t, name+" listens", func() bool {
+	testkit.Eventually(n.t, name+" listens", func() bool {
 		text, err := os.ReadFile(file)
 		n.address[name] = strings.TrimSpace(string(text))
 		return err == nil
 	})
 }
 
-func spawnOn(t testing.TB, core int, name string, args ...string) *process {
+func spawnOn(t testing.TB, core int, name string, args ...string) *testkit.Process {
 	t.Helper()
 	return spawnCommand(t, name, append([]string{"taskset", "-c", fmt.Sprint(core),
-		filepath.Join(programs, name)}, args...)...)
+		program(t, name)}, args...)...)
 }
 
 // read starts random reads of 4 KiB on a channel.
-func (n *neighbours) read(core int, channel string, depth int, runtime string) *process {
+func (n *neighbours) read(core int, channel string, depth int, runtime string) *testkit.Process {
 	n.t.Helper()
 	return spawnOn(n.t, core, "initiator", "bench", "--command-channel-name", channel,
 		"--emulated-dir", filepath.Join(n.dir, "comch"),
@@ -95,7 +99,7 @@ func (n *neighbours) read(core int, channel string, depth int, runtime string) *
 func (n *neighbours) measure(channel string) (p50, p99 float64) {
 	n.t.Helper()
 	p := n.read(victimCore, channel, 1, "2s")
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		n.t.Fatalf("the victim's run exited with %d", code)
 	}
 	var document struct {
@@ -106,7 +110,7 @@ func (n *neighbours) measure(channel string) (p50, p99 float64) {
 			} `json:"latency_ns"`
 		} `json:"result"`
 	}
-	if err := json.Unmarshal([]byte(p.stdout.String()), &document); err != nil {
+	if err := json.Unmarshal([]byte(p.Stdout.String()), &document); err != nil {
 		n.t.Fatal(err)
 	}
 	l := document.Result.Latency
@@ -117,8 +121,8 @@ func (n *neighbours) measure(channel string) (p50, p99 float64) {
 func (n *neighbours) flood(channel string) (stop func()) {
 	p := n.read(disturberCore, channel, 256, "120s")
 	return func() {
-		p.signal(syscall.SIGKILL)
-		p.wait()
+		p.Signal(syscall.SIGKILL)
+		p.Wait()
 	}
 }
 
@@ -134,7 +138,7 @@ func (n *neighbours) killTargets(channel string) (stop func()) {
 			default:
 			}
 			end := n.flood(channel)
-			n.targets["disturber"].signal(syscall.SIGKILL)
+			n.targets["disturber"].Signal(syscall.SIGKILL)
 			end()
 			n.startNeighbour("disturber", disturberCore)
 		}

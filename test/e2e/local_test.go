@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // TestDaemonsOnOneMachineUseSharedMemory moves a file through relay and target with every pair of
@@ -18,7 +20,7 @@ func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
-				address: listenAddress()}
+				address: listenAddress(t)}
 			flags := func(provider string) []string {
 				observed := []string{"--metrics-listen", "127.0.0.1:0"}
 				if provider == "" {
@@ -40,12 +42,12 @@ func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
 				t.Errorf("info does not announce %s:\n%s", test.transport, info)
 			}
 			c.startIO(bench(8)...)
-			for metric, daemon := range map[string]*process{
+			for metric, daemon := range map[string]*testkit.Process{
 				`zc_relay_connected_queues{channel="03:00.0/b1:00.0/storage_zero_copy_comch",`: c.relay,
 				`zc_target_connected_queues{`: c.target,
 			} {
 				want := metric + `transport="` + test.transport + `"} `
-				eventually(t, "the metrics have "+want, func() bool {
+				testkit.Eventually(t, "the metrics have "+want, func() bool {
 					_, all := get(t, daemon, "/metrics")
 					return strings.Contains(all, want)
 				})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -56,7 +57,7 @@ func newMemoryGroup(t testing.TB, limit int) *memoryGroup {
 			continue
 		}
 		t.Cleanup(func() { // runs after the processes have been killed
-			eventually(t, "the group is empty", func() bool { return os.Remove(g.path) == nil })
+			testkit.Eventually(t, "the group is empty", func() bool { return os.Remove(g.path) == nil })
 		})
 		if err := os.WriteFile(filepath.Join(g.path, limits), []byte(strconv.Itoa(limit)),
 			0); err != nil {
@@ -82,10 +83,10 @@ func delegatesMemory(root, group string) (string, bool) {
 }
 
 // add moves a process, which must not have used much memory yet, into the group.
-func (g *memoryGroup) add(p *process) {
+func (g *memoryGroup) add(p *testkit.Process) {
 	g.t.Helper()
 	if err := os.WriteFile(filepath.Join(g.path, "cgroup.procs"),
-		[]byte(strconv.Itoa(p.cmd.Process.Pid)), 0); err != nil {
+		[]byte(strconv.Itoa(p.Cmd.Process.Pid)), 0); err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -120,31 +121,31 @@ func TestARelayLivesInASmallMemoryGroup(t *testing.T) {
 			t.Fatalf("%s: the kernel has killed %s processes", what, kills)
 		}
 		select {
-		case <-c.relay.ended:
+		case <-c.relay.Ended():
 			t.Fatalf("%s: the relay has exited", what)
 		default:
 		}
 	}
-	verify := func(more ...string) *process {
+	verify := func(more ...string) *testkit.Process {
 		return c.initiator(append([]string{"verify", "--passes", "1"}, more...)...)
 	}
 
 	small := []string{"--queues", "1", "--length", "4MiB"}
 	large := []string{"--queues", "2", "--queue-depth", "1024", "--max-io-size", "1MiB"}
 	for _, flags := range [][]string{small, large} {
-		if code := verify(flags...).wait(); code != 0 {
+		if code := verify(flags...).Wait(); code != 0 {
 			t.Fatalf("verify %v exited with %d", flags, code)
 		}
 		check(fmt.Sprint(flags))
 	}
 	const crowd = 4
-	var clients []*process
+	var clients []*testkit.Process
 	for i := range crowd {
 		clients = append(clients, verify("--overwrite", "--queues", "2", "--offset", fmt.Sprintf("%dMiB", 8*i),
 			"--length", "8MiB"))
 	}
 	for _, client := range clients {
-		if code := client.wait(); code != 0 {
+		if code := client.Wait(); code != 0 {
 			t.Errorf("one of %d clients exited with %d", crowd, code)
 		}
 	}
@@ -152,12 +153,12 @@ func TestARelayLivesInASmallMemoryGroup(t *testing.T) {
 
 	release := c.takeRings()
 	check("all rings taken")
-	if code := verify(small...).wait(); code != 0 {
+	if code := verify(small...).Wait(); code != 0 {
 		t.Errorf("beside the hostile client, an honest one exited with %d", code)
 	}
 	check("an honest client beside the hostile one")
 	release()
-	if code := verify(large...).wait(); code != 0 {
+	if code := verify(large...).Wait(); code != 0 {
 		t.Errorf("after the hostile client, an honest one exited with %d", code)
 	}
 	check("an honest client after it")
@@ -167,7 +168,7 @@ func TestARelayLivesInASmallMemoryGroup(t *testing.T) {
 // another one, and returns what ends them.
 func (c *chain) takeRings() (release func()) {
 	c.t.Helper()
-	ctx := testContext(c.t)
+	ctx := testkit.Context(c.t)
 	provider := c.clientConfig(1).Provider
 	var connections []comch.Connection
 	release = func() {

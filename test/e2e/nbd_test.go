@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
@@ -30,14 +31,16 @@ func nbdChain(t *testing.T, size string) (c *chain, file string) {
 func managedChain(t *testing.T, size string) (c *chain, file string) {
 	t.Helper()
 	m := startServiceManager(t)
-	t.Setenv("NOTIFY_SOCKET", m.path)
-	c, file = nbdChain(t, size)
-	c.manager = m
+	file = filepath.Join(t.TempDir(), "disk.img")
+	c = &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=file:" + file + ",size=" + size},
+		manager: m, environ: m.environ("target"), address: listenAddress(t)}
+	c.startTarget()
+	c.relay = c.startRelay("comch")
 	return c, file
 }
 
 // gateway starts a gateway that runs a shell script in the chain's directory.
-func (c *chain) gateway(script string, flags ...string) *process {
+func (c *chain) gateway(script string, flags ...string) *testkit.Process {
 	c.t.Helper()
 	script = fmt.Sprintf("set -eu; cd '%s'\n%s", c.dir, script)
 	return c.initiator(append([]string{"nbd", "--reconnect-first-pause", "20ms",
@@ -48,11 +51,11 @@ func (c *chain) gateway(script string, flags ...string) *process {
 func (c *chain) mustServe(script string, flags ...string) string {
 	c.t.Helper()
 	p := c.gateway(script, flags...)
-	if code := p.wait(); code != 0 {
-		c.t.Fatalf("the script exited with %d:\n%s\n%s", code, tail(p.stdout.String()),
-			tail(p.stderr.String()))
+	if code := p.Wait(); code != 0 {
+		c.t.Fatalf("the script exited with %d:\n%s\n%s", code, tail(p.Stdout.String()),
+			tail(p.Stderr.String()))
 	}
-	return p.stdout.String()
+	return p.Stdout.String()
 }
 
 func TestNBDInfoDescribesTheExport(t *testing.T) {
@@ -133,7 +136,7 @@ func TestTheGatewayRefusesOtherUsers(t *testing.T) {
 			}
 			socket := filepath.Join(directory, "socket")
 			p := c.initiator(append([]string{"nbd", "--socket", socket}, g.flags...)...)
-			p.awaitLog("serving NBD clients")
+			p.AwaitLog("serving NBD clients")
 			for user, admitted := range g.admitted {
 				size, err := nbdSizeAs(user, socket)
 				if admitted && (err != nil || size != "1048576") {
@@ -144,11 +147,11 @@ func TestTheGatewayRefusesOtherUsers(t *testing.T) {
 			}
 			if _, ok := g.admitted[acquaintance]; ok && !g.admitted[stranger] {
 				// The socket lets everybody connect, so it is the gateway that refuses.
-				p.awaitLog("the user may not connect: see --allow-user")
-				p.awaitLog(fmt.Sprintf("of user %d", stranger))
+				p.AwaitLog("the user may not connect: see --allow-user")
+				p.AwaitLog(fmt.Sprintf("of user %d", stranger))
 			}
-			p.signal(syscall.SIGTERM)
-			if code := p.wait(); code != 0 {
+			p.Signal(syscall.SIGTERM)
+			if code := p.Wait(); code != 0 {
 				t.Errorf("the gateway exited with %d", code)
 			}
 		})
@@ -157,7 +160,7 @@ func TestTheGatewayRefusesOtherUsers(t *testing.T) {
 
 func TestNBDClientsSeeTheNewSizeOnReconnect(t *testing.T) {
 	tooltest.Require(t, "nbdinfo", "qemu-io")
-	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(),
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t),
 		volumes: []string{"disk=file:" + filepath.Join(t.TempDir(), "disk.img") + ",size=1MiB"}}
 	admin := "unix:" + filepath.Join(c.dir, "target.sock")
 	c.startTarget("--admin-listen", admin)
@@ -167,15 +170,15 @@ touch connected
 while [ "$(nbdinfo --size "$uri")" = 1048576 ]; do sleep 0.05; done
 nbdinfo --size "$uri"
 qemu-io -f raw -c 'write -P 7 1984k 64k' -c flush -c 'read -P 7 1984k 64k' "$uri" >&2`)
-	eventually(t, "a client has seen the size", func() bool {
+	testkit.Eventually(t, "a client has seen the size", func() bool {
 		_, err := os.Stat(filepath.Join(c.dir, "connected"))
 		return err == nil
 	})
 	administrator{t, admin}.expect(0, "volume disk has 2MiB", "resize", "disk", "2MiB")
-	if code := p.wait(); code != 0 {
-		t.Fatalf("the script exited with %d: %s", code, tail(p.stderr.String()))
+	if code := p.Wait(); code != 0 {
+		t.Fatalf("the script exited with %d: %s", code, tail(p.Stderr.String()))
 	}
-	if got, want := strings.Fields(p.stdout.String()), []string{"1048576", "2097152"}; !slices.Equal(
+	if got, want := strings.Fields(p.Stdout.String()), []string{"1048576", "2097152"}; !slices.Equal(
 		got, want) {
 		t.Errorf("clients see the sizes %q, want %q", got, want)
 	}
@@ -183,32 +186,32 @@ qemu-io -f raw -c 'write -P 7 1984k 64k' -c flush -c 'read -P 7 1984k 64k' "$uri
 
 func TestTheCodeOfACommandIsThatOfTheGateway(t *testing.T) {
 	c, _ := nbdChain(t, "1MiB")
-	if code := c.gateway("exit 7").wait(); code != 7 {
+	if code := c.gateway("exit 7").Wait(); code != 7 {
 		t.Errorf("exit code %d", code)
 	}
 	// What a signal interrupts has not succeeded, and leaves nothing behind.
 	p := c.gateway("sleep 1000 & echo $! >pid.new; mv pid.new pid; wait; exit 0")
 	var pid int
-	eventually(t, "the command has begun", func() bool {
+	testkit.Eventually(t, "the command has begun", func() bool {
 		text, err := os.ReadFile(filepath.Join(c.dir, "pid"))
 		if err == nil {
 			pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		}
 		return err == nil
 	})
-	p.signal(syscall.SIGTERM)
-	if code := p.wait(); code != 128+int(syscall.SIGTERM) {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Wait(); code != 128+int(syscall.SIGTERM) {
 		t.Errorf("after SIGTERM the exit code is %d", code)
 	}
-	eventually(t, "what the command has started has ended", func() bool {
+	testkit.Eventually(t, "what the command has started has ended", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(stat), ") Z")
 	})
 
 	p = c.gateway("trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done")
-	eventually(t, "the next command has begun",
-		func() bool { return strings.Contains(p.stdout.String(), "begun") })
-	p.terminate() // that it has ended well counts
+	testkit.Eventually(t, "the next command has begun",
+		func() bool { return strings.Contains(p.Stdout.String(), "begun") })
+	p.Terminate() // that it has ended well counts
 }
 
 func TestAGatewayEndsWithItsParent(t *testing.T) {
@@ -216,11 +219,11 @@ func TestAGatewayEndsWithItsParent(t *testing.T) {
 	socket := filepath.Join(c.dir, "s")
 	script := fmt.Sprintf(
 		"'%s' nbd --emulated-dir '%s' --socket '%s' --exit-with-parent & exec sleep 1000",
-		filepath.Join(programs, "initiator"), filepath.Join(c.dir, "comch"), socket)
+		program(t, "initiator"), filepath.Join(c.dir, "comch"), socket)
 	shell := spawnCommand(t, "shell", "/bin/sh", "-c", script)
-	shell.awaitLog("serving NBD clients")
-	shell.signal(syscall.SIGKILL)
-	eventually(t, "the gateway has removed its socket", func() bool {
+	shell.AwaitLog("serving NBD clients")
+	shell.Signal(syscall.SIGKILL)
+	testkit.Eventually(t, "the gateway has removed its socket", func() bool {
 		_, err := os.Stat(socket)
 		return os.IsNotExist(err)
 	})
@@ -379,16 +382,16 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 	c, _ := nbdChain(t, "1MiB")
 	socket := filepath.Join(c.dir, "s")
 	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri")
-	p.awaitLog("serving NBD clients")
-	uri := strings.TrimSpace(p.stdout.String())
+	p.AwaitLog("serving NBD clients")
+	uri := strings.TrimSpace(p.Stdout.String())
 	info := exec.Command("nbdinfo", "--size", uri)
 	if output, err := info.CombinedOutput(); err != nil ||
 		strings.TrimSpace(string(output)) != "1048576" {
 		t.Fatalf("nbdinfo --size %s prints %s, error %v", uri, output, err)
 	}
 	name := fmt.Sprintf(`"process %d of user %d"`, info.ProcessState.Pid(), os.Geteuid())
-	p.awaitLine("NBD client connected", name)
-	p.awaitLine("NBD client disconnected", name)
+	awaitLine(t, p, "NBD client connected", name)
+	awaitLine(t, p, "NBD client disconnected", name)
 	c.awaitMetrics(p, `zc_relay_nbd_connections_total{export=""} 1`,
 		`zc_relay_nbd_connections{export=""} 0`, `zc_relay_nbd_size_bytes{export=""} 1.048576e+06`)
 	var status struct {
@@ -400,17 +403,17 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 		status.Schema != "zc-relay.nbd-status/1" || status.Exports[0].Bytes != 1<<20 {
 		t.Errorf("status is %s, error %v", body, err)
 	}
-	p.terminate()
+	p.Terminate()
 	if _, err := os.Stat(socket); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
 	}
 }
 
 // awaitLine waits until one line of the log of a process contains all of the given texts.
-func (p *process) awaitLine(texts ...string) {
-	p.t.Helper()
-	eventually(p.t, fmt.Sprintf("%s logs a line with %q", p.name, texts), func() bool {
-		for line := range strings.Lines(p.stderr.String()) {
+func awaitLine(t *testing.T, p *testkit.Process, texts ...string) {
+	t.Helper()
+	testkit.Eventually(t, fmt.Sprintf("%s logs a line with %q", p.Name, texts), func() bool {
+		for line := range strings.Lines(p.Stderr.String()) {
 			isMissing := func(text string) bool { return !strings.Contains(line, text) }
 			if !slices.ContainsFunc(texts, isMissing) {
 				return true
@@ -427,8 +430,8 @@ func TestNBDClientsUseTLS(t *testing.T) {
 	own := authority.Write(filepath.Join(c.dir, "gateway"), []string{"localhost", "127.0.0.1"})
 	p := c.initiator(append([]string{"nbd", "--listen", "127.0.0.1:0", "--print-uri",
 		"--tls-allowed-name", "client.test"}, tlsFlagsOf(own)...)...)
-	p.awaitLog("serving NBD clients")
-	uri := strings.TrimSpace(p.stdout.String())
+	p.AwaitLog("serving NBD clients")
+	uri := strings.TrimSpace(p.Stdout.String())
 	port := uri[strings.LastIndex(uri, ":"):]
 	for _, test := range []struct {
 		name, uri string
@@ -453,9 +456,9 @@ func TestNBDClientsUseTLS(t *testing.T) {
 			t.Errorf("%s at %s: error %v, nbdinfo prints %s", test.name, test.uri, err, output)
 		}
 	}
-	p.awaitLine("NBD client connected", `"127.0.0.1:`, `(client.test)"`, `"tls": true`)
-	p.awaitLine("NBD client disconnected", `"127.0.0.1:`, `(client.test)"`)
-	p.terminate()
+	awaitLine(t, p, "NBD client connected", `"127.0.0.1:`, `(client.test)"`, `"tls": true`)
+	awaitLine(t, p, "NBD client disconnected", `"127.0.0.1:`, `(client.test)"`)
+	p.Terminate()
 }
 
 // Two connections on different queues are one disk: one reads what the other has written, and its
@@ -495,14 +498,14 @@ b.flush()
 		"--queues", "2")
 	for _, step := range []struct{ says, goOn string }{{"flushed", "first"},
 		{"written", "second"}} {
-		eventually(t, "the client has "+step.says, func() bool {
-			return strings.Contains(p.stdout.String(), step.says)
+		testkit.Eventually(t, "the client has "+step.says, func() bool {
+			return strings.Contains(p.Stdout.String(), step.says)
 		})
 		c.killDaemon(p, 1) // the target
 		writeFile(t, filepath.Join(c.dir, step.goOn), nil)
 	}
-	if code := p.wait(); code != 0 {
-		t.Errorf("exit code %d: %s", code, tail(p.stderr.String()))
+	if code := p.Wait(); code != 0 {
+		t.Errorf("exit code %d: %s", code, tail(p.Stderr.String()))
 	}
 }
 
@@ -515,7 +518,7 @@ func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 	p := c.initiator("nbd", "--socket", socket, "--export", "A", "--export", "B=second",
 		"--reconnect-first-pause", "20ms", "--reconnect-longest-pause", "200ms",
 		"--metrics-listen", "127.0.0.1:0")
-	p.awaitLog("serving NBD clients")
+	p.AwaitLog("serving NBD clients")
 	size := func(export string) string {
 		output, _ := exec.Command("nbdinfo", "--size",
 			"nbd+unix:///"+export+"?socket="+socket).Output()
@@ -526,12 +529,12 @@ func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 			t.Errorf("export %q has %s bytes, want %s", export, got, want)
 		}
 	}
-	c.target.signal(syscall.SIGKILL) // the volume in memory is lost
-	c.target.wait()
+	c.target.Signal(syscall.SIGKILL) // the volume in memory is lost
+	c.target.Wait()
 	c.startTarget()
-	p.awaitLine("export ended", `"export": "B"`)
-	eventually(t, "export B is not offered any more", func() bool { return size("B") == "" })
-	p.awaitLine("NBD negotiation failed", `there is no export \"B\"`)
+	awaitLine(t, p, "export ended", `"export": "B"`)
+	testkit.Eventually(t, "export B is not offered any more", func() bool { return size("B") == "" })
+	awaitLine(t, p, "NBD negotiation failed", `there is no export \"B\"`)
 	var status struct {
 		Exports []struct{ Name, State, Reason string }
 	}
@@ -553,17 +556,17 @@ func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 	if err != nil {
 		t.Errorf("export A: %v: %s", err, output)
 	}
-	p.terminate()
+	p.Terminate()
 }
 
 // anonymousMemory returns the memory that a process does not share with others, in bytes.
-func anonymousMemory(t *testing.T, p *process) int {
+func anonymousMemory(t *testing.T, p *testkit.Process) int {
 	t.Helper()
-	text := string(readFile(t, fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
+	text := string(readFile(t, fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid)))
 	_, rest, _ := strings.Cut(text, "\nRssAnon:")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
-		t.Fatalf("the status of %s has no RssAnon: %s", p.name, text)
+		t.Fatalf("the status of %s has no RssAnon: %s", p.Name, text)
 	}
 	kilobytes, err := strconv.Atoi(fields[0])
 	if err != nil {
@@ -579,10 +582,10 @@ func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
 	const attackers, pending, memory = 10_000, 64, 32 << 20
 	c, _ := nbdChain(t, "1MiB")
 	p := c.initiator("nbd", "--listen", "127.0.0.1:0", "--print-uri")
-	p.awaitLog("serving NBD clients")
-	uri := strings.TrimSpace(p.stdout.String())
+	p.AwaitLog("serving NBD clients")
+	uri := strings.TrimSpace(p.Stdout.String())
 	address := strings.Trim(strings.TrimPrefix(uri, "nbd://"), "/")
-	memoryBefore, descriptorsBefore := anonymousMemory(t, p), descriptors(t, p)
+	memoryBefore, descriptorsBefore := anonymousMemory(t, p), p.Descriptors()
 	var open []net.Conn
 	defer func() {
 		for _, conn := range open {
@@ -610,18 +613,18 @@ func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
 			t.Fatalf("%d attackers cost %d bytes", i, n)
 		}
 	}
-	eventually(t, "only the pending connections are left", func() bool {
-		return descriptors(t, p) <= descriptorsBefore+pending
+	testkit.Eventually(t, "only the pending connections are left", func() bool {
+		return p.Descriptors() <= descriptorsBefore+pending
 	})
-	p.terminate()
+	p.Terminate()
 }
 
 func TestAGatewayEndsWhenItsVolumeDoesNotComeBack(t *testing.T) {
 	c := startChain(t, "ram=memory:1MiB")
 	p := c.gateway("exec sleep 1000", "--reconnect-timeout", "100ms")
-	p.awaitLog("serving NBD clients")
-	c.relay.signal(syscall.SIGKILL)
-	if code := p.wait(); code != 3 {
+	p.AwaitLog("serving NBD clients")
+	c.relay.Signal(syscall.SIGKILL)
+	if code := p.Wait(); code != 3 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -634,7 +637,7 @@ func TestNBDClientsNoticeNoKill(t *testing.T) {
 	c, _ := managedChain(t, "32MiB")
 	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=4k", "--size=24m", "--fsync=50")+
 		`; echo round; done; echo passed`, "--metrics-listen", "127.0.0.1:0")
-	p.awaitLog("NBD client connected")
+	p.AwaitLog("NBD client connected")
 	for i := range nbdKills {
 		c.killDaemon(p, i)
 		time.Sleep(50 * time.Millisecond) // IO between two kills
@@ -645,35 +648,35 @@ func TestNBDClientsNoticeNoKill(t *testing.T) {
 		t.Errorf("a request has failed, or there were no flushes:\n%s", body)
 	}
 	writeFile(t, filepath.Join(c.dir, "stop"), nil)
-	if code := p.wait(); code != 0 || !strings.Contains(p.stdout.String(), "passed\n") {
+	if code := p.Wait(); code != 0 || !strings.Contains(p.Stdout.String(), "passed\n") {
 		t.Errorf("exit code %d: fio has failed, or a flush reported a loss", code)
 	}
-	t.Logf("%d kills, %d rounds of fio", nbdKills, strings.Count(p.stdout.String(), "round\n"))
+	t.Logf("%d kills, %d rounds of fio", nbdKills, strings.Count(p.Stdout.String(), "round\n"))
 }
 
 // killDaemon kills the relay or the target, starts it again, and waits until the gateway has
 // reopened its volume, for a client that goes on.
-func (c *chain) killDaemon(gateway *process, i int) {
+func (c *chain) killDaemon(gateway *testkit.Process, i int) {
 	c.t.Helper()
 	const reopened = "volume reopened"
-	before := strings.Count(gateway.stderr.String(), reopened)
+	before := strings.Count(gateway.Stderr.String(), reopened)
 	if i%2 == 0 {
-		c.relay.signal(syscall.SIGKILL)
-		c.relay.wait()
+		c.relay.Signal(syscall.SIGKILL)
+		c.relay.Wait()
 		c.relay = c.startRelay("comch")
 	} else {
-		c.target.signal(syscall.SIGKILL)
-		c.target.wait()
+		c.target.Signal(syscall.SIGKILL)
+		c.target.Wait()
 		c.startTarget()
 	}
-	eventually(c.t, fmt.Sprintf("the volume is reopened after %d kills", i+1), func() bool {
+	testkit.Eventually(c.t, fmt.Sprintf("the volume is reopened after %d kills", i+1), func() bool {
 		select {
-		case <-gateway.ended:
+		case <-gateway.Ended():
 			c.t.Fatalf("the client has ended after %d kills:\n%s", i+1,
-				tail(gateway.stdout.String()))
+				tail(gateway.Stdout.String()))
 		default:
 		}
-		return strings.Count(gateway.stderr.String(), reopened) > before
+		return strings.Count(gateway.Stderr.String(), reopened) > before
 	})
 }
 
@@ -686,28 +689,27 @@ func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
 		`; done; head -c 32M /dev/urandom >data; nbdcopy --flush data "$uri"; nbdcopy "$uri" copy
 		cmp data copy; echo passed`, "--metrics-listen", "127.0.0.1:0",
 		"--io-timeout", "1s", "--control-timeout", "4s", "--reconnect-timeout", patience)
-	p.awaitLog("NBD client connected")
+	p.AwaitLog("NBD client connected")
 	logs := func(text string, than int) {
-		eventually(t, "the gateway logs "+text, func() bool {
+		testkit.Eventually(t, "the gateway logs "+text, func() bool {
 			select {
-			case <-p.ended:
-				t.Fatalf("the client has ended:\n%s", tail(p.stdout.String()))
+			case <-p.Ended():
+				t.Fatalf("the client has ended:\n%s", tail(p.Stdout.String()))
 			default:
 			}
-			return strings.Count(p.stderr.String(), text) > than
+			return strings.Count(p.Stderr.String(), text) > than
 		})
 	}
 	const kept, left = "has not released the data memory", "has released the data memory"
 	for range 2 {
 		c.awaitIO()
-		c.relay.signal(syscall.SIGSTOP)
-		eventually(t, "every thread of the relay has stopped", c.relay.stopped)
-		eventually(t, "NBD requests are in flight", func() bool {
+		c.relay.Stop()
+		testkit.Eventually(t, "NBD requests are in flight", func() bool {
 			return sumMetric(c.scrape(p), "zc_relay_nbd_requests_in_flight") > 0
 		})
-		before := p.stderr.String()
+		before := p.Stderr.String()
 		logs(kept, strings.Count(before, kept))
-		c.relay.signal(syscall.SIGCONT)
+		c.relay.Continue()
 		logs("volume reopened", strings.Count(before, "volume reopened"))
 		logs(left, strings.Count(before, left))
 	}
@@ -716,7 +718,7 @@ func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
 		t.Errorf("a request has failed:\n%s", body)
 	}
 	writeFile(t, filepath.Join(c.dir, "stop"), nil)
-	if code := p.wait(); code != 0 || !strings.HasSuffix(p.stdout.String(), "passed\n") {
+	if code := p.Wait(); code != 0 || !strings.HasSuffix(p.Stdout.String(), "passed\n") {
 		t.Errorf("exit code %d: a client saw an error or a wrong byte", code)
 	}
 }
@@ -744,12 +746,12 @@ func (c *chain) flushAfterKill(outcome string) {
 	const write = `zc_relay_nbd_requests_total{command="write",error="success",export=""} `
 	flush := `zc_relay_nbd_requests_total{command="flush",error="` + outcome + `",export=""} `
 	c.awaitMetrics(p, write+"1")
-	c.target.signal(syscall.SIGKILL)
-	c.target.wait()
+	c.target.Signal(syscall.SIGKILL)
+	c.target.Wait()
 	c.startTarget()
-	p.awaitLog("volume reopened")
+	p.AwaitLog("volume reopened")
 	if outcome == "EIO" {
-		p.awaitLog("writes may be lost")
+		p.AwaitLog("writes may be lost")
 	}
 	writeFile(c.t, filepath.Join(c.dir, "go"), nil)
 	c.awaitMetrics(p, flush, write+"2")
@@ -757,7 +759,7 @@ func (c *chain) flushAfterKill(outcome string) {
 		c.t.Error("a flush has reported a loss")
 	}
 	writeFile(c.t, filepath.Join(c.dir, "end"), nil)
-	if code := p.wait(); code != 0 { // the second client's flush has succeeded
+	if code := p.Wait(); code != 0 { // the second client's flush has succeeded
 		c.t.Errorf("exit code %d", code)
 	}
 }
@@ -765,11 +767,11 @@ func (c *chain) flushAfterKill(outcome string) {
 func TestTheLossOfAMemoryVolumeEndsTheExport(t *testing.T) {
 	c := startChain(t, "ram=memory:1MiB")
 	p := c.gateway("exec sleep 1000")
-	p.awaitLog("serving NBD clients")
-	c.target.signal(syscall.SIGKILL)
-	c.target.wait()
+	p.AwaitLog("serving NBD clients")
+	c.target.Signal(syscall.SIGKILL)
+	c.target.Wait()
 	c.startTarget()
-	if code := p.wait(); code != 1 || !strings.Contains(p.stderr.String(), "different volume") {
+	if code := p.Wait(); code != 1 || !strings.Contains(p.Stderr.String(), "different volume") {
 		t.Errorf("exit code %d", code)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
@@ -44,27 +45,27 @@ func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
 			-display none -serial stdio -kernel vmlinuz -initrd initramfs \
 			-append "console=ttyS0 quiet panic=-1" \
 			-drive file="$uri",format=raw,if=virtio,cache=none`)
-	eventually(t, "the guest has copied its files once", func() bool {
+	testkit.Eventually(t, "the guest has copied its files once", func() bool {
 		select {
-		case <-p.ended:
-			t.Fatalf("the guest has ended:\n%s", tail(p.stdout.String()))
+		case <-p.Ended():
+			t.Fatalf("the guest has ended:\n%s", tail(p.Stdout.String()))
 		default:
 		}
-		return strings.Contains(p.stdout.String(), "copied 1\r")
+		return strings.Contains(p.Stdout.String(), "copied 1\r")
 	})
 	for i := range guestKills {
 		c.killDaemon(p, i)
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // IO between two kills
 	}
 	writeFile(t, filepath.Join(c.dir, "end"), []byte("\n"))
-	if code := p.wait(); code != 0 || !strings.Contains(p.stdout.String(), "all is well") {
-		t.Errorf("exit code %d; the guest says:\n%s", code, tail(p.stdout.String()))
+	if code := p.Wait(); code != 0 || !strings.Contains(p.Stdout.String(), "all is well") {
+		t.Errorf("exit code %d; the guest says:\n%s", code, tail(p.Stdout.String()))
 	}
 	if output, err := exec.Command("e2fsck", "-fn", file).CombinedOutput(); err != nil {
 		t.Errorf("e2fsck: %v\n%s", err, output)
 	}
 	t.Logf("%d kills, %d copies of %d files", guestKills,
-		strings.Count(p.stdout.String(), "copied "), guestFiles)
+		strings.Count(p.Stdout.String(), "copied "), guestFiles)
 }
 
 // makeTree makes a directory with files like those of a package.

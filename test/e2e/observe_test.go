@@ -14,12 +14,13 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 func TestMetricsAndHealthFollowTheChain(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
-	eventually(t, "the relay is ready",
+	testkit.Eventually(t, "the relay is ready",
 		func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
 	if code, _ := get(t, c.relay, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz answers %d", code)
@@ -39,8 +40,8 @@ func TestMetricsAndHealthFollowTheChain(t *testing.T) {
 		`zc_target_io_total{code="SUCCESS",op="read",queue="0",volume="disk"} 500`,
 		`zc_target_io_latency_seconds_count{op="read",queue="0",volume="disk"} 500`,
 	)
-	c.target.signal(syscall.SIGKILL)
-	eventually(t, "the relay is not ready without its target", func() bool {
+	c.target.Signal(syscall.SIGKILL)
+	testkit.Eventually(t, "the relay is not ready without its target", func() bool {
 		code, _ := get(t, c.relay, "/readyz")
 		return code == http.StatusServiceUnavailable
 	})
@@ -68,15 +69,15 @@ func TestStatusShowsTheOpenSessions(t *testing.T) {
 	c.startIO(bench(8)...)
 	schema := schematest.Read(t, "../../docs/status.schema.json")
 	var d statusDocument
-	eventually(t, "the status shows a session with IO", func() bool {
+	testkit.Eventually(t, "the status shows a session with IO", func() bool {
 		p := spawn(t, "zc-relay", "status", "--admin", admin, "-o", "json")
-		if p.wait() != 0 {
+		if p.Wait() != 0 {
 			t.Fatal("status failed")
 		}
 		d = statusDocument{}
 		var document any
 		for _, into := range []any{&d, &document} {
-			if err := json.Unmarshal([]byte(p.stdout.String()), into); err != nil {
+			if err := json.Unmarshal([]byte(p.Stdout.String()), into); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -90,7 +91,7 @@ func TestStatusShowsTheOpenSessions(t *testing.T) {
 		t.Errorf("the status is %+v", d)
 	}
 	p := spawn(t, "zc-relay", "status", "--admin", admin)
-	if code, text := p.wait(), p.stdout.String(); code != 0 ||
+	if code, text := p.Wait(), p.Stdout.String(); code != 0 ||
 		!strings.Contains(text, "volume disk: ready") ||
 		!strings.Contains(text, "sessions  1 open") {
 		t.Errorf("status as text exited with %d:\n%s", code, text)
@@ -99,22 +100,22 @@ func TestStatusShowsTheOpenSessions(t *testing.T) {
 
 func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
 	p := spawn(t, "zc-relay", "status", "--admin", "unix:"+filepath.Join(t.TempDir(), "none"))
-	if code := p.wait(); code != 3 ||
-		!strings.Contains(p.stderr.String(), "does it run with --admin-listen") {
+	if code := p.Wait(); code != 3 ||
+		!strings.Contains(p.Stderr.String(), "does it run with --admin-listen") {
 		t.Errorf("status exited with %d", code)
 	}
-	if p = spawn(t, "zc-relay", "status", "--admin", "somewhere"); p.wait() != 2 {
+	if p = spawn(t, "zc-relay", "status", "--admin", "somewhere"); p.Wait() != 2 {
 		t.Error("an invalid address is not a usage error")
 	}
 }
 
 // renderPage returns a daemon's page as a browser shows it.
-func renderPage(t *testing.T, daemon *process) string {
+func renderPage(t *testing.T, daemon *testkit.Process) string {
 	t.Helper()
 	tooltest.Require(t, "chromium")
 	// The page's virtual clock runs ahead of the daemon's, so that the page reads the status
 	// several times in quick succession.
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	render := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu",
 		"--disable-dev-shm-usage",
@@ -129,7 +130,7 @@ func renderPage(t *testing.T, daemon *process) string {
 
 func TestThePageShowsWhichChannelsAreDownInABrowser(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget()
 	text := fmt.Sprintf("comch: {directory: %q}\noperations: {listen: '127.0.0.1:0'}\nchannels:\n",
 		filepath.Join(c.dir, "comch"))
@@ -145,7 +146,7 @@ func TestThePageShowsWhichChannelsAreDownInABrowser(t *testing.T) {
 	file := filepath.Join(c.dir, "relay.yaml")
 	writeFile(t, file, []byte(text))
 	c.relay = spawn(t, "zc-relay", "run", "--config", file)
-	eventually(t, "three channels are ready, and three wait", func() bool {
+	testkit.Eventually(t, "three channels are ready, and three wait", func() bool {
 		metrics := c.scrape(c.relay)
 		return sumMetric(metrics, "zc_relay_target_ready") == 3 &&
 			strings.Count(metrics, `state="waiting"`) == 3

@@ -3,8 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
@@ -32,7 +33,7 @@ func TestLatencyQueriesFindDataWithEitherKindOfHistogram(t *testing.T) {
 			server := startPrometheus(t, flags, opsAddress(t, c.relay),
 				opsAddress(t, c.target))
 			for _, query := range queries {
-				eventually(t, "data for "+query, func() bool { return server.finds(t, query) })
+				testkit.Eventually(t, "data for "+query, func() bool { return server.finds(t, query) })
 			}
 		})
 	}
@@ -101,14 +102,7 @@ func startPrometheus(t *testing.T, flags []string, targets ...string) prometheus
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := netip.AddrPortFrom(testkit.Address(t), 9090).String()
 	server := exec.Command("prometheus", append([]string{"--config.file=" + config,
 		"--storage.tsdb.path=" + filepath.Join(directory, "data"),
 		"--web.listen-address=" + address, "--log.level=error"}, flags...)...)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // iops runs a benchmark and returns its IOs per second.
@@ -17,15 +19,15 @@ func iops(c *chain, args ...string) float64 {
 	c.t.Helper()
 	p := c.initiator(append([]string{"bench", "--rw", "randread", "--queue-depth", "16", "--warmup",
 		"0s", "--output", "json"}, args...)...)
-	if code := p.wait(); code != 0 {
-		c.t.Fatalf("bench exited with %d: %s", code, p.stderr.String())
+	if code := p.Wait(); code != 0 {
+		c.t.Fatalf("bench exited with %d: %s", code, p.Stderr.String())
 	}
 	var document struct {
 		Result struct {
 			IOPS float64 `json:"iops"`
 		} `json:"result"`
 	}
-	if err := json.Unmarshal([]byte(p.stdout.String()), &document); err != nil {
+	if err := json.Unmarshal([]byte(p.Stdout.String()), &document); err != nil {
 		c.t.Fatal(err)
 	}
 	return document.Result.IOPS
@@ -52,7 +54,7 @@ func throttledSeconds(c *chain, level string) float64 {
 
 func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	file, admin := filepath.Join(c.dir, "relay.yaml"), "unix:"+filepath.Join(c.dir, "relay.sock")
 	configure := func(qos string) {
 		writeFile(t, file, []byte(fmt.Sprintf("channels:\n- {qos: %s}\n", qos)))
@@ -87,15 +89,15 @@ func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
 	reload("{session: {iops: 1}}")
 	p := c.initiator("bench", "--rw", "randread", "--queue-depth", "16", "--run-limit-operation-count", "7200",
 		"--io-timeout", "120s")
-	eventually(t, "the status shows the limits and the waiting session", func() bool {
+	testkit.Eventually(t, "the status shows the limits and the waiting session", func() bool {
 		_, text, _ := call(t, "zc-relay", "status", "--admin", admin)
 		return strings.Contains(text, "limits    1 IOPS a session") &&
 			regexp.MustCompile(`\n +\d+ +\d+ +\d+ +\S+ +\d+ +\S+ +[1-9]\S*s +`).MatchString(text)
 	})
 	configure("{}")
-	c.relay.signal(syscall.SIGHUP)
-	if code := p.wait(); code != 0 {
-		t.Errorf("the session whose limits were removed ended with %d: %s", code, p.stderr.String())
+	c.relay.Signal(syscall.SIGHUP)
+	if code := p.Wait(); code != 0 {
+		t.Errorf("the session whose limits were removed ended with %d: %s", code, p.Stderr.String())
 	}
 	if _, text, _ := call(t, "zc-relay", "status", "--admin", admin); strings.Contains(text,
 		"limits    ") {
@@ -107,7 +109,7 @@ func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
 func TestASessionsRateLimitBoundsAFlood(t *testing.T) {
 	const limit, reads = 100, 2000
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget()
 	file := filepath.Join(c.dir, "relay.yaml")
 	writeFile(t, file, []byte(fmt.Sprintf("comch: {directory: %q}\nworkers: {count: 1}\n"+
@@ -124,7 +126,7 @@ func TestASessionsRateLimitBoundsAFlood(t *testing.T) {
 	began := time.Now()
 	c.initiator("bench", "--rw", "randread", "--queue-depth", "128", "--runtime", patience,
 		"--warmup", "0s", "--command-channel-name", "flood")
-	eventually(t, "the flood has begun", func() bool { return completed("flood") > limit/10 })
+	testkit.Eventually(t, "the flood has begun", func() bool { return completed("flood") > limit/10 })
 	c.mustRun("bench", "--rw", "randread", "--queue-depth", "1", "--run-limit-operation-count",
 		strconv.Itoa(reads), "--warmup", "0s", "--command-channel-name", "reader")
 	flooded := completed("flood")

@@ -3,13 +3,13 @@ package e2e
 import (
 	"bytes"
 	"errors"
-	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -31,7 +31,7 @@ func (c *chain) lateRelayConfig(depth int, size uint32) client.Config {
 	config := c.clientConfig(depth)
 	config.BufferSize = size
 	config.IOTimeout, config.ReleaseTimeout = 200*time.Millisecond, 100*time.Millisecond
-	config.Reconnect = &retry.Policy{Total: retry.Within(testTimeout),
+	config.Reconnect = &retry.Policy{Total: retry.Within(testkit.Patience),
 		FirstPause: 10 * time.Millisecond, LongestPause: 100 * time.Millisecond}
 	return config
 }
@@ -41,7 +41,7 @@ func TestARelayThatContinuesTooLateSpoilsNothing(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	config := c.clientConfig(depth)
 	config.BufferSize, config.SyncDepth = size, 0
-	checker, err := client.Open(testContext(t), config)
+	checker, err := client.Open(testkit.Context(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestARelayThatContinuesTooLateSpoilsNothing(t *testing.T) {
 func (c *chain) outlastRelay(depth int, size uint64) {
 	t := c.t
 	t.Helper()
-	v, err := client.Open(testContext(t), c.lateRelayConfig(depth, uint32(size)))
+	v, err := client.Open(testkit.Context(t), c.lateRelayConfig(depth, uint32(size)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +83,7 @@ func (c *chain) outlastRelay(depth int, size uint64) {
 	for i := range depth {
 		copy(q.Memory()[uint64(i)*size:], bytes.Repeat([]byte{written(i)}, int(size)))
 	}
-	c.relay.signal(syscall.SIGSTOP)
-	eventually(t, "every thread of the relay has stopped", c.relay.stopped)
+	c.relay.Stop()
 	for i := range uint64(depth) {
 		kind := iomsg.Read
 		if i%2 == 1 {
@@ -99,7 +98,7 @@ func (c *chain) outlastRelay(depth int, size uint64) {
 	reusable := make([]bool, depth)
 	results := make([]client.Result, depth)
 	for failed := 0; failed < depth; {
-		eventually(t, "a request fails", func() bool {
+		testkit.Eventually(t, "a request fails", func() bool {
 			n := q.Poll(results)
 			for _, r := range results[:n] {
 				reusable[r.Tag] = !r.Quarantined
@@ -117,9 +116,9 @@ func (c *chain) outlastRelay(depth int, size uint64) {
 			copy(used[uint64(i)*size:][:size], bytes.Repeat([]byte{poison}, int(size)))
 		}
 	}
-	c.relay.signal(syscall.SIGCONT)
+	c.relay.Continue()
 	var submitted error
-	eventually(t, "the queue has a session, for which the former one had to end", func() bool {
+	testkit.Eventually(t, "the queue has a session, for which the former one had to end", func() bool {
 		submitted = q.Submit(&client.Request{Type: iomsg.Read, Length: uint32(size)})
 		return !errors.Is(submitted, status.Again)
 	})
@@ -144,24 +143,23 @@ func TestBlockingMethodsOutlastAStoppedRelay(t *testing.T) {
 	config.IOTimeout = time.Second
 	core, logged := observer.New(zap.WarnLevel)
 	config.Logger = zap.New(core)
-	v, err := client.Open(testContext(t), config)
+	v, err := client.Open(testkit.Context(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer v.Abort()
 	for try := range byte(2) {
-		c.relay.signal(syscall.SIGSTOP)
-		eventually(t, "every thread of the relay has stopped", c.relay.stopped)
+		c.relay.Stop()
 		want := bytes.Repeat([]byte{try + 1}, size)
 		wrote := make(chan error, 1)
 		go func() {
 			_, err := v.WriteAt(want, 0)
 			wrote <- err
 		}()
-		eventually(t, "the client gives up on the relay", func() bool {
+		testkit.Eventually(t, "the client gives up on the relay", func() bool {
 			return logged.FilterMessageSnippet("has not released the data memory").Len() > int(try)
 		})
-		c.relay.signal(syscall.SIGCONT)
+		c.relay.Continue()
 		if err := <-wrote; err != nil {
 			t.Fatalf("write: %v", err)
 		}

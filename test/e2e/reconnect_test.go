@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // startFileChain is startObservedChain with a volume that survives its target.
@@ -49,25 +51,25 @@ type verifyDocument struct {
 }
 
 // verifyReport returns the report that verify has printed.
-func verifyReport(t testing.TB, p *process) verifyDocument {
+func verifyReport(t testing.TB, p *testkit.Process) verifyDocument {
 	t.Helper()
 	var r verifyDocument
-	if err := json.Unmarshal([]byte(p.stdout.String()), &r); err != nil {
+	if err := json.Unmarshal([]byte(p.Stdout.String()), &r); err != nil {
 		t.Fatalf("verify printed no valid report: %v", err)
 	}
 	return r
 }
 
 // interruptVerify ends a run of verify, which must not have found anything wrong so far.
-func (p *process) interruptVerify() {
-	p.t.Helper()
-	p.signal(syscall.SIGINT)
-	if code := p.wait(); code != 1 { // because the verification is incomplete
-		p.t.Errorf("verify exited with %d", code)
+func interruptVerify(t testing.TB, p *testkit.Process) {
+	t.Helper()
+	p.Signal(syscall.SIGINT)
+	if code := p.Wait(); code != 1 { // because the verification is incomplete
+		t.Errorf("verify exited with %d", code)
 	}
-	if r := verifyReport(p.t, p); r.Result.FindingCount > 0 || r.Result.Errors > 0 ||
+	if r := verifyReport(t, p); r.Result.FindingCount > 0 || r.Result.Errors > 0 ||
 		!r.Result.Interrupted || r.Result.BlocksWritten == 0 {
-		p.t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
+		t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
 	}
 }
 
@@ -76,10 +78,10 @@ func (p *process) interruptVerify() {
 func (c *chain) restartTarget(round int) {
 	c.t.Helper()
 	if round%2 == 0 {
-		c.target.terminate()
+		c.target.Terminate()
 	} else {
-		c.target.signal(syscall.SIGKILL)
-		c.target.wait()
+		c.target.Signal(syscall.SIGKILL)
+		c.target.Wait()
 	}
 	c.startTarget()
 }
@@ -88,7 +90,7 @@ func (c *chain) restartTarget(round int) {
 func (c *chain) awaitIO() {
 	c.t.Helper()
 	before := c.ioTotal()
-	eventually(c.t, "IO completes again", func() bool {
+	testkit.Eventually(c.t, "IO completes again", func() bool {
 		return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 && c.ioTotal() > before+500
 	})
 }
@@ -99,16 +101,16 @@ var targetRestarts = 5
 func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
 	c := startFileChain(t)
 	c.mustRun("verify", "--queues", "2", "--length", "1MiB")
-	eventually(t, "all sessions are released", c.hasNoSession)
-	before := descriptors(t, c.relay)
+	testkit.Eventually(t, "all sessions are released", c.hasNoSession)
+	before := c.relay.Descriptors()
 	run := c.initiator(reconnectingVerify("--length", "8MiB")...)
 	c.awaitIO()
 	for round := range targetRestarts {
 		c.restartTarget(round)
 		c.awaitIO()
 	}
-	run.signal(syscall.SIGINT)
-	if code := run.wait(); code != 1 { // because the verification is incomplete
+	run.Signal(syscall.SIGINT)
+	if code := run.Wait(); code != 1 { // because the verification is incomplete
 		t.Errorf("verify exited with %d", code)
 	}
 	r := verifyReport(t, run)
@@ -123,9 +125,9 @@ func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
 		time.Duration(r.Result.Reconnections.OutageNs),
 		time.Duration(r.Result.Reconnections.LongestOutageNs),
 		r.Result.Reconnections.LostWrites)
-	eventually(t, "all sessions are released", c.hasNoSession)
-	eventually(t, fmt.Sprintf("the relay has no more descriptors than the %d before", before),
-		func() bool { return descriptors(t, c.relay) <= before })
+	testkit.Eventually(t, "all sessions are released", c.hasNoSession)
+	testkit.Eventually(t, fmt.Sprintf("the relay has no more descriptors than the %d before", before),
+		func() bool { return c.relay.Descriptors() <= before })
 }
 
 func TestVerifySurvivesRestartsOfTheRelay(t *testing.T) {
@@ -133,16 +135,16 @@ func TestVerifySurvivesRestartsOfTheRelay(t *testing.T) {
 	run := c.startIO(reconnectingVerify()...)
 	for round := range 3 {
 		if round%2 == 0 {
-			c.relay.terminate()
+			c.relay.Terminate()
 		} else {
-			c.relay.signal(syscall.SIGKILL)
-			c.relay.wait()
+			c.relay.Signal(syscall.SIGKILL)
+			c.relay.Wait()
 		}
 		c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
-		eventually(t, "IO completes again", func() bool { return c.ioTotal() > 500 })
+		testkit.Eventually(t, "IO completes again", func() bool { return c.ioTotal() > 500 })
 	}
-	run.signal(syscall.SIGINT)
-	run.wait()
+	run.Signal(syscall.SIGINT)
+	run.Wait()
 	if r := verifyReport(t, run); r.Result.FindingCount > 0 || r.Result.Errors > 0 ||
 		r.Result.Reconnections.Count != 3 || r.Result.Reconnections.LostWrites > 0 {
 		t.Errorf("the result is %+v, reconnections %+v", r.Result, r.Result.Reconnections)
@@ -153,7 +155,7 @@ func TestTheLossOfAMemoryVolumeIsReported(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:32MiB")
 	run := c.startIO(reconnectingVerify()...)
 	c.restartTarget(1)
-	if code := run.wait(); code != 1 {
+	if code := run.Wait(); code != 1 {
 		t.Errorf("verify exited with %d", code)
 	}
 	if r := verifyReport(t, run); r.Error == nil || !strings.Contains(r.Error.Message, "UUID") ||
@@ -167,12 +169,12 @@ func TestBenchContinuesAfterARestartAndReportsIt(t *testing.T) {
 	run := c.startIO(append(bench(16), "--reconnect")...)
 	c.restartTarget(0)
 	c.awaitIO()
-	run.signal(syscall.SIGINT)
-	if code := run.wait(); code != 0 {
+	run.Signal(syscall.SIGINT)
+	if code := run.Wait(); code != 0 {
 		t.Errorf("bench exited with %d", code)
 	}
 	for _, want := range []string{`"reconnections"`, `"count": 1`, `"errors": 0`} {
-		if !strings.Contains(run.stdout.String(), want) {
+		if !strings.Contains(run.Stdout.String(), want) {
 			t.Errorf("the result lacks %s", want)
 		}
 	}
@@ -180,16 +182,16 @@ func TestBenchContinuesAfterARestartAndReportsIt(t *testing.T) {
 
 func TestReconnectFlagsAreCheckedAndObeyed(t *testing.T) {
 	c := startFileChain(t)
-	if code := c.initiator("verify", "--reconnect-attempts", "3").wait(); code != 2 {
+	if code := c.initiator("verify", "--reconnect-attempts", "3").Wait(); code != 2 {
 		t.Errorf("a policy without --reconnect exited with %d", code)
 	}
 	wrong := c.initiator("bench", "--rw", "read", "--reconnect", "--reconnect-timeout", "soon")
-	if code := wrong.wait(); code != 2 {
+	if code := wrong.Wait(); code != 2 {
 		t.Errorf("a wrong bound exited with %d", code)
 	}
 	run := c.startIO(reconnectingVerify("--reconnect-attempts", "2")...)
-	c.relay.signal(syscall.SIGKILL)
-	if code := run.wait(); code != 1 || !strings.Contains(run.stdout.String(), "2 attempts") {
+	c.relay.Signal(syscall.SIGKILL)
+	if code := run.Wait(); code != 1 || !strings.Contains(run.Stdout.String(), "2 attempts") {
 		t.Errorf("a policy of two attempts exited with %d", code)
 	}
 }

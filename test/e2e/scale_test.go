@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -28,9 +29,9 @@ type use struct {
 	cpu           time.Duration
 }
 
-func useOf(b *testing.B, p *process) use {
+func useOf(b *testing.B, p *testkit.Process) use {
 	b.Helper()
-	process := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid))
+	process := filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid))
 	text := string(readFile(b, filepath.Join(process, "statm")))
 	pages, err := strconv.Atoi(strings.Fields(text)[1])
 	if err != nil {
@@ -40,7 +41,7 @@ func useOf(b *testing.B, p *process) use {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return use{residentBytes: pages * os.Getpagesize(), descriptors: descriptors(b, p),
+	return use{residentBytes: pages * os.Getpagesize(), descriptors: p.Descriptors(),
 		threads: len(threads), cpu: cpuTime(b, p)}
 }
 
@@ -54,7 +55,7 @@ func idleTime(n int) time.Duration {
 // configure a queue of depth 32. The last step makes no RDMA connections.
 func BenchmarkSessionsOfATarget(b *testing.B) {
 	c := &chain{t: b, dir: b.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(b)}
 	b.Run("plain", func(b *testing.B) { benchmarkSessionsOfATarget(b, c, nil, nil) })
 	authority := mutualtlstest.NewAuthority(b)
 	files := authority.Write(filepath.Join(c.dir, "target"), []string{c.address.Addr().String()})
@@ -73,7 +74,7 @@ func benchmarkSessionsOfATarget(
 ) {
 	c.startTarget(append(flags, "--max-sessions", "16384", "--staging-limit", "64GiB",
 		"--max-session-rate", "1000000", "--log-level", "error")...)
-	defer c.target.terminate()
+	defer c.target.Terminate()
 	relays := make([]*controlmsg.Requester, b.N)
 	before := useOf(b, c.target)
 	b.ResetTimer()
@@ -110,7 +111,7 @@ func benchmarkSessionsOfATarget(
 // and b.N others do so with four queues.
 func BenchmarkSessionsOfARelay(b *testing.B) {
 	c := &chain{t: b, dir: b.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(b)}
 	most := fmt.Sprint(4 * b.N)
 	c.startTarget("--max-sessions", most, "--max-session-rate", "1000000", "--log-level", "error",
 		"--rdma-provider", "iwarp")
@@ -120,10 +121,10 @@ func BenchmarkSessionsOfARelay(b *testing.B) {
 		config := c.clientConfig(32)
 		config.Queues, config.BufferSize = queues, 64<<10
 		var err error
-		volumes[i], err = client.Open(testContext(b), config)
+		volumes[i], err = client.Open(testkit.Context(b), config)
 		return err
 	}
-	daemons := []*process{c.relay, c.target}
+	daemons := []*testkit.Process{c.relay, c.target}
 	look := func() (all [2]use) {
 		for i, p := range daemons {
 			all[i] = useOf(b, p)
@@ -160,7 +161,7 @@ func BenchmarkSessionsOfARelay(b *testing.B) {
 			"descriptors/session": files - queueFiles,
 			"descriptors/queue":   queueFiles,
 		} {
-			b.ReportMetric(value, p.name+"-"+unit)
+			b.ReportMetric(value, p.Name+"-"+unit)
 		}
 	}
 }
@@ -201,8 +202,9 @@ func openStanding(
 		return nil, err
 	}
 	r := controlmsg.NewRequester(transport,
-		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: testTimeout,
-			KeepAlive: controlmsg.KeepAliveConfig{Interval: time.Second, DeadAfter: testTimeout}})
+		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: testkit.Patience,
+			KeepAlive: controlmsg.KeepAliveConfig{Interval: time.Second,
+				DeadAfter: testkit.Patience}})
 	if _, err = r.Greet(b.Context()); err == nil {
 		_, err = r.Call(b.Context(), &controlmsg.OpenVolume{Volume: "disk"})
 	}

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -62,6 +63,11 @@ func startServiceManager(t *testing.T) *serviceManager {
 		}
 	})
 	return m
+}
+
+// environ returns the environment that makes a program notify the manager, for a chain.
+func (m *serviceManager) environ(program string, more ...string) map[string][]string {
+	return map[string][]string{program: append(more, "NOTIFY_SOCKET="+m.path)}
 }
 
 // storeCommand matches a notification that adds a file to the store, or removes it.
@@ -125,25 +131,20 @@ func TestDaemonsNotifyTheServiceManager(t *testing.T) {
 	for _, daemon := range []string{"target", "zc-relay"} {
 		t.Run(daemon, func(t *testing.T) {
 			m := startServiceManager(t)
-			t.Setenv("NOTIFY_SOCKET", m.path)
-			t.Setenv("WATCHDOG_USEC", "300000")
-			c := startTLSTarget(t)
+			c := startTLSTargetIn(t, m.environ(daemon, "WATCHDOG_USEC=300000"))
 			p := c.target
 			if daemon == "zc-relay" {
-				t.Setenv("NOTIFY_SOCKET", "")
-				c = startTLSTarget(t)
-				t.Setenv("NOTIFY_SOCKET", m.path)
 				p = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 			}
-			eventually(t, daemon+" is ready",
+			testkit.Eventually(t, daemon+" is ready",
 				func() bool { return m.count("READY=1") >= 1 && m.count("STATUS=ready") >= 1 })
-			eventually(t, "the watchdog is fed", func() bool { return m.count("WATCHDOG=1") >= 5 })
-			p.signal(syscall.SIGHUP)
-			p.awaitLog("reloaded")
-			eventually(t, "the reload is announced",
+			testkit.Eventually(t, "the watchdog is fed", func() bool { return m.count("WATCHDOG=1") >= 5 })
+			p.Signal(syscall.SIGHUP)
+			p.AwaitLog("reloaded")
+			testkit.Eventually(t, "the reload is announced",
 				func() bool { return m.count(`RELOADING=1\nMONOTONIC_USEC=[0-9]+`) >= 1 })
-			p.terminate()
-			eventually(t, "the end is announced",
+			p.Terminate()
+			testkit.Eventually(t, "the end is announced",
 				func() bool { return m.count(`STOPPING=1\nEXTEND_TIMEOUT_USEC=[0-9]+`) >= 1 })
 		})
 	}
@@ -154,14 +155,14 @@ func TestSIGHUPKeepsTheCertificateIfTheNewOneIsInvalid(t *testing.T) {
 	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 	other := c.authority.Write(filepath.Join(c.dir, "other"), []string{"relay.test"})
 	mustCopy(t, other.Key, c.ofRelay.Key)
-	c.relay.signal(syscall.SIGHUP)
-	c.relay.awaitLog("private key does not match")
+	c.relay.Signal(syscall.SIGHUP)
+	c.relay.AwaitLog("private key does not match")
 	c.mustServe("comch")
 	mustCopy(t, other.Certificate, c.ofRelay.Certificate)
-	before := strings.Count(c.relay.stderr.String(), "loaded TLS certificate")
-	c.relay.signal(syscall.SIGHUP)
-	eventually(t, "the new certificate is loaded", func() bool {
-		return strings.Count(c.relay.stderr.String(), "loaded TLS certificate") > before
+	before := strings.Count(c.relay.Stderr.String(), "loaded TLS certificate")
+	c.relay.Signal(syscall.SIGHUP)
+	testkit.Eventually(t, "the new certificate is loaded", func() bool {
+		return strings.Count(c.relay.Stderr.String(), "loaded TLS certificate") > before
 	})
 	c.mustServe("comch")
 }
@@ -182,37 +183,37 @@ func (c *chain) configure(file, head string, channels ...string) {
 
 func TestSIGHUPAppliesChangesAndNamesThoseThatNeedARestart(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	c.startTarget()
 	file := filepath.Join(c.dir, "relay.yaml")
 	c.configure(file, "", "first", "second")
 	c.relay = spawn(t, "zc-relay", append([]string{"run", "--config", file}, relayFlags()...)...)
-	c.relay.awaitLog("listening for clients")
+	c.relay.AwaitLog("listening for clients")
 	live := c.initiator("verify", "--command-channel-name", "first", "--queues", "1",
 		"--queue-depth", "4", "--length", "256KiB", "--runtime", patience, "--output", "json")
-	c.relay.awaitLog("client connected")
+	c.relay.AwaitLog("client connected")
 
 	c.configure(file, "log: {level: debug}\nrdma: {crc: true}\n", "first", "third")
-	c.relay.signal(syscall.SIGHUP)
+	c.relay.Signal(syscall.SIGHUP)
 	for _, want := range []string{`rdma.crc: \"false\" is now \"true\"`, "needs a restart",
 		`/third] added`, `/second] removed`, `log.level: \"info\" is now \"debug\"`} {
-		c.relay.awaitLog(want)
+		c.relay.AwaitLog(want)
 	}
 	c.mustRun("info", "--command-channel-name", "third")
-	c.relay.awaitLog("removed channel is released")
+	c.relay.AwaitLog("removed channel is released")
 	lost := c.initiator("info", "--command-channel-name", "second", "--control-timeout", "200ms")
-	if code := lost.wait(); code != 3 {
+	if code := lost.Wait(); code != 3 {
 		t.Errorf("info on the removed channel exited with %d", code)
 	}
 
 	if err := os.WriteFile(file, []byte("log: {levels: info}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.relay.signal(syscall.SIGHUP)
-	c.relay.awaitLog("relay.yaml:1: log.levels: unknown key")
+	c.relay.Signal(syscall.SIGHUP)
+	c.relay.AwaitLog("relay.yaml:1: log.levels: unknown key")
 	c.mustRun("info", "--command-channel-name", "third")
-	live.interruptVerify()
-	c.relay.terminate()
+	interruptVerify(t, live)
+	c.relay.Terminate()
 }
 
 // clientConfig returns the configuration of a client in this process, with one queue.
@@ -222,15 +223,15 @@ func (c *chain) clientConfig(depth int) client.Config {
 		Provider: emulated.New(emulated.Options{Directory: filepath.Join(c.dir, "comch")}),
 		Device:   emulated.DefaultHostDevice, Queues: 1, Depth: depth, BufferSize: block,
 		SyncDepth:      -1,
-		ControlTimeout: testTimeout, IOTimeout: testTimeout,
+		ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience,
 	}
 }
 
 // openBusy opens the chain's volume, calls opened, and submits depth writes. It returns when all of
 // them are in flight in the daemon, or completed by it.
-func (c *chain) openBusy(depth int, daemon *process, opened func()) *client.Volume {
+func (c *chain) openBusy(depth int, daemon *testkit.Process, opened func()) *client.Volume {
 	c.t.Helper()
-	v, err := client.Open(testContext(c.t), c.clientConfig(depth))
+	v, err := client.Open(testkit.Context(c.t), c.clientConfig(depth))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -244,8 +245,8 @@ func (c *chain) openBusy(depth int, daemon *process, opened func()) *client.Volu
 		}
 	}
 	v.Queue(0).Flush()
-	prefix := map[*process]string{c.relay: "zc_relay_", c.target: "zc_target_"}[daemon]
-	eventually(c.t, daemon.name+" has the writes in flight", func() bool {
+	prefix := map[*testkit.Process]string{c.relay: "zc_relay_", c.target: "zc_target_"}[daemon]
+	testkit.Eventually(c.t, daemon.Name+" has the writes in flight", func() bool {
 		text := c.scrape(daemon)
 		taken := sumMetric(text, prefix+"io_in_flight") + sumMetric(text, prefix+"io_total")
 		return taken == float64(depth)
@@ -259,7 +260,7 @@ func outcomes(t *testing.T, v *client.Volume, count int) map[status.Code]int {
 	codes := map[status.Code]int{}
 	results := make([]client.Result, count)
 	total := 0
-	eventually(t, "every request has completed", func() bool {
+	testkit.Eventually(t, "every request has completed", func() bool {
 		n := v.Queue(0).Poll(results)
 		for _, r := range results[:n] {
 			codes[r.Code]++
@@ -272,7 +273,7 @@ func outcomes(t *testing.T, v *client.Volume, count int) map[status.Code]int {
 
 func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 	const depth = 8
-	ends := func(t *testing.T, v *client.Volume, name string, daemon *process) {
+	ends := func(t *testing.T, v *client.Volume, name string, daemon *testkit.Process) {
 		t.Helper()
 		if codes := outcomes(t, v, depth); codes[status.Success] != depth {
 			t.Errorf("the requests ended with %v", codes)
@@ -282,28 +283,27 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 			!strings.Contains(err.Error(), "the "+name+" is shutting down (drain)") {
 			t.Errorf("the client is told %v", err)
 		}
-		if code := daemon.wait(); code != 0 {
+		if code := daemon.Wait(); code != 0 {
 			t.Errorf("the %s exited with %d", name, code)
 		}
 	}
 	t.Run("relay", func(t *testing.T) {
 		c := startObservedChain(t, "disk=memory:16MiB")
 		v := c.openBusy(depth, c.relay, func() {
-			c.target.signal(syscall.SIGSTOP)
-			eventually(t, "every thread of the target has stopped", c.target.stopped)
+			c.target.Stop()
 		})
-		c.relay.signal(syscall.SIGTERM)
-		eventually(t, "the relay is not ready", func() bool {
+		c.relay.Signal(syscall.SIGTERM)
+		testkit.Eventually(t, "the relay is not ready", func() bool {
 			code, body := get(t, c.relay, "/readyz")
 			return code == http.StatusServiceUnavailable && strings.Contains(body, "drain")
 		})
-		c.target.signal(syscall.SIGCONT)
+		c.target.Continue()
 		ends(t, v, "relay", c.relay)
 	})
 	t.Run("target", func(t *testing.T) {
 		c := startFaultyChain(t, "volume:any:delay=1s")
 		v := c.openBusy(depth, c.target, func() {})
-		c.target.signal(syscall.SIGTERM)
+		c.target.Signal(syscall.SIGTERM)
 		ends(t, v, "target", c.target)
 	})
 }
@@ -311,18 +311,14 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 // awaitEnd waits until a volume has ended.
 func awaitEnd(t *testing.T, v *client.Volume) {
 	t.Helper()
-	select {
-	case <-v.Done():
-	case <-time.After(testTimeout):
-		t.Fatal("the volume does not end")
-	}
+	testkit.Receive(t, "the volume ends", v.Done())
 }
 
 func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	const depth = 8
 	c := startFaultyChain(t, "volume:any:freeze", "--drain-timeout", "300ms")
 	v := c.openBusy(depth, c.relay, func() {})
-	c.relay.signal(syscall.SIGTERM)
+	c.relay.Signal(syscall.SIGTERM)
 	if codes := outcomes(t, v, depth); codes[status.Shutdown] != depth {
 		t.Errorf("the requests ended with %v", codes)
 	}
@@ -331,7 +327,7 @@ func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 		!strings.Contains(err.Error(), "the target has not responded to 8 requests") {
 		t.Errorf("the client is told %v", err)
 	}
-	if code := c.relay.wait(); code != 0 {
+	if code := c.relay.Wait(); code != 0 {
 		t.Errorf("the relay exited with %d", code)
 	}
 }
@@ -345,10 +341,10 @@ func TestASecondSignalKillsADaemon(t *testing.T) {
 				p = c.target
 			}
 			c.openBusy(4, p, func() {})
-			p.signal(syscall.SIGTERM)
-			p.awaitLog("ending")
-			p.signal(syscall.SIGTERM)
-			if code := p.wait(); code != -1 {
+			p.Signal(syscall.SIGTERM)
+			p.AwaitLog("ending")
+			p.Signal(syscall.SIGTERM)
+			if code := p.Wait(); code != -1 {
 				t.Errorf("the %s exited with %d and not by the signal", daemon, code)
 			}
 		})
@@ -358,8 +354,8 @@ func TestASecondSignalKillsADaemon(t *testing.T) {
 func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	run := c.startIO(bench(8)...)
-	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "0"); p.wait() != 1 ||
-		!strings.Contains(p.stderr.String(), "1 session is still open") {
+	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "0"); p.Wait() != 1 ||
+		!strings.Contains(p.Stderr.String(), "1 session is still open") {
 		t.Error("a drain with a session and no time to wait did not fail")
 	}
 	code, body := get(t, c.relay, "/readyz")
@@ -367,13 +363,13 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 		t.Errorf("/readyz answers %d, %q", code, body)
 	}
 	refused := c.initiator("info")
-	if code := refused.wait(); code != 3 ||
-		!strings.Contains(refused.stderr.String(), "being drained") {
+	if code := refused.Wait(); code != 3 ||
+		!strings.Contains(refused.Stderr.String(), "being drained") {
 		t.Errorf("a client of a relay that is being drained exited with %d", code)
 	}
 	drain := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "infinite")
 	select {
-	case <-drain.ended:
+	case <-drain.Ended():
 		t.Error("the drain did not wait for the session")
 	case <-time.After(500 * time.Millisecond):
 	}
@@ -381,11 +377,11 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 		"0"); code != 1 || d["drain"].(map[string]any)["sessions"] != 1.0 {
 		t.Errorf("a drain with a session reports %d, %v", code, d)
 	}
-	run.signal(syscall.SIGINT)
-	if drain.wait() != 0 || !strings.Contains(drain.stdout.String(), "drained: no session is open") {
-		t.Errorf("the drain failed: %s", drain.stdout.String())
+	run.Signal(syscall.SIGINT)
+	if drain.Wait() != 0 || !strings.Contains(drain.Stdout.String(), "drained: no session is open") {
+		t.Errorf("the drain failed: %s", drain.Stdout.String())
 	}
-	if code := run.wait(); code != 0 {
+	if code := run.Wait(); code != 0 {
 		t.Errorf("the session that went on exited with %d", code)
 	}
 	if code, d := administration(t, "zc-relay", "drain", "--admin", admin,
@@ -396,7 +392,7 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 }
 
 func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
-	c := &chain{t: t, dir: t.TempDir(), address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
 	file := filepath.Join(c.dir, "target.yaml")
 	configure := func(volumes ...string) {
 		text := "volumes:\n"
@@ -417,34 +413,34 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 	c.relay = c.startRelay("comch")
 	busy := c.initiator("verify", "--reconnect", "--queues", "1", "--queue-depth", "4", "--runtime",
 		patience, "--length", "1MiB", "--output", "json")
-	c.relay.awaitLog("client connected")
+	c.relay.AwaitLog("client connected")
 
 	// Another name, another volume, and one that cannot be opened, which changes nothing.
 	configure(backend("disk", ""), backend("other", ""), backend("added", ""),
 		`name: lost, backend: "file:/no/such/directory/file,size=1MiB"`)
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog("the configuration is unchanged: open volume \\\"lost\\\"")
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog("the configuration is unchanged: open volume \\\"lost\\\"")
 	configure(backend("disk", ""), backend("added", ""), `name: read, backend: "volume:disk,readonly"`)
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog(`flushed and closed volume	{"volume": "other"}`)
-	c.target.awaitLog(`offering volume	{"volume": "read"}`)
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog(`flushed and closed volume	{"volume": "other"}`)
+	c.target.AwaitLog(`offering volume	{"volume": "read"}`)
 	for name, want := range map[string]int{"added": 0, "read": 0, "other": 3} {
 		c.startRelay("comch-"+name, "--volume", name)
 		info := c.initiatorAt("comch-"+name, "info", "--control-timeout", "2s")
-		if code := info.wait(); code != want ||
-			code == 0 && strings.Contains(info.stdout.String(), "read-only") != (name == "read") {
+		if code := info.Wait(); code != want ||
+			code == 0 && strings.Contains(info.Stdout.String(), "read-only") != (name == "read") {
 			t.Errorf("info of volume %s exited with %d", name, code)
 		}
 	}
 
 	// The volume goes while it is in use, and comes back with the same content.
 	configure(backend("added", ""))
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog(`flushed and closed volume	{"volume": "disk"}`)
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog(`flushed and closed volume	{"volume": "disk"}`)
 	configure(backend("added", ""), backend("disk", ",exclusive"))
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog(`offering volume	{"volume": "disk"}`)
-	eventually(t, "verify continues", func() bool {
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog(`offering volume	{"volume": "disk"}`)
+	testkit.Eventually(t, "verify continues", func() bool {
 		info := c.mustRun("info")
 		return strings.Contains(info, "one writer at a time") &&
 			strings.Contains(info, "exclusively by")
@@ -452,17 +448,17 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 	// A volume gets another name. Its file can be opened under that name only when it is closed.
 	configure(fmt.Sprintf("name: renamed, backend: %q",
 		"file:"+filepath.Join(c.dir, "added")+",size=16MiB"), backend("disk", ",exclusive"))
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog(`offering volume	{"volume": "renamed"}`)
-	busy.interruptVerify()
-	c.target.terminate()
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog(`offering volume	{"volume": "renamed"}`)
+	interruptVerify(t, busy)
+	c.target.Terminate()
 }
 
 // TestATargetClosesRemovedVolumesIfItEndsDuringTheDrainOfOthers ends a target that has removed one
 // volume, and still waits for a request to another.
 func TestATargetClosesRemovedVolumesIfItEndsDuringTheDrainOfOthers(t *testing.T) {
 	const stuck = "volume:write:nth=1:freeze"
-	c := &chain{t: t, dir: t.TempDir(), faults: []string{stuck}, address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), faults: []string{stuck}, address: listenAddress(t)}
 	file := filepath.Join(c.dir, "target.yaml")
 	volume := func(name string) string {
 		return fmt.Sprintf("  - {name: %s, backend: %q}\n", name,
@@ -473,18 +469,18 @@ func TestATargetClosesRemovedVolumesIfItEndsDuringTheDrainOfOthers(t *testing.T)
 	c.volumes = []string{"b"} // for the relay
 	c.relay = c.startRelay("comch")
 	c.initiator("verify", "--queues", "1", "--runtime", patience, "--length", "1MiB")
-	eventually(t, "a write is stuck", func() bool { return c.faultMatches(c.target)[stuck] > 0 })
+	testkit.Eventually(t, "a write is stuck", func() bool { return c.faultMatches(c.target)[stuck] > 0 })
 
 	writeFile(t, file, []byte("volumes:\n"+volume("stays")))
-	c.target.signal(syscall.SIGHUP)
-	c.target.awaitLog(`removed volume	{"volume": "a"}`)
-	c.target.signal(syscall.SIGTERM)
-	c.target.awaitLog("volume cannot be removed")
-	c.target.signal(syscall.SIGUSR2) // the write goes on
+	c.target.Signal(syscall.SIGHUP)
+	c.target.AwaitLog(`removed volume	{"volume": "a"}`)
+	c.target.Signal(syscall.SIGTERM)
+	c.target.AwaitLog("volume cannot be removed")
+	c.target.Signal(syscall.SIGUSR2) // the write goes on
 	for _, name := range []string{"a", "b", "stays"} {
-		c.target.awaitLog(`flushed and closed volume	{"volume": "` + name + `"}`)
+		c.target.AwaitLog(`flushed and closed volume	{"volume": "` + name + `"}`)
 	}
-	if code := c.target.wait(); code != 0 {
-		t.Errorf("the target exited with %d: %s", code, c.target.stderr.String())
+	if code := c.target.Wait(); code != 0 {
+		t.Errorf("the target exited with %d: %s", code, c.target.Stderr.String())
 	}
 }

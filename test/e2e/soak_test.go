@@ -6,8 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 func init() {
@@ -42,10 +43,10 @@ func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {
 			t.Fatal(err)
 		}
 		host, dpu := s.start(false)
-		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
+		if h, d := host.Wait(), dpu.Wait(); h != 0 || d != 0 {
 			t.Fatalf("the host exited with %d, the DPU with %d", h, d)
 		}
-		t.Log(host.stderr.String())
+		t.Log(host.Stderr.String())
 		if output, err := exec.Command("cmp", from, to).CombinedOutput(); err != nil {
 			t.Errorf("the files differ: %v: %s", err, output)
 		}
@@ -61,12 +62,12 @@ func TestVerifyOutlastsAStoppedRelay(t *testing.T) {
 	const left = "has not released the data memory"
 	for round := range 5 {
 		c.awaitIO()
-		c.relay.signal(syscall.SIGSTOP)
-		eventually(t, "the client leaves its memory to the relay", func() bool {
-			return strings.Count(run.stderr.String(), left) > round
+		c.relay.Stop()
+		testkit.Eventually(t, "the client leaves its memory to the relay", func() bool {
+			return strings.Count(run.Stderr.String(), left) > round
 		})
-		c.relay.signal(syscall.SIGCONT)
+		c.relay.Continue()
 	}
 	c.awaitIO()
-	run.interruptVerify()
+	interruptVerify(t, run)
 }

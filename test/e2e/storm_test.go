@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -27,7 +28,7 @@ const stormRelays = 4
 func stormDirectory(session int) string { return fmt.Sprint("comch", session%stormRelays) }
 
 func TestAllSessionsComeBackToARestartedTarget(t *testing.T) {
-	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(),
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t),
 		volumes: []string{"disk=file:" + filepath.Join(t.TempDir(), "disk.img") + ",size=32MiB"}}
 	target := []string{"--metrics-listen", "127.0.0.1:0", "--max-sessions", "2048",
 		"--max-session-rate", fmt.Sprint(stormRate)}
@@ -44,7 +45,7 @@ func TestAllSessionsComeBackToARestartedTarget(t *testing.T) {
 			Directory: filepath.Join(c.dir, stormDirectory(i)),
 		})
 		config.Reconnect = &retry.Policy{}
-		v, err := client.Open(testContext(t), config)
+		v, err := client.Open(testkit.Context(t), config)
 		if err != nil {
 			t.Errorf("open volume %d: %v", i, err)
 			return
@@ -57,18 +58,18 @@ func TestAllSessionsComeBackToARestartedTarget(t *testing.T) {
 	}
 	opened := time.Since(opening)
 
-	c.target.signal(syscall.SIGKILL)
-	c.target.wait()
+	c.target.Signal(syscall.SIGKILL)
+	c.target.Wait()
 	restarting := time.Now()
 	c.startTarget(target...)
 	back := time.Now()
 	after := make([]time.Duration, stormSessions)
 	forEach(volumes, stormSessions, func(i int) {
-		eventually(t, "the volume is reopened", func() bool {
+		testkit.Eventually(t, "the volume is reopened", func() bool {
 			return volumes[i].Reconnections().Count > 0
 		})
 		after[i] = time.Since(back)
-		eventually(t, "a read succeeds", func() bool { return reads(volumes[i]) })
+		testkit.Eventually(t, "a read succeeds", func() bool { return reads(volumes[i]) })
 	})
 	slices.Sort(after)
 	all := after[stormSessions-1]
@@ -110,10 +111,11 @@ func reads(v *client.Volume) bool {
 		return false
 	}
 	q.Flush()
-	for begun := time.Now(); time.Since(begun) < testTimeout; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); {
 		if q.Poll(results) > 0 {
 			return results[0].Code == status.Success
 		}
+		time.Sleep(time.Millisecond)
 	}
 	return false
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
@@ -46,7 +47,7 @@ func (x *terminal) await(expression string) string {
 			x.t.Logf("the screen:\n%s", screen)
 		}
 	}()
-	eventually(x.t, "the screen matches "+expression, func() bool {
+	testkit.Eventually(x.t, "the screen matches "+expression, func() bool {
 		screen = x.do("capture-pane", "-p")
 		return pattern.MatchString(screen)
 	})
@@ -56,7 +57,7 @@ func (x *terminal) await(expression string) string {
 // awaitEnd waits until the program has ended.
 func (x *terminal) awaitEnd() {
 	x.t.Helper()
-	eventually(x.t, "the program in the terminal has ended", func() bool {
+	testkit.Eventually(x.t, "the program in the terminal has ended", func() bool {
 		sessions := x.do("list-sessions")
 		return strings.Contains(sessions, "no server running") ||
 			strings.Contains(sessions, "error connecting")
@@ -66,7 +67,7 @@ func (x *terminal) awaitEnd() {
 func TestTopIsLiveInATerminal(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	c.startIO(bench(8)...)
-	x := startTerminal(t, filepath.Join(programs, "zc-relay"), "top", "--interval", "100ms",
+	x := startTerminal(t, program(t, "zc-relay"), "top", "--interval", "100ms",
 		"--admin", admin)
 	screen := x.await(`IOPS +[1-9][0-9]*  [▁▂▃▄▅▆▇█]{3}`)
 	for _, want := range []string{"channels: 1 of 1 ready", "storage_zero_copy_comch", "SESSION",
@@ -83,14 +84,14 @@ func TestTopIsLiveInATerminal(t *testing.T) {
 // that a user has pasted for it.
 func TestOnlyTopAsksTheTerminal(t *testing.T) {
 	tooltest.Require(t, "script")
-	for _, program := range []string{"zc-relay", "target", "initiator"} {
+	for _, name := range []string{"zc-relay", "target", "initiator"} {
 		command := exec.Command("script", "-qec",
-			"'"+filepath.Join(programs, program)+"' --version", "/dev/null")
+			"'"+program(t, name)+"' --version", "/dev/null")
 		command.Env = append(os.Environ(), "TERM=xterm-256color")
 		output, err := command.Output()
 		if err != nil || !strings.Contains(string(output), "go1.") ||
 			strings.Contains(string(output), "\x1b") {
-			t.Errorf("%s sends the terminal %q: %v", program, output, err)
+			t.Errorf("%s sends the terminal %q: %v", name, output, err)
 		}
 	}
 }
@@ -106,13 +107,13 @@ func TestTopNeedsATerminal(t *testing.T) {
 func TestATransferShowsItsProgressInATerminal(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	original, _ := randomFile(t, c.dir, 32<<20)
-	x := startTerminal(t, filepath.Join(programs, "initiator"), "put", original,
+	x := startTerminal(t, program(t, "initiator"), "put", original,
 		"--emulated-dir", filepath.Join(c.dir, "comch"), "--buffer-size", "64KiB", "--reconnect",
 		"--queue-depth", "1", "--allow-faults", "--fault", "volume:write:delay=20ms")
 	x.await(`[1-9][0-9]*% .* [0-9.]+ [KM]iB of 32\.0 MiB, [0-9.]+ MiB/s, [0-9]+s elapsed, ` +
 		`[0-9ms]+ left`)
-	c.relay.signal(syscall.SIGKILL)
-	c.relay.wait()
+	c.relay.Signal(syscall.SIGKILL)
+	c.relay.Wait()
 	c.relay = c.startRelay("comch")
 	x.await(`(?m)^20[0-9-]+T\S+\s+WARN\s+initiator\s+session lost`)
 	x.do("send-keys", "C-c")
@@ -138,7 +139,7 @@ func TestShellsCompleteCommandsFlagsAndWords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tooltest.Require(t, append(shell.files, name)...)
 			x := startTerminal(t, append([]string{"env", "HOME=" + t.TempDir(), "TERM=screen",
-				"PATH=" + programs + ":" + os.Getenv("PATH")}, shell.command...)...)
+				"PATH=" + testkit.Plain.Directory(t) + ":" + os.Getenv("PATH")}, shell.command...)...)
 			x.do("send-keys", shell.prepare, "Enter")
 			for _, program := range []string{"initiator", "zc-relay", "target", "dma-copy"} {
 				x.do("send-keys", strings.ReplaceAll(shell.load, "PROGRAM", program)+

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
@@ -37,7 +38,7 @@ func tracedIDs(t *testing.T, path string) map[string]map[string]int {
 
 func TestAnIOIsTracedThroughTheWholeChain(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
-		address: listenAddress()}
+		address: listenAddress(t)}
 	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")
 	targetAdmin := "unix:" + filepath.Join(c.dir, "target.sock")
 	c.startTarget("--admin-listen", targetAdmin)
@@ -47,21 +48,21 @@ func TestAnIOIsTracedThroughTheWholeChain(t *testing.T) {
 	client := c.initiator("bench", "--rw", "randwrite", "--runtime", "1h", "--warmup", "0s",
 		"--queue-depth", "4", "--trace", file("initiator"), "--trace-every", "100", "--overwrite")
 	for i := 0; ; i++ {
-		daemons := []*process{
+		daemons := []*testkit.Process{
 			spawn(t, "zc-relay", "trace", file("relay"), "--admin", relayAdmin, "--duration", "2s"),
 			spawn(t, "target", "trace", file("target"), "--admin", targetAdmin, "--duration", "2s",
 				"-o", "json"),
 		}
 		for _, d := range daemons {
-			if code := d.wait(); code != 0 {
-				t.Fatalf("trace exited with %d: %s", code, d.stderr.String())
+			if code := d.Wait(); code != 0 {
+				t.Fatalf("trace exited with %d: %s", code, d.Stderr.String())
 			}
 		}
-		if text := daemons[0].stderr.String(); !strings.Contains(text, "traced ") {
+		if text := daemons[0].Stderr.String(); !strings.Contains(text, "traced ") {
 			t.Fatalf("trace prints %q", text)
 		}
 		var document map[string]any
-		if err := json.Unmarshal([]byte(daemons[1].stdout.String()), &document); err != nil {
+		if err := json.Unmarshal([]byte(daemons[1].Stdout.String()), &document); err != nil {
 			t.Fatal(err)
 		}
 		if err := schema.Check(document); err != nil || document["trace"] == nil {
@@ -71,8 +72,8 @@ func TestAnIOIsTracedThroughTheWholeChain(t *testing.T) {
 			break
 		}
 	}
-	client.signal(os.Interrupt)
-	client.wait()
+	client.Signal(os.Interrupt)
+	client.Wait()
 	initiator, relay, target := tracedIDs(t, file("initiator")), tracedIDs(t, file("relay")),
 		tracedIDs(t, file("target"))
 	common := 0

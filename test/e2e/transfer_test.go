@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 func mustCopy(t testing.TB, from, to string) {
@@ -130,7 +132,7 @@ func TestAFileLargerThanTheVolumeIsRejectedBeforeAnythingIsWritten(t *testing.T)
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=1MiB")
 	original, _ := randomFile(t, c.dir, 1<<20+1)
-	if code := c.initiator("put", original).wait(); code == 0 {
+	if code := c.initiator("put", original).Wait(); code == 0 {
 		t.Error("put of a file larger than the volume succeeded")
 	}
 	if !bytes.Equal(readFile(t, volume), make([]byte, 1<<20)) {
@@ -155,21 +157,21 @@ func TestAKilledTransferGoesOn(t *testing.T) {
 		var state struct {
 			Done uint64 `json:"done_bytes"`
 		}
-		eventually(t, "a checkpoint says how much is done", func() bool {
+		testkit.Eventually(t, "a checkpoint says how much is done", func() bool {
 			text, err := os.ReadFile(file + ".resume")
 			return err == nil && json.Unmarshal(text, &state) == nil && state.Done > size/4
 		})
-		first.signal(syscall.SIGKILL)
-		first.wait()
+		first.Signal(syscall.SIGKILL)
+		first.Wait()
 		rest := c.initiator(append(command, "-o", "json")...)
-		if code := rest.wait(); code != 0 {
+		if code := rest.Wait(); code != 0 {
 			t.Fatalf("%s ended with %d", way.command, code)
 		}
 		var report struct {
 			Resumed uint64 `json:"resumed_bytes"`
 			Bytes   uint64 `json:"bytes"`
 		}
-		if err := json.Unmarshal([]byte(rest.stdout.String()), &report); err != nil ||
+		if err := json.Unmarshal([]byte(rest.Stdout.String()), &report); err != nil ||
 			report.Resumed < state.Done || report.Resumed+report.Bytes != size {
 			t.Errorf("%s: %+v, error %v", way.command, report, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -49,7 +50,7 @@ func (a administrator) expect(code int, contains string, args ...string) {
 }
 
 func TestVolumesComeAndGoByCommand(t *testing.T) {
-	c := &chain{t: t, dir: t.TempDir(), address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
 	address := "unix:" + filepath.Join(c.dir, "target.sock")
 	file := filepath.Join(c.dir, "target.yaml")
 	configure := func(volumes ...string) {
@@ -65,7 +66,7 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	extra := "extra=file:" + content + ",size=1MiB"
 
 	client := c.initiator(bench(8)...) // of another volume: it must not notice anything
-	eventually(t, "the volume is open",
+	testkit.Eventually(t, "the volume is open",
 		func() bool { return volumeList(t, address)["disk"].Sessions > 0 })
 	a.expect(0, "serving volume extra, 1MiB", "add", extra, "--block-size", "512")
 	a.expect(1, "already serves", "add", extra)
@@ -119,7 +120,7 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 		"=3MiB"))
 	reload()
 	if v := volumeList(t, address); v["extra"].Size != 3<<20 || len(v) != 3 ||
-		strings.Contains(c.target.stderr.String(), `removed volume	{"volume": "extra"`) {
+		strings.Contains(c.target.Stderr.String(), `removed volume	{"volume": "extra"`) {
 		t.Errorf("after a reload with another size: %+v", v)
 	}
 	a.expect(0, "volume other is removed", "remove", "other")
@@ -135,7 +136,7 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	a.expect(0, "serving volume other", "add", "other=volume:extra")
 	configure(disk)
 	reload()
-	eventually(t, "the file's volume and its other name are gone",
+	testkit.Eventually(t, "the file's volume and its other name are gone",
 		func() bool { return len(volumeList(t, address)) == 1 })
 	if err := os.Truncate(content, 0); err != nil {
 		t.Fatal(err)
@@ -144,13 +145,13 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 
 	// Removing drains: the client loses its session, and nothing hangs.
 	select {
-	case <-client.ended:
-		t.Fatalf("the client of the other volume has ended: %s", client.stderr.String())
+	case <-client.Ended():
+		t.Fatalf("the client of the other volume has ended: %s", client.Stderr.String())
 	default:
 	}
 	a.expect(0, "volume disk is removed", "remove", "disk", "--force")
-	if client.wait() == 0 || !strings.Contains(client.stderr.String(), "being removed") {
-		t.Errorf("the client of the removed volume: %s", client.stderr.String())
+	if client.Wait() == 0 || !strings.Contains(client.Stderr.String(), "being removed") {
+		t.Errorf("the client of the removed volume: %s", client.Stderr.String())
 	}
 	if v := volumeList(t, address); len(v) != 1 || v["extra"].Sessions != 0 ||
 		v["extra"].State != string(volume.Serving) {
@@ -161,7 +162,7 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	if err := os.Truncate(content, 4096); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the truncated volume has failed", func() bool {
+	testkit.Eventually(t, "the truncated volume has failed", func() bool {
 		v := volumeList(t, address)["extra"]
 		return v.State == string(volume.Broken) && strings.Contains(v.Reason, "shorter")
 	})

@@ -93,7 +93,7 @@ faults() {
     shift
     local tests=("${fault_tests[@]}" "$@")
     names=$(printf '|%s' "${tests[@]%%/*}")
-    ZC_RELAY_E2E_PROGRAMS=$programs ZC_RELAY_E2E_ADDRESS=${address[$device]} \
+    ZC_RELAY_PROGRAMS=$programs ZC_RELAY_E2E_ADDRESS=${address[$device]} \
         ZC_RELAY_E2E_TARGET_FLAGS="--rdma-provider verbs" \
         ZC_RELAY_E2E_RELAY_FLAGS="--rdma-provider verbs --comch-provider $comch" \
         ZC_RELAY_E2E_INITIATOR_FLAGS="--comch-provider $comch" \
