@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -45,7 +46,7 @@ func TestBadListsAreRefusedWithTheReason(t *testing.T) {
 }
 
 func TestFormattedListsReadBackAsTheSameSet(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		cpus := rapid.SliceOfNDistinct(rapid.IntRange(0, 1023), 1, 80, rapid.ID[int]).Draw(t,
 			"cpus")
 		text := affinity.FormatList(cpus)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/blockcopy"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 // longest is more than any length at which the way of copying changes.
@@ -25,28 +26,30 @@ var kinds = map[string]func(dst, src, next []byte){
 // of it.
 func TestItCopiesAsCopyDoes(t *testing.T) {
 	for name, copyBlock := range kinds {
-		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
-			offset := rapid.IntRange(0, longest)
-			length := rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(1000, 1100),
-				rapid.IntRange(0, longest))
-			memory := make([]byte, 3*longest)
-			for i := range memory {
-				memory[i] = byte(i ^ i>>8)
-			}
-			want := bytes.Clone(memory)
-			dst, src := offset.Draw(t, "dst"), offset.Draw(t, "src")
-			if rapid.Bool().Draw(t, "apart") {
-				src += longest
-			}
-			toLength, fromLength := length.Draw(t, "to"), length.Draw(t, "from")
-			toLength, fromLength = min(toLength, longest), min(fromLength, longest)
-			copy(want[dst:dst+toLength], want[src:src+fromLength])
-			next := memory[offset.Draw(t, "next"):][:length.Draw(t, "ahead")]
-			copyBlock(memory[dst:dst+toLength], memory[src:src+fromLength], next)
-			if !bytes.Equal(memory, want) {
-				t.Fatal("the memory differs from what copy does")
-			}
-		}))
+		t.Run(name, func(t *testing.T) {
+			seedtest.Check(t, func(t *rapid.T) {
+				offset := rapid.IntRange(0, longest)
+				length := rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(1000, 1100),
+					rapid.IntRange(0, longest))
+				memory := make([]byte, 3*longest)
+				for i := range memory {
+					memory[i] = byte(i ^ i>>8)
+				}
+				want := bytes.Clone(memory)
+				dst, src := offset.Draw(t, "dst"), offset.Draw(t, "src")
+				if rapid.Bool().Draw(t, "apart") {
+					src += longest
+				}
+				toLength, fromLength := length.Draw(t, "to"), length.Draw(t, "from")
+				toLength, fromLength = min(toLength, longest), min(fromLength, longest)
+				copy(want[dst:dst+toLength], want[src:src+fromLength])
+				next := memory[offset.Draw(t, "next"):][:length.Draw(t, "ahead")]
+				copyBlock(memory[dst:dst+toLength], memory[src:src+fromLength], next)
+				if !bytes.Equal(memory, want) {
+					t.Fatal("the memory differs from what copy does")
+				}
+			})
+		})
 	}
 }
 

@@ -7,10 +7,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 func TestAQueueBehavesLikeABoundedSlice(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		capacity := rapid.IntRange(0, 5).Draw(t, "capacity")
 		queue := fifo.New[int](capacity)
 		var model []int

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
@@ -71,7 +72,7 @@ func TestSizesPrintInTheLargestExactUnit(t *testing.T) {
 }
 
 func TestPrintedSizesReadBackExactly(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		b := size.Bytes(rapid.Uint64().Draw(t, "mantissa") << rapid.IntRange(0, 63).Draw(t,
 			"shift"))
 		if got, err := size.Parse(b.String()); err != nil || got != b {

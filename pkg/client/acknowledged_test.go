@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -122,7 +123,7 @@ func (m *model) complete(i int, success bool) {
 }
 
 func TestFlushesReportEveryLossOnceAndNothingElse(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		m := newModel(t, rapid.IntRange(1, 4).Draw(t, "queues"))
 		queue := rapid.IntRange(0, len(m.queues)-1)
 		t.Repeat(map[string]func(*rapid.T){

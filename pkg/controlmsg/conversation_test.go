@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -154,7 +155,7 @@ func replyTo(request Message) Message {
 func TestRequestsAreAcceptedExactlyInTheOrderOfTheProtocol(t *testing.T) {
 	for _, c := range []*conversation{&initiatorToRelay, &relayToTarget} {
 		t.Run(c.requester.String()+" to "+c.responder.String(), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
+			seedtest.Check(t, func(t *rapid.T) {
 				machine, model := newMachine(c), model{target: c == &relayToTarget}
 				greeting := Message(&Hello{Role: c.requester})
 				for range rapid.IntRange(1, 40).Draw(t, "requests") {

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -226,7 +227,7 @@ func TestAccessRightsHaveFixedBitsOnTheWire(t *testing.T) {
 }
 
 func TestTheHighestCommonVersionIsNegotiated(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		bound := rapid.Uint32Range(1, 5)
 		ownMin, peerMin := bound.Draw(t, "ownMin"), bound.Draw(t, "peerMin")
 		ownMax, peerMax := ownMin+bound.Draw(t, "own span")-1, peerMin+bound.Draw(t, "peer span")-1
@@ -247,7 +248,7 @@ func TestTheHighestCommonVersionIsNegotiated(t *testing.T) {
 }
 
 func TestTextForAPeerIsOnePrintableLineWithinItsLimit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()),
 			func(b []byte) string { return string(b) })).Draw(t, "text")
 		limit := rapid.IntRange(0, 64).Draw(t, "limit")

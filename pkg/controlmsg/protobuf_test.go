@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -294,7 +295,7 @@ func checkPopulated(t *rapid.T, m protoreflect.Message) {
 func TestEveryFieldOfEveryMessageSurvivesEncodingAndDecoding(t *testing.T) {
 	for kind := KindError; kind < kindCount; kind++ {
 		t.Run(kind.String(), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
+			seedtest.Check(t, func(t *rapid.T) {
 				message := reflect.New(reflect.TypeOf(sampleOf(kind)).Elem())
 				fill(t, message.Elem())
 				want := &Envelope{Correlation: rapid.Uint64Min(1).Draw(t, "correlation"),

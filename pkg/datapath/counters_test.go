@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -51,7 +52,7 @@ func TestLatencyBucketsEndAtTheirBounds(t *testing.T) {
 }
 
 func TestEveryLatencyFallsIntoTheFirstBucketThatHoldsIt(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		ns := rapid.Uint64().Draw(t, "ns") >> rapid.IntRange(0, 63).Draw(t, "shift")
 		want := 0
 		for ns > latencyBoundsNs[want] {

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -140,7 +141,7 @@ func (g *gatherer) complete() {
 }
 
 func TestEveryMessageTravelsOnceInOrderAndBehindItsData(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		g := newGatherer(t, rapid.IntRange(1, 40).Draw(t, "depth"))
 		// Positions count up forever: start where they wrap around, too.
 		start := rapid.SampledFrom([]uint32{0, -g.out.mask - 1}).Draw(t, "start")

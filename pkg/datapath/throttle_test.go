@@ -8,6 +8,7 @@ import (
 	"golang.org/x/time/rate"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -93,7 +94,7 @@ func TestAPauseIsWorthABurstAndNoMore(t *testing.T) {
 // Whatever the limits, lanes that always have requests share them equally, the sum stays within the
 // limits, and a lane waits no longer than for one request of each.
 func TestThrottledLanesShareAndNoneStarves(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		iops := rapid.IntRange(50, 500).Draw(t, "iops")
 		lanes := rapid.IntRange(1, 8).Draw(t, "lanes")
 		burst := time.Duration(rapid.IntRange(0, 50).Draw(t, "burst_ms")) * time.Millisecond

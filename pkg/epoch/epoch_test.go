@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -283,7 +284,7 @@ func TestInstancesThatAreUndoneDisplaceNoEpoch(t *testing.T) {
 
 // An epoch that was served never begins again; one that was undone does, and every higher one.
 func TestARegistryServesAscendingEpochs(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		r := NewRegistry(asTarget)
 		next := uint64(0) // the lowest epoch that must be accepted
 		for range rapid.IntRange(1, 30).Draw(t, "sessions") {

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -26,7 +27,7 @@ func TestATableOfExtentsHasTheDocumentedLayout(t *testing.T) {
 }
 
 func TestExtentsSurviveEncodingAsFarAsTheTableHasRoom(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		extents := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) iomsg.Extent {
 			return iomsg.Extent{Length: rapid.Uint64Range(1, 1<<50).Draw(t, "length"),
 				Flags: iomsg.ExtentFlags(rapid.Uint32Range(0, 1).Draw(t, "flags"))}

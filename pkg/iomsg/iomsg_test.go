@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -85,7 +86,7 @@ func TestEveryFieldHasItsOwnBytes(t *testing.T) {
 }
 
 func TestMessagesSurviveEncodingAndDecoding(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		want := iomsg.Message{
 			Type: iomsg.Type(rapid.Uint32().Draw(t, "type")), Trace: rapid.Uint32().Draw(t,
 				"reserved"),

@@ -17,6 +17,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -44,7 +45,7 @@ func TestRequestsDoWhatTheyDoToAnArray(t *testing.T) {
 			_, path := startServer(t, nbd.Config{Workers: 2}, export)
 			c := connect(t, path, m)
 			model := make([]byte, testSize)
-			rapid.Check(t, func(t *rapid.T) {
+			seedtest.Check(t, func(t *rapid.T) {
 				c.t = t
 				checkRound(t, c, model)
 			})

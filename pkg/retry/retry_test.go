@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -126,7 +127,7 @@ func TestAPolicyWithNoAttemptsOrNoTimeFailsAtOnce(t *testing.T) {
 }
 
 func TestAScheduleKeepsToItsPolicy(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		p := Policy{
 			FirstPause: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t,
 				"first pause")),

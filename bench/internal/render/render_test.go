@@ -16,6 +16,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/goldentest"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 // checkDrawing returns the number of elements of each kind. The drawing must be well-formed XML
@@ -65,7 +66,7 @@ func TestEveryValueIsDrawn(t *testing.T) {
 }
 
 func TestAnyValuesHaveAPlace(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Float64Range(-1, math.MaxFloat64/100), 1, 8).Draw(t,
 			"values")
 		var svg bytes.Buffer

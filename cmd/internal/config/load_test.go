@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
@@ -248,7 +249,7 @@ volumes:
 }
 
 func TestADumpReadsBackAsTheSame(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	seedtest.Check(t, func(r *rapid.T) {
 		c := DefaultRelay()
 		c.Log = Log{Level: rapid.SampledFrom([]string{"debug", "info", "70"}).Draw(r, "level"),
 			Format: "json", Sampling: rapid.IntRange(0, 1<<20).Draw(r, "sampling")}

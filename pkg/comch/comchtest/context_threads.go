@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -215,7 +216,7 @@ type randomRun struct {
 // message, or leaves the edges of the state machine.
 func (s *suite) testRandomCalls(t *testing.T) {
 	var received int64
-	rapid.Check(t, func(r *rapid.T) {
+	seedtest.Check(t, func(r *rapid.T) {
 		p := &randomRun{suite: s, name: newName()}
 		actors := 1 + randomClients*(1+2*randomWorkers)
 		numbers := rapid.SliceOfN(rapid.IntRange(0, 1<<16), randomSteps/4, randomSteps)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -41,7 +42,7 @@ func TestRingPartsAreAlignedAndDoNotOverlap(t *testing.T) {
 // TestRingBehavesLikeAQueue compares a ring with a model: buffers are posted, then visible, then
 // completed, in order.
 func TestRingBehavesLikeAQueue(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	seedtest.Check(t, func(r *rapid.T) {
 		size := rapid.IntRange(1, 6).Draw(r, "receives")
 		newRingModel(t, size).run(r)
 	})

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -48,7 +49,7 @@ const (
 )
 
 func randomCalls(b *bench) {
-	rapid.Check(b.T, func(t *rapid.T) {
+	seedtest.Check(b.T, func(t *rapid.T) {
 		m := newMachine(b)
 		actions := map[string]func(*rapid.T){
 			"add device": m.addDevice, "remove device": m.removeDevice,

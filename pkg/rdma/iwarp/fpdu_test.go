@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 func TestMalformedPrefixesAreViolations(t *testing.T) {
@@ -43,7 +45,7 @@ func TestMaxULPDUFillsTCPSegment(t *testing.T) {
 }
 
 func TestFramesAreAlignedWithValidCRC(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		payload := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload")
 		header := taggedHeader{
 			op: opWrite, last: rapid.Bool().Draw(t, "last"),

@@ -8,11 +8,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func TestRegionsAreFoundByKeyWhileRegistered(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		var table memoryTable
 		registered := map[uint32]*memoryRegion{}
 		// Few distinct keys, some of which differ only in high bits, like those of devices.

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -107,7 +108,7 @@ func (m *model) flush(t *rapid.T) {
 }
 
 func TestSendRingDeliversOnceAndInOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(1, 20).Draw(t, "limit")
 		m := &model{ring: sendRing{ring: newRing[sendEntry](limit)}}
 		start := rapid.Uint32().Draw(t, "start") // so that indices wrap
@@ -151,7 +152,7 @@ func TestReceiveRingDeliversOnceAndInOrder(t *testing.T) {
 }
 
 func TestWorkIDsEncodeTokenRingAndIndex(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		slot := rapid.IntRange(0, maxSlots-1).Draw(t, "slot")
 		token := newToken(slot, rapid.Uint32().Draw(t, "generation"))
 		index := rapid.Uint32().Draw(t, "index")

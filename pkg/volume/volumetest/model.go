@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -15,7 +16,7 @@ import (
 // several in flight at a time.
 func testModel(t *testing.T, v volume.Volume) {
 	model := readAll(t, v)
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		queue := NewQueue(t, v, modelDepth)
 		defer CloseQueue(t, queue)
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
@@ -30,7 +31,7 @@ func drawParameters(t *rapid.T, info *client.Info) Parameters {
 
 func TestRequestsStayAlignedAndInTheirRange(t *testing.T) {
 	info := client.Info{Size: 200 * 512, BlockSize: 512}
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		p := drawParameters(t, &info)
 		if err := p.Resolve(&info); err != nil {
 			t.Fatal(err)
@@ -49,7 +50,7 @@ func TestRequestsStayAlignedAndInTheirRange(t *testing.T) {
 
 func TestSequentialThreadsCoverTheRangeOnceEach(t *testing.T) {
 	info := client.Info{Size: 200 * 512, BlockSize: 512}
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		p := drawParameters(t, &info)
 		p.Pattern = benchsuite.Read
 		if err := p.Resolve(&info); err != nil {
@@ -112,7 +113,7 @@ func TestRandomOffsetsReachEveryBlockAboutAsOften(t *testing.T) {
 }
 
 func TestOperationsAreSharedOutCompletely(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		p := Parameters{Queues: rapid.IntRange(1, 64).Draw(t, "queues"), Sessions: rapid.IntRange(1,
 			8).Draw(t, "sessions"), OperationLimit: rapid.Uint64Range(1, 1<<40).Draw(t,
 			"operations")}

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 func TestPercentilesMatchTheSortedLatencies(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		latencies := rapid.SliceOfN(rapid.Int64Range(0, int64(time.Minute)), 1, 500).Draw(t,
 			"latencies")
 		first, second := newDistribution(), newDistribution()

@@ -4,12 +4,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 // Pieces never overlap, and whatever was released can be allocated again as a whole.
 func TestBuffersAreDisjointAndUniteAgain(t *testing.T) {
 	const base, unit, largest, count = 1 << 20, 4096, 64 << 10, 3
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		b := newBuffers(base, count*largest, unit, largest)
 		var pieces []piece
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {

@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -99,7 +100,7 @@ func (f *memoryFile) WriteAt(p []byte, off int64) (int, error) {
 }
 
 func TestAnyPartOfAVolumeComesBackAsItIs(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"),
 			rapid.IntRange(1, 5).Draw(t, "depth"))
 		v.Queue(0).RefuseEvery = rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "refuse every")
@@ -120,7 +121,7 @@ func TestAnyPartOfAVolumeComesBackAsItIs(t *testing.T) {
 }
 
 func TestAnyStreamPutAnywhereChangesNothingElse(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"),
 			rapid.IntRange(1, 5).Draw(t, "depth"))
 		v.Queue(0).RefuseEvery = rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "refuse every")

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 func drawIdentity(t *rapid.T, label string) identity {
@@ -16,7 +18,7 @@ func drawIdentity(t *rapid.T, label string) identity {
 }
 
 func TestABlockHoldsItsIdentityAndNoOther(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		data := make([]byte, rapid.SampledFrom([]int{128, 512, 4096}).Draw(t, "size"))
 		id, other := drawIdentity(t, "one"), drawIdentity(t, "other")
 		id.stamp(data)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -72,7 +73,7 @@ func runReconnecting(t testing.TB, p Parameters, v *volatileVolume) (Result, err
 }
 
 func TestRestartsAreNoErrorsWhateverIsLostAsLongAsItIsTold(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		p := testParameters()
 		p.Queues = rapid.IntRange(1, 3).Draw(t, "queues")
 		p.QueueDepth = rapid.IntRange(1, 8).Draw(t, "depth")

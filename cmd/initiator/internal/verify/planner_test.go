@@ -6,11 +6,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
 func TestAPermutationVisitsEveryNumberOnce(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		n := rapid.Uint64Range(1, 5000).Draw(t, "n")
 		p := newPermutation(n, rapid.Uint64().Draw(t, "key"))
 		seen := make([]bool, n)
@@ -29,7 +30,7 @@ func TestAPermutationVisitsEveryNumberOnce(t *testing.T) {
 }
 
 func TestPlannedOperationsNeverOverlapAndCoverEveryPass(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		blocks := rapid.Uint64Range(1, 300).Draw(t, "blocks")
 		depth := rapid.IntRange(1, 40).Draw(t, "depth")
 		passes := rapid.Uint32Range(1, 3).Draw(t, "passes")
