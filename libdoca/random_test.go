@@ -3,7 +3,6 @@
 package libdoca_test
 
 import (
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -11,22 +10,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/libdoca/internal/docatest"
 )
 
-// randomSeed makes the test binary run TestRandomCallsInAProcess.
-const randomSeed = "LIBDOCA_TEST_SEED"
+// streamVariable makes the test binary run TestRandomCallsInAProcess with the calls of a stream.
+const streamVariable = "LIBDOCA_TEST_STREAM"
 
 // Whatever object of whatever kind and state a function gets, the process survives.
 func TestRandomCalls(t *testing.T) {
 	const processes = 2
-	for range processes {
-		seed := strconv.FormatUint(rand.Uint64(), 10)
+	seed := strconv.FormatUint(seedtest.Of(t), 10)
+	for stream := range processes {
 		command := exec.Command(os.Args[0], "-test.run=^TestRandomCallsInAProcess$")
-		command.Env = append(os.Environ(), randomSeed+"="+seed)
+		command.Env = append(os.Environ(), seedtest.Variable+"="+seed,
+			streamVariable+"="+strconv.Itoa(stream))
 		if out, err := command.CombinedOutput(); err != nil {
-			t.Errorf("seed %s: %v\n%s", seed, err, out)
+			t.Errorf("seed %s, stream %d: %v\n%s", seed, stream, err, out)
 		}
 	}
 }
@@ -42,11 +43,11 @@ func unfitForRandom(name string) bool {
 }
 
 func TestRandomCallsInAProcess(t *testing.T) {
-	seed, err := strconv.ParseUint(os.Getenv(randomSeed), 10, 64)
+	stream, err := strconv.ParseUint(os.Getenv(streamVariable), 10, 64)
 	if err != nil {
 		return // it is not a test by itself
 	}
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seedtest.Random(t, stream)
 	config := libdoca.Config{Directory: t.TempDir(), Report: func(libdoca.Misuse) {}}
 	if err := libdoca.Configure(config); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(randomSeed) != "" {
+	if os.Getenv(streamVariable) != "" {
 		os.Exit(m.Run()) // it leaves its objects as they are
 	}
 	goleak.VerifyTestMain(m)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
@@ -35,9 +36,10 @@ func TestDurableBlocksSurviveTheShutdownOfTheFileSystem(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			device, directory := loopDevice(t, 512<<20), t.TempDir()
+			random := seedtest.Random(t, 0)
 			durable, lost := 0, 0
 			for range 100 {
-				d, l := shutDownUnderLoad(t, c.kind, device, directory, c.how)
+				d, l := shutDownUnderLoad(t, c.kind, device, directory, c.how, random)
 				durable, lost = durable+d, lost+l
 			}
 			t.Logf("%d durable blocks, %d lost", durable, lost)
@@ -50,7 +52,8 @@ func TestDurableBlocksSurviveTheShutdownOfTheFileSystem(t *testing.T) {
 
 // shutDownUnderLoad runs one round, and returns how many blocks were durable and how many of these
 // were lost.
-func shutDownUnderLoad(t *testing.T, kind, device, directory string, how int) (durable, lost int) {
+func shutDownUnderLoad(t *testing.T, kind, device, directory string, how int,
+	random *rand.Rand) (durable, lost int) {
 	newFileSystem(t, kind, device)
 	unmount := mountDevice(t, kind, device, directory)
 	path := filepath.Join(directory, "volume")
@@ -59,11 +62,12 @@ func shutDownUnderLoad(t *testing.T, kind, device, directory string, how int) (d
 	var writers sync.WaitGroup
 	var completed atomic.Int64
 	for writer := range soakWriters {
-		writers.Go(func() { writeUntilFailure(t, v, writer, written[:], &completed) })
+		blocks := rand.New(rand.NewPCG(random.Uint64(), 0))
+		writers.Go(func() { writeUntilFailure(t, v, writer, blocks, written[:], &completed) })
 	}
 	// Some blocks are durable, and more are on their way.
 	await(t, func() bool { return completed.Load() > 20 })
-	time.Sleep(rand.N(60 * time.Millisecond))
+	time.Sleep(time.Duration(random.Int64N(int64(60 * time.Millisecond))))
 	shutDown(t, directory, how)
 	writers.Wait()
 	_ = v.Close(t.Context()) // fails
@@ -89,11 +93,10 @@ func shutDownUnderLoad(t *testing.T, kind, device, directory string, how int) (d
 
 // writeUntilFailure writes blocks of its own, each time with a higher version, and makes each write
 // durable: by force if writer is odd, else by a flush.
-func writeUntilFailure(t *testing.T, v volume.Volume, writer int, written []uint64,
-	completed *atomic.Int64) {
+func writeUntilFailure(t *testing.T, v volume.Volume, writer int, random *rand.Rand,
+	written []uint64, completed *atomic.Int64) {
 	queue := volumetest.NewQueue(t, v, 1)
 	defer volumetest.CloseQueue(t, queue)
-	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	buffer := make([]byte, 4096)
 	for version := uint64(1); ; version++ {
 		block := random.IntN(soakBlocks/soakWriters)*soakWriters + writer

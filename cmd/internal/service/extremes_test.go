@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -68,9 +67,6 @@ func allPairs() []pair {
 // sampledPairs is how many pairs run besides those of the drain; negative for all.
 var sampledPairs = 12
 
-// seedVariable sets the seed of the sample, to repeat it.
-const seedVariable = "ZC_RELAY_PAIRS_SEED"
-
 // sample returns the pairs to run.
 func sample(t *testing.T) []pair {
 	t.Helper()
@@ -81,22 +77,14 @@ func sample(t *testing.T) []pair {
 	if sampledPairs < 0 {
 		return all
 	}
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("%d of %d pairs; repeat them with %s=%d", sampledPairs, len(all), seedVariable, seed)
+	t.Logf("%d of %d pairs", sampledPairs, len(all))
 	var chosen []pair
 	for _, p := range all {
 		if p.key.Path == "shutdown.drain_timeout" && p.value == "infinite" && p.event == terminated {
 			chosen = append(chosen, p)
 		}
 	}
-	random := rand.New(rand.NewPCG(seed, 0))
-	for _, i := range random.Perm(len(all))[:sampledPairs] {
+	for _, i := range seedtest.Random(t, 0).Perm(len(all))[:sampledPairs] {
 		chosen = append(chosen, all[i])
 	}
 	return chosen

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"regexp"
@@ -19,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -86,9 +86,8 @@ var ofRuntime = map[string]bool{
 	"set_robust_list": true, "set_tid_address": true, "sigaltstack": true, "tgkill": true,
 }
 
-// delaysVariable holds what to run instead of a sample: a seed, or a delay such as "target stop
-// fsync 1 HUP".
-const delaysVariable = "ZC_RELAY_DELAYS"
+// delayVariable holds a delay to run instead of a sample, such as "target stop fsync 1 HUP".
+const delayVariable = "ZC_RELAY_DELAY"
 
 // sampledDelays is how many delays run besides those of everyDelay; negative for all.
 var sampledDelays = 8
@@ -110,13 +109,12 @@ func parseDelay(text string) (d delay, err error) {
 // sampleDelays returns the delays to run, from the calls that the daemons make.
 func sampleDelays(t *testing.T) []delay {
 	t.Helper()
-	seed, text := uint64(time.Now().UnixNano()), os.Getenv(delaysVariable)
-	if d, err := parseDelay(text); err == nil {
-		return []delay{d}
-	} else if text != "" {
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s=%q is neither a seed nor a delay", delaysVariable, text)
+	if text := os.Getenv(delayVariable); text != "" {
+		d, err := parseDelay(text)
+		if err != nil {
+			t.Fatalf("%s=%q is not a delay: %v", delayVariable, text, err)
 		}
+		return []delay{d}
 	}
 	all := allDelays(recordCalls(t))
 	if len(all) < 300 {
@@ -125,9 +123,8 @@ func sampleDelays(t *testing.T) []delay {
 	if sampledDelays < 0 {
 		return all
 	}
-	t.Logf("%d of %d delays; repeat them with %s=%d, or one with its name", sampledDelays, len(all),
-		delaysVariable, seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("%d of %d delays; repeat one with its name in %s", sampledDelays, len(all),
+		delayVariable)
 	var chosen []delay
 	for _, text := range everyDelay {
 		d, err := parseDelay(text)
@@ -136,7 +133,7 @@ func sampleDelays(t *testing.T) []delay {
 		}
 		chosen = append(chosen, d)
 	}
-	for _, i := range random.Perm(len(all))[:sampledDelays] {
+	for _, i := range seedtest.Random(t, 0).Perm(len(all))[:sampledDelays] {
 		chosen = append(chosen, all[i])
 	}
 	return chosen

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -221,13 +222,14 @@ func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
 	producer := newProducer(t, from, consumer.ID())
 	var sender sync.WaitGroup
 	defer sender.Wait()
-	sender.Go(func() { sendSleepily(t, producer, messages) })
+	pause, pauseSender := pauses{seedtest.Random(t, 0)}, pauses{seedtest.Random(t, 1)}
+	sender.Go(func() { sendSleepily(t, producer, messages, pauseSender) })
 	post(t, consumer, 2)
 	received := make([]comch.Received, 2)
 	for done := 0; done < messages && !t.Failed(); {
 		n := consumer.Poll(received)
 		for _, r := range received[:n] {
-			delay()
+			pause.once()
 			if err := consumer.PostReceive(r.Offset, bufferSize, r.UserData); err != nil {
 				t.Fatal(err)
 			}
@@ -235,13 +237,13 @@ func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
 		consumer.Flush()
 		done += n
 		if n == 0 && consumer.Arm() {
-			delay()
+			pause.once()
 			sleep(t, consumer)
 		}
 	}
 }
 
-func sendSleepily(t *testing.T, producer comch.Producer, messages int) {
+func sendSleepily(t *testing.T, producer comch.Producer, messages int, pause pauses) {
 	completed := 0
 	for sent := 0; sent < messages && !t.Failed(); {
 		completed += collect(producer)
@@ -249,11 +251,11 @@ func sendSleepily(t *testing.T, producer comch.Producer, messages int) {
 		switch err {
 		case nil:
 			sent++
-			delay()
+			pause.once()
 			producer.Flush()
 		case status.Again:
 			if producer.Arm() {
-				delay()
+				pause.once()
 				sleep(t, producer)
 			}
 		default:
@@ -263,23 +265,26 @@ func sendSleepily(t *testing.T, producer comch.Producer, messages int) {
 	}
 	for isLate(producer) && completed < messages && !t.Failed() {
 		if producer.Arm() {
-			delay()
+			pause.once()
 			sleep(t, producer)
 		}
 		completed += collect(producer)
 	}
 }
 
-// delay waits for a short random time: asleep, yielding, or busy.
-func delay() {
-	switch rand.IntN(8) {
+// pauses are short and of random length, for one goroutine.
+type pauses struct{ random *rand.Rand }
+
+// once waits for a short random time: asleep, yielding, or busy.
+func (p pauses) once() {
+	switch p.random.IntN(8) {
 	case 0:
-		time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
+		time.Sleep(time.Duration(p.random.IntN(50)) * time.Microsecond)
 	case 1, 2:
 		runtime.Gosched()
 	case 3, 4:
-		for range rand.IntN(1000) {
-			_ = rand.IntN(2)
+		for range p.random.IntN(1000) {
+			_ = p.random.IntN(2)
 		}
 	}
 }

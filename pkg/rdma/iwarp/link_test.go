@@ -222,9 +222,9 @@ const (
 )
 
 // proxy forwards one TCP connection. observe is called with every piece before it is forwarded.
-// piece returns the largest size of the next piece.
+// piece returns the largest size of the next piece of a direction, whose goroutine calls it.
 type proxy struct {
-	piece   func() int
+	piece   func(direction) int
 	observe func(direction, []byte)
 }
 
@@ -262,7 +262,7 @@ func (p proxy) forward(to, from net.Conn, d direction) {
 	defer to.(*net.TCPConn).CloseWrite()
 	buffer := make([]byte, 64<<10)
 	for {
-		n, err := from.Read(buffer[:min(p.piece(), len(buffer))])
+		n, err := from.Read(buffer[:min(p.piece(d), len(buffer))])
 		if n > 0 {
 			p.observe(d, buffer[:n])
 			if _, err := to.Write(buffer[:n]); err != nil {
@@ -277,8 +277,11 @@ func (p proxy) forward(to, from net.Conn, d direction) {
 }
 
 // randomPieces returns a source of sizes that are mostly small and occasionally large.
-func randomPieces() func() int {
-	return func() int { return 1<<rand.IntN(17)>>rand.IntN(3) | 1 }
+func randomPieces(seed uint64) func(direction) int {
+	random := map[direction]*rand.Rand{
+		toListener: rand.New(rand.NewPCG(seed, 0)), toDialer: rand.New(rand.NewPCG(seed, 1)),
+	}
+	return func(d direction) int { return 1<<random[d].IntN(17)>>random[d].IntN(3) | 1 }
 }
 
 func observeNothing(direction, []byte) {}

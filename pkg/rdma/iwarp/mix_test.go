@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -33,6 +34,7 @@ type mixRequest struct {
 // mixer posts the random requests of one side and checks their completions.
 type mixer struct {
 	side, peer *side
+	random     *rand.Rand
 	requests   []mixRequest
 	posted     int
 	reads      int
@@ -45,12 +47,13 @@ type mixer struct {
 // the streams at random places. It compares both memories with a model that executes the requests
 // in order.
 func TestRandomRequestsMatchModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		crc := rapid.Bool().Draw(rt, "crc")
 		// The final Read completes only after everything before it has been placed.
 		last := mixRequest{opcode: rdma.OpRead}
 		plans := [2][]mixRequest{append(drawMix(rt, "x"), last), append(drawMix(rt, "y"), last)}
-		t.Run("", func(t *testing.T) { runMix(t, crc, plans) })
+		seed := rapid.Uint64().Draw(rt, "seed")
+		t.Run("", func(t *testing.T) { runMix(t, crc, plans, seed) })
 		if t.Failed() {
 			rt.Fatal("see above")
 		}
@@ -75,16 +78,15 @@ func drawMix(rt *rapid.T, name string) []mixRequest {
 	}), 1, 30).Draw(rt, name)
 }
 
-func runMix(t *testing.T, crc bool, plans [2][]mixRequest) {
-	p := proxy{piece: randomPieces(), observe: observeNothing}
+func runMix(t *testing.T, crc bool, plans [2][]mixRequest, seed uint64) {
+	p := proxy{piece: randomPieces(seed), observe: observeNothing}
 	l := connectVia(t, crc, func(a netip.AddrPort) netip.AddrPort { return p.start(t, a) })
 	x := &mixer{side: l.x, peer: l.y, requests: plans[0]}
 	y := &mixer{side: l.y, peer: l.x, requests: plans[1]}
 	var models [2][]byte
 	for i, m := range []*mixer{x, y} {
-		var seed [32]byte
-		seed[0], seed[1] = byte(i), byte(rand.Uint32())
-		_, _ = rand.NewChaCha8(seed).Read(m.side.bytes)
+		m.random = rand.New(rand.NewPCG(seed, uint64(2+i)))
+		_, _ = rand.NewChaCha8([32]byte{byte(i), byte(seed)}).Read(m.side.bytes)
 		models[i] = bytes.Clone(m.side.bytes)
 		for slot := range 60 {
 			m.receive(t, slot)
@@ -140,7 +142,7 @@ func (m *mixer) step(t testing.TB) int {
 	if m.posted < len(m.requests) {
 		m.post(t)
 	}
-	n := m.side.queue.Poll(m.side.poll[:1+rand.IntN(8)])
+	n := m.side.queue.Poll(m.side.poll[:1+m.random.IntN(8)])
 	for _, c := range m.side.poll[:n] {
 		switch c.Opcode {
 		case rdma.OpDisconnected:
@@ -196,7 +198,7 @@ func (m *mixer) post(t testing.TB) {
 	if err := m.side.conn.PostSend([]rdma.SendRequest{request}); err != nil {
 		t.Fatal(err)
 	}
-	if rand.IntN(2) == 0 {
+	if m.random.IntN(2) == 0 {
 		m.side.conn.Flush()
 	}
 }

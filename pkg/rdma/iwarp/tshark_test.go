@@ -52,7 +52,7 @@ func TestTsharkDecodesSession(t *testing.T) {
 
 func runCapturedSession(t *testing.T, c *capture) {
 	t.Helper()
-	p := proxy{piece: func() int { return 64 << 10 }, observe: c.record}
+	p := proxy{piece: func(direction) int { return 64 << 10 }, observe: c.record}
 	t.Run("session", func(t *testing.T) {
 		l := connectVia(t, true, func(a netip.AddrPort) netip.AddrPort { return p.start(t, a) })
 		for _, size := range []int{0, 1, 64, 4096, 200_000} {

@@ -1,8 +1,6 @@
 package rdmatest
 
 import (
-	"math/rand/v2"
-
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
@@ -64,7 +62,7 @@ func (b *bench) newEndpoint(device rdma.Device, size uint64) *endpoint {
 		b.Fatalf("make completion queue: %v", err)
 	}
 	e.config = rdma.ConnectionConfig{
-		Domain: e.domain, Queue: e.queue, Context: rand.Uint64(), SendRequests: requests,
+		Domain: e.domain, Queue: e.queue, Context: b.content.Uint64(), SendRequests: requests,
 		ReceiveRequests: requests,
 		InboundReads:    readDepth, OutboundReads: readDepth,
 	}
@@ -78,7 +76,7 @@ func (b *bench) newEndpoint(device rdma.Device, size uint64) *endpoint {
 	return e
 }
 
-// register allocates and registers memory with random content.
+// register allocates and registers memory with content of its own.
 func (e *endpoint) register(size uint64, access memory.Access) *mem {
 	b := e.bench
 	b.Helper()
@@ -95,7 +93,7 @@ func (e *endpoint) register(size uint64, access memory.Access) *mem {
 		b.Fatalf("register memory: %v", err)
 	}
 	m := &mem{MemoryRegion: r, region: region, bytes: region.Bytes()}
-	fill(m.bytes)
+	b.fill(m.bytes)
 	b.Cleanup(func() {
 		if err := m.Deregister(); err != nil {
 			b.Errorf("deregister memory: %v", err)
@@ -107,13 +105,8 @@ func (e *endpoint) register(size uint64, access memory.Access) *mem {
 	return m
 }
 
-func fill(b []byte) {
-	var seed [32]byte
-	for i := range seed {
-		seed[i] = byte(rand.Uint32())
-	}
-	_, _ = rand.NewChaCha8(seed).Read(b)
-}
+// fill fills memory with content that it has not had before.
+func (b *bench) fill(memory []byte) { _, _ = b.content.Read(memory) }
 
 // tearDown closes the connections, and then the queue and the domain, which nothing may use any
 // more.

@@ -4,6 +4,7 @@ package rdmatest
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -122,6 +123,7 @@ type bench struct {
 	device    rdma.Device
 	responder rdma.Device
 	endpoints []*endpoint
+	content   *rand.ChaCha8 // of memory
 }
 
 func newBench(t *testing.T, config Config) *bench {
@@ -131,7 +133,8 @@ func newBench(t *testing.T, config Config) *bench {
 	if config.Responder != config.Provider {
 		responder = open(t, config.Responder, config.Address)
 	}
-	return &bench{T: t, config: config, device: device, responder: responder}
+	return &bench{T: t, config: config, device: device, responder: responder,
+		content: rand.NewChaCha8([32]byte{})}
 }
 
 func open(t *testing.T, provider rdma.Provider, address netip.Addr) rdma.Device {

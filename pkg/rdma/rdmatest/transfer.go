@@ -55,7 +55,7 @@ func responderAnswers(b *bench) {
 func messageSizesArrive(b *bench) {
 	x, y := b.pair()
 	for i, size := range messageSizes {
-		fill(x.mem.bytes[:size])
+		b.fill(x.mem.bytes[:size])
 		beyond := y.mem.bytes[size]
 		y.postReceive(uint64(i), 0, size)
 		x.send(uint64(i), 0, size)
@@ -76,7 +76,7 @@ func messagesInOrder(b *bench) {
 		for i := range requests {
 			y.postReceive(uint64(i), i*helloBytes, helloBytes)
 		}
-		fill(x.mem.bytes[:requests*helloBytes])
+		b.fill(x.mem.bytes[:requests*helloBytes])
 		for i := range requests {
 			x.send(uint64(i), i*helloBytes, helloBytes)
 		}
@@ -261,7 +261,7 @@ func writeSizes(b *bench) {
 	x, y := b.pair()
 	for i, size := range messageSizes {
 		offset := 101 + i
-		fill(x.mem.bytes)
+		b.fill(x.mem.bytes)
 		want := bytes.Clone(y.mem.bytes)
 		copy(want[offset:offset+size], x.mem.bytes[offset:])
 		y.postReceive(1, memoryBytes-helloBytes, 0)
@@ -279,7 +279,7 @@ func dataBeforeAnswer(b *bench) {
 	x, y := b.pair()
 	for round := range 300 {
 		size := messageSizes[round%len(messageSizes)]
-		fill(x.mem.bytes[helloBytes : helloBytes+size])
+		b.fill(x.mem.bytes[helloBytes : helloBytes+size])
 		y.postReceive(1, 0, helloBytes)
 		x.post(x.transfer(rdma.OpWrite, 2, y.mem, helloBytes, size),
 			x.sendRequest(3, 0, helloBytes))
@@ -309,7 +309,7 @@ func everything(b *bench) {
 			for slot := range slots {
 				e.postReceive(uint64(slot), (2*slots+slot)*size, size)
 			}
-			fill(e.mem.bytes[:slots*size])
+			b.fill(e.mem.bytes[:slots*size])
 		}
 		want := [2][]byte{bytes.Clone(x.mem.bytes[:slots*size]),
 			bytes.Clone(y.mem.bytes[:slots*size])}
@@ -354,7 +354,7 @@ func readSizes(b *bench) {
 	x, y := b.pair()
 	for i, size := range messageSizes {
 		offset := 77 + i
-		fill(y.mem.bytes)
+		b.fill(y.mem.bytes)
 		want := bytes.Clone(x.mem.bytes)
 		copy(want[offset:offset+size], y.mem.bytes[offset:])
 		x.post(x.transfer(rdma.OpRead, 1, y.mem, offset, size))
@@ -369,7 +369,7 @@ func readAfterWrite(b *bench) {
 	x, y := b.pair()
 	const size = 200_000
 	for range 20 {
-		fill(x.mem.bytes[:size])
+		b.fill(x.mem.bytes[:size])
 		back := y.mem.remote(rdma.SendRequest{ID: 2, Opcode: rdma.OpRead, Local: x.segment(size,
 			size)}, 0)
 		x.post(x.transfer(rdma.OpWrite, 1, y.mem, 0, size), back)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -53,7 +54,7 @@ func readyQueue(b *bench) {
 
 // sleeper polls an endpoint on its own thread and sleeps whenever it may. A lost wake-up shows
 // as a sleep that times out.
-func (e *endpoint) sleeper(rounds int, first bool) error {
+func (e *endpoint) sleeper(rounds int, first bool, random *rand.Rand) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if first {
@@ -61,7 +62,7 @@ func (e *endpoint) sleeper(rounds int, first bool) error {
 	}
 	for received := 0; received < rounds; {
 		if e.poll() == 0 {
-			e.sleep()
+			e.sleep(random)
 			continue
 		}
 		for _, c := range e.completions {
@@ -76,7 +77,7 @@ func (e *endpoint) sleeper(rounds int, first bool) error {
 				break // the peer has received its last message
 			}
 			e.postReceive(1, 0, helloBytes)
-			delay()
+			delay(random)
 			e.send(2, 0, helloBytes)
 		}
 		e.completions = e.completions[:0]
@@ -85,12 +86,12 @@ func (e *endpoint) sleeper(rounds int, first bool) error {
 }
 
 // sleep follows the protocol of progress.Waiter, with random delays.
-func (e *endpoint) sleep() {
-	delay()
+func (e *endpoint) sleep(random *rand.Rand) {
+	delay(random)
 	if !e.queue.Arm() {
 		return
 	}
-	delay()
+	delay(random)
 	if readable(e.bench, e.queue.Descriptor(), e.bench.config.Timeout) {
 		e.queue.Drain()
 	} else {
@@ -101,11 +102,11 @@ func (e *endpoint) sleep() {
 
 // delay waits for a random time of up to a few microseconds, so that sleeping and waking interleave
 // in every way.
-func delay() {
-	for range rand.IntN(500) {
-		rand.Uint32()
+func delay(random *rand.Rand) {
+	for range random.IntN(500) {
+		random.Uint32()
 	}
-	if rand.IntN(8) == 0 {
+	if random.IntN(8) == 0 {
 		runtime.Gosched()
 	}
 }
@@ -116,8 +117,9 @@ func sleepers(b *bench) {
 	x.postReceive(1, 0, helloBytes)
 	y.postReceive(1, 0, helloBytes)
 	results := make(chan error, 2)
-	go func() { results <- x.sleeper(rounds, true) }()
-	go func() { results <- y.sleeper(rounds, false) }()
+	randomX, randomY := seedtest.Random(b.T, 0), seedtest.Random(b.T, 1)
+	go func() { results <- x.sleeper(rounds, true, randomX) }()
+	go func() { results <- y.sleeper(rounds, false, randomY) }()
 	for range 2 {
 		if err := <-results; err != nil {
 			b.Error(err)
@@ -127,12 +129,13 @@ func sleepers(b *bench) {
 }
 
 func abortWakes(b *bench) {
+	random := seedtest.Random(b.T, 0)
 	for range 50 {
 		x, _ := b.pair()
 		x.arm()
 		done := make(chan struct{})
 		go func() {
-			delay()
+			delay(random)
 			x.conn.Abort()
 			close(done)
 		}()

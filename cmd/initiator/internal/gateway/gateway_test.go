@@ -17,6 +17,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/gateway"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -228,7 +229,7 @@ func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
 	v := newVolume(1)
 	th := start(t, newExport(t, v, 1, 1), 0)
 	model := make([]byte, volumeSize)
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		command := rapid.SampledFrom([]nbd.Command{nbd.Read, nbd.Write, nbd.WriteZeroes,
 			nbd.Trim, nbd.Cache, nbd.Flush}).Draw(t, "command")
 		longest := rapid.SampledFrom([]uint64{3, block, 3 * block, 5 * buffer}).Draw(t, "longest")
@@ -238,9 +239,8 @@ func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
 		data := make([]byte, length)
 		switch command {
 		case nbd.Write:
-			for i := range data {
-				data[i] = byte(rand.Uint32())
-			}
+			content := rand.NewChaCha8([32]byte{rapid.Byte().Draw(t, "content")})
+			_, _ = content.Read(data)
 			copy(model[offset:], data)
 		case nbd.WriteZeroes:
 			clear(model[offset:][:length])
@@ -326,7 +326,7 @@ func (th *thread) status(flags nbd.CommandFlags, offset, length uint64) ([]nbd.E
 func TestBlockStatusDescribesTheRangeAndNothingElse(t *testing.T) {
 	v := newVolume(1)
 	th := start(t, newExport(t, v, 1, 1), 0)
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		clear(v.Data())
 		for range rapid.IntRange(0, 600).Draw(t, "blocks with data") {
 			v.Data()[rapid.IntRange(0, volumeSize/block-1).Draw(t, "block")*block] = 1
