@@ -72,7 +72,7 @@ test: ## Run all tests, with the race detector where a C compiler is found
 
 .PHONY: test-repeatedly
 test-repeatedly: ## Run all tests three times, with new seeds
-	ZC_RELAY_FRESH_SEEDS=1 go test $(RACE) -count=3 -vet=off -timeout 60m ./...
+	ZC_RELAY_SEED=fresh go test $(RACE) -count=3 -vet=off -timeout 60m ./...
 
 # What the gate and the suites with peers are: test/suites.
 SUITES = go run ./test/suites
