@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
@@ -54,7 +55,7 @@ func NewOwner(name string) *Owner {
 		host, _ := os.Hostname() // "" if it is unknown
 		name = fmt.Sprintf("%s on %s (process %d)", filepath.Base(os.Args[0]), host, os.Getpid())
 	}
-	o := &Owner{name: controlmsg.PrintableLine(name, controlmsg.MaxClientLength)}
+	o := &Owner{name: printable.Line(name, controlmsg.MaxClientLength)}
 	_, _ = rand.Read(o.id[:]) // never fails
 	return o
 }

@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -143,30 +143,9 @@ func checkName(field, value string, limit int) error {
 		return status.Errorf(status.TooBig, "%s has %d bytes, the limit is %d",
 			field, len(value), limit)
 	}
-	if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, printable.IsControl) {
 		return status.Errorf(status.InvalidValue, "%s %q has unprintable characters",
 			field, value)
 	}
 	return nil
-}
-
-// PrintableLine returns text as one line of at most limit bytes that is safe on a terminal and in
-// a log. A peer may have sent the text, or it may be several errors joined by line feeds.
-func PrintableLine(text string, limit int) string {
-	if len(text) > limit {
-		text = text[:limit]
-	}
-	text = strings.ToValidUTF8(text, "")
-	return strings.Map(func(r rune) rune {
-		if isControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
-}
-
-// isControl reports whether r is a control character, or may reorder text or break a line.
-func isControl(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' ||
-		r == '\u2029'
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -440,7 +441,7 @@ func report(err error, phase Phase) *Error {
 	case *status.Error:
 		text = outermost.Err.Error()
 	}
-	e := &Error{Code: code, Phase: phase, Text: PrintableLine(text, MaxTextLength)}
+	e := &Error{Code: code, Phase: phase, Text: printable.Line(text, MaxTextLength)}
 	if code == status.Again {
 		e.RetryAfterMs = uint32(RetryAfter(err).Milliseconds())
 	}

@@ -246,14 +246,3 @@ func TestTheHighestCommonVersionIsNegotiated(t *testing.T) {
 		}
 	})
 }
-
-func TestTextForAPeerIsOnePrintableLineWithinItsLimit(t *testing.T) {
-	seedtest.Check(t, func(t *rapid.T) {
-		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()),
-			func(b []byte) string { return string(b) })).Draw(t, "text")
-		limit := rapid.IntRange(0, 64).Draw(t, "limit")
-		if err := checkName("line", PrintableLine(text, limit), limit); err != nil {
-			t.Fatal(err)
-		}
-	})
-}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -212,7 +213,7 @@ func (m *Error) translate(w *controlpb.Error, t *translation) {
 		w.RetryAfterMs = m.RetryAfterMs
 		return
 	}
-	m.Code, m.Text = status.Code(w.Code), PrintableLine(w.Text, MaxTextLength)
+	m.Code, m.Text = status.Code(w.Code), printable.Line(w.Text, MaxTextLength)
 	if w.Phase > 0 && w.Phase < controlpb.Phase(phaseCount) {
 		m.Phase = Phase(w.Phase)
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"syscall"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -168,5 +169,5 @@ func describeIdentity(certificates []*x509.Certificate) string {
 	case len(c.IPAddresses) > 0:
 		name = c.IPAddresses[0].String()
 	}
-	return fmt.Sprintf(" (%q)", PrintableLine(name, maxIdentityLength))
+	return fmt.Sprintf(" (%q)", printable.Line(name, maxIdentityLength))
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -298,5 +299,5 @@ func (m *Response) failure(request Message) error {
 	if code == status.Success || !code.Known() {
 		code = status.Unknown
 	}
-	return status.Errorf(code, "%s: %s", request.Name(), controlmsg.PrintableLine(m.Text, maxText))
+	return status.Errorf(code, "%s: %s", request.Name(), printable.Line(m.Text, maxText))
 }

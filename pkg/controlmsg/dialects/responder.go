@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -109,7 +110,7 @@ func (r *Responder) Serve(ctx context.Context) error {
 		if err != nil {
 			r.config.OnFailure(request.Message.Name(), err)
 			reply = &Response{Result: status.CodeOf(err),
-				Text: controlmsg.PrintableLine(err.Error(), maxText)}
+				Text: printable.Line(err.Error(), maxText)}
 		}
 		if answerErr := r.answer(answering, request, reply); answerErr != nil {
 			return fmt.Errorf("answer %s: %w", request.Message.Name(), answerErr)

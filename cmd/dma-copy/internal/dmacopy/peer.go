@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -89,7 +88,7 @@ func (p *peer) receive(ctx context.Context) (message, error) {
 		case outcome:
 			if m.code != status.Success {
 				return nil, &peerError{err: status.Errorf(m.code, "the %s reports: %s", p.name,
-					printable(m.text))}
+					printable.Line(m.text, maxText))}
 			}
 		}
 		return m, nil
@@ -101,16 +100,6 @@ type peerError struct{ err error }
 
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
-
-// printable returns text from a peer, with characters replaced that could harm a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, text)
-}
 
 // explain adds the likely meaning of a failed exchange.
 func (p *peer) explain(err error) error {
