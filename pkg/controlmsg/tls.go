@@ -100,14 +100,14 @@ func (t *tcpTransport) handshakeError(ctx context.Context, err error) error {
 	}
 	if rejected, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return status.Errorf(status.Authentication, "%s: rejected its certificate%s: %w%s",
-			text, describeIdentity(rejected.UnverifiedCertificates), rejected.Err,
-			remedy(rejected.Err))
+			text, describeIdentity(rejected.UnverifiedCertificates),
+			printable.Error(rejected.Err), remedy(rejected.Err))
 	}
 	if isConnectionLoss(err) {
 		return status.Errorf(status.ConnectionReset,
 			"%s: lost the connection (does the peer speak TLS?): %w", text, err)
 	}
-	return status.Errorf(status.Authentication, "%s: %w", text, err)
+	return status.Errorf(status.Authentication, "%s: %w", text, printable.Error(err))
 }
 
 // remedy says what to do about a certificate that this side has rejected.
@@ -151,9 +151,6 @@ func explainAlert(err error) error {
 		"see its log: %w", err)
 }
 
-// maxIdentityLength bounds the certificate name in logs, in bytes.
-const maxIdentityLength = 128
-
 // describeIdentity returns the name in the peer's certificate as a suffix for its address.
 func describeIdentity(certificates []*x509.Certificate) string {
 	if len(certificates) == 0 {
@@ -169,5 +166,5 @@ func describeIdentity(certificates []*x509.Certificate) string {
 	case len(c.IPAddresses) > 0:
 		name = c.IPAddresses[0].String()
 	}
-	return fmt.Sprintf(" (%q)", printable.Line(name, maxIdentityLength))
+	return " (" + printable.Quote(name, printable.MaxName) + ")"
 }

@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
@@ -118,15 +120,16 @@ func TestContextsEndWaitsOnTLS(t *testing.T) {
 func TestTLSRejectsUntrustedPeers(t *testing.T) {
 	ours, theirs := mutualtlstest.NewAuthority(t), mutualtlstest.NewAuthority(t)
 	good := []string{"target.test"}
+	long := strings.Repeat("x", 200)
 	cases := []struct {
 		name           string
 		relay, target  mutualtls.Files
 		allowed        []string
 		relaySees      string
 		targetSees     string
-		relayRejects   bool // otherwise the target does
-		noCertificate  bool // of the relay
-		otherProtocol  bool
+		relayRejects   bool     // otherwise the target does
+		noCertificate  bool     // of the relay
+		protocols      []string // that the relay offers; nil means the right one
 		earlierVersion bool
 	}{
 		{name: "relay of another authority",
@@ -148,8 +151,21 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			targetSees: `is for ["relay.test"], none of which is an allowed name`},
 		{name: "relay of another protocol",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
-			otherProtocol: true,
-			relaySees:     "no application protocol", targetSees: "application protocol"},
+			protocols: []string{"h2"},
+			relaySees: "no application protocol", targetSees: "application protocol"},
+		{name: "relay of many protocols",
+			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
+			protocols: slices.Repeat([]string{strings.Repeat("x", 255)}, 200),
+			relaySees: "no application protocol", targetSees: "application protocol"},
+		{name: "relay with many names",
+			relay:  ours.Write(t.TempDir(), slices.Repeat([]string{long + ".test"}, 200)),
+			target: ours.Write(t.TempDir(), good), allowed: []string{"other.test"},
+			relaySees: "bad certificate", targetSees: "and 192 more, none of which is an allowed"},
+		{name: "relay with a long name that nobody has signed",
+			relay: mixed(theirs.Write(t.TempDir(), []string{long + ".test"}),
+				ours.Write(t.TempDir(), good)),
+			target:    ours.Write(t.TempDir(), good),
+			relaySees: "unknown certificate authority", targetSees: `x"...): x509`},
 		{name: "relay of an earlier version of TLS",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
 			earlierVersion: true,
@@ -178,8 +194,8 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			if c.noCertificate {
 				config.Certificates, config.GetClientCertificate = nil, nil
 			}
-			if c.otherProtocol {
-				config.NextProtos = []string{"h2"}
+			if c.protocols != nil {
+				config.NextProtos = c.protocols
 			}
 			if c.earlierVersion {
 				config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
@@ -195,6 +211,7 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			checkError(t, "the relay's error", err, status.Authentication, c.relaySees)
 			s := <-accepted
 			checkError(t, "the target's error", s.err, status.Authentication, c.targetSees)
+			printabletest.Bounded(t, s.err)
 		})
 	}
 }

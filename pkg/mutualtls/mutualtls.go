@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/internal/smallfile"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -295,7 +296,8 @@ func checkName(leaf *x509.Certificate, allowed []string) error {
 		}
 	}
 	return status.Errorf(status.Authentication,
-		"the peer's certificate is for %q, none of which is an allowed name", names)
+		"the peer's certificate is for %s, none of which is an allowed name",
+		printable.Names(names))
 }
 
 // Names returns the names for which a certificate is valid. The subject's common name is not one

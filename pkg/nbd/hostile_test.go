@@ -3,8 +3,10 @@ package nbd_test
 import (
 	"bytes"
 	"crypto/tls"
+	"encoding/binary"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -255,6 +257,8 @@ func FuzzNegotiation(f *testing.F) {
 	}
 	name := append(text("disk"), 0, 0)
 	f.Add(append(append([]byte{0, 0, 0, 3}, optionHeader(optGo, len(name))...), name...))
+	long := append(text(strings.Repeat("x", 4096)), 0, 0)
+	f.Add(append(append([]byte{0, 0, 0, 3}, optionHeader(optGo, len(long))...), long...))
 	meta := append(text("disk"), queries("base:allocation")...)
 	f.Add(bytes.Join([][]byte{{0, 0, 0, 3}, optionHeader(optExtended, 0),
 		optionHeader(optSetMeta, len(meta)), meta, optionHeader(optList, 0),
@@ -263,7 +267,7 @@ func FuzzNegotiation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, input []byte) {
 		c := dial(t, path)
 		c.read(18)
-		feed(t, c, input)
+		checkRefusals(t, feed(t, c, input))
 		eventually(t, "the connection has ended", func() bool {
 			return server.Status()[0].Connections == 0
 		})
@@ -294,14 +298,32 @@ func FuzzTransmission(f *testing.F) {
 	})
 }
 
-// feed sends input and reads until the server ends the connection, which it has to do because the
-// input ends.
-func feed(t *testing.T, c *client, input []byte) {
+// longestRefusal is the longest text of an error reply, in bytes.
+const longestRefusal = 512
+
+// checkRefusals checks the lengths of the error replies that a server has sent in a negotiation.
+func checkRefusals(t *testing.T, output []byte) {
 	t.Helper()
+	for len(output) >= 20 && binary.BigEndian.Uint64(output) == 0x3e889045565a9 {
+		kind, length := binary.BigEndian.Uint32(output[12:]), binary.BigEndian.Uint32(output[16:])
+		if kind >= repErr && length > longestRefusal {
+			t.Errorf("an error reply of %d bytes: %.100q", length, output[20:])
+		}
+		output = output[min(20+int(length), len(output)):]
+	}
+}
+
+// feed sends input and reads until the server ends the connection, which it has to do because the
+// input ends. It returns what the server has sent.
+func feed(t *testing.T, c *client, input []byte) []byte {
+	t.Helper()
+	var output []byte
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for b := make([]byte, 64<<10); ; {
-			if _, err := c.conn.Read(b); isTimeout(err) {
+			n, err := c.conn.Read(b)
+			output = append(output, b[:n]...)
+			if isTimeout(err) {
 				t.Error("the server keeps the connection")
 				return
 			} else if err != nil {
@@ -313,4 +335,5 @@ func feed(t *testing.T, c *client, input []byte) {
 	_ = c.conn.(*net.UnixConn).CloseWrite()
 	reading.Wait()
 	_ = c.conn.Close()
+	return output
 }

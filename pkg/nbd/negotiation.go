@@ -10,6 +10,8 @@ import (
 	"net"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/zc-relay/zc-relay/internal/printable"
 )
 
 // Bounds of a negotiation.
@@ -21,6 +23,9 @@ const (
 	// ends.
 	maxOptionData = 32 << 10
 	maxDiscard    = 256 << 10
+	// maxErrorText is the longest text of an error reply, in bytes. Clients end the connection if it
+	// is longer than a string of the protocol.
+	maxErrorText = 512
 	// maxOptions is the number of options of one negotiation.
 	maxOptions = 256
 	// maxQueries is the number of queries and of information requests in one option.
@@ -183,7 +188,8 @@ func (n *negotiation) reply(kind option, answer optionReply, data []byte) error 
 
 // refuse sends an error reply with a text for people.
 func (n *negotiation) refuse(kind option, answer optionReply, format string, args ...any) error {
-	return n.reply(kind, answer, fmt.Appendf(nil, format, args...))
+	return n.reply(kind, answer,
+		[]byte(printable.Line(fmt.Sprintf(format, args...), maxErrorText)))
 }
 
 // isString reports whether b is a string that the protocol allows (section "Conventions").
@@ -225,7 +231,9 @@ func (n *negotiation) choose(name string) error {
 // errUnknownExport is the name of an export that does not exist.
 type errUnknownExport string
 
-func (e errUnknownExport) Error() string { return fmt.Sprintf("there is no export %q", string(e)) }
+func (e errUnknownExport) Error() string {
+	return "there is no export " + printable.Quote(string(e), printable.MaxName)
+}
 
 // list answers NBD_OPT_LIST.
 func (n *negotiation) list() error {
@@ -262,7 +270,7 @@ func (n *negotiation) startTLS(ctx context.Context) error {
 	}
 	conn := tls.Server(n.conn, n.server.config.TLS())
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return fmt.Errorf("TLS handshake: %w%s", err, hint(err))
+		return fmt.Errorf("TLS handshake: %w%s", printable.Error(err), hint(err))
 	}
 	// What was agreed in plain text may have been changed on the way.
 	n.structured, n.extended, n.context = false, false, false
@@ -272,6 +280,7 @@ func (n *negotiation) startTLS(ctx context.Context) error {
 		if len(peers[0].DNSNames) > 0 {
 			n.client = peers[0].DNSNames[0]
 		}
+		n.client = printable.Line(n.client, printable.MaxName)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -104,6 +105,37 @@ func TestOptionsAreAnsweredAsTheSpecificationSays(t *testing.T) {
 				c.expectEnd()
 			}
 		})
+	}
+}
+
+// A name may be as long as a string of the protocol, which is the longest error text that clients
+// accept, too.
+func TestRefusalsDoNotEchoAnyAmountOfTheClientsInput(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	_, path := startServer(t, nbd.Config{Log: zap.New(core)}, newMemoryExport())
+	for _, long := range []string{strings.Repeat("x", 4096), strings.Repeat("\u2028", 4096/3)} {
+		for option, data := range map[uint32][]byte{
+			optInfo: append(text(long), 0, 0), optGo: append(text(long), 0, 0),
+			optListMeta: append(text(long), queries()...),
+			optSetMeta:  append(text(long), queries("base:allocation")...),
+		} {
+			c := dial(t, path)
+			c.greet()
+			c.mustOption(optStructured, nil)
+			a := c.option(option, data)[0]
+			if a.kind != repErr+6 || len(a.data) > longestRefusal {
+				t.Errorf("option %d is refused with %#x in %d bytes", option, a.kind, len(a.data))
+			}
+			_ = c.conn.Close()
+		}
+		c := dial(t, path)
+		c.greet()
+		c.write(append(optionHeader(optExportName, len(long)), long...))
+		c.expectEnd()
+	}
+	eventually(t, "all reasons are logged", func() bool { return logs.Len() == 6 })
+	for _, entry := range logs.All() {
+		printabletest.Bounded(t, errors.New(fmt.Sprint(entry.ContextMap()["error"])))
 	}
 }
 

@@ -13,12 +13,13 @@ type RejectedError struct {
 	Reason []byte
 }
 
-// Error quotes the reason, which may hold any bytes.
+// Error quotes the reason, which may hold any bytes, but not more than MaxPrivateData of them.
 func (e *RejectedError) Error() string {
 	if len(e.Reason) == 0 {
 		return "the accepting side rejected the connection"
 	}
-	return fmt.Sprintf("the accepting side rejected the connection: %q", e.Reason)
+	return fmt.Sprintf("the accepting side rejected the connection: %q",
+		e.Reason[:min(len(e.Reason), MaxPrivateData)])
 }
 
 // Unwrap returns the code of the rejection.

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -206,8 +207,8 @@ func (x *exports) choose(s *session, name string) (*export, Access, error) {
 // the one that the session makes use of.
 func (s *session) notPermitted(e *export) error {
 	return status.Errorf(status.NotPermitted,
-		"relay %s may not use volume %q, or not in this way: its certificate is for %q", s.peer,
-		e.name, s.relayNames)
+		"relay %s may not use volume %q, or not in this way: its certificate is for %s", s.peer,
+		e.name, printable.Names(s.relayNames))
 }
 
 // setRights changes who may do what with a volume. It returns the sessions that make use of what
@@ -250,9 +251,6 @@ func (x *exports) chosen(s *session) string {
 	return ""
 }
 
-// volumesTold is the most names of volumes in an error.
-const volumesTold = 8
-
 // namesLocked lists the volumes that s may use, for an error.
 func (x *exports) namesLocked(s *session) string {
 	var names []string
@@ -262,11 +260,7 @@ func (x *exports) namesLocked(s *session) string {
 		}
 	}
 	slices.Sort(names)
-	text := fmt.Sprintf("%q", names[:min(len(names), volumesTold)])
-	if len(names) > volumesTold {
-		text += fmt.Sprintf(" and %d more", len(names)-volumesTold)
-	}
-	return text
+	return printable.Names(names)
 }
 
 // awaitEnded waits until the sessions of s's volume that have ended by now can change it no more.

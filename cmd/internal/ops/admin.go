@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
@@ -83,7 +84,8 @@ func boundSeconds(handler http.HandlerFunc) http.HandlerFunc {
 		text := r.FormValue("seconds")
 		if seconds, err := strconv.ParseFloat(text, 64); text != "" &&
 			(err != nil || !(seconds > 0 && seconds <= maxProfileSeconds)) {
-			http.Error(w, fmt.Sprintf("seconds=%q is not a positive number up to %d", text,
+			http.Error(w, fmt.Sprintf("seconds=%s is not a positive number up to %d",
+				printable.Quote(text, maxEcho),
 				maxProfileSeconds), http.StatusBadRequest)
 			return
 		}
@@ -122,7 +124,8 @@ func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
 		}
 		if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); host != "localhost" &&
 			(err != nil || !ip.IsLoopback()) {
-			http.Error(w, fmt.Sprintf("host %q is not this machine's loopback address", r.Host),
+			http.Error(w, fmt.Sprintf("host %s is not this machine's loopback address",
+				printable.Quote(r.Host, maxEcho)),
 				http.StatusForbidden)
 			return
 		}
@@ -186,7 +189,8 @@ func (a *Admin) HandleSessions(k SessionKeeper) {
 		r *http.Request) {
 		id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
 		if err != nil {
-			http.Error(w, fmt.Sprintf("%q is not the number of a session", r.PathValue("id")),
+			http.Error(w, fmt.Sprintf("%s is not the number of a session",
+				printable.Quote(r.PathValue("id"), maxEcho)),
 				http.StatusBadRequest)
 			return
 		}

@@ -163,11 +163,12 @@ func TestProfilesAreServedWithinBounds(t *testing.T) {
 			t.Errorf("%s answers %d, %d bytes", path, code, len(body))
 		}
 	}
-	for _, seconds := range []string{"301", "0", "-1", "NaN", "x"} {
+	for _, seconds := range []string{"301", "0", "-1", "NaN", "x", strings.Repeat("x", 8<<10)} {
 		for _, kind := range []string{"profile", "trace"} {
-			if code, _ := do(t, client, http.MethodGet, base+kind+"?seconds="+seconds,
-				""); code != http.StatusBadRequest {
-				t.Errorf("%s of %s seconds answers %d", kind, seconds, code)
+			if code, text := do(t, client, http.MethodGet, base+kind+"?seconds="+seconds,
+				""); code != http.StatusBadRequest || len(text) > 1024 {
+				t.Errorf("%s of %.10s seconds answers %d with %d bytes", kind, seconds, code,
+					len(text))
 			}
 		}
 	}

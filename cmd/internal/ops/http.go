@@ -22,7 +22,8 @@ const (
 	maxHeaderBytes     = 16 << 10
 	maxBodyBytes       = 64 << 10
 	maxConnections     = 64
-	maxRequestsAtATime = 4 // of expensive requests
+	maxRequestsAtATime = 4   // of expensive requests
+	maxEcho            = 128 // bytes of a parameter in an error
 )
 
 // httpServer is an HTTP server with these limits.

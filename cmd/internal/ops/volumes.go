@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -106,8 +107,8 @@ func waitOf(r *http.Request) (time.Duration, error) {
 		strconv.FormatInt((requestTimeout/2).Milliseconds(), 10))
 	waitMs, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || waitMs > most {
-		return 0, status.Errorf(status.InvalidValue, "%s=%q is not a number up to %d",
-			admin.WaitParameter, text, most)
+		return 0, status.Errorf(status.InvalidValue, "%s=%s is not a number up to %d",
+			admin.WaitParameter, printable.Quote(text, maxEcho), most)
 	}
 	return time.Duration(waitMs) * time.Millisecond, nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -44,6 +45,7 @@ func FuzzParseFrame(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		parsed, err := parseFrame(packet)
+		printabletest.Bounded(t, err)
 		if err != nil {
 			if !isViolation(err) {
 				t.Errorf("error %v is not a violation", err)
@@ -80,10 +82,11 @@ func FuzzHandleFrame(f *testing.F) {
 		defer peer.close()
 		for range 2 {
 			var none descriptors
-			_ = c.handle(&parsed, &none)
+			printabletest.Bounded(t, c.handle(&parsed, &none))
 		}
 		c.Abort()
 		c.waitStopped(goodbyeTimeout)
+		printabletest.Bounded(t, c.Err())
 	})
 }
 

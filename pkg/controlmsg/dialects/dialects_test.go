@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -340,6 +341,7 @@ func fuzz(f *testing.F, v dialects.Version) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := dialects.Decode(v, b)
+		printabletest.Bounded(t, err)
 		if err != nil {
 			return
 		}
