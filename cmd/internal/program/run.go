@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -219,38 +218,6 @@ func FailureOf(err error) *report.Failure {
 		phase = "connect"
 	}
 	return report.FailureOf(phase, err, Sentence(err))
-}
-
-// Interrupted is the cause of a context that a signal cancelled.
-type Interrupted struct{ Signal os.Signal }
-
-// Error names the signal.
-func (i *Interrupted) Error() string { return fmt.Sprintf("stopped by signal %q", i.Signal) }
-
-// Is makes Interrupted match context.Canceled, the error of the cancelled context.
-func (i *Interrupted) Is(target error) bool { return target == context.Canceled }
-
-// WithSignals returns a context that the first SIGINT or SIGTERM cancels, with *Interrupted as its
-// cause. After that the process reacts to signals in the default way, so that a second one kills
-// it. The returned function cancels the context and stops listening for signals.
-func WithSignals(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	var listener sync.WaitGroup
-	listener.Go(func() {
-		select {
-		case s := <-signals:
-			signal.Stop(signals)
-			cancel(&Interrupted{Signal: s})
-		case <-ctx.Done():
-			signal.Stop(signals)
-		}
-	})
-	return ctx, func() {
-		cancel(context.Canceled)
-		listener.Wait()
-	}
 }
 
 // ReserveProcessors raises GOMAXPROCS to count polling threads and two more for everything else.
