@@ -129,6 +129,8 @@ create() {
 	mon data avail warn = 2
 	mon data avail crit = 1
 	mon max pg per osd = 500
+	# shorter than what the tests stop: nobody may depend on a fence of the default time
+	mon osd blocklist default expire = 10
 	# small commits: quicker map changes (OSD up, blocklist)
 	paxos propose interval = 0.1
 	paxos min wait = 0.02

@@ -83,6 +83,7 @@ func TestCephVolumesServeTheChain(t *testing.T) {
 // The next target fences a killed one and takes over, and what the cluster has acknowledged is
 // there, flushed or not.
 func TestCephVolumesMoveToTheNextTarget(t *testing.T) {
+	checkFences := recordFences(t)
 	c := startObservedChain(t, newImage(t, "64MiB")+",takeover")
 	run := c.startIO(reconnectingVerify("--length", "8MiB")...)
 	const rounds = 2
@@ -95,6 +96,7 @@ func TestCephVolumesMoveToTheNextTarget(t *testing.T) {
 	if r.LostBlocks > 0 || r.Reconnections.Count != rounds || r.Reconnections.LostWrites > 0 {
 		t.Errorf("the result is %+v, reconnections %+v", r, r.Reconnections)
 	}
+	checkFences()
 	t.Logf("%d blocks checked, the longest outage %v", r.BlocksChecked,
 		time.Duration(r.Reconnections.LongestOutageNs).Round(time.Millisecond))
 }

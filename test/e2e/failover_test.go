@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
@@ -348,6 +349,7 @@ var failOverRounds = 6
 // was told is lost, and nothing that the former target had in flight arrives later.
 func TestCephClientsSurviveEveryFailOver(t *testing.T) {
 	s := newSite(t)
+	checkFences := recordFences(t)
 	s.hosts[0].start()
 	s.hosts[1].start()
 	s.startRelays()
@@ -424,12 +426,50 @@ func TestCephClientsSurviveEveryFailOver(t *testing.T) {
 			len(all), all[(len(all)-1)/2].Round(10*time.Millisecond),
 			all[len(all)-1].Round(10*time.Millisecond))
 	}
+	checkFences()
 	t.Logf("%d writes were in flight in stopped targets", inFlight)
 	if inFlight == 0 {
 		t.Error("no write was in flight in a target that was stopped, so the test has shown nothing")
 	}
 	if ghosts > 0 {
 		t.Errorf("former owners have changed %d bytes after a take-over", ghosts)
+	}
+}
+
+// recordFences returns a function that fails the test unless former owners have been fenced since,
+// each for years.
+func recordFences(t *testing.T) (check func()) {
+	t.Helper()
+	list := func() map[string]string {
+		// The program may say how many entries there are, before or after them.
+		text := run(t, "ceph", "osd", "blocklist", "ls", "--format", "json")
+		var entries []struct{ Addr, Until string }
+		start := max(strings.IndexByte(text, '['), 0)
+		if err := json.NewDecoder(strings.NewReader(text[start:])).Decode(&entries); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		fences := make(map[string]string)
+		for _, e := range entries {
+			fences[e.Addr] = e.Until
+		}
+		return fences
+	}
+	before := list()
+	return func() {
+		t.Helper()
+		years, added := time.Now().AddDate(9, 0, 0), 0
+		for address, until := range list() {
+			if before[address] != "" {
+				continue
+			}
+			added++
+			if date, _, _ := strings.Cut(until, "T"); date < years.Format(time.DateOnly) {
+				t.Errorf("%s is fenced until %s only", address, until)
+			}
+		}
+		if added == 0 {
+			t.Error("nobody was fenced")
+		}
 	}
 }
 

@@ -26,6 +26,8 @@ import (
 func (b Backend) configFile() string { return cmp.Or(b.ConfigFile, DefaultConfigFile) }
 func (b Backend) user() string       { return cmp.Or(b.User, DefaultUser) }
 
+func (b Backend) minimumFence() time.Duration { return cmp.Or(b.MinimumFence, DefaultMinimumFence) }
+
 // Open connects to the cluster, opens the image or creates it, and takes its exclusive lock.
 func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) { return b.Contend(spec, nil) }
 
@@ -223,15 +225,24 @@ func (d *driver) lock() error {
 	if err != nil {
 		return fmt.Errorf("get the ID of image %s: %w", b.path(), err)
 	}
-	locked, unlock, err := d.lockContention(ownerObject(id))
+	for begun := time.Now(); ; time.Sleep(noticePause) {
+		err := d.lockOnce(ownerObject(id))
+		if !errors.Is(err, errNotDead) || b.TakeOver || time.Since(begun) > noticeTimeout {
+			return err
+		}
+	}
+}
+
+// lockOnce takes the lock unless somebody who may be alive has it.
+func (d *driver) lockOnce(object string) error {
+	b := d.backend
+	locked, unlock, err := d.lockContention(object)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if b.TakeOver {
-		if err := d.takeOver(locked); err != nil {
-			return err
-		}
+	if err := d.removeOwner(locked); err != nil {
+		return err
 	}
 	err = d.image.lock()
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EBUSY) {
@@ -242,7 +253,7 @@ func (d *driver) lock() error {
 		return fmt.Errorf("lock image %s: %w%s", b.path(), err, b.hint(err))
 	}
 	d.locked = true
-	return d.announce(ownerObject(id))
+	return d.announce(object)
 }
 
 // identify derives a UUID (version 8, RFC 9562, section 5.8) from the cluster and what it calls the

@@ -8,8 +8,12 @@ import (
 	"github.com/ceph/go-ceph/rados"
 )
 
-// HasAnswered is what decides whether an owner is alive.
-var HasAnswered = hasAnswered
+// HasAnswered decides whether an owner is alive, and CheckFence whether one is fenced for long
+// enough.
+var (
+	HasAnswered = hasAnswered
+	CheckFence  = checkFence
+)
 
 // GroupAddress returns the address of a group's connection in the form of Ceph's blocklist, and ""
 // if there is none.

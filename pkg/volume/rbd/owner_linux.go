@@ -3,6 +3,7 @@
 package rbd
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,9 +33,12 @@ const (
 	wantedHere = "wanted"
 	// aliveTimeout is how long an owner may take to answer.
 	aliveTimeout = 5 * time.Second
-	// fenceExpiry is how long a former owner stays fenced. A process that has been stopped for
-	// longer, and continues, could overwrite data.
+	// fenceExpiry is how long the entry lasts that a new owner adds to the blocklist.
 	fenceExpiry = 10 * 365 * 24 * time.Hour
+	// noticeTimeout is how long Open waits until the cluster has noticed the death of an owner, which
+	// takes 30 s (osd_client_watch_timeout), and noticePause the time between two looks.
+	noticeTimeout = 40 * time.Second
+	noticePause   = time.Second
 	// contentionDuration is how long a process that dies keeps others from contending for the
 	// image, and contentionPause the time between two attempts to be next.
 	contentionDuration = 20 * time.Second
@@ -160,10 +164,13 @@ const (
 	ownerDead
 )
 
-// takeOver makes sure that the image's owner, if it is a target, cannot write any more, unless it
-// is alive. It returns status.InUse if it is, or if the owner is no target. locked is when this
-// process got the contention lock.
-func (d *driver) takeOver(locked time.Time) error {
+// errNotDead means that nobody can tell yet whether an owner is alive.
+var errNotDead = errors.New("the cluster has not noticed that its owner is gone")
+
+// removeOwner makes sure that a former owner of the image cannot write any more. It returns
+// status.InUse if the owner is alive, which wraps errNotDead if that is not certain. locked is when
+// this process got the contention lock.
+func (d *driver) removeOwner(locked time.Time) error {
 	path := d.backend.path()
 	other, err := rbd.OpenImage(d.pool, d.backend.Image, "")
 	if err != nil {
@@ -183,25 +190,37 @@ func (d *driver) takeOver(locked time.Time) error {
 		return err
 	}
 	observe(ownerDead)
+	// An owner that has released the image since then had not died. It answers until it has released
+	// the image, and cannot lock it again before the contention lock ends. Unlike ListLockers,
+	// LockGetOwners asks the cluster each time.
+	now, err := other.LockGetOwners()
+	if err != nil {
+		return fmt.Errorf("get the owner of the lock of image %s: %w", path, withErrno(err))
+	}
+	if len(now) == 0 {
+		return nil
+	}
+	if now[0].Owner != owner.Addr {
+		return status.Errorf(status.InUse, "image %s: %s has locked it meanwhile", path, now[0].Owner)
+	}
 	if time.Since(locked) > contentionDuration/2 {
 		return status.Errorf(status.TimeOut, "image %s: the cluster took more than %v to find its "+
 			"owner dead", path, contentionDuration/2)
 	}
-	d.log.Warn("the image's owner does not answer: fencing it, and taking the image over",
+	d.log.Warn("the image's owner is gone: fencing it, and taking the image over",
 		zap.String("owner", owner.Client), zap.String("address", owner.Addr))
-	// This fences the owner, too, but not for long enough. librbd calls owners by their addresses,
-	// so another target that has been faster keeps its lock.
+	// The fence has to come first. librbd adds an entry, too, when it breaks a lock, and that one
+	// lasts only for the cluster's default time. The monitors never replace an entry that exists.
+	if err := d.cluster.fence(owner.Addr, d.backend.minimumFence()); err != nil {
+		return fmt.Errorf("fence %s, the owner of image %s: %w", owner.Client, path, err)
+	}
+	// librbd calls owners by their addresses, so another target that has been faster keeps its lock.
 	err = withErrno(other.LockBreak(rbd.LockModeExclusive, owner.Addr))
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return status.Errorf(status.InUse, "image %s: another target has taken it over", path)
-	case errors.Is(err, unix.ENOENT): // the owner has released it, so it is not dead
-		return nil
-	case err != nil:
+	case err != nil && !errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("break the lock of %s on image %s: %w", owner.Client, path, err)
-	}
-	if err := d.cluster.fence(owner.Addr); err != nil {
-		return fmt.Errorf("fence %s, the owner of image %s: %w", owner.Client, path, err)
 	}
 	return nil
 }
@@ -216,8 +235,8 @@ func (d *driver) recordedOwner(object string) (string, error) {
 	return string(recorded[:n]), nil
 }
 
-// checkDead returns nil if the owner is a target that does not answer, or if the cluster itself has
-// noticed that the owner is gone.
+// checkDead returns nil if the owner is gone: the cluster itself has noticed that, or the owner is
+// a target that does not answer, and its image may be taken over.
 func (d *driver) checkDead(other *rbd.Image, owner rbd.Locker) error {
 	path := d.backend.path()
 	id, err := d.image.id()
@@ -229,39 +248,46 @@ func (d *driver) checkDead(other *rbd.Image, owner rbd.Locker) error {
 	if err != nil {
 		return err
 	}
-	if "client."+recorded != owner.Client {
-		watchers, err := other.ListWatchers()
-		if err != nil {
-			return fmt.Errorf("list the watchers of image %s: %w", path, withErrno(err))
-		}
-		if !slices.ContainsFunc(watchers, func(w rbd.ImageWatcher) bool {
-			return fmt.Sprintf("client.%d", w.Id) == owner.Client
-		}) {
+	what := "is no target, or one that is about to start: only targets are taken over from"
+	if "client."+recorded == owner.Client {
+		isAlive, err := d.ask(object, recorded)
+		switch {
+		case err != nil:
+			return fmt.Errorf("ask the owner of image %s by object %q: %w", path, object, err)
+		case isAlive:
+			return status.Errorf(status.InUse, "image %s is locked: it is served by another target, "+
+				"%s at %s, which is alive", path, owner.Client, owner.Addr)
+		case d.backend.TakeOver:
 			return nil
 		}
-		return status.Errorf(status.InUse, "image %s is locked by %s at %s, which is no target, or "+
-			"one that is about to start: only targets are taken over from", path, owner.Client,
-			owner.Addr)
+		what = "is a target that does not answer"
 	}
+	watchers, err := other.ListWatchers()
+	if err != nil {
+		return fmt.Errorf("list the watchers of image %s: %w", path, withErrno(err))
+	}
+	if !slices.ContainsFunc(watchers, func(w rbd.ImageWatcher) bool {
+		return fmt.Sprintf("client.%d", w.Id) == owner.Client
+	}) {
+		return nil
+	}
+	return status.Errorf(status.InUse, "image %s is locked by %s at %s, which %s (rbd status %s, "+
+		"rbd lock ls %s): %w", path, owner.Client, owner.Addr, what, path, path, errNotDead)
+}
+
+// ask reports whether the owner with the given ID answers.
+func (d *driver) ask(object, owner string) (isAlive bool, err error) {
 	// The OSD learns from this process of the newest map. An owner that is fenced by it, which the
 	// OSD may not know yet, cannot answer.
 	if err := d.cluster.WaitForLatestOSDMap(); err != nil {
-		return fmt.Errorf("wait for the newest OSD map: %w", withErrno(err))
+		return false, fmt.Errorf("wait for the newest OSD map: %w", withErrno(err))
 	}
 	var question []byte
 	if d.ownership.IsWanted() {
 		question = []byte(wantedHere)
 	}
 	answers, _, err := d.pool.NotifyWithTimeout(object, question, aliveTimeout)
-	isAlive, err := hasAnswered(recorded, answers, withErrno(err))
-	if err != nil {
-		return fmt.Errorf("ask the owner of image %s by object %q: %w", path, object, err)
-	}
-	if isAlive {
-		return status.Errorf(status.InUse, "image %s is served by another target, %s at %s, which is "+
-			"alive", path, owner.Client, owner.Addr)
-	}
-	return nil
+	return hasAnswered(owner, answers, withErrno(err))
 }
 
 // hasAnswered reports whether the owner is among those who have answered a question. It fails if
@@ -279,9 +305,10 @@ func hasAnswered(owner string, answers []rados.NotifyAck, err error) (bool, erro
 }
 
 // fence makes the OSDs reject everything from a client's address, and returns when this process
-// has the map that says so: an OSD that gets a request of this process then has it, too.
-func (c *cluster) fence(address string) error {
-	command, err := json.Marshal(map[string]any{
+// has the map that says so: an OSD that gets a request of this process then has it, too. It fails
+// if the fence ends in less than minimum, because an entry that existed before has stayed.
+func (c *cluster) fence(address string, minimum time.Duration) error {
+	_, err := c.tellMonitors(map[string]any{
 		"prefix": "osd blocklist", "blocklistop": "add", "addr": address,
 		// Monitors take a number without a fraction for an integer, and reject it.
 		"expire": json.RawMessage(fmt.Sprintf("%.1f", fenceExpiry.Seconds())),
@@ -289,8 +316,54 @@ func (c *cluster) fence(address string) error {
 	if err != nil {
 		return err
 	}
-	if _, text, err := c.MonCommand(command); err != nil {
-		return fmt.Errorf("%w (%s)", withErrno(err), text)
+	if err := c.WaitForLatestOSDMap(); err != nil {
+		return withErrno(err)
 	}
-	return withErrno(c.WaitForLatestOSDMap())
+	list, err := c.tellMonitors(map[string]any{"prefix": "osd blocklist ls", "format": "json"})
+	if err != nil {
+		return err
+	}
+	return checkFence(list, address, time.Now().Add(minimum))
+}
+
+func (c *cluster) tellMonitors(command map[string]any) (reply []byte, err error) {
+	text, err := json.Marshal(command)
+	if err != nil {
+		return nil, err
+	}
+	reply, output, err := c.MonCommand(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w (%s)", command["prefix"], withErrno(err), output)
+	}
+	return reply, nil
+}
+
+// fenceTime is how monitors write when an entry of the blocklist ends.
+const fenceTime = "2006-01-02T15:04:05.999999-0700"
+
+// checkFence returns an error unless the blocklist, as a monitor has listed it, keeps address out
+// until the given time.
+func checkFence(list []byte, address string, until time.Time) error {
+	// A second array may follow, with the entries for whole networks.
+	var entries []struct{ Addr, Until string }
+	if err := json.NewDecoder(bytes.NewReader(list)).Decode(&entries); err != nil {
+		return fmt.Errorf("read the blocklist: %w", err)
+	}
+	for _, entry := range entries {
+		if entry.Addr != address {
+			continue
+		}
+		end, err := time.Parse(fenceTime, entry.Until)
+		if err != nil {
+			return fmt.Errorf("read the blocklist: %w", err)
+		}
+		if end.Before(until) {
+			return status.Errorf(status.NotPermitted, "the blocklist already had an entry, which ends "+
+				"too early, at %s: make sure that the process is dead, or run ceph osd blocklist rm %s, "+
+				"for this target to make a longer one", entry.Until, address)
+		}
+		return nil
+	}
+	return status.Errorf(status.NotPermitted, "the blocklist has no entry for %s although one was "+
+		"added (ceph osd blocklist ls)", address)
 }

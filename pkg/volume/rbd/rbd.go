@@ -10,6 +10,7 @@ package rbd
 
 import (
 	"strings"
+	"time"
 
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -38,6 +39,10 @@ type Backend struct {
 	// and takes its place if the owner does not answer. Otherwise Open waits until the cluster has
 	// noticed the death of the owner.
 	TakeOver bool
+	// MinimumFence is how long a former owner must stay fenced: Open fails if its entry in the
+	// cluster's blocklist ends earlier. A process that stands still for longer than that, and
+	// continues, could overwrite data. 0 means DefaultMinimumFence.
+	MinimumFence time.Duration
 }
 
 // Contends reports whether TakeOver is set.
@@ -47,13 +52,19 @@ func (b Backend) Contends() bool { return b.TakeOver }
 const (
 	DefaultConfigFile = "/etc/ceph/ceph.conf"
 	DefaultUser       = "admin"
+
+	// DefaultMinimumFence outlives what an administrator calls a pause.
+	DefaultMinimumFence = 30 * 24 * time.Hour
 )
+
+// maxMinimumFence is less than a fence lasts, because clocks differ.
+const maxMinimumFence = 9 * 365 * 24 * time.Hour
 
 // maxNameLength is the most bytes of a name of a pool, namespace, image, or user.
 const maxNameLength = 96
 
-const form = "rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE][,readonly]" +
-	"[,takeover]"
+const form = "rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE]" +
+	"[,readonly][,takeover][,fence=DURATION]"
 
 func parse(argument string) (volume.Backend, error) {
 	path, options := volume.CutOptions(argument)
@@ -88,10 +99,17 @@ func (b *Backend) parseOption(option string) error {
 		var err error
 		b.Create, err = volume.ParseSize("rbd:"+b.Pool+"/"+b.Image, key, value)
 		return err
+	case key == "fence":
+		var err error
+		if b.MinimumFence, err = time.ParseDuration(value); err != nil || b.MinimumFence <= 0 {
+			return status.Errorf(status.InvalidValue, "rbd:%s/%s: fence=%s is not a duration, such as "+
+				"720h", b.Pool, b.Image, value)
+		}
 	default:
 		return status.Errorf(status.InvalidValue,
 			"rbd:%s/%s: unknown option %q: the options are conf=PATH, id=NAME, group=NAME, "+
-				"create=SIZE, readonly, takeover, and exclusive (values cannot contain a comma)",
+				"create=SIZE, readonly, takeover, fence=DURATION, and exclusive (values cannot contain "+
+				"a comma)",
 			b.Pool, b.Image, option)
 	}
 	return nil
@@ -115,6 +133,9 @@ func (b Backend) String() string {
 	}
 	if b.TakeOver {
 		text += ",takeover"
+	}
+	if b.MinimumFence > 0 {
+		text += ",fence=" + b.MinimumFence.String()
 	}
 	return text
 }
@@ -148,6 +169,9 @@ func (b Backend) Validate(spec *volume.Spec) error {
 			b.ConfigFile)
 	}
 	switch {
+	case b.MinimumFence > maxMinimumFence:
+		return status.Errorf(status.InvalidValue, "rbd:%s: fence=%v is more than the %v for which a "+
+			"former owner is fenced", b.path(), b.MinimumFence, maxMinimumFence)
 	case b.ReadOnly && b.TakeOver:
 		return status.Errorf(status.InvalidValue, "rbd:%s: takeover needs the image's lock, which "+
 			"readonly does not take: remove one of them", b.path())

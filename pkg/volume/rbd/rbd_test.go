@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -18,6 +19,8 @@ func TestBackendsAreParsed(t *testing.T) {
 			ConfigFile: "/etc/c.conf", User: "relay", Group: "g", Create: 1 << 30},
 		"rbd:p/i,takeover": {Pool: "p", Image: "i", TakeOver: true},
 		"rbd:p/i,readonly": {Pool: "p", Image: "i", ReadOnly: true},
+		"rbd:p/i,takeover,fence=48h": {Pool: "p", Image: "i", TakeOver: true,
+			MinimumFence: 48 * time.Hour},
 	} {
 		spec, err := volume.ParseSpec("v="+text, 4096)
 		if err != nil || spec.Backend != want {
@@ -48,6 +51,9 @@ func TestWrongBackendsAreRejected(t *testing.T) {
 		"rbd:p/i,create=1000":              "multiple of the block size",
 		"rbd:p/i,takeover,readonly":        "takeover needs",
 		"rbd:p/i,create=1MiB,readonly":     "readonly forbids",
+		"rbd:p/i,fence=long":               "is not a duration",
+		"rbd:p/i,fence=0s":                 "is not a duration",
+		"rbd:p/i,fence=87600h":             "for which a former owner is fenced",
 	} {
 		_, err := volume.ParseSpec("v="+text, 4096)
 		if !errors.Is(err, status.InvalidValue) || !strings.Contains(err.Error(), want) {

@@ -173,10 +173,13 @@ func TestAFormerOwnerWritesNothingAfterATakeOver(t *testing.T) {
 			t.Fatalf("the image of an owner that is alive was opened: %v, %v", v, err)
 		}
 		o.signal(t, syscall.SIGSTOP)
+		former := lockAddress(t, name)
 		start := time.Now()
 		v := mustOpen(t, text)
 		t.Logf("round %d: taken over in %v", round, time.Since(start).Round(time.Millisecond))
+		checkFenced(t, former)
 		check(t, v, func() {
+			outliveDefaultFence(t)
 			o.signal(t, syscall.SIGCONT)
 			unfenced := time.AfterFunc(noticeTimeout, func() { _ = o.Process.Kill() })
 			defer unfenced.Stop()
@@ -197,21 +200,111 @@ const noticeTimeout = time.Minute
 var takeOverRounds = 2
 
 func TestAKilledOwnerIsTakenOverFrom(t *testing.T) {
-	text := backend(newImage(t), ",takeover")
+	name := newImage(t)
+	text := backend(name, ",takeover")
 	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
 	o := startOwner(t, text)
 	o.signal(t, syscall.SIGKILL)
 	_ = o.Wait()
+	former := lockAddress(t, name)
 	start := time.Now()
 	v := mustOpen(t, text)
 	t.Logf("taken over in %v", time.Since(start).Round(time.Millisecond))
+	checkFenced(t, former)
 	check(t, v, func() {})
 	volumetest.CloseVolume(t, v)
 }
 
+// Without takeover, the next target waits until the cluster has noticed the death of the owner.
+// The former owner, which was only stopped, may continue at any time.
+func TestAnOwnerThatTheClusterHasGivenUpStaysFenced(t *testing.T) {
+	ceph(t, "ceph", "config", "set", "osd", "osd_client_watch_timeout", "3")
+	defer ceph(t, "ceph", "config", "rm", "osd", "osd_client_watch_timeout")
+	name := newImage(t)
+	text := backend(name, "")
+	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
+	o := startOwner(t, text)
+	o.signal(t, syscall.SIGSTOP)
+	former := lockAddress(t, name)
+	v := mustOpen(t, text)
+	checkFenced(t, former)
+	check(t, v, func() {
+		outliveDefaultFence(t)
+		o.signal(t, syscall.SIGCONT)
+		rest, err := io.ReadAll(o.lines)
+		if err != nil || !strings.Contains(string(rest), "fenced") {
+			t.Errorf("the former owner printed %q, %v", rest, err)
+		}
+		_ = o.Wait()
+	})
+	volumetest.CloseVolume(t, v)
+}
+
+// The monitors keep an entry that exists, however short it is. Who would rely on it must not serve.
+func TestATargetDoesNotServeBehindAShortFence(t *testing.T) {
+	name := newImage(t)
+	text := backend(name, ",takeover")
+	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
+	o := startOwner(t, text)
+	o.signal(t, syscall.SIGSTOP)
+	former := lockAddress(t, name)
+	ceph(t, "ceph", "osd", "blocklist", "add", former, "3600")
+	remedy := "ceph osd blocklist rm " + former
+	for range 2 { // the refusal leaves nothing behind that makes the next attempt succeed
+		if v, err := contend(t, text); !errors.Is(err, status.NotPermitted) ||
+			!strings.Contains(err.Error(), remedy) {
+			t.Fatalf("the image was opened: %v, %v", v, err)
+		}
+	}
+	v, err := contend(t, text+",fence=59m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumetest.CloseVolume(t, v)
+
+	o = startOwner(t, text)
+	o.signal(t, syscall.SIGSTOP)
+	former = lockAddress(t, name)
+	ceph(t, "ceph", "osd", "blocklist", "add", former, "3600")
+	ceph(t, "ceph", "osd", "blocklist", "rm", former)
+	v, err = contend(t, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFenced(t, former)
+	volumetest.CloseVolume(t, v)
+}
+
+// fenceByHand adds an entry to the blocklist, as an administrator does.
+func fenceByHand(t *testing.T, address string) {
+	t.Helper()
+	ceph(t, "ceph", "osd", "blocklist", "add", address, "315360000")
+}
+
+// checkFenced fails the test unless a former owner is fenced for years.
+func checkFenced(t *testing.T, address string) {
+	t.Helper()
+	list := []byte(ceph(t, "ceph", "osd", "blocklist", "ls", "--format", "json"))
+	list = list[max(bytes.IndexByte(list, '['), 0):] // the program may say how many there are
+	if err := rbd.CheckFence(list, address, time.Now().AddDate(9, 0, 0)); err != nil {
+		t.Errorf("%v\n%s", err, list)
+	}
+}
+
+// outliveDefaultFence returns when an entry of the blocklist has ended that was added now with the
+// cluster's default time, which test/ceph/cluster.sh makes short.
+func outliveDefaultFence(t *testing.T) {
+	t.Helper()
+	const decoy = "192.0.2.1:0/1"
+	ceph(t, "ceph", "osd", "blocklist", "add", decoy)
+	await(t, func() bool {
+		return !strings.Contains(ceph(t, "ceph", "osd", "blocklist", "ls"), decoy)
+	})
+}
+
 // Of two targets that contend for an image, one owns it for as long as it is alive. When it has
 // stood still and lost the image, it is a stand-by on a new connection, and can own it again while
-// the fence, which lasts an hour, is in force.
+// the fence is in force.
 func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 	name := newImage(t)
 	volumetest.CloseVolume(t, mustOpen(t, backend(name, ",create=8MiB")))
@@ -227,7 +320,7 @@ func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 	var fences []string
 	for round := range 2 {
 		former := lockAddress(t, name)
-		ceph(t, "ceph", "osd", "blocklist", "add", former)
+		fenceByHand(t, former)
 		start := time.Now()
 		owner := -1
 		await(t, func() bool { // usually the other target, but the fenced one may be faster
@@ -240,11 +333,8 @@ func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 		fences = append(fences, former)
 		check(t, volumes[owner], func() {})
 	}
-	list := ceph(t, "ceph", "osd", "blocklist", "ls")
 	for _, fence := range fences {
-		if !strings.Contains(list, fence) {
-			t.Errorf("the fence of %s is no longer in force: %s", fence, list)
-		}
+		checkFenced(t, fence)
 	}
 	for _, v := range volumes {
 		volumetest.CloseVolume(t, v)
@@ -467,7 +557,7 @@ func TestAFencedStandByConnectsAnew(t *testing.T) {
 		fenced = rbd.GroupAddress(t, "other")
 		return fenced != ""
 	})
-	ceph(t, "ceph", "osd", "blocklist", "add", fenced)
+	fenceByHand(t, fenced)
 	volumetest.CloseVolume(t, owner)
 	await(t, func() bool {
 		err, _ := waiting.Ownership().State()
