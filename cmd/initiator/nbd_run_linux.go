@@ -65,9 +65,6 @@ type runningCommand struct {
 // wait waits until the command has ended.
 func (r *runningCommand) wait() { r.running.Wait() }
 
-// byShellSignal is what shells add to the number of the signal that has ended a command.
-const byShellSignal = 128
-
 // start runs the command, if there is one. The end of ctx ends it, and what it has started unless
 // it may use the terminal: in a separate process group it could not read from that.
 func (r *nbdRunFlags) start(ctx context.Context, cmd *cobra.Command,
@@ -94,7 +91,7 @@ func (r *nbdRunFlags) start(ctx context.Context, cmd *cobra.Command,
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			code := exit.ExitCode()
 			if state, ok := exit.Sys().(syscall.WaitStatus); ok && state.Signaled() {
-				code = byShellSignal + int(state.Signal())
+				code = program.ExitSignal + int(state.Signal())
 			}
 			err = program.WithExitCode(code, fmt.Errorf("--run: %w", err))
 		} else if shell.ProcessState != nil && shell.ProcessState.Success() {

@@ -72,8 +72,8 @@ Targets that take over from one another are given together:
 
 Several channels need a file: see "zc-relay config". Environment variables override it,
 and flags override both: ZC_RELAY__LOG__LEVEL is log.level. SIGHUP rereads the file and
-logs which changes need a restart. SIGTERM completes the IO in flight and exits; a second
-signal exits at once.
+logs which changes need a restart. SIGTERM completes the IO in flight and exits; another one a
+second later, or SIGINT twice, exits at once.
 
 The command line of the DOCA application works without "run". The volume is then
 called ` + argp.VolumeName + `:

@@ -332,25 +332,6 @@ func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	}
 }
 
-func TestASecondSignalKillsADaemon(t *testing.T) {
-	for _, daemon := range []string{"relay", "target"} {
-		t.Run(daemon, func(t *testing.T) {
-			c := startFaultyChain(t, "volume:any:freeze")
-			p := c.relay
-			if daemon == "target" {
-				p = c.target
-			}
-			c.openBusy(4, p, func() {})
-			p.Signal(syscall.SIGTERM)
-			p.AwaitLog("ending")
-			p.Signal(syscall.SIGTERM)
-			if code := p.Wait(); code != -1 {
-				t.Errorf("the %s exited with %d and not by the signal", daemon, code)
-			}
-		})
-	}
-}
-
 func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	run := c.startIO(bench(8)...)

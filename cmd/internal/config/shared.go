@@ -231,6 +231,6 @@ type Shutdown struct {
 
 func (c *Shutdown) describe(s section, reload Reload) {
 	s.value("drain_timeout", bound(&c.DrainTimeout, 0),
-		"how long IO in flight may take to complete at shutdown; 0s does not wait, infinite waits until a second signal").
+		"how long IO in flight may take to complete at shutdown; 0s does not wait, infinite waits until a signal forces the end").
 		flagged("drain-timeout", "").reloads(reload)
 }

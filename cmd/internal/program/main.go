@@ -10,12 +10,11 @@ import (
 )
 
 // Main runs the program with the arguments of the process and exits. root holds its commands.
-// SIGINT or SIGTERM cancels the context of the command; a second signal kills the process.
+// Signals end the command as WithSignals describes, until the process has exited: a repeated signal
+// must not turn an orderly end into a kill at the last moment.
 func Main(root *cobra.Command) {
 	forceCollections()
 	answerTo(root, os.Args[0])
-	ctx, stop := WithSignals(context.Background())
-	code := Run(ctx, root, os.Args[1:])
-	stop()
-	os.Exit(code)
+	ctx, _ := WithSignals(context.Background())
+	os.Exit(Run(ctx, root, os.Args[1:]))
 }

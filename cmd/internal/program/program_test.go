@@ -19,7 +19,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(helperVariable) != "" {
+		endBySignals()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // testTree has a command that ends with err.
 func testTree(err error, stderr *bytes.Buffer) *cobra.Command {
@@ -119,20 +124,6 @@ func TestShellsCompleteTheWordsOfGlobalFlags(t *testing.T) {
 	Run(context.Background(), root, []string{"__complete", "work", "--poll", ""})
 	if !strings.HasPrefix(stdout.String(), "adaptive\nbusy\nevent\n") {
 		t.Errorf("--poll is completed by %q", stdout.String())
-	}
-}
-
-func TestASignalCancelsTheContextAndIsItsCause(t *testing.T) {
-	ctx, stop := WithSignals(context.Background())
-	defer stop()
-	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	<-ctx.Done()
-	var interrupted *Interrupted
-	if cause := context.Cause(ctx); !errors.As(cause, &interrupted) ||
-		interrupted.Signal != syscall.SIGTERM || !errors.Is(cause, context.Canceled) {
-		t.Errorf("cause is %v", context.Cause(ctx))
 	}
 }
 

@@ -130,6 +130,8 @@ const (
 	ExitUsage = 2
 	// ExitConnect means that the peer could not be reached.
 	ExitConnect = 3
+	// ExitSignal is what shells add to the number of the signal that has ended a program.
+	ExitSignal = 128
 )
 
 // exitError is an error with an exit code.

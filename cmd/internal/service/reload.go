@@ -40,10 +40,11 @@ type reloader struct {
 	latest *statusreport.Reload // nil before the first
 }
 
-// Hangups keeps SIGHUP from killing the process from now on. A daemon calls it first. It reloads
-// when it has started, even if SIGHUP came before, and ignores SIGHUP while it ends.
+// Hangups makes SIGHUP a request to reload, and no longer one to end. A daemon calls it first. It
+// reloads when it has started, even if SIGHUP came before, and ignores SIGHUP while it ends.
 func Hangups() chan os.Signal {
 	hangups := make(chan os.Signal, 1)
+	signal.Ignore(syscall.SIGHUP) // undoes the notification of program.WithSignals
 	signal.Notify(hangups, syscall.SIGHUP)
 	return hangups
 }
