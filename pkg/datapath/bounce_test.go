@@ -299,3 +299,48 @@ func TestAStopFollowsTheCopies(t *testing.T) {
 		t.Errorf("the target received %+v", stop)
 	}
 }
+
+func TestABouncedTableOfExtentsReachesTheClient(t *testing.T) {
+	r := newRelayRigWith(t, relayRigOptions{bounce: true})
+	r.start()
+	request := readRequest(7)
+	request.Type, request.Range = iomsg.Extents, 1<<20
+	r.client.send(request)
+	m := r.target.receive(iomsg.DataConnection)
+	table := r.buffer(m.Slot)[:request.IOSize]
+	for i := range table {
+		table[i] = byte(i)
+	}
+	m.Type = iomsg.Result
+	r.target.send(iomsg.DataConnection, &m)
+	r.engine.release(1, nil)
+	if got := r.response(); got.Result != status.Success {
+		t.Errorf("completed with %v", got.Result)
+	}
+	if !bytes.Equal(r.region.Bytes()[request.RequesterOffset:][:request.IOSize], table) {
+		t.Error("the client's memory does not hold the table")
+	}
+}
+
+func TestWritesThatAreBeingCopiedKeepTheirRoom(t *testing.T) {
+	r := newRelayRigWith(t, relayRigOptions{bounce: true})
+	r.start()
+	const copying = testDepth / 2
+	for i := range uint64(copying) {
+		r.client.send(writeRequest(i))
+	}
+	r.engine.awaitHeld(t, copying)
+	together(t, r.lane.worker, func() {
+		send := &r.lane.connections[iomsg.DataConnection].send
+		completed := send.completed
+		defer func() { send.completed = completed }()
+		for room := range send.capacity + 1 {
+			send.completed = send.tail - (send.capacity - room)
+			// What is being copied, what the client may still send, and stop must fit.
+			if got, want := r.lane.hasRoom(), room > testDepth; got != want {
+				t.Errorf("with room for %d messages, reads more is %v, want %v", room, got, want)
+			}
+		}
+	})
+	r.engine.release(copying, nil)
+}

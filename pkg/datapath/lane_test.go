@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -364,5 +365,36 @@ func TestAStuckLaneDoesNotHoldUpTheOthersOfItsSession(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestALaneIsNotQuiescedBeforeItsLastCompletion(t *testing.T) {
+	r := newTargetRig(t)
+	together(t, r.lane.worker, func() {
+		r.lane.revoke()
+		select {
+		case <-r.lane.Quiesced():
+			t.Error("the lane is quiesced before its connections have reported their end")
+		default:
+		}
+	})
+	<-r.lane.Quiesced()
+}
+
+// lateConnection is established after its lane has ended.
+type lateConnection struct {
+	rdma.Connection
+	closed bool
+}
+
+func (c *lateConnection) Close() { c.closed = true }
+
+func TestAConnectionThatComesAfterTheEndIsClosed(t *testing.T) {
+	var l lane
+	l.init(nil, nil, nil, func(error) {})
+	l.revoke()
+	late := &lateConnection{}
+	if l.adopt(iomsg.ControlConnection, late) || !late.closed {
+		t.Error("a lane that has ended keeps a new connection open")
 	}
 }

@@ -842,3 +842,91 @@ func TestASecondResponseToADeclinedRequestBreaksTheProtocol(t *testing.T) {
 		t.Errorf("the client got %s", n)
 	}
 }
+
+// eagerConsumer is the consumer of a client that writes into a receive as soon as it is posted.
+type eagerConsumer struct{ *fakeConsumer }
+
+func (c eagerConsumer) PostReceive(offset, length uint32, userData uint64) error {
+	clear(c.memory[offset:][:length])
+	return c.fakeConsumer.PostReceive(offset, length, userData)
+}
+
+func TestARequestIsCopiedBeforeItsReceiveIsPostedAgain(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	together(t, r.lane.worker, func() { r.lane.config.Consumer = eagerConsumer{r.client.consumer} })
+	r.client.send(readRequest(7))
+	select {
+	case <-r.target.received[iomsg.DataConnection]:
+	case b := <-r.client.producer.responses:
+		t.Errorf("the relay has read %x, which the client has written later", b)
+	case <-time.After(testTimeout):
+		t.Error("the relay does not forward the request")
+	}
+}
+
+func TestARequestNeedsTheRightToTheClientsMemory(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	extents := readRequest(3)
+	extents.Type = iomsg.Extents
+	for _, c := range []struct {
+		name    string
+		request *iomsg.Message
+		needs   memory.Access
+	}{
+		{"read", readRequest(1), memory.RemoteWrite},
+		{"write", writeRequest(2), memory.RemoteRead},
+		{"extents", extents, memory.RemoteWrite},
+	} {
+		for _, access := range []memory.Access{memory.RemoteRead, memory.RemoteWrite} {
+			together(t, r.lane.worker, func() { r.lane.config.ExportAccess = access })
+			r.client.send(c.request)
+			got := status.Success
+			select {
+			case b := <-r.target.received[iomsg.DataConnection]:
+				var m iomsg.Message
+				iomsg.Decode(b[:], &m)
+				m.Type = iomsg.Result
+				r.target.send(iomsg.DataConnection, &m)
+				r.response()
+			case b := <-r.client.producer.responses:
+				var m iomsg.Message
+				iomsg.Decode(b[:], &m)
+				got = m.Result
+			case <-time.After(testTimeout):
+				t.Fatal("the relay does nothing")
+			}
+			want := status.NotPermitted
+			if access == c.needs {
+				want = status.Success
+			}
+			if got != want {
+				t.Errorf("%s of memory exported as %v: %v, want %v", c.name, access, got, want)
+			}
+		}
+	}
+}
+
+func TestTheOldestRequestDecidesTheDeadline(t *testing.T) {
+	table := newSlotTable(3)
+	var request message
+	var slots [3]uint32
+	for i, startNs := range []int64{5, 3, 9} {
+		slots[i], _ = table.claim(&request, &iomsg.Message{}, startNs)
+	}
+	for _, want := range []int64{3, 5, 9} {
+		got, ok := table.oldestNs()
+		if !ok || got != want {
+			t.Errorf("the oldest request began at %d, want %d", got, want)
+		}
+		for _, slot := range slots {
+			if table.slots[slot].startNs == want {
+				table.release(slot)
+			}
+		}
+	}
+	if _, ok := table.oldestNs(); ok {
+		t.Error("a request is in flight although all have completed")
+	}
+}

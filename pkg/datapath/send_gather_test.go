@@ -321,9 +321,9 @@ func TestARelayReadsNoRequestsWhileItsSendsDoNotComplete(t *testing.T) {
 			turn()
 		}
 	}
-	// Requests complete until there is no room for another Send.
-	if most := int(sendCapacity(depth)); completed > most || completed < most-depth {
-		t.Fatalf("%d requests completed while no Send completed, room is for %d", completed, most)
+	// Requests complete until all that the client may send, and stop, would not fit any more.
+	if want := int(sendCapacity(depth)) - depth; completed != want {
+		t.Fatalf("%d requests completed while no Send completed, want %d", completed, want)
 	}
 	if !(relayConsumerWaiter{r.lane}).Arm() || r.lane.consumerArmed {
 		t.Error("the lane does not sleep although it accepts no requests")
@@ -356,14 +356,37 @@ func (c *stalledConnection) PostSend(requests []rdma.SendRequest) error {
 	return nil
 }
 
+// stall makes a connection of the lane keep its work requests from now on.
+func (r *targetRig) stall(role iomsg.ConnectionRole) *stalledConnection {
+	r.t.Helper()
+	stalled := &stalledConnection{capacity: sendQueueDepth(testDepth)}
+	c := &r.lane.connections[role]
+	waitUntil(r.t, "the hello has been sent", func() (sent bool) {
+		together(r.t, r.lane.worker, func() {
+			if sent = c.send.pending() == 0; sent {
+				stalled.Connection, c.rdma = c.rdma, stalled
+			}
+		})
+		return sent
+	})
+	return stalled
+}
+
+// resume posts what a stalled connection has kept.
+func (r *targetRig) resume(stalled *stalledConnection) {
+	r.t.Helper()
+	together(r.t, r.lane.worker, func() {
+		stalled.open = true
+		if err := stalled.PostSend(stalled.kept); err != nil {
+			r.t.Error(err)
+		}
+		stalled.Flush()
+	})
+}
+
 func TestRequestsWaitWhileTheTargetsResponsesAreNotSent(t *testing.T) {
 	r := newTargetRig(t)
-	stalled := &stalledConnection{capacity: sendQueueDepth(testDepth)}
-	e := &r.lane.connections[iomsg.DataConnection]
-	together(t, r.lane.worker, func() {
-		stalled.Connection = e.rdma
-		e.rdma = stalled
-	})
+	stalled := r.stall(iomsg.DataConnection)
 	// Requests come one by one, and each slot is reused once its request completes.
 	total := uint64(sendCapacity(testDepth)) + 2
 	for i := range total {
@@ -378,13 +401,7 @@ func TestRequestsWaitWhileTheTargetsResponsesAreNotSent(t *testing.T) {
 	if n := r.counters.Queues()[0].BackPressure(NoResponseRoom); n == 0 || n > testDepth {
 		t.Errorf("%d of %d requests had to wait", n, total)
 	}
-	together(t, r.lane.worker, func() {
-		stalled.open = true
-		if err := stalled.PostSend(stalled.kept); err != nil {
-			t.Error(err)
-		}
-		stalled.Flush()
-	})
+	r.resume(stalled)
 	for i := range total {
 		if m := r.relay.receive(iomsg.DataConnection); m.UserData != i ||
 			m.Result != status.Success {
@@ -406,4 +423,71 @@ func TestASecondStopFailsTheLane(t *testing.T) {
 	}
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
 	r.expectFailure(status.Unexpected)
+}
+
+func TestAStalledTargetKeepsRoomForStop(t *testing.T) {
+	r := newTargetRig(t)
+	stalled := r.stall(iomsg.ControlConnection)
+	// The last request has to wait, because its response would take the room for stop.
+	total := uint64(sendCapacity(testDepth))
+	for i := range total {
+		r.relay.send(iomsg.ControlConnection,
+			&iomsg.Message{Type: iomsg.Flush, UserData: i, Slot: uint32(i % testDepth)})
+		awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
+			return q.IO(iomsg.OpFlush, status.Success)+q.BackPressure(NoResponseRoom) == i+1
+		})
+	}
+	if n := r.counters.Queues()[0].BackPressure(NoResponseRoom); n != 1 {
+		t.Errorf("%d of %d requests have to wait, want 1", n, total)
+	}
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
+	waitUntil(t, "stop has arrived", func() (arrived bool) {
+		together(t, r.lane.worker, func() { arrived = r.lane.stop != stopNone })
+		return arrived
+	})
+	r.resume(stalled)
+	for i := range total {
+		if m := r.relay.receive(iomsg.ControlConnection); m.Type != iomsg.Result || m.UserData != i {
+			t.Errorf("response %d is %+v", i, m)
+		}
+	}
+	if m := r.relay.receive(iomsg.ControlConnection); m.Type != iomsg.Stop {
+		t.Errorf("the last message is %+v instead of stop", m)
+	}
+}
+
+func TestNoMoreFetchesAreInFlightThanAgreed(t *testing.T) {
+	r := newTargetRig(t)
+	stalled := r.stall(iomsg.DataConnection)
+	for i := range uint32(testDepth) {
+		r.relay.send(iomsg.DataConnection,
+			&iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, Slot: i})
+	}
+	eventuallyInFlight(t, r.lane, testDepth)
+	together(t, r.lane.worker, func() {
+		if n := len(stalled.kept); n != r.lane.maxReads || n >= testDepth {
+			t.Errorf("%d RDMA Reads are in flight, %d are agreed", n, r.lane.maxReads)
+		}
+	})
+	r.resume(stalled)
+	for range testDepth {
+		if m := r.relay.receive(iomsg.DataConnection); m.Result != status.Success {
+			t.Errorf("completed with %v", m.Result)
+		}
+	}
+}
+
+func TestDataIsWrittenAheadOfItsResponse(t *testing.T) {
+	r := newTargetRig(t)
+	stalled := r.stall(iomsg.DataConnection)
+	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
+		return q.IO(iomsg.OpRead, status.Success) == 1
+	})
+	together(t, r.lane.worker, func() {
+		if k := stalled.kept; len(k) != 2 || k[0].Opcode != rdma.OpWrite || k[1].Opcode != rdma.OpSend {
+			t.Errorf("the target posts %+v, want the data and then the response", k)
+		}
+	})
+	r.resume(stalled)
 }

@@ -615,3 +615,56 @@ func TestAStoppedWorkerRejectsCommands(t *testing.T) {
 		t.Errorf("command after the end: %v", err)
 	}
 }
+
+func TestATargetDemandsTheRightToEachRequest(t *testing.T) {
+	r := newTargetRig(t)
+	both := memory.RemoteRead | memory.RemoteWrite
+	for _, c := range []struct {
+		name     string
+		kind     iomsg.Type
+		access   memory.Access
+		readOnly bool
+		want     status.Code
+	}{
+		{"read from a volume for reading", iomsg.Read, both, true, status.Success},
+		{"write to a volume for reading", iomsg.Write, both, true, status.NotPermitted},
+		{"read into memory for writing", iomsg.Read, memory.RemoteWrite, false, status.Success},
+		{"read into memory for reading", iomsg.Read, memory.RemoteRead, false, status.NotPermitted},
+		{"extents into memory for reading", iomsg.Extents, memory.RemoteRead, false,
+			status.NotPermitted},
+		{"write from memory for reading", iomsg.Write, memory.RemoteRead, false, status.Success},
+		{"write from memory for writing", iomsg.Write, memory.RemoteWrite, false,
+			status.NotPermitted},
+	} {
+		together(t, r.lane.worker, func() {
+			r.lane.config.Export.Access, r.lane.info.ReadOnly = c.access, c.readOnly
+		})
+		r.relay.send(iomsg.DataConnection,
+			&iomsg.Message{Type: c.kind, IOSize: testBlockSize, Range: testBlockSize})
+		if got := r.relay.receive(iomsg.DataConnection); got.Result != c.want {
+			t.Errorf("%s: completed with %v, want %v", c.name, got.Result, c.want)
+		}
+	}
+}
+
+func TestFlagsOfARequestReachTheVolume(t *testing.T) {
+	r := newTargetRig(t)
+	for _, flags := range []iomsg.Flags{0, iomsg.FUA, iomsg.Deallocate} {
+		r.volume.queue.hold()
+		r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.WriteZeroes, Flags: flags,
+			IOSize: testBlockSize})
+		eventuallyInFlight(t, r.lane, 1)
+		r.volume.queue.bell.mu.Lock()
+		got := r.volume.queue.running[0]
+		if got.ForceUnitAccess != (flags == iomsg.FUA) ||
+			got.Deallocate != (flags == iomsg.Deallocate) {
+			t.Errorf("flags %v: the volume has got %+v", flags, got)
+		}
+		r.volume.queue.bell.mu.Unlock()
+		r.volume.queue.release()
+		if m := r.relay.receive(iomsg.ControlConnection); m.Result != status.Success {
+			t.Errorf("flags %v: completed with %v", flags, m.Result)
+		}
+		eventuallyInFlight(t, r.lane, 0)
+	}
+}
