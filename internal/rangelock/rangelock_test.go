@@ -41,17 +41,25 @@ func TestRangesAreGrantedInOrder(t *testing.T) {
 
 func TestASharedRangeWaitsForAnExclusiveOne(t *testing.T) {
 	var l Locks
-	granted := false
+	granted := 0
 	exclusive := &Hold{Start: 0, End: 10, Exclusive: true}
-	shared := &Hold{Start: 9, End: 12, Granted: func() { granted = true }}
-	if !l.Lock(exclusive) || l.Lock(shared) {
-		t.Fatal("a shared hold is granted beside an exclusive one")
+	shared := []*Hold{{Start: 9, End: 12}, {Start: 0, End: 1}, {Start: 3, End: 20}}
+	if !l.Lock(exclusive) {
+		t.Fatal("a range that nobody holds is not granted")
+	}
+	for _, h := range shared {
+		h.Granted = func() { granted++ }
+		if l.Lock(h) {
+			t.Fatal("a shared hold is granted beside an exclusive one")
+		}
 	}
 	l.Unlock(exclusive)
-	if !granted {
-		t.Error("the shared hold is not granted")
+	if granted != len(shared) {
+		t.Errorf("%d of %d shared holds are granted", granted, len(shared))
 	}
-	l.Unlock(shared)
+	for _, h := range shared {
+		l.Unlock(h)
+	}
 }
 
 func TestNeighborsDoNotWait(t *testing.T) {

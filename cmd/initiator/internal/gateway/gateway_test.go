@@ -264,6 +264,41 @@ func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
 	})
 }
 
+// What a write reads of the blocks that it changes in part goes to its own buffer. Its data and
+// that scratch space often need more than the size of the data alone, rounded up, would give them.
+func TestAWriteLeavesTheBuffersOfOthersAlone(t *testing.T) {
+	for _, test := range []struct{ offset, length uint64 }{
+		{0, 8 * block}, {0, 8*block - 7}, {7, 8*block - 7}, {7, 8*block - 14},
+	} {
+		v := newVolume(1)
+		for i := range v.Data() {
+			v.Data()[i] = byte(i/block + 1)
+		}
+		th := start(t, newExport(t, v, 1, 1), 0)
+		var write, neighbor *nbd.Operation
+		written, read := make(chan nbd.Errno, 1), make(chan nbd.Errno, 1)
+		th.do(func() {
+			write = th.session.Claim(nbd.Write, 0, test.offset, test.length)
+			neighbor = th.session.Claim(nbd.Read, 0, volumeSize/2, 8*block)
+			th.mu.Lock()
+			th.completed[write], th.completed[neighbor] = written, read
+			th.mu.Unlock()
+			th.session.Submit(neighbor)
+		})
+		if failure := <-read; failure != nbd.Success {
+			t.Fatal(failure)
+		}
+		th.do(func() { th.session.Submit(write) })
+		if failure := <-written; failure != nbd.Success {
+			t.Fatal(failure)
+		}
+		if !bytes.Equal(neighbor.Data, v.Data()[volumeSize/2:][:8*block]) {
+			t.Errorf("a write of %d bytes at %d has changed the buffer of a read", test.length,
+				test.offset)
+		}
+	}
+}
+
 func TestFlagsReachTheVolume(t *testing.T) {
 	v := newVolume(1)
 	var got []string
