@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -23,10 +24,10 @@ type volatileVolume struct {
 	durable []byte
 	// every is the mean number of requests between restarts.
 	every int
-	// loses makes a restart drop some unflushed writes, silent makes it go unreported, and careless
-	// makes it drop flushed writes too.
-	loses, silent, careless bool
-	restarts                int
+	// loses makes a restart drop some unflushed writes, silent makes it go unreported, careless
+	// makes it drop flushed writes too, and garbles makes it clear the blocks of unflushed writes.
+	loses, silent, careless, garbles bool
+	restarts                         int
 }
 
 func newVolatileVolume(p *Parameters, seed uint64) *volatileVolume {
@@ -55,6 +56,16 @@ func (v *volatileVolume) restart() {
 		for i := range uint64(testBlocks) {
 			if v.random.IntN(2) == 0 {
 				copy(v.Data()[i*testBlock:][:testBlock], v.durable[i*testBlock:][:testBlock])
+			}
+		}
+	}
+	if v.garbles {
+		for i := range uint64(testBlocks) {
+			block, durable := v.Data()[i*testBlock:][:testBlock], v.durable[i*testBlock:][:testBlock]
+			// The verifier knows the durable content of what was written in an earlier pass, too.
+			if parseHeader(block).generation > 1 && parseHeader(durable).magic &&
+				!bytes.Equal(block, durable) {
+				clear(block)
 			}
 		}
 	}
@@ -163,6 +174,18 @@ func TestTheLossOfWhatWasFlushedIsAFinding(t *testing.T) {
 	v.careless = true
 	result, err := runReconnecting(t, p, v)
 	if err == nil || result.FindingsByKind[Lost] == 0 {
+		t.Errorf("after %d restarts: error %v, result %+v", v.restarts, err, result)
+	}
+}
+
+// After a loss, a block may hold its last write or what was flushed before, but nothing else.
+func TestABlockThatALossGarblesIsAFinding(t *testing.T) {
+	p := testParameters()
+	p.Passes, p.Queues = 10, 1
+	v := newVolatileVolume(&p, 5)
+	v.garbles = true
+	result, err := runReconnecting(t, p, v)
+	if err == nil || result.FindingsByKind[Lost] == 0 || result.LostBlocks > 0 {
 		t.Errorf("after %d restarts: error %v, result %+v", v.restarts, err, result)
 	}
 }

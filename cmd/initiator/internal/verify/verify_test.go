@@ -318,24 +318,26 @@ func TestAVolumeThatCorruptsEverythingIsReportedInBoundedSpace(t *testing.T) {
 func TestABufferThatIsWrittenAfterItsRequestIsFound(t *testing.T) {
 	p := testParameters()
 	p.Queues, p.Passes = 1, 2
-	v := newTestVolume(&p)
-	var read client.Request
-	flushes := 0
-	v.Intercept = func(r *client.Request) status.Code {
-		switch r.Type {
-		case iomsg.Read:
-			read = *r
-		case iomsg.Flush: // when nothing else is outstanding
-			if flushes++; flushes == 2 {
-				v.Memory[read.Memory+3] ^= 1
+	for _, place := range []int{3, int(p.MaxIOSize) - 1} {
+		v := newTestVolume(&p)
+		var read client.Request
+		flushes := 0
+		v.Intercept = func(r *client.Request) status.Code {
+			switch r.Type {
+			case iomsg.Read:
+				read = *r
+			case iomsg.Flush: // when nothing else is outstanding
+				if flushes++; flushes == 2 {
+					v.Memory[read.Memory+uint64(place)] ^= 1
+				}
 			}
+			return v.Apply(r)
 		}
-		return v.Apply(r)
-	}
-	result, err := run(t, p, v)
-	if err == nil || result.FindingCount != 1 || result.FindingsByKind[Late] != 1 ||
-		result.Findings[0].FirstWrongByte != 3 {
-		t.Errorf("result %+v, error %v", result, err)
+		result, err := run(t, p, v)
+		if err == nil || result.FindingCount != 1 || result.FindingsByKind[Late] != 1 ||
+			result.Findings[0].FirstWrongByte != place {
+			t.Errorf("byte %d: result %+v, error %v", place, result, err)
+		}
 	}
 }
 
