@@ -53,6 +53,33 @@ func TestItCopiesAsCopyDoes(t *testing.T) {
 	}
 }
 
+// TestOverlappingRangesKeepTheirContent moves ranges by little, in both directions.
+func TestOverlappingRangesKeepTheirContent(t *testing.T) {
+	for name, copyBlock := range kinds {
+		for _, length := range []int{100, 1 << 10, 5000, longest} {
+			for _, distance := range []int{1, 63, 128, length - 1} {
+				for _, up := range []bool{false, true} {
+					dst, src := 0, distance
+					if up {
+						dst, src = src, dst
+					}
+					memory := make([]byte, length+distance)
+					for i := range memory {
+						memory[i] = byte(i ^ i>>8)
+					}
+					want := bytes.Clone(memory)
+					copy(want[dst:][:length], want[src:][:length])
+					copyBlock(memory[dst:][:length], memory[src:][:length], want)
+					if !bytes.Equal(memory, want) {
+						t.Errorf("%s of %d bytes from %d to %d differs from what copy does", name,
+							length, src, dst)
+					}
+				}
+			}
+		}
+	}
+}
+
 // mapPages maps a readable page in front of one that faults.
 func mapPages(tb testing.TB) []byte {
 	tb.Helper()

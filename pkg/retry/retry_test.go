@@ -32,6 +32,12 @@ func TestZeroUnsetAndInfiniteAreDistinctLimits(t *testing.T) {
 	if got := Within(0).Or(Forever()); got != Within(0) {
 		t.Errorf("0s or infinite is %v", got)
 	}
+	if got := AnyNumber().Or(Times(3)); got != AnyNumber() {
+		t.Errorf("infinite or 3 is %v", got)
+	}
+	if got := Forever().Or(Within(3)); got != Forever() {
+		t.Errorf("infinite or 3ns is %v", got)
+	}
 	if got := bound.Or(Forever()); got != Forever() {
 		t.Errorf("an unset bound or infinite is %v", got)
 	}
@@ -82,10 +88,12 @@ func TestAContextEndsWithItsBound(t *testing.T) {
 
 func TestThePausesOfALongScheduleDoNotOverflow(t *testing.T) {
 	now := time.Now()
-	s := Policy{FirstPause: math.MaxInt64 / 2, LongestPause: math.MaxInt64}.Begin(now)
-	for i := range 4 {
-		if pause, err := s.Next(now); err != nil || pause < 0 || (pause == 0) != (i == 0) {
-			t.Errorf("pause %d is %v: %v", i, pause, err)
+	s := Policy{FirstPause: math.MaxInt64 / 2, LongestPause: math.MaxInt64,
+		Random: func() float64 { return 0 }}.Begin(now)
+	for i, want := range []time.Duration{0, math.MaxInt64 / 2, math.MaxInt64 - 1, math.MaxInt64,
+		math.MaxInt64} {
+		if pause, err := s.Next(now); err != nil || pause != want {
+			t.Errorf("pause %d is %v, want %v: %v", i, pause, want, err)
 		}
 	}
 }
@@ -202,7 +210,8 @@ func TestAPostponedAttemptWaitsAsLongAsThePeerAsks(t *testing.T) {
 		Random: func() float64 { return 0.5 }}.Begin(now)
 	for i, c := range []struct{ told, want time.Duration }{
 		{0, 0}, {4 * time.Second, 4500 * time.Millisecond}, {0, 875 * time.Millisecond},
-		{100 * time.Millisecond, 875 * time.Millisecond}, {time.Minute, 10 * time.Second},
+		{100 * time.Millisecond, 875 * time.Millisecond},
+		{900 * time.Millisecond, 1125 * time.Millisecond}, {time.Minute, 10 * time.Second},
 	} {
 		s.Postpone(c.told)
 		if got, err := s.Next(now); err != nil || got != c.want {
