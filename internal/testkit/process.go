@@ -88,6 +88,15 @@ func (p *Process) Wait() int {
 	return p.Cmd.ProcessState.ExitCode()
 }
 
+// IsKilledBy reports whether a signal has ended the process.
+func (p *Process) IsKilledBy(s syscall.Signal) bool {
+	if !p.HasEnded() {
+		return false
+	}
+	status, ok := p.Cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == s
+}
+
 // Terminate sends SIGTERM and expects exit code 0.
 func (p *Process) Terminate() {
 	p.t.Helper()
@@ -104,24 +113,26 @@ func (p *Process) Kill() {
 	p.Wait()
 }
 
-// AwaitLog waits until the log of a process contains text, and fails the test if the process ends
+// HasLogged reports whether the log of the process contains text.
+func (p *Process) HasLogged(text string) bool { return p.Stderr.Contains(text) }
+
+// AwaitLog waits until the log of the process contains text, and fails the test if the process ends
 // without it.
 func (p *Process) AwaitLog(text string) {
 	p.t.Helper()
-	if !p.Logs(text) {
+	if !p.AwaitLogOrEnd(text) {
 		p.t.Fatalf("%s exited before it logged %q", p.Name, text)
 	}
 }
 
-// Logs waits until the log of a process contains text, or the process has ended. It reports whether
-// the log contains it.
-func (p *Process) Logs(text string) bool {
+// AwaitLogOrEnd waits until the log of the process contains text, or the process has ended. It
+// reports whether the log contains it.
+func (p *Process) AwaitLogOrEnd(text string) (found bool) {
 	p.t.Helper()
-	found := false
 	Eventually(p.t, fmt.Sprintf("%s logs %q", p.Name, text), func() bool {
 		// Only what is read after the end is all that there is.
 		hasEnded := p.HasEnded()
-		found = p.Stderr.Contains(text)
+		found = p.HasLogged(text)
 		return found || hasEnded
 	})
 	return found

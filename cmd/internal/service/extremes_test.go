@@ -15,6 +15,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -168,27 +169,27 @@ func (r *pairRun) run() {
 	}
 	ended := r.start(r.environ()...)
 	if invalid := r.loads(r.name, r.environ()); invalid != nil || missing[r.setting()] {
-		if ended == nil || ended.cmd.ProcessState.ExitCode() != 2 || !ended.logged(r.value) {
+		if ended == nil || ended.Cmd.ProcessState.ExitCode() != 2 || !ended.HasLogged(r.value) {
 			r.t.Errorf("%s, which cannot be used, is not rejected as such (%v)", r.setting(), invalid)
 		}
 		return
 	}
 	if ended != nil {
-		r.t.Fatalf("%s exited with %d at its start", ended.name,
-			ended.cmd.ProcessState.ExitCode())
+		r.t.Fatalf("%s exited with %d at its start", ended.Name,
+			ended.Cmd.ProcessState.ExitCode())
 	}
 	tested, other := r.relay, r.target
 	if r.name == "target" {
 		tested, other = other, tested
 	}
-	idle := tested.descriptors()
+	idle := tested.Descriptors()
 	v := r.open()
 	r.workload(v)
 	switch r.event {
 	case hungUp:
 		r.configure("debug")
-		tested.signal(syscall.SIGHUP)
-		if !tested.awaitLog("reloaded") {
+		tested.Signal(syscall.SIGHUP)
+		if !tested.AwaitLogOrEnd("reloaded") {
 			r.t.Error("the daemon ended at a reload")
 		}
 		r.write(v, 3)
@@ -197,8 +198,8 @@ func (r *pairRun) run() {
 			r.checkDescriptors(tested, idle)
 		}
 	case peerLost:
-		other.signal(syscall.SIGKILL)
-		other.wait()
+		other.Signal(syscall.SIGKILL)
+		other.Wait()
 		r.awaitLoss(v)
 	case diskFull:
 		if code := r.write(v, 2); code != status.IOFailed && !r.isRestrictive() {
@@ -209,10 +210,10 @@ func (r *pairRun) run() {
 }
 
 // end ends the daemons, the tested one with a write in flight, and checks what is left.
-func (r *pairRun) end(v *client.Volume, tested, other *daemon) {
+func (r *pairRun) end(v *client.Volume, tested, other *testkit.Process) {
 	r.t.Helper()
 	inFlight := v != nil && r.event == terminated && r.submit(v, 3)
-	tested.terminate()
+	terminate(r.t, tested)
 	if inFlight {
 		r.complete(v, 3)
 	}
@@ -220,10 +221,11 @@ func (r *pairRun) end(v *client.Volume, tested, other *daemon) {
 	if v != nil {
 		v.Abort()
 	}
-	if !other.hasEnded() {
-		other.terminate()
+	if !other.HasEnded() {
+		terminate(r.t, other)
 	}
-	if r.target.cmd.ProcessState.ExitCode() == 0 && !r.target.logged("flushed and closed volume") {
+	if r.target.Cmd.ProcessState.ExitCode() == 0 &&
+		!r.target.HasLogged("flushed and closed volume") {
 		r.t.Error("the target ended without a last flush")
 	}
 	content, err := os.ReadFile(r.path("disk.img"))
@@ -256,7 +258,7 @@ func (r *pairRun) replace(v *client.Volume) *client.Volume {
 }
 
 // checkDescriptors fails if the sessions before the open one have left descriptors in a daemon.
-func (r *pairRun) checkDescriptors(d *daemon, idle int) {
+func (r *pairRun) checkDescriptors(d *testkit.Process, idle int) {
 	r.t.Helper()
 	if r.setting() == "workers.count=256" {
 		return // each opens some for its first session
@@ -264,8 +266,8 @@ func (r *pairRun) checkDescriptors(d *daemon, idle int) {
 	// One session, and what two workers and the link to the target keep open.
 	most := idle + sessions - 2
 	last := 0
-	eventually(r.t, fmt.Sprintf("%s has at most %d descriptors", d.name, most), func() bool {
-		last = d.descriptors()
+	testkit.Eventually(r.t, fmt.Sprintf("%s has at most %d descriptors", d.Name, most), func() bool {
+		last = d.Descriptors()
 		return last <= most
 	})
 }
@@ -273,7 +275,7 @@ func (r *pairRun) checkDescriptors(d *daemon, idle int) {
 // open opens the volume. It returns nil if the setting does not allow that.
 func (r *pairRun) open() *client.Volume {
 	r.t.Helper()
-	bound := testTimeout
+	bound := testkit.Patience
 	if r.isRestrictive() {
 		bound = time.Second
 	}
@@ -282,7 +284,7 @@ func (r *pairRun) open() *client.Volume {
 	c := client.Config{
 		Provider: emulated.New(emulated.Options{Directory: r.path("comch")}),
 		Device:   emulated.DefaultHostDevice, Queues: 1, Depth: 1, BufferSize: r.blockSize,
-		SyncDepth: -1, ControlTimeout: bound, IOTimeout: testTimeout,
+		SyncDepth: -1, ControlTimeout: bound, IOTimeout: testkit.Patience,
 	}
 	v, err := client.Open(ctx, c)
 	// The relay may not have released the session before.
@@ -350,7 +352,7 @@ func (r *pairRun) complete(v *client.Volume, block uint64) status.Code {
 func (r *pairRun) poll(v *client.Volume) status.Code {
 	r.t.Helper()
 	results := make([]client.Result, 1)
-	eventually(r.t, "the request completes", func() bool { return v.Queue(0).Poll(results) == 1 })
+	testkit.Eventually(r.t, "the request completes", func() bool { return v.Queue(0).Poll(results) == 1 })
 	return results[0].Code
 }
 
@@ -360,7 +362,7 @@ func (r *pairRun) awaitLoss(v *client.Volume) {
 	if v == nil {
 		return
 	}
-	eventually(r.t, "the client notices the loss", func() bool {
+	testkit.Eventually(r.t, "the client notices the loss", func() bool {
 		select {
 		case <-v.Done():
 			return true

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -282,17 +283,17 @@ func (r *delayRun) startAll() {
 	if r.target == nil {
 		r.spawnTarget(nil)
 	}
-	if !r.target.awaitLog("listening for relays") {
+	if !r.target.AwaitLogOrEnd("listening for relays") {
 		r.t.Fatal("the target ended at its start")
 	}
-	eventually(r.t, "the target writes its address", func() bool {
+	testkit.Eventually(r.t, "the target writes its address", func() bool {
 		_, err := os.Stat(r.path("target.address"))
-		return err == nil || r.target.hasEnded()
+		return err == nil || r.target.HasEnded()
 	})
 	if r.relay == nil {
 		r.spawnRelay(nil)
 	}
-	if !r.relay.awaitLog("listening for clients") {
+	if !r.relay.AwaitLogOrEnd("listening for clients") {
 		r.t.Fatal("the relay ended at its start")
 	}
 }
@@ -309,7 +310,7 @@ func (r *delayRun) spawnRelay(tracer []string) {
 }
 
 // tested returns the daemon whose calls are delayed.
-func (r *delayRun) tested() *daemon {
+func (r *delayRun) tested() *testkit.Process {
 	if r.name == "target" {
 		return r.target
 	}
@@ -325,29 +326,29 @@ func (r *delayRun) delayedStart() {
 		r.spawnTarget(tracer)
 	} else {
 		r.spawnTarget(nil)
-		eventually(r.t, "the target writes its address", func() bool {
+		testkit.Eventually(r.t, "the target writes its address", func() bool {
 			_, err := os.Stat(r.path("target.address"))
-			return err == nil || r.target.hasEnded()
+			return err == nil || r.target.HasEnded()
 		})
 		r.spawnRelay(tracer)
 	}
 	r.disturb(r.hasStarted)
-	eventually(r.t, "the daemon ends or listens", func() bool {
-		return r.tested().hasEnded() || r.event != terminated && r.hasStarted()
+	testkit.Eventually(r.t, "the daemon ends or listens", func() bool {
+		return r.tested().HasEnded() || r.event != terminated && r.hasStarted()
 	})
 	r.detach()
-	if r.event == failed && r.tested().hasEnded() {
+	if r.event == failed && r.tested().HasEnded() {
 		r.checkFailure()
 		return
 	}
-	if r.isEarly && signals[r.event] != 0 && r.tested().isKilledBy(signals[r.event]) {
+	if r.isEarly && signals[r.event] != 0 && r.tested().IsKilledBy(signals[r.event]) {
 		return // as any program whose main function does not run yet
 	}
 	if r.event != terminated {
 		r.startAll()
 		r.load = r.startLoad()
-	} else if code := r.tested().wait(); code != 0 {
-		r.t.Errorf("%s exited with %d after SIGTERM at its start", r.tested().name, code)
+	} else if code := r.tested().Wait(); code != 0 {
+		r.t.Errorf("%s exited with %d after SIGTERM at its start", r.tested().Name, code)
 	}
 }
 
@@ -357,16 +358,16 @@ func (r *delayRun) hasStarted() bool {
 		_, err := os.Stat(r.path("target.address"))
 		return err == nil
 	}
-	return r.tested().logged("listening for")
+	return r.tested().HasLogged("listening for")
 }
 
 // detach ends the strace that started the tested daemon.
 func (r *delayRun) detach() {
 	r.t.Helper()
-	eventually(r.t, "strace detaches", func() bool {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.tested().cmd.Process.Pid))
+	testkit.Eventually(r.t, "strace detaches", func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.tested().Cmd.Process.Pid))
 		match := tracerPID.FindSubmatch(text)
-		if err != nil || match == nil || r.tested().hasEnded() {
+		if err != nil || match == nil || r.tested().HasEnded() {
 			return true
 		}
 		if pid, err := strconv.Atoi(string(match[1])); err == nil {
@@ -382,10 +383,10 @@ var tracerPID = regexp.MustCompile(`(?m)^TracerPid:\t([1-9]\d*)$`)
 // checkFailure checks the exit of a daemon that has ended because a call failed.
 func (r *delayRun) checkFailure() {
 	r.t.Helper()
-	code, reason := r.tested().wait(), failures[r.call].Error()
-	if code != 1 && code != 2 || !r.tested().logged(reason) {
-		r.t.Errorf("%s ended with %v, and its log says why (%s): %v", r.tested().name,
-			r.tested().cmd.ProcessState, reason, r.tested().logged(reason))
+	code, reason := r.tested().Wait(), failures[r.call].Error()
+	if code != 1 && code != 2 || !r.tested().HasLogged(reason) {
+		r.t.Errorf("%s ended with %v, and its log says why (%s): %v", r.tested().Name,
+			r.tested().Cmd.ProcessState, reason, r.tested().HasLogged(reason))
 	}
 }
 
@@ -394,16 +395,16 @@ func (r *delayRun) delayedStop() {
 	r.t.Helper()
 	tested := r.tested()
 	r.attach(tested)
-	tested.signal(syscall.SIGTERM)
-	r.disturb(tested.hasEnded)
-	code := tested.wait()
+	tested.Signal(syscall.SIGTERM)
+	r.disturb(tested.HasEnded)
+	code := tested.Wait()
 	if r.event == failed && code != 0 {
 		r.checkFailure()
 		return
 	}
-	isOrderly := code == 0 && tested.logged("\tended\t")
-	if !isOrderly && (r.event != terminated || !tested.isKilledBy(syscall.SIGTERM)) {
-		r.t.Errorf("%s ended after SIGTERM with %v", tested.name, tested.cmd.ProcessState)
+	isOrderly := code == 0 && tested.HasLogged("\tended\t")
+	if !isOrderly && (r.event != terminated || !tested.IsKilledBy(syscall.SIGTERM)) {
+		r.t.Errorf("%s ended after SIGTERM with %v", tested.Name, tested.Cmd.ProcessState)
 	}
 }
 
@@ -414,52 +415,52 @@ func (r *delayRun) delayedReload() {
 	r.configure("debug")
 	r.attach(tested)
 	reloaded := func() bool {
-		return tested.logged("\treloaded") || tested.hasEnded() ||
-			r.event == failed && tested.logged("reload failed")
+		return tested.HasLogged("\treloaded") || tested.HasEnded() ||
+			r.event == failed && tested.HasLogged("reload failed")
 	}
-	tested.signal(syscall.SIGHUP)
+	tested.Signal(syscall.SIGHUP)
 	r.disturb(reloaded)
 	if r.event == terminated {
 		return
 	}
-	eventually(r.t, "the daemon reloads", reloaded)
+	testkit.Eventually(r.t, "the daemon reloads", reloaded)
 	r.trace.stop()
 }
 
 // attach starts strace on a running daemon.
-func (r *delayRun) attach(d *daemon) {
+func (r *delayRun) attach(d *testkit.Process) {
 	r.t.Helper()
 	r.trace = newTrace(r.t, r.path("trace"), r.delay)
-	r.trace.attach(d.cmd.Process.Pid)
+	r.trace.attach(d.Cmd.Process.Pid)
 }
 
 // disturb sends the signal when the call is delayed, or the phase has ended without it.
 func (r *delayRun) disturb(hasEnded func() bool) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("%s is called, or the phase ends", r.call), func() bool {
+	testkit.Eventually(r.t, fmt.Sprintf("%s is called, or the phase ends", r.call), func() bool {
 		return r.call != "" && r.trace.counts()[r.call] >= r.occurrence || hasEnded() ||
-			r.tested().hasEnded()
+			r.tested().HasEnded()
 	})
 	r.counts, r.isEarly = r.trace.counts(), !r.trace.hasOpened(".yaml")
 	if s, ok := signals[r.event]; ok {
-		r.tested().signal(s)
+		r.tested().Signal(s)
 	}
 }
 
 // endAll ends the daemons that still run, and checks what is left.
 func (r *delayRun) endAll() {
 	r.t.Helper()
-	for _, d := range []*daemon{r.tested(), r.relay, r.target} {
-		if d == nil || d.hasEnded() {
+	for _, d := range []*testkit.Process{r.tested(), r.relay, r.target} {
+		if d == nil || d.HasEnded() {
 			continue
 		}
 		if d == r.tested() && r.phase == reloading && r.event == terminated {
-			if code := d.wait(); code != 0 {
-				r.t.Errorf("%s exited with %d after SIGTERM in a reload", d.name, code)
+			if code := d.Wait(); code != 0 {
+				r.t.Errorf("%s exited with %d after SIGTERM in a reload", d.Name, code)
 			}
 			continue
 		}
-		d.terminate()
+		terminate(r.t, d)
 	}
 	if r.load != nil {
 		maps.Copy(r.io.written, r.load.end())
@@ -470,7 +471,7 @@ func (r *delayRun) endAll() {
 	if err := os.Remove(r.trace.file); err != nil {
 		r.t.Error(err)
 	}
-	if !r.tested().isKilledBy(syscall.SIGTERM) {
+	if !r.tested().IsKilledBy(syscall.SIGTERM) {
 		r.checkLeftovers()
 	}
 }
@@ -482,18 +483,16 @@ var blame = regexp.MustCompile(`(?m)^.*(\tERROR\t|\tFATAL\t|panic: |DATA RACE|go
 // than the call's.
 func (r *delayRun) checkLogs() {
 	r.t.Helper()
-	for _, d := range []*daemon{r.target, r.relay} {
+	for _, d := range []*testkit.Process{r.target, r.relay} {
 		if d == nil {
 			continue
 		}
-		d.mu.Lock()
-		for _, line := range blame.FindAll(d.log.Bytes(), -1) {
-			if r.event != failed || !bytes.Contains(line, []byte("\tERROR\t")) ||
-				!bytes.Contains(line, []byte(failures[r.call].Error())) {
-				r.t.Errorf("%s reports %q", d.name, line)
+		for _, line := range blame.FindAllString(d.Stderr.String(), -1) {
+			if r.event != failed || !strings.Contains(line, "\tERROR\t") ||
+				!strings.Contains(line, failures[r.call].Error()) {
+				r.t.Errorf("%s reports %q", d.Name, line)
 			}
 		}
-		d.mu.Unlock()
 	}
 }
 
@@ -529,8 +528,8 @@ func (r *delayRun) restart() {
 	if err := v.Close(r.t.Context()); err != nil {
 		r.t.Errorf("the volume cannot be closed after the next start: %v", err)
 	}
-	r.relay.terminate()
-	r.target.terminate()
+	terminate(r.t, r.relay)
+	terminate(r.t, r.target)
 	r.checkLeftovers()
 }
 
@@ -597,7 +596,7 @@ type trace struct {
 	file string
 	args []string
 	// tracer is the strace that has attached itself, nil if strace started the daemon.
-	tracer *daemon
+	tracer *testkit.Process
 }
 
 func newTrace(t testing.TB, file string, d delay) *trace {
@@ -618,9 +617,9 @@ func newTrace(t testing.TB, file string, d delay) *trace {
 func (tr *trace) attach(pid int) {
 	tr.t.Helper()
 	args := append(tr.args, "-p", strconv.Itoa(pid))
-	tr.tracer = launch(tr.t, "strace", exec.Command(args[0], args[1:]...))
-	if !tr.tracer.awaitLog("attached") {
-		tr.t.Fatalf("strace cannot attach: %s", tr.tracer.log.String())
+	tr.tracer = testkit.Start(tr.t, exec.Command(args[0], args[1:]...))
+	if !tr.tracer.AwaitLogOrEnd("attached") {
+		tr.t.Fatalf("strace cannot attach: %s", tr.tracer.Stderr.String())
 	}
 }
 
@@ -628,8 +627,8 @@ func (tr *trace) attach(pid int) {
 func (tr *trace) stop() {
 	tr.t.Helper()
 	if tr.tracer != nil {
-		tr.tracer.signal(syscall.SIGTERM)
-		tr.tracer.wait()
+		tr.tracer.Signal(syscall.SIGTERM)
+		tr.tracer.Wait()
 	}
 }
 
