@@ -67,8 +67,10 @@ var attacks = []struct {
 }
 
 func TestAttacksHarmNobody(t *testing.T) {
+	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := startChainWith(t, secure)
 			c.seed = warmUpSeed
 			if !secure {
@@ -185,7 +187,7 @@ func (a *attacker) reloadQuickly() {
 	for range reloads {
 		for _, text := range []string{empty, full} {
 			a.replaceConfiguration(text)
-			a.relay.signal(syscall.SIGHUP)
+			a.relay.Signal(syscall.SIGHUP)
 			time.Sleep(time.Duration(random.ExpFloat64() * float64(2*time.Millisecond)))
 		}
 	}
@@ -196,7 +198,7 @@ func (a *attacker) greetOnly() {
 	const hellos = 400
 	var greeting sync.WaitGroup
 	for range hellos {
-		stream, err := network.Kernel{}.Dial(a.ctx, loopback(), a.targetAddress)
+		stream, err := network.Kernel{}.Dial(a.ctx, a.loopback, a.targetAddress)
 		if err != nil {
 			a.t.Error(err)
 			break

@@ -1,9 +1,9 @@
 package resources
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,14 +11,13 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
@@ -33,13 +32,11 @@ const (
 	blockSize  = 4096
 )
 
-// patience bounds the wait for what must happen. Only a daemon that hangs reaches it.
-const patience = 30 * time.Second
-
 // chain is a target and a relay as processes, and a fake target in this process.
 type chain struct {
 	t             *testing.T
 	directory     string
+	loopback      netip.Addr // of this chain
 	target, relay *daemon
 	targetAddress netip.AddrPort
 	targetRDMA    netip.AddrPort
@@ -69,16 +66,10 @@ type totals struct {
 	timeWait  int           // connections in TIME_WAIT, at most
 }
 
-// loopback returns an address that is unique to this process.
-func loopback() netip.Addr {
-	pid := os.Getpid()
-	return netip.AddrFrom4([4]byte{127, 96 | byte(pid>>16), byte(pid >> 8), byte(pid)})
-}
+// programs has the daemons.
+var programs = testkit.Plain
 
-// buildFlags are for building the daemons.
-var buildFlags []string
-
-// startChain builds and starts the daemons.
+// startChain starts the daemons.
 func startChain(t *testing.T) *chain {
 	t.Helper()
 	return startChainWith(t, false)
@@ -92,23 +83,18 @@ func startChainWith(t *testing.T, secure bool) *chain {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(directory) })
-	build := exec.Command("go", append(append([]string{"build", "-o", directory + "/"},
-		buildFlags...), "../../cmd/zc-relay", "../../cmd/target")...)
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the programs: %v\n%s", err, output)
-	}
-	c := &chain{t: t, directory: directory,
+	c := &chain{t: t, directory: directory, loopback: testkit.Address(t),
 		comch: emulated.New(emulated.Options{Directory: directory + "/comch"})}
 	var tlsFlags []string
 	if secure {
 		authority := mutualtlstest.NewAuthority(t)
 		c.tls = authority.Write(t.TempDir(), []string{"relay.test"})
-		target := authority.Write(t.TempDir(), []string{loopback().String()})
+		target := authority.Write(t.TempDir(), []string{c.loopback.String()})
 		tlsFlags = []string{"--tls-cert", target.Certificate, "--tls-key", target.Key, "--tls-ca",
 			target.CA}
 	}
 	c.target = c.start("target", append(tlsFlags,
-		"--listen-address", loopback().String(), "--listen-port", "0",
+		"--listen-address", c.loopback.String(), "--listen-port", "0",
 		"--volume", fmt.Sprintf("disk=memory:%d", volumeSize),
 		"--volume", fmt.Sprintf("file=file:%s/volume,size=%d", directory, volumeSize),
 		"--log-format", "json", "--log-sampling", "0",
@@ -129,14 +115,11 @@ func startChainWith(t *testing.T, secure bool) *chain {
 	return c
 }
 
-// daemon is a running program. Its log goes to a file.
+// daemon is a running program.
 type daemon struct {
+	*testkit.Process
 	chain   *chain
-	name    string
-	command *exec.Cmd
-	log     string
-	read    int64 // bytes of the log that checkLogs has seen
-	ended   chan struct{}
+	read    int    // bytes of the log that checkLogs has seen
 	metrics string // address of the metrics
 	admin   string // path of the admin socket
 	scraper *http.Client
@@ -148,61 +131,24 @@ type daemon struct {
 
 func (c *chain) start(name string, args ...string) *daemon {
 	c.t.Helper()
-	d := &daemon{chain: c, name: name, log: filepath.Join(c.directory, name+".log"),
-		command: exec.Command(filepath.Join(c.directory, name), args...),
-		ended:   make(chan struct{}), scraper: &http.Client{
-			Timeout: callTimeout, Transport: &http.Transport{DisableKeepAlives: true}}}
-	log, err := os.Create(d.log)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer func() { _ = log.Close() }()
-	d.command.Stderr = log
-	if err := d.command.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	go func() {
-		_ = d.command.Wait()
-		close(d.ended)
-	}()
-	c.t.Cleanup(func() {
-		if c.t.Failed() {
-			c.t.Logf("the log of %s ends:\n%s", name, d.logTail())
-		}
-		d.signal(syscall.SIGTERM)
-		select {
-		case <-d.ended:
-			if code := d.command.ProcessState.ExitCode(); code != 0 {
-				c.t.Errorf("%s exited with %d after SIGTERM:\n%s", name, code, d.logTail())
-			}
-		case <-time.After(patience):
-			c.t.Errorf("%s does not exit after SIGTERM:\n%s", name, d.logTail())
-			d.signal(syscall.SIGKILL)
-			<-d.ended
-		}
-	})
+	d := &daemon{chain: c,
+		Process: testkit.Start(c.t, exec.Command(programs.Program(c.t, name), args...)),
+		scraper: &http.Client{Timeout: callTimeout,
+			Transport: &http.Transport{DisableKeepAlives: true}}}
+	c.t.Cleanup(d.Terminate)
 	return d
-}
-
-func (d *daemon) signal(s os.Signal) { _ = d.command.Process.Signal(s) }
-
-func (d *daemon) logTail() []byte {
-	text, _ := os.ReadFile(d.log)
-	const most = 20_000
-	return text[max(0, len(text)-most):]
 }
 
 // awaitEntry waits for the log entry with a text, and returns its fields.
 func (d *daemon) awaitEntry(text string) (entry map[string]any) {
 	d.chain.t.Helper()
-	d.chain.eventually(d.name+" logs "+text, func() error {
-		log, err := os.ReadFile(d.log)
-		for line := range bytes.Lines(log) {
-			if bytes.Contains(line, []byte(text)) && json.Unmarshal(line, &entry) == nil {
+	d.chain.eventually(d.Name+" logs "+text, func() error {
+		for line := range strings.Lines(d.Stderr.String()) {
+			if strings.Contains(line, text) && json.Unmarshal([]byte(line), &entry) == nil {
 				return nil
 			}
 		}
-		return fmt.Errorf("no such entry, error %v, in:\n%s", err, log)
+		return errors.New("there is no such entry")
 	})
 	return entry
 }
@@ -214,40 +160,34 @@ var expectedErrors = []string{"reload failed, the affected settings are unchange
 func (c *chain) checkLogs() {
 	c.t.Helper()
 	for _, d := range []*daemon{c.target, c.relay} {
-		select {
-		case <-d.ended:
-			c.fatalf("%s has exited: %v", d.name, d.command.ProcessState)
-		default:
+		if d.HasEnded() {
+			c.fatalf("%s has exited: %v", d.Name, d.Cmd.ProcessState)
 		}
-		text, err := os.ReadFile(d.log)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		fresh := text[d.read:]
-		fresh = fresh[:bytes.LastIndexByte(fresh, '\n')+1]
-		d.read += int64(len(fresh))
-		for line := range bytes.Lines(fresh) {
+		fresh := d.Stderr.String()[d.read:]
+		fresh = fresh[:strings.LastIndexByte(fresh, '\n')+1]
+		d.read += len(fresh)
+		for line := range strings.Lines(fresh) {
 			d.checkEntry(line)
 		}
 	}
 }
 
-func (d *daemon) checkEntry(line []byte) {
+func (d *daemon) checkEntry(line string) {
 	d.chain.t.Helper()
 	var entry struct{ Level, Msg, Message string }
-	if err := json.Unmarshal(line, &entry); err != nil {
-		d.chain.fatalf("%s has written what is no log entry: %s", d.name, line)
+	if err := json.Unmarshal([]byte(line), &entry); err != nil {
+		d.chain.fatalf("%s has written what is no log entry: %s", d.Name, line)
 	}
 	switch strings.ToLower(entry.Level) {
 	case "debug", "info", "warn":
 		return
 	}
 	for _, expected := range expectedErrors {
-		if bytes.Contains(line, []byte(expected)) {
+		if strings.Contains(line, expected) {
 			return
 		}
 	}
-	d.chain.fatalf("%s has logged an error: %s", d.name, line)
+	d.chain.fatalf("%s has logged an error: %s", d.Name, line)
 }
 
 // fatalf ends the test, and says how to repeat the burst.
@@ -261,7 +201,7 @@ func (c *chain) fatalf(format string, args ...any) {
 func (c *chain) eventually(what string, condition func() error) {
 	c.t.Helper()
 	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); {
 		if err = condition(); err == nil {
 			return
 		}
@@ -269,12 +209,11 @@ func (c *chain) eventually(what string, condition func() error) {
 			if d == nil {
 				continue
 			}
-			select {
-			case <-d.ended:
-				c.fatalf("%s has exited: %v", d.name, d.command.ProcessState)
-			default:
+			if d.HasEnded() {
+				c.fatalf("%s has exited: %v", d.Name, d.Cmd.ProcessState)
 			}
 		}
+		time.Sleep(20 * time.Millisecond) // as each look may cost a daemon a garbage collection
 	}
 	for _, d := range []*daemon{c.target, c.relay} {
 		if d != nil {
@@ -282,7 +221,7 @@ func (c *chain) eventually(what string, condition func() error) {
 				"http://daemon/debug/pprof/goroutine?debug=1", "")
 			heap, _ := fetch(unixClient(d.admin), http.MethodGet,
 				"http://daemon/debug/pprof/heap?gc=1&debug=1", "")
-			c.t.Logf("the goroutines of %s:\n%s\nits heap:\n%s", d.name, stacks, heap)
+			c.t.Logf("the goroutines of %s:\n%s\nits heap:\n%s", d.Name, stacks, heap)
 		}
 	}
 	c.fatalf("timed out waiting until %s: %v", what, err)

@@ -83,10 +83,10 @@ func (c *chain) report() {
 		s.messages.Load())
 	for _, d := range []*daemon{c.target, c.relay} {
 		u, metrics, err := d.measureFully()
-		c.t.Logf("%s before: %v", d.name, d.baseline)
-		c.t.Logf("%s at most: %v", d.name, d.most)
-		c.t.Logf("%s after: %v, %v", d.name, u, err)
-		c.t.Logf("%s: sessions %v, connects %v, back pressure %v, CPU %v s", d.name,
+		c.t.Logf("%s before: %v", d.Name, d.baseline)
+		c.t.Logf("%s at most: %v", d.Name, d.most)
+		c.t.Logf("%s after: %v, %v", d.Name, u, err)
+		c.t.Logf("%s: sessions %v, connects %v, back pressure %v, CPU %v s", d.Name,
 			metrics["zc_relay_sessions_total"]+metrics["zc_target_sessions_total"],
 			metrics["zc_relay_target_connects_total"],
 			metrics["zc_relay_back_pressure_total"]+metrics["zc_target_back_pressure_total"],

@@ -80,13 +80,13 @@ func (p *peer) operate() {
 		switch p.random.IntN(8) {
 		case 0, 1, 2:
 			p.replaceConfiguration(p.relayConfiguration(p.random))
-			p.relay.signal(syscall.SIGHUP)
+			p.relay.Signal(syscall.SIGHUP)
 		case 3:
 			request(http.MethodPost, "/drain", "")
 			request(http.MethodGet, "/drain", "")
 			request(http.MethodDelete, "/drain", "")
 		case 4:
-			p.target.signal(syscall.SIGHUP)
+			p.target.Signal(syscall.SIGHUP)
 		case 5:
 			level := pick(p.random, "debug", "info", "warn", "nonsense")
 			request(http.MethodPut, "/loglevel",
@@ -119,7 +119,7 @@ func (c *chain) restoreConfiguration() {
 	administer := unixClient(c.relay.admin)
 	c.replaceConfiguration(c.relayConfiguration(nil))
 	written := time.Now()
-	c.relay.signal(syscall.SIGHUP)
+	c.relay.Signal(syscall.SIGHUP)
 	c.eventually("the relay has the initial configuration again", func() error {
 		var document struct {
 			Reload struct {

@@ -2,7 +2,9 @@
 
 package resources
 
+import "github.com/zc-relay/zc-relay/internal/testkit"
+
 func init() {
-	buildFlags = []string{"-race"}
+	programs = testkit.Race
 	residentSlack *= 8 // the race detector keeps shadow memory
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 var (
@@ -31,9 +33,10 @@ const (
 // daemons have everything that they keep, such as threads and the queues of workers.
 const warmUpSeed = 1 << 40
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testkit.Main(m)) }
 
 func TestDaemonsHoldNothingForPeersThatAreGone(t *testing.T) {
+	t.Parallel() // what it measures are daemons of its own
 	c := startChain(t)
 	c.seed = warmUpSeed
 	burst(c, warmUpSeed)

@@ -55,7 +55,7 @@ func startFakeTarget(c *chain) *fakeTarget {
 	c.t.Helper()
 	f := &fakeTarget{chain: c, sessions: make(map[*fakeSession]struct{}),
 		tokens: make(map[[16]byte]*fakeSession)}
-	address := netip.AddrPortFrom(loopback(), 0)
+	address := netip.AddrPortFrom(c.loopback, 0)
 	var err error
 	if f.listener, err = (network.Kernel{}).Listen(context.Background(), address); err != nil {
 		c.t.Fatal(err)
@@ -313,7 +313,7 @@ func (s *fakeSession) announce(m *controlmsg.CreateRDMAConnection) controlmsg.Me
 	}
 	s.target.mu.Unlock()
 	if s.chance(3) {
-		r.Address = netip.AddrPortFrom(loopback(), 1+uint16(s.random.Uint32N(1<<16-1)))
+		r.Address = netip.AddrPortFrom(s.target.chain.loopback, 1+uint16(s.random.Uint32N(1<<16-1)))
 	}
 	if s.chance(1) {
 		r.Address = netip.MustParseAddrPort("[::1]:1")

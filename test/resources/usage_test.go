@@ -58,7 +58,7 @@ const ringKind = "/memfd:zc-relay-comch-ring (deleted)"
 // measure reads /proc. The result has no goroutines and no heap.
 func (d *daemon) measure() (usage, error) {
 	var u usage
-	proc := fmt.Sprintf("/proc/%d", d.command.Process.Pid)
+	proc := fmt.Sprintf("/proc/%d", d.Cmd.Process.Pid)
 	sockets, err := tcpSockets(proc)
 	if err != nil {
 		return u, err
@@ -113,7 +113,7 @@ func tcpSockets(proc string) (map[string]bool, error) {
 
 // timeWait returns how many connections of this test wait in the kernel for stray segments.
 func (c *chain) timeWait() (count int) {
-	address := loopback().As4()
+	address := c.loopback.As4()
 	own := fmt.Sprintf("%02X%02X%02X%02X:", address[3], address[2], address[1], address[0])
 	const stateTimeWait = "06"
 	text, _ := os.ReadFile("/proc/self/net/tcp")
@@ -142,7 +142,7 @@ func (d *daemon) scrape() (map[string]float64, error) {
 		}
 	}
 	if sums["go_goroutines"] == 0 {
-		return nil, fmt.Errorf("%s: the metrics are incomplete:\n%s", d.name, text)
+		return nil, fmt.Errorf("%s: the metrics are incomplete:\n%s", d.Name, text)
 	}
 	return sums, nil
 }
@@ -191,7 +191,7 @@ func (c *chain) isAtRest(metrics map[string]float64) error {
 func (c *chain) measureBaseline() {
 	c.t.Helper()
 	for _, d := range []*daemon{c.target, c.relay} {
-		c.eventually(d.name+" is at rest", func() error {
+		c.eventually(d.Name+" is at rest", func() error {
 			u, metrics, err := d.measureFully()
 			if err := errors.Join(err, c.isAtRest(metrics)); err != nil {
 				return err
@@ -206,7 +206,7 @@ func (c *chain) measureBaseline() {
 			}
 			return nil
 		})
-		c.t.Logf("%s at rest: %v", d.name, d.baseline)
+		c.t.Logf("%s at rest: %v", d.Name, d.baseline)
 	}
 }
 
@@ -218,7 +218,7 @@ func (c *chain) awaitBaseline(exactly bool) {
 	for _, d := range []*daemon{c.target, c.relay} {
 		var last error // what was left shortly before
 		started := time.Now()
-		c.eventually(d.name+" uses what it did before the bursts", func() error {
+		c.eventually(d.Name+" uses what it did before the bursts", func() error {
 			u, metrics, err := d.measureFully()
 			if err = errors.Join(err, c.isAtRest(metrics)); err == nil {
 				allowed, rings := d.baseline, u.kinds[ringKind]
@@ -239,7 +239,7 @@ func (c *chain) awaitBaseline(exactly bool) {
 		took := time.Since(started)
 		c.totals.returning = max(c.totals.returning, took)
 		if took > time.Second {
-			c.t.Logf("%s has returned everything after %v; shortly before: %v", d.name, took, last)
+			c.t.Logf("%s has returned everything after %v; shortly before: %v", d.Name, took, last)
 		}
 	}
 }
@@ -333,7 +333,7 @@ func (c *chain) checkPeaks() {
 		resident := (d.baseline.resident + resident) * 5 / 4 // a quarter for garbage collection
 		if d.peak.descriptors > descriptors || d.peak.resident > resident {
 			c.fatalf("%s has used %v for %d peers, at most %d descriptors and %d KiB expected",
-				d.name, d.peak, c.crowd, descriptors, resident)
+				d.Name, d.peak, c.crowd, descriptors, resident)
 		}
 	}
 	waiting := c.timeWait()
