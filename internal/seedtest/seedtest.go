@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -33,7 +34,7 @@ const rapidFlag = "rapid.seed"
 var drawn = uint64(rand.Uint32()) + 1
 
 func init() {
-	seed, err := parse(os.Getenv(Variable))
+	seed, err := OfEnvironment()
 	if err != nil || flag.Lookup(rapidFlag).Value.String() != "0" {
 		return // the first test fails, or the environment has set rapid's seed
 	}
@@ -41,6 +42,9 @@ func init() {
 		panic(err) // rapid has changed
 	}
 }
+
+// OfEnvironment returns the seed of this process, for programs that tests start.
+func OfEnvironment() (uint64, error) { return parse(os.Getenv(Variable)) }
 
 func parse(text string) (uint64, error) {
 	switch text {
@@ -56,14 +60,20 @@ func parse(text string) (uint64, error) {
 	return seed, nil
 }
 
+// announced holds the names of running tests that have logged their seed.
+var announced sync.Map
+
 // Of returns the seed of a test, and logs how to repeat the test with it.
 func Of(t testing.TB) uint64 {
 	t.Helper()
-	seed, err := parse(os.Getenv(Variable))
+	seed, err := OfEnvironment()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("drawn from a seed; repeat with %s=%d", Variable, seed)
+	if _, done := announced.LoadOrStore(t.Name(), true); !done {
+		t.Logf("drawn from a seed; repeat with %s=%d", Variable, seed)
+		t.Cleanup(func() { announced.Delete(t.Name()) })
+	}
 	return seed
 }
 
@@ -79,7 +89,7 @@ func Random(t testing.TB, stream uint64) *rand.Rand {
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	// The go command repeats a test for another value of a variable only if the test reads it.
-	if _, err := parse(os.Getenv(Variable)); err != nil {
+	if _, err := OfEnvironment(); err != nil {
 		t.Fatal(err)
 	}
 	rapid.Check(t, property)

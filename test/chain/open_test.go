@@ -16,7 +16,7 @@ func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
 	for _, isolated := range []relay.Isolation{relay.Direct, relay.Staged} {
 		c := start(t, options{channel: func(c *relay.ChannelConfig) { c.Isolation = isolated }})
 		writer := c.open(c.config())
-		content := randomBytes(t, 3*blockSize)
+		content := randomBytes(3*blockSize, 0)
 		if _, err := writer.WriteAt(content, 0); err != nil {
 			t.Fatal(err)
 		}

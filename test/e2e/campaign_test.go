@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
@@ -73,9 +74,7 @@ func TestNothingIsLostInACampaign(t *testing.T) {
 
 func runCampaign(t *testing.T, provider string) {
 	dir := t.TempDir()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	c := &campaign{t: t, provider: provider, random: rand.New(rand.NewPCG(seed, 0)),
+	c := &campaign{t: t, provider: provider, random: seedtest.Random(t, 0),
 		matches: make(map[*testkit.Process]map[string]uint64),
 		chain: &chain{t: t, dir: dir, address: listenAddress(t), faults: campaignTargetRules,
 			volumes: []string{

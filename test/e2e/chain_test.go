@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
@@ -160,6 +161,9 @@ func (c *chain) initiatorAt(directory string, args ...string) *testkit.Process {
 	all := []string{args[0], "--emulated-dir", filepath.Join(c.dir, directory),
 		"--control-timeout", patience, "--io-timeout", patience}
 	all = append(all, initiatorFlags()...)
+	if args[0] == "verify" || args[0] == "bench" {
+		all = append(all, fmt.Sprintf("--seed=%d", seedtest.Of(c.t)))
+	}
 	return spawn(c.t, "initiator", append(all, args[1:]...)...)
 }
 

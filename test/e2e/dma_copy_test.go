@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
@@ -178,7 +179,7 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 	if testing.Short() {
 		rounds = 4
 	}
-	complete := 0
+	random, complete := seedtest.Random(t, 0), 0
 	for round := range rounds {
 		s := newCopySite(t)
 		from, to := s.ends(round%2 == 0)
@@ -192,11 +193,11 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 		}
 		underWay, moment := round%8 < 6, ""
 		if underWay {
-			arrived := 1 + rand.Int64N(size)
+			arrived := 1 + random.Int64N(size)
 			s.awaitProgress(to, arrived)
 			moment = fmt.Sprintf("at %d bytes", arrived)
 		} else {
-			pause := time.Duration(rand.Int64N(int64(80 * time.Millisecond)))
+			pause := time.Duration(random.Int64N(int64(80 * time.Millisecond)))
 			time.Sleep(pause)
 			moment = fmt.Sprintf("%v after its start", pause)
 		}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -121,6 +122,7 @@ type site struct {
 	relays  [2]*testkit.Process
 	clients [2]*testkit.Process
 	gaps    [2]gap
+	random  *rand.Rand
 }
 
 // gap is the longest time without a completed IO of a relay's client.
@@ -131,7 +133,7 @@ func newSite(t *testing.T) *site {
 	if err := exec.Command("ip", "link", "show", storageBridge).Run(); err != nil {
 		t.Fatalf("there is no bridge %q to the cluster: run make test-ceph", storageBridge)
 	}
-	s := &site{t: t, chain: &chain{t: t, dir: t.TempDir()}}
+	s := &site{t: t, chain: &chain{t: t, dir: t.TempDir()}, random: seedtest.Random(t, 0)}
 	ip(t, "link", "add", "name", relayBridge, "type", "bridge")
 	t.Cleanup(func() { _ = exec.Command("ip", "link", "delete", relayBridge).Run() })
 	ip(t, "address", "add", "10.73.2.1/24", "dev", relayBridge)
@@ -290,7 +292,8 @@ func (s *site) stopAmidWrites(h *host) *trap {
 		}
 	}
 	queue.Flush()
-	time.Sleep(rand.N(30 * time.Millisecond)) // the writes are on their way, each round elsewhere
+	// The writes are on their way, each round elsewhere.
+	time.Sleep(time.Duration(s.random.Int64N(int64(30 * time.Millisecond))))
 	h.target.Stop()
 	// What the target has completed is on its way to the client for a moment.
 	results := make([]client.Result, trapWrites)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
@@ -53,9 +54,10 @@ func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
 		}
 		return strings.Contains(p.Stdout.String(), "copied 1\r")
 	})
+	random := seedtest.Random(t, 0)
 	for i := range guestKills {
 		c.killDaemon(p, i)
-		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // IO between two kills
+		time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond) // IO between two kills
 	}
 	writeFile(t, filepath.Join(c.dir, "end"), []byte("\n"))
 	if code := p.Wait(); code != 0 || !strings.Contains(p.Stdout.String(), "all is well") {
@@ -71,11 +73,12 @@ func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
 // makeTree makes a directory with files like those of a package.
 func makeTree(t *testing.T, directory string) {
 	t.Helper()
+	sizes := rand.New(rand.NewPCG(1, 0))
 	for i := range guestFiles {
 		d := filepath.Join(directory, fmt.Sprint(i%37))
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		writeFile(t, filepath.Join(d, fmt.Sprint(i)), someContent(rand.IntN(guestFileSize)))
+		writeFile(t, filepath.Join(d, fmt.Sprint(i)), someContent(sizes.IntN(guestFileSize)))
 	}
 }

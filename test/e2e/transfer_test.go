@@ -2,8 +2,8 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/rand"
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -35,9 +35,7 @@ func writeFile(t testing.TB, path string, content []byte) {
 func randomFile(t testing.TB, dir string, size int) (path string, content []byte) {
 	t.Helper()
 	content = make([]byte, size)
-	if _, err := rand.Read(content); err != nil {
-		t.Fatal(err)
-	}
+	_, _ = rand.NewChaCha8([32]byte{}).Read(content)
 	path = filepath.Join(dir, "original")
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)

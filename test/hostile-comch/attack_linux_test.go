@@ -2,10 +2,11 @@ package hostilecomch
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -49,12 +51,20 @@ var attacks = map[string]func(directory string) error{
 	"takes all memory for rings":                  takeRings,
 }
 
+// noise is the source of random bytes of an attack, which runs on one goroutine.
+var noise *rand.ChaCha8
+
 // runAttack runs an attack in its own process.
 func runAttack(name string) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1) // the test has exited
 	}()
+	seed, err := seedtest.OfEnvironment()
+	if err != nil {
+		return err
+	}
+	noise = rand.NewChaCha8([32]byte(binary.NativeEndian.AppendUint64(make([]byte, 24), seed)))
 	attack := attacks[name]
 	if attack == nil {
 		return fmt.Errorf("unknown attack %q", name)
@@ -138,7 +148,7 @@ func corruptRings() error {
 			if err := unix.Fstat(ring, &stat); err != nil {
 				return err
 			}
-			_, _ = rand.Read(random[:])
+			_, _ = noise.Read(random[:])
 			count := int64(random[15] % 8)
 			offset := (int64(random[0])<<8 | int64(random[1])) % (stat.Size - count)
 			if _, err := unix.Pwrite(ring, random[2:2+count], offset); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -144,7 +145,8 @@ func exchangeAsNewcomer(t *testing.T, directory string) {
 func startAttack(t *testing.T, name, directory string) func() {
 	t.Helper()
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), attackVariable+"="+name, directoryVariable+"="+directory)
+	command.Env = append(os.Environ(), attackVariable+"="+name, directoryVariable+"="+directory,
+		fmt.Sprintf("%s=%d", seedtest.Variable, seedtest.Of(t)))
 	command.Stderr = os.Stderr
 	if _, err := command.StdinPipe(); err != nil {
 		t.Fatal(err)

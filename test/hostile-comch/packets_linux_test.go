@@ -1,7 +1,6 @@
 package hostilecomch
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -97,7 +96,7 @@ func attackOften(directory string, connect func(string) (int, error),
 func randomPackets(directory string) error {
 	return attackOften(directory, dial, func(s int) error {
 		packet := make([]byte, 512)
-		_, _ = rand.Read(packet)
+		_, _ = noise.Read(packet)
 		return unix.Send(s, packet[:1+int(packet[0])], unix.MSG_NOSIGNAL)
 	})
 }
@@ -106,7 +105,7 @@ func randomPackets(directory string) error {
 func randomFrames(directory string) error {
 	return attackOften(directory, dialAndGreet, func(s int) error {
 		var random [maxRandomBytes]byte
-		_, _ = rand.Read(random[:])
+		_, _ = noise.Read(random[:])
 		fields := int(random[0]) % 5
 		packet := makeFrame(uint16(random[1])%kindCount, make([]uint32, fields)...)
 		copy(packet[frameHeader:], random[2:])

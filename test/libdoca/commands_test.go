@@ -120,7 +120,7 @@ func (c *commands) startRelay(address netip.AddrPort) {
 // runBench writes blocks with our initiator, which reads them back and compares.
 func (c *commands) runBench() {
 	arguments := []string{"bench", "--emulated-dir", c.directory, "-d", "b1:00.0", "--rw", "write",
-		"--validate-writes", "--overwrite", "--queues", strconv.Itoa(ourQueues),
+		"--seed", "1", "--validate-writes", "--overwrite", "--queues", strconv.Itoa(ourQueues),
 		"--queue-depth", strconv.Itoa(ourDepth), "--block-size", strconv.Itoa(ourBlock),
 		"--run-limit-operation-count", strconv.Itoa(commandOperations)}
 	if c.mixture.relay == theirs {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -78,11 +79,12 @@ func TestAttacksHarmNobody(t *testing.T) {
 			}
 			c.serveHonestClient(warmUpSeed)
 			c.measureBaseline()
+			seed := seedtest.Of(t)
 			for i, attack := range attacks {
 				if secure && !attack.tls {
 					continue
 				}
-				t.Run(attack.name, func(t *testing.T) { c.undergo(t, uint64(i), attack.run) })
+				t.Run(attack.name, func(t *testing.T) { c.undergo(t, seed+uint64(i), attack.run) })
 			}
 			c.awaitBaseline(true)
 		})

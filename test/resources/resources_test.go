@@ -15,13 +15,15 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 var (
 	onlySeed  = flag.Uint64("seed", 0, "run only the burst of this seed")
-	firstSeed = flag.Uint64("from", 1, "seed of the first of several bursts")
-	duration  = flag.Duration("for", 0, "how long to begin bursts after the first few")
+	firstSeed = flag.Uint64("from", 0,
+		"seed of the first of several bursts (default: that of package seedtest)")
+	duration = flag.Duration("for", 0, "how long to begin bursts after the first few")
 )
 
 const (
@@ -45,12 +47,15 @@ func TestDaemonsHoldNothingForPeersThatAreGone(t *testing.T) {
 	if *onlySeed != 0 {
 		runBurst(c, *onlySeed)
 	} else {
-		end, few := time.Now().Add(*duration), uint64(fewBursts)
+		end, few, first := time.Now().Add(*duration), uint64(fewBursts), *firstSeed
+		if first == 0 {
+			first = seedtest.Of(t)
+		}
 		if testing.Short() {
 			few = 1
 		}
 		for i := uint64(0); i < few || time.Now().Before(end); i++ {
-			runBurst(c, *firstSeed+i)
+			runBurst(c, first+i)
 		}
 	}
 	c.awaitBaseline(true)
