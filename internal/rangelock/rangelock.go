@@ -1,37 +1,53 @@
-// Package rangelock serializes changes to parts of blocks. To change a part of a block, one reads
-// the block, changes it, and writes it back, which must not undo another change in between. Such a
-// change holds its range exclusively; a change of whole blocks shares its range with others like
-// it.
+// Package rangelock orders what happens to ranges of a volume.
+//
+// Changes of overlapping ranges never run at the same time. So a change of a part of a block, which
+// reads the block, changes it, and writes it back, undoes no other change, and a change that nobody
+// waits for any more does not overtake one that began later. Reads run beside changes, except that
+// they wait for an orphan: a change that was sent and whose owner has gone. Nobody can say whether
+// an orphan has happened, so nobody may see, or be told, that it has not, and then find that it has.
 package rangelock
 
-import "sync"
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
 
 // Locks holds the locks on ranges of a volume. The zero value has none. Any thread may call its
 // methods.
 type Locks struct {
-	mu      sync.Mutex
-	held    Hold // head of a ring
-	waiting []*Hold
-	// exclusive is the number of exclusive holds that are held.
-	exclusive int
+	orphans atomic.Int64 // holds that are orphans
+
+	mu      sync.Mutex // guards the fields below
+	held    []span
+	waiting []*Hold // oldest first
+}
+
+// span is a range that is held. It is a copy, so that a search reads one piece of memory.
+type span struct {
+	start, end uint64
+	hold       *Hold
 }
 
 // Hold is a range of the volume that is locked, or waits to be. It must not be changed meanwhile.
 type Hold struct {
 	Start, End uint64 // in bytes; End is not included
-	Exclusive  bool
+	// IsRead makes the hold wait for orphans only. Nobody waits for it, and it needs no Unlock.
+	IsRead bool
 	// Granted is called, by any thread, if Lock has returned false and the range is locked now.
 	Granted func()
 
-	previous, next *Hold // in the ring
+	index    int // in held
+	isOrphan bool
 }
 
-func (h *Hold) conflicts(other *Hold) bool {
-	return (h.Exclusive || other.Exclusive) && h.Start < other.End && other.Start < h.End
-}
+func overlap(a, b *Hold) bool { return a.Start < b.End && b.Start < a.End }
 
 // Lock locks a range. It returns false if h has to wait for others.
 func (l *Locks) Lock(h *Hold) bool {
+	if h.IsRead && l.orphans.Load() == 0 {
+		return true // the usual case
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mustWait(h, l.waiting) {
@@ -42,68 +58,83 @@ func (l *Locks) Lock(h *Hold) bool {
 	return true
 }
 
-// Wait locks a range, and returns when it is locked.
-func (l *Locks) Wait(start, end uint64, exclusive bool) *Hold {
-	h := &Hold{Start: start, End: end, Exclusive: exclusive}
-	l.mu.Lock()
-	if !l.mustWait(h, l.waiting) {
-		l.hold(h)
-		l.mu.Unlock()
-		return h
-	}
+// Wait locks a range for a change, and returns when it is locked.
+func (l *Locks) Wait(start, end uint64) *Hold {
 	granted := make(chan struct{})
-	h.Granted = func() { close(granted) }
-	l.waiting = append(l.waiting, h)
-	l.mu.Unlock()
-	<-granted
+	h := &Hold{Start: start, End: end, Granted: func() { close(granted) }}
+	if !l.Lock(h) {
+		<-granted
+	}
 	return h
 }
 
 // mustWait reports whether h conflicts with a range that is held, or with one that waits longer.
 func (l *Locks) mustWait(h *Hold, before []*Hold) bool {
-	for _, other := range before {
-		if h.conflicts(other) {
+	for i := range l.held {
+		s := &l.held[i]
+		if s.start < h.End && h.Start < s.end && (!h.IsRead || s.hold.isOrphan) {
 			return true
 		}
 	}
-	if l.exclusive == 0 && !h.Exclusive {
-		return false // the usual case
-	}
-	for other := l.held.next; other != nil && other != &l.held; other = other.next {
-		if h.conflicts(other) {
-			return true
-		}
-	}
-	return false
+	return !h.IsRead && slices.ContainsFunc(before, func(other *Hold) bool {
+		return !other.IsRead && overlap(h, other)
+	})
 }
 
 func (l *Locks) hold(h *Hold) {
-	if l.held.next == nil {
-		l.held.next, l.held.previous = &l.held, &l.held
+	if !h.IsRead {
+		h.index = len(l.held)
+		l.held = append(l.held, span{h.Start, h.End, h})
 	}
-	h.next, h.previous = &l.held, l.held.previous
-	h.previous.next, l.held.previous = h, h
-	if h.Exclusive {
-		l.exclusive++
+}
+
+// Abandon makes a hold that is held an orphan, until Unlock.
+func (l *Locks) Abandon(h *Hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.isOrphan = true
+	l.orphans.Add(1)
+}
+
+// Withdraw makes a hold that waits wait no more. It returns false if h does not wait: then its
+// Granted has been called, or will be.
+func (l *Locks) Withdraw(h *Hold) bool {
+	l.mu.Lock()
+	i := slices.Index(l.waiting, h)
+	if i < 0 {
+		l.mu.Unlock()
+		return false
 	}
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	l.grantAndUnlock(h)
+	return true
 }
 
 // Unlock unlocks a range that is held, and grants what has waited for it.
 func (l *Locks) Unlock(h *Hold) {
 	l.mu.Lock()
-	h.previous.next, h.next.previous = h.next, h.previous
-	h.previous, h.next = nil, nil
-	if h.Exclusive {
-		l.exclusive--
+	last := len(l.held) - 1
+	l.held[h.index] = l.held[last]
+	l.held[h.index].hold.index = h.index
+	l.held[last] = span{}
+	l.held = l.held[:last]
+	if h.isOrphan {
+		h.isOrphan = false
+		l.orphans.Add(-1)
 	}
+	l.grantAndUnlock(h)
+}
+
+// grantAndUnlock grants what has waited for h, which has gone, and unlocks l.mu.
+func (l *Locks) grantAndUnlock(h *Hold) {
 	var granted []func()
 	for i := 0; i < len(l.waiting); {
 		w := l.waiting[i]
-		if l.mustWait(w, l.waiting[:i]) {
+		if !overlap(w, h) || l.mustWait(w, l.waiting[:i]) {
 			i++
 			continue
 		}
-		l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 		l.hold(w)
 		granted = append(granted, w.Granted)
 	}

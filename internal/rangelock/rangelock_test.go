@@ -1,78 +1,166 @@
 package rangelock
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/internal/seedtest"
 )
 
 func TestRangesAreGrantedInOrder(t *testing.T) {
 	var l Locks
 	granted := ""
-	hold := func(name string, start, end uint64, exclusive bool) *Hold {
-		return &Hold{Start: start, End: end, Exclusive: exclusive,
-			Granted: func() { granted += name }}
+	hold := func(name string, start, end uint64) *Hold {
+		return &Hold{Start: start, End: end, Granted: func() { granted += name }}
 	}
-	a, b := hold("a", 0, 10, false), hold("b", 5, 15, false)
-	c, d, e := hold("c", 8, 9, true), hold("d", 8, 9, false), hold("e", 20, 30, true)
-	if !l.Lock(a) || !l.Lock(b) {
-		t.Fatal("shared holds exclude each other")
+	a, b, c := hold("a", 0, 10), hold("b", 5, 15), hold("c", 8, 9)
+	d, e := hold("d", 12, 14), hold("e", 20, 30)
+	if !l.Lock(a) || l.Lock(b) || l.Lock(c) {
+		t.Fatal("ranges that overlap are held at the same time")
 	}
-	if l.Lock(c) || l.Lock(d) {
-		t.Fatal("an exclusive hold is granted beside others, or overtaken")
+	if l.Lock(d) {
+		t.Fatal("a hold that waits is overtaken")
 	}
 	if !l.Lock(e) {
 		t.Fatal("a range that nobody holds is not granted")
 	}
-	l.Unlock(a)
-	if granted != "" {
-		t.Fatalf("granted %q", granted)
-	}
-	l.Unlock(b)
-	l.Unlock(c)
-	l.Unlock(d)
-	l.Unlock(e)
-	if granted != "cd" {
-		t.Errorf("granted %q, want c, then d", granted)
-	}
-	if l.exclusive != 0 || l.held.next != &l.held {
-		t.Error("something is still held")
-	}
-}
-
-func TestASharedRangeWaitsForAnExclusiveOne(t *testing.T) {
-	var l Locks
-	granted := 0
-	exclusive := &Hold{Start: 0, End: 10, Exclusive: true}
-	shared := []*Hold{{Start: 9, End: 12}, {Start: 0, End: 1}, {Start: 3, End: 20}}
-	if !l.Lock(exclusive) {
-		t.Fatal("a range that nobody holds is not granted")
-	}
-	for _, h := range shared {
-		h.Granted = func() { granted++ }
-		if l.Lock(h) {
-			t.Fatal("a shared hold is granted beside an exclusive one")
-		}
-	}
-	l.Unlock(exclusive)
-	if granted != len(shared) {
-		t.Errorf("%d of %d shared holds are granted", granted, len(shared))
-	}
-	for _, h := range shared {
+	for _, h := range []*Hold{a, b, c, d, e} {
 		l.Unlock(h)
 	}
-}
-
-func TestNeighborsDoNotWait(t *testing.T) {
-	var l Locks
-	for i := range uint64(3) {
-		if !l.Lock(&Hold{Start: i * 10, End: i*10 + 10, Exclusive: true}) {
-			t.Errorf("range %d waits for its neighbor", i)
-		}
+	if granted != "bcd" {
+		t.Errorf("granted %q, want b, c, and d", granted)
 	}
 }
 
-// TestThoseWhoWaitDoNotUndoEachOther counts in the two halves of a block: whoever holds the block
-// exclusively changes one of them, and whoever shares it only looks.
+func TestReadsWaitForOrphansOnly(t *testing.T) {
+	var l Locks
+	change := &Hold{Start: 0, End: 10}
+	l.Lock(change)
+	granted := false
+	read := &Hold{Start: 5, End: 6, IsRead: true, Granted: func() { granted = true }}
+	if !l.Lock(read) {
+		t.Fatal("a read waits for a change whose owner lives")
+	}
+	l.Abandon(change)
+	if l.Lock(read) {
+		t.Fatal("a read does not wait for an orphan")
+	}
+	if !l.Lock(&Hold{Start: 10, End: 11, IsRead: true}) {
+		t.Fatal("a read waits for an orphan elsewhere")
+	}
+	if l.Unlock(change); !granted || !l.Lock(read) {
+		t.Error("a read waits although the orphan has gone")
+	}
+}
+
+// model is what Locks must do: it looks at every pair.
+type model struct {
+	held, waiting []*Hold
+}
+
+func (m *model) mustWait(h *Hold, before []*Hold) bool {
+	return slices.ContainsFunc(m.held, func(o *Hold) bool {
+		return overlap(h, o) && (!h.IsRead || o.isOrphan)
+	}) || slices.ContainsFunc(before, func(o *Hold) bool {
+		return overlap(h, o) && !h.IsRead && !o.IsRead
+	})
+}
+
+func (m *model) grant() (granted []*Hold) {
+	for i := 0; i < len(m.waiting); {
+		h := m.waiting[i]
+		if m.mustWait(h, m.waiting[:i]) {
+			i++
+			continue
+		}
+		m.waiting = slices.Delete(m.waiting, i, i+1)
+		granted = append(granted, h)
+		if !h.IsRead {
+			m.held = append(m.held, h)
+		}
+	}
+	return granted
+}
+
+func TestLocksDoWhatTheirModelDoes(t *testing.T) {
+	seedtest.Check(t, func(t *rapid.T) {
+		var l Locks
+		var m model
+		var granted []*Hold
+		remove := func(from []*Hold) ([]*Hold, *Hold) {
+			if len(from) == 0 {
+				t.Skip("there is none")
+			}
+			i := rapid.IntRange(0, len(from)-1).Draw(t, "which")
+			h := from[i]
+			return slices.Delete(slices.Clone(from), i, i+1), h
+		}
+		check := func() {
+			if want := m.grant(); !slices.Equal(granted, want) {
+				t.Fatalf("granted %d holds, want %d", len(granted), len(want))
+			}
+			granted = nil
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"lock": func(t *rapid.T) {
+				start := rapid.Uint64Range(0, 20).Draw(t, "start")
+				h := &Hold{Start: start, End: start + rapid.Uint64Range(1, 8).Draw(t, "length"),
+					IsRead: rapid.Bool().Draw(t, "read")}
+				h.Granted = func() { granted = append(granted, h) }
+				want := !m.mustWait(h, m.waiting)
+				if got := l.Lock(h); got != want {
+					t.Fatalf("Lock returned %v", got)
+				}
+				switch {
+				case !want:
+					m.waiting = append(m.waiting, h)
+				case !h.IsRead:
+					m.held = append(m.held, h)
+				}
+			},
+			"unlock": func(*rapid.T) {
+				var h *Hold
+				m.held, h = remove(m.held)
+				l.Unlock(h)
+				check()
+			},
+			"abandon": func(*rapid.T) {
+				if _, h := remove(m.held); !h.isOrphan {
+					l.Abandon(h)
+				}
+			},
+			"withdraw": func(*rapid.T) {
+				var h *Hold
+				m.waiting, h = remove(m.waiting)
+				if !l.Withdraw(h) {
+					t.Fatal("a hold that waits cannot be withdrawn")
+				}
+				check()
+			},
+			"": func(t *rapid.T) {
+				orphans := int64(0)
+				for _, h := range m.held {
+					if h.isOrphan {
+						orphans++
+					}
+					if l.Withdraw(h) {
+						t.Fatal("a hold that is held was withdrawn")
+					}
+				}
+				if got := fmt.Sprint(len(l.held), l.waiting, l.orphans.Load()); got !=
+					fmt.Sprint(len(m.held), m.waiting, orphans) {
+					t.Fatalf("%s", got)
+				}
+			},
+		})
+	})
+}
+
+// TestThoseWhoWaitDoNotUndoEachOther counts in the two halves of a block.
 func TestThoseWhoWaitDoNotUndoEachOther(t *testing.T) {
 	const workers, rounds = 8, 200
 	var l Locks
@@ -81,13 +169,10 @@ func TestThoseWhoWaitDoNotUndoEachOther(t *testing.T) {
 	for i := range workers {
 		running.Go(func() {
 			for range rounds {
-				h := l.Wait(0, 512, true)
+				h := l.Wait(0, 512)
 				former := block
 				former[i%2]++
 				block = former
-				l.Unlock(h)
-				h = l.Wait(0, 4096, false)
-				_ = block
 				l.Unlock(h)
 			}
 		})

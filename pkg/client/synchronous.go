@@ -203,7 +203,7 @@ func (v *Volume) submitAndWait(t iomsg.Type, flags iomsg.Flags, offset uint64,
 	}
 	defer v.releaseSync()
 	if length > 0 {
-		held := s.ranges.Wait(offset, offset+uint64(length), false)
+		held := s.ranges.Wait(offset, offset+uint64(length))
 		defer s.ranges.Unlock(held)
 	}
 	slot := <-s.free
@@ -245,7 +245,7 @@ func (s *syncIO) write(c *call, p []byte, offset uint64) (int, error) {
 
 // writeBlocks writes whole blocks.
 func (s *syncIO) writeBlocks(c *call, p []byte, offset uint64) (int, error) {
-	held := s.ranges.Wait(offset, offset+uint64(len(p)), false)
+	held := s.ranges.Wait(offset, offset+uint64(len(p)))
 	defer s.ranges.Unlock(held)
 	return s.transfer(c, p, offset, s.startWrite, s.finishWrite)
 }
@@ -254,7 +254,7 @@ func (s *syncIO) writeBlocks(c *call, p []byte, offset uint64) (int, error) {
 func (s *syncIO) writePart(c *call, p []byte, offset uint64) error {
 	block := uint64(s.volume.info.BlockSize)
 	start := offset &^ (block - 1)
-	held := s.ranges.Wait(start, start+block, true)
+	held := s.ranges.Wait(start, start+block)
 	defer s.ranges.Unlock(held)
 	slot := <-s.free
 	defer func() { s.free <- slot }()

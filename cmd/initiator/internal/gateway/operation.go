@@ -112,8 +112,7 @@ func (op *operation) isPartial() bool {
 func (op *operation) needsLock() bool {
 	switch op.Command {
 	case nbd.Write, nbd.WriteZeroes:
-		op.hold = rangelock.Hold{Start: op.start, End: op.end, Exclusive: op.isPartial(),
-			Granted: op.granted}
+		op.hold = rangelock.Hold{Start: op.start, End: op.end, Granted: op.granted}
 		return true
 	case nbd.Trim:
 		op.hold = rangelock.Hold{Start: op.start, End: op.end, Granted: op.granted}
