@@ -113,6 +113,7 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 
 // execute serves until something ends it.
 func (c *nbdCommand) execute(cmd *cobra.Command) (err error) {
+	program.OutliveReaders()
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
 	if err := c.check(cmd.Flags()); err != nil {

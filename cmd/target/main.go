@@ -98,6 +98,7 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 }
 
 func run(ctx context.Context, from *source, faults service.Faults) error {
+	program.OutliveReaders()
 	hangups := service.Hangups()
 	c, err := service.Load(ctx, from.load)
 	if err != nil {

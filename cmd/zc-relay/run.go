@@ -95,6 +95,7 @@ called ` + argp.VolumeName + `:
 }
 
 func run(ctx context.Context, from *source, faults service.Faults) error {
+	program.OutliveReaders()
 	hangups := service.Hangups()
 	c, err := service.Load(ctx, from.load)
 	if err != nil {

@@ -86,3 +86,12 @@ func (e *ending) forces(s os.Signal, now time.Time) bool {
 	}
 	return false
 }
+
+// OutliveReaders keeps the process alive when the reader of its standard output or standard error
+// goes away: writes to these fail from then on, and SIGPIPE no longer ends the process. Programs
+// that serve others call it first.
+func OutliveReaders() {
+	// The runtime ends a process by SIGPIPE only if nobody is notified of it. Unlike an ignored
+	// signal, a notification is not passed on to the processes that this one starts.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+}
