@@ -59,7 +59,7 @@ func TestEverySignalHasItsDocumentedEffectOnEveryProgram(t *testing.T) {
 		name  string
 		kind  int
 		start func() *testkit.Process // returns when the program works
-		ended int             // exit code after an orderly end
+		ended int                     // exit code after an orderly end
 	}{
 		{"target", daemon, func() *testkit.Process {
 			p := spawn(t, "target", "--volume", "d=memory:1MiB", "--listen-address",
