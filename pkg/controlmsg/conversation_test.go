@@ -296,3 +296,38 @@ func TestEveryRequestIsTiedToTheReplyThatAnswersIt(t *testing.T) {
 		}
 	}
 }
+
+func TestConnectionsBelongToTheQueuesOfTheSession(t *testing.T) {
+	m := newMachine(&relayToTarget)
+	pass := func(request Message) {
+		t.Helper()
+		if err := m.begin(request); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.succeed(replyTo(request)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reject := func(request Message, code status.Code) {
+		t.Helper()
+		if err := m.begin(request); !errors.Is(err, code) {
+			t.Errorf("%+v: %v, want %v", request, err, code)
+		}
+	}
+	connection := func(queue uint32, role iomsg.ConnectionRole) *CreateRDMAConnection {
+		return &CreateRDMAConnection{Queue: queue, Role: role, Source: source}
+	}
+	const queues = 2
+	pass(&Hello{Role: RoleRelay})
+	pass(&OpenVolume{})
+	pass(&ConfigureDataPath{QueueCount: queues})
+	for queue := range uint32(queues) {
+		for role := range iomsg.ConnectionRoleCount {
+			reject(connection(queues, role), status.InvalidValue)
+			reject(&StartDataPathConnections{}, status.BadState)
+			pass(connection(queue, role))
+			reject(connection(queue, role), status.AlreadyExist)
+		}
+	}
+	pass(&StartDataPathConnections{})
+}

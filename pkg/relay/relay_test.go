@@ -398,6 +398,46 @@ func TestAnExportNeedsTheRightsOfTheRelayForThoseOfTheTarget(t *testing.T) {
 	}
 }
 
+func TestAnExportShorterThanAnnouncedIsRejected(t *testing.T) {
+	c := startChain(t)
+	requests := c.session()
+	configure := requests[1].(*controlmsg.ConfigureDataPath)
+	if err := c.call(requests[0]); err != nil {
+		t.Fatal(err)
+	}
+	length := configure.Export.Length
+	configure.Export.Length += 4096
+	if err := c.call(configure); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("an export of %d bytes, announced as %d: %v", length, configure.Export.Length, err)
+	}
+	configure.Export.Length = length
+	if err := c.call(configure); err != nil {
+		t.Errorf("with the right length: %v", err)
+	}
+}
+
+func TestStagingOfTheWrongSizeIsRejected(t *testing.T) {
+	for _, change := range []uint64{1, ^uint64(0)} {
+		c := startChain(t)
+		requests := c.session()
+		c.proxy.watch(nil, func(e *controlmsg.Envelope) *controlmsg.Envelope {
+			if reply, ok := e.Message.(*controlmsg.CreateRDMAConnectionReply); ok &&
+				reply.Staging != nil {
+				reply.Staging.Length += change
+			}
+			return e
+		})
+		for _, request := range requests[:2] {
+			if err := c.call(request); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.call(requests[2]); !errors.Is(err, status.Unexpected) {
+			t.Errorf("staging of %+d bytes: %v", int64(change), err)
+		}
+	}
+}
+
 func TestATargetThatIsLostHasNothingLeftToDestroy(t *testing.T) {
 	for _, last := range []controlmsg.Kind{controlmsg.KindStop, controlmsg.KindDestroyObjects} {
 		c := startChain(t)

@@ -223,19 +223,26 @@ func (s *session) deregister() error {
 	return nil
 }
 
-// failRequests fails every IO that the target has not responded to, and every later one. Clients
-// see one of three codes, whatever the reason. The target's access must have been revoked.
+// failRequests fails every IO that the target has not responded to, and every later one. The
+// target's access must have been revoked.
 func (s *session) failRequests(ctx context.Context, reason error) error {
-	code := status.CodeOf(reason)
-	if code != status.TimeOut && code != status.Shutdown {
-		code = status.ConnectionReset
-	}
+	code := endCode(reason)
 	err := datapath.OnAll(s.openLanes(),
 		func(lane *datapath.RelayLane) error { return lane.FailRequests(ctx, code) })
 	if err != nil {
 		return fmt.Errorf("complete the IOs in flight: %w", err)
 	}
 	return nil
+}
+
+// endCode returns the code with which IOs fail when a session ends. Clients see one of three,
+// whatever the reason.
+func endCode(reason error) status.Code {
+	switch code := status.CodeOf(reason); code {
+	case status.TimeOut, status.Shutdown:
+		return code
+	}
+	return status.ConnectionReset
 }
 
 // closeLanes closes all lanes with their connections, consumers and producers. Those that it cannot

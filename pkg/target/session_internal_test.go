@@ -4,25 +4,29 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
+	disk := volumetest.OpenMemory(t, "1MiB")
 	x, err := newExports(map[string]Export{
-		"disk":  {Volume: volumetest.OpenMemory(t, "1MiB")},
+		"disk":  {Volume: disk},
+		"alias": {Volume: disk},
 		"other": {Volume: volumetest.OpenMemory(t, "1MiB")},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := func(ctx context.Context, uses Access) *session {
+	openAs := func(name string, ctx context.Context, uses Access) *session {
 		s := &session{pendingConnection: &pendingConnection{ctx: ctx}, log: zap.NewNop()}
-		if s.export, _, err = x.choose(s, "disk"); err != nil {
+		if s.export, _, err = x.choose(s, name); err != nil {
 			t.Fatal(err)
 		}
 		if err := x.open(s, &controlmsg.ConfigureDataPath{}, uses, noClaim); err != nil {
@@ -30,6 +34,7 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 		}
 		return s
 	}
+	open := func(ctx context.Context, uses Access) *session { return openAs("disk", ctx, uses) }
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	open(over, ReadAccess)         // which has changed nothing
@@ -40,7 +45,8 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 	}
 	cut, released := open(over, WriteAccess), open(t.Context(), WriteAccess)
 	released.closed = true
-	for _, s := range []*session{cut, released} {
+	alias := openAs("alias", over, WriteAccess)
+	for _, s := range []*session{cut, released, alias} {
 		if err := x.awaitEnded(over, newcomer); !errors.Is(err, status.TimeOut) {
 			t.Errorf("a session that has ended is not awaited: %v", err)
 		}
@@ -65,5 +71,89 @@ func TestADrainedSessionDoesNotStart(t *testing.T) {
 	s.drain(context.Background())
 	if err := s.StartStorage(context.Background()); !errors.Is(err, status.Shutdown) {
 		t.Errorf("start storage: %v", err)
+	}
+}
+
+func TestTheFailureOfAQueueEndsItsSessionUnlessItHasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, stopped := range []bool{false, true} {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			defer cancel(nil)
+			s := &session{pendingConnection: &pendingConnection{ctx: ctx, cancel: cancel}}
+			if stopped {
+				if err := s.Stop(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			failure := status.Errorf(status.ConnectionReset, "made up")
+			s.onLaneFailure(3)(failure)
+			synctest.Wait()
+			if ended := errors.Is(context.Cause(ctx), failure); ended == stopped {
+				t.Errorf("stopped %v: a failed queue has ended the session: %v", stopped, ended)
+			}
+		}
+	})
+}
+
+// chosen returns exports with a volume, which a relay may use in one way, and a session of that
+// relay that has chosen it.
+func chosen(t *testing.T, access Access) (*exports, *session) {
+	t.Helper()
+	x, err := newExports(map[string]Export{"disk": {
+		Volume: volumetest.OpenMemory(t, "1MiB"), Rights: []Right{{Relay: "a", Access: access}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{pendingConnection: &pendingConnection{ctx: t.Context()}, log: zap.NewNop(),
+		relayNames: []string{"a"}}
+	if s.export, _, err = x.choose(s, "disk"); err != nil {
+		t.Fatal(err)
+	}
+	return x, s
+}
+
+func TestARemovedVolumeCannotBeOpened(t *testing.T) {
+	x, s := chosen(t, WriteAccess)
+	if _, _, err := x.remove("disk"); err != nil {
+		t.Fatal(err)
+	}
+	err := x.open(s, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
+	if !errors.Is(err, status.Shutdown) {
+		t.Errorf("open a removed volume: %v", err)
+	}
+}
+
+func TestARightLostBeforeTheVolumeIsOpenedIsLost(t *testing.T) {
+	x, s := chosen(t, WriteAccess)
+	lost, err := x.setRights("disk", []Right{{Relay: "a", Access: ReadAccess}})
+	if err != nil || len(lost) > 0 {
+		t.Fatalf("%d sessions use what is lost: %v", len(lost), err)
+	}
+	err = x.open(s, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
+	if !errors.Is(err, status.NotPermitted) {
+		t.Errorf("open for writing: %v", err)
+	}
+	if err := x.open(s, &controlmsg.ConfigureDataPath{}, ReadAccess, noClaim); err != nil {
+		t.Errorf("open for reading: %v", err)
+	}
+}
+
+func TestASessionAcceptsConnectionsWithinBoundsUntilItEnds(t *testing.T) {
+	s := &session{lanes: make([]*datapath.TargetLane, 1)}
+	if _, err := s.beginAccept(1); !errors.Is(err, status.NotConnected) {
+		t.Errorf("a connection for a queue that does not exist: %v", err)
+	}
+	for range maxAccepting {
+		if _, err := s.beginAccept(0); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.beginAccept(0); !errors.Is(err, status.Full) {
+		t.Errorf("one connection too many: %v", err)
+	}
+	s.accepting, s.closed = 0, true
+	if _, err := s.beginAccept(0); !errors.Is(err, status.NotConnected) {
+		t.Errorf("a connection of a session that has ended: %v", err)
 	}
 }
