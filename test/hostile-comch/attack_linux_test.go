@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated/rawtest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 )
 
@@ -44,11 +44,12 @@ var attacks = map[string]func(directory string) error{
 	"hoards descriptors behind a stuck one": hoard,
 	"abandons stuck doorbells":              abandonStuck,
 	"abandons packets with many descriptors": abandonPackets(dialAndGreet,
-		makeFrame(kindOpenConsumer, 1, 1, 64, 0), 200),
-	"abandons stuck descriptors before its hello": abandonPackets(dial, makeFrame(kindExport), 0),
-	"opens and closes tiny consumers forever":     churn,
-	"opens consumers and never reads":             leaveReplies,
-	"takes all memory for rings":                  takeRings,
+		rawtest.Frame(rawtest.OpenConsumer, 1, 1, 64, 0), 200),
+	"abandons stuck descriptors before its hello": abandonPackets(dial,
+		rawtest.Frame(rawtest.Export), 0),
+	"opens and closes tiny consumers forever": churn,
+	"opens consumers and never reads":         leaveReplies,
+	"takes all memory for rings":              takeRings,
 }
 
 // noise is the source of random bytes of an attack, which runs on one goroutine.
@@ -248,5 +249,5 @@ func ringForever() error {
 
 // socketPath returns the path of the server's socket.
 func socketPath(directory string) string {
-	return filepath.Join(directory, emulated.DefaultRepresentor, emulated.DefaultDevice, serverName)
+	return rawtest.Path(directory, serverName)
 }

@@ -2,35 +2,13 @@ package hostilecomch
 
 import (
 	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/stucktest"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated/rawtest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// openStuck opens a consumer whose doorbell holds the only reference to a stuck descriptor, so that
-// the server cannot close the doorbell.
-func openStuck(s int, id uint32) error {
-	stuck, _, err := stucktest.Descriptor()
-	if err != nil {
-		return err
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(unix.Sendmsg(pair[1], []byte{1}, unix.UnixRights(stuck), nil, 0),
-		unix.Sendmsg(s, makeFrame(kindOpenConsumer, id, 1, 64, 0), unix.UnixRights(pair[0]), nil,
-			unix.MSG_NOSIGNAL)); err != nil {
-		return err
-	}
-	if code, err := readReply(s); err != nil || code != uint32(status.Success) {
-		return fmt.Errorf("open a consumer: code %d, error %w", code, err)
-	}
-	return errors.Join(unix.Close(stuck), unix.Close(pair[0]), unix.Close(pair[1]))
-}
 
 // hoardings is how many consumers a server without limits would keep in hoard.
 const hoardings = 9_999
@@ -41,25 +19,8 @@ func hoard(directory string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(openStuck(s, 1),
-		unix.Send(s, makeFrame(kindCloseConsumer, 1), unix.MSG_NOSIGNAL)); err != nil {
+	if _, _, err := rawtest.Hoard(s, hoardings); err != nil {
 		return err
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	for id := uint32(3); id < 2*hoardings; id += 2 {
-		if unix.Sendmsg(s, makeFrame(kindOpenConsumer, id, 1, 64, 0), unix.UnixRights(pair[0]),
-			nil, unix.MSG_NOSIGNAL) != nil {
-			break
-		}
-		if _, err := readReply(s); err != nil {
-			break // the server has ended the connection
-		}
-		if unix.Send(s, makeFrame(kindCloseConsumer, id), unix.MSG_NOSIGNAL) != nil {
-			break
-		}
 	}
 	announce()
 	return nil
@@ -72,7 +33,8 @@ func abandonStuck(directory string) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(openStuck(s, 1), unix.Close(s)); err != nil {
+		_, err = rawtest.OpenStuck(s, 1)
+		if err := errors.Join(err, unix.Close(s)); err != nil {
 			return err
 		}
 	}
@@ -94,8 +56,7 @@ func abandonPackets(connect func(string) (int, error), packet []byte, others int
 				return err
 			}
 			list := append(make([]int, others, others+1), stuck)
-			if err := unix.Sendmsg(s, packet, unix.UnixRights(list...), nil,
-				unix.MSG_NOSIGNAL); err != nil && !errors.Is(err, unix.EPIPE) {
+			if err := rawtest.Send(s, packet, list...); err != nil && !errors.Is(err, unix.EPIPE) {
 				return err
 			}
 			go func() { _ = unix.Close(stuck) }() // blocks if the server has been faster
@@ -138,15 +99,14 @@ func churnOne(directory string, rings uint32) error {
 	}
 	for first := uint32(1); first < 1<<31; first += 2 * rings {
 		for i := range rings {
-			if err := unix.Sendmsg(s, makeFrame(kindOpenConsumer, first+2*i, 1, 64, 0),
-				unix.UnixRights(pair[0]), nil, unix.MSG_NOSIGNAL); err != nil {
+			if err := rawtest.Send(s, rawtest.Frame(rawtest.OpenConsumer, first+2*i, 1, 64, 0),
+				pair[0]); err != nil {
 				return err
 			}
 			readAvailable(s)
 		}
 		for i := range rings {
-			if err := unix.Send(s, makeFrame(kindCloseConsumer, first+2*i),
-				unix.MSG_NOSIGNAL); err != nil {
+			if err := rawtest.Send(s, rawtest.Frame(rawtest.CloseConsumer, first+2*i)); err != nil {
 				return err
 			}
 			readAvailable(s)
@@ -167,9 +127,8 @@ func leaveReplies(directory string) error {
 		for range 10_000 {
 			id += 2
 			if err := errors.Join(
-				unix.Sendmsg(s, makeFrame(kindOpenConsumer, id, 1, 64, 0),
-					unix.UnixRights(pair[0]), nil, unix.MSG_NOSIGNAL),
-				unix.Send(s, makeFrame(kindCloseConsumer, id), unix.MSG_NOSIGNAL),
+				rawtest.Send(s, rawtest.Frame(rawtest.OpenConsumer, id, 1, 64, 0), pair[0]),
+				rawtest.Send(s, rawtest.Frame(rawtest.CloseConsumer, id)),
 			); err != nil {
 				return err
 			}
@@ -190,11 +149,11 @@ func takeRings(directory string) error {
 			return err
 		}
 		for id := uint32(1); id < 20; id += 2 {
-			if err := unix.Sendmsg(s, makeFrame(kindOpenConsumer, id, 64, 1<<20, 0),
-				unix.UnixRights(pair[0]), nil, unix.MSG_NOSIGNAL); err != nil {
+			if err := rawtest.Send(s, rawtest.Frame(rawtest.OpenConsumer, id, 64, 1<<20, 0),
+				pair[0]); err != nil {
 				return err
 			}
-			if code, err := readReply(s); err != nil || code != uint32(status.Success) {
+			if code, err := rawtest.ReadReply(s); err != nil || code != uint32(status.Success) {
 				break
 			}
 		}

@@ -5,7 +5,6 @@ package hostilecomch
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -119,18 +119,12 @@ func measure(t *testing.T) resources {
 // awaitResources waits until this process uses no more than before.
 func awaitResources(t *testing.T, before resources) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for {
-		now := measure(t)
-		if now.descriptors <= before.descriptors && now.goroutines <= before.goroutines &&
-			now.rings <= before.rings {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the server uses %+v after the attacks, %+v before", now, before)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, fmt.Sprintf("the server uses no more than %+v, as before", before),
+		func() bool {
+			now := measure(t)
+			return now.descriptors <= before.descriptors && now.goroutines <= before.goroutines &&
+				now.rings <= before.rings
+		})
 }
 
 // exchangeAsNewcomer connects and exchanges messages during the attack.
@@ -179,13 +173,8 @@ func startAttack(t *testing.T, name, directory string) func() {
 // awaitSessions waits until the server has the given number of sessions.
 func awaitSessions(t *testing.T, server *echoServer, want int) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for server.count() != want {
-		if time.Now().After(deadline) {
-			t.Fatalf("the server has %d sessions, want %d", server.count(), want)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, fmt.Sprintf("the server has %d sessions", want),
+		func() bool { return server.count() == want })
 }
 
 // honestClient exchanges messages and fails the test on any difference.
@@ -197,8 +186,7 @@ type honestClient struct {
 
 func newHonestClient(t *testing.T, directory string) *honestClient {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
+	ctx := testkit.Context(t)
 	connection, err := emulated.New(emulated.Options{Directory: directory}).Connect(ctx,
 		comch.ClientConfig{Name: serverName})
 	if err != nil {
@@ -227,7 +215,7 @@ func (h *honestClient) close(t *testing.T) {
 // exchange sends numbered messages and waits for the echo of each.
 func (h *honestClient) exchange(t *testing.T, count int) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
+	deadline := time.Now().Add(testkit.Patience)
 	var message [bufferSize]byte
 	for range count {
 		h.next++
@@ -249,7 +237,7 @@ func (h *honestClient) receive(t *testing.T, deadline time.Time) uint64 {
 	for consumer.Poll(received) == 0 {
 		if time.Now().After(deadline) {
 			t.Fatalf("no echo within %v; the connection's error is %v",
-				testTimeout, h.connection.Err())
+				testkit.Patience, h.connection.Err())
 		}
 		runtime.Gosched()
 	}

@@ -8,16 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
 const (
-	serverName  = "storage"
-	depth       = 16 // receives of a consumer
-	bufferSize  = 64 // bytes
-	testTimeout = time.Minute
+	serverName = "storage"
+	depth      = 16 // receives of a consumer
+	bufferSize = 64 // bytes
 )
 
 // echoServer echoes messages of all its clients on one thread, so an attack that blocks the thread
@@ -105,7 +105,7 @@ func (s *echoServer) serve(ctx context.Context, connection comch.Connection) {
 	s.add(1)
 	defer s.add(-1)
 	defer connection.Abort()
-	setupCtx, cancel := context.WithTimeout(ctx, testTimeout)
+	setupCtx, cancel := context.WithTimeout(ctx, testkit.Patience)
 	defer cancel()
 	path, err := newDataPath(setupCtx, connection)
 	if err != nil {

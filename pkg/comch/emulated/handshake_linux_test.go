@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -201,11 +202,8 @@ func helloAs(t *testing.T, path string, user uintptr) frame {
 			unchanged); errno != 0 {
 			t.Errorf("become user %d: %v", user, errno)
 		}
-		descriptor, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		descriptor, err := testkit.DialPackets(path, 0)
 		if err != nil {
-			t.Error(err)
-		}
-		if err := unix.Connect(descriptor, &unix.SockaddrUnix{Name: path}); err != nil {
 			t.Error(err)
 		}
 		connected <- descriptor

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/stucktest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -62,11 +63,7 @@ func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
 	var releases []func()
 	asStranger(t, func() error {
 		for range 3 {
-			s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			err = unix.Connect(s, &unix.SockaddrUnix{Name: socketName(address.Port())})
+			s, err := testkit.DialPackets(socketName(address.Port()), 0)
 			if err != nil {
 				return err
 			}
