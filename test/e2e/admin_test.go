@@ -52,6 +52,7 @@ func administration(t *testing.T, program string, args ...string) (int, map[stri
 }
 
 func TestAdministratorsListAndEndSessions(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress(t)}
 	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")
@@ -115,6 +116,7 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 }
 
 func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress(t)}
 	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")

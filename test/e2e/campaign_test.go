@@ -64,6 +64,7 @@ var (
 
 // Nothing is wrong, lost, or left behind after any number of faults of all kinds at once.
 func TestNothingIsLostInACampaign(t *testing.T) {
+	t.Parallel()
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("strangers connect to sockets of the embedded providers")
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // These tests need a Ceph cluster of test/ceph/cluster.sh with two OSDs, and a target with librbd:
-// make test-ceph.
+// make test-ceph. They are not parallel: they stop parts of their one cluster.
 
 // cephCluster runs a command of cluster.sh.
 func cephCluster(t *testing.T, command string, args ...string) {

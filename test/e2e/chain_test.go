@@ -254,6 +254,7 @@ func scrapeURL(t testing.TB, url string) (body string) {
 }
 
 func TestAScrapeSurvivesABrokenConnection(t *testing.T) {
+	t.Parallel()
 	var requests atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if requests.Add(1) < 3 {

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 )
 
 func TestRDMAConnectionsUseTheConfiguredAddresses(t *testing.T) {
+	t.Parallel()
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("no RDMA device has a loopback address: this test needs the embedded provider")
 	}
@@ -37,6 +39,7 @@ func TestRDMAConnectionsUseTheConfiguredAddresses(t *testing.T) {
 }
 
 func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ address, says string }{
 		{"mlx5_0", `--rdma-address "mlx5_0": must be an IP address`},
 		// TEST-NET-3 (RFC 5737) belongs to nobody
@@ -76,6 +79,7 @@ cat status
 `
 
 func TestAHostNeedsNoIPv6ForATargetAtLocalhost(t *testing.T) {
+	t.Parallel()
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("no RDMA device has a loopback address: this test needs the embedded provider")
 	}
@@ -90,6 +94,7 @@ func TestAHostNeedsNoIPv6ForATargetAtLocalhost(t *testing.T) {
 }
 
 func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress(t)}
 	c.startTarget("--control-timeout", "5s") // which also bounds a stray
@@ -121,6 +126,7 @@ func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
 }
 
 func TestSilentRDMAConnectionsLeaveDescriptorsToOthers(t *testing.T) {
+	t.Parallel()
 	if len(targetFlags()) > 0 {
 		t.Skip("only the embedded provider has a descriptor for each connection request")
 	}
@@ -197,6 +203,7 @@ func (c *tlsChain) mustServe(directory string) {
 }
 
 func TestIORunsWithMutualTLS(t *testing.T) {
+	t.Parallel()
 	c := startTLSTarget(t, "--tls-allowed-name", "relay.test", "--log-level", "debug")
 	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 	c.mustServe("comch")
@@ -206,6 +213,7 @@ func TestIORunsWithMutualTLS(t *testing.T) {
 }
 
 func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
+	t.Parallel()
 	cases := map[string]bool{"plain text": false, "TLS": true}
 	for name, encrypted := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +224,7 @@ func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
 				c.startTarget()
 				flags = nil
 			}
-			wire := eavesdrop(t, c.address.String())
+			wire := eavesdrop(t, c.address)
 			relay := c.startRelay("comch",
 				append(flags, "--storage-server", wire.listener.Addr().String())...)
 			c.mustServe("comch")
@@ -229,6 +237,7 @@ func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
 }
 
 func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name       string
 		allowed    string
@@ -292,6 +301,7 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 }
 
 func TestARelayWithTLSReportsATargetWithout(t *testing.T) {
+	t.Parallel()
 	c := startTLSTarget(t)
 	c.target.Terminate()
 	c.startTarget()
@@ -301,6 +311,7 @@ func TestARelayWithTLSReportsATargetWithout(t *testing.T) {
 }
 
 func TestAConnectionWithoutACertificateIsRejected(t *testing.T) {
+	t.Parallel()
 	c := startTLSTarget(t)
 	connection, err := tls.Dial("tcp", c.address.String(),
 		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{mutualtls.Protocol}})
@@ -315,6 +326,7 @@ func TestAConnectionWithoutACertificateIsRejected(t *testing.T) {
 }
 
 func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
+	t.Parallel()
 	c := startTLSTarget(t)
 	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 	c.mustServe("comch")
@@ -338,6 +350,7 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 }
 
 func TestUnencryptedControlConnectionsCauseAWarning(t *testing.T) {
+	t.Parallel()
 	const warning = "neither encrypted nor authenticated"
 	c := startChain(t, "disk=memory:1MiB")
 	c.mustRun("info")
@@ -361,12 +374,13 @@ type eavesdropper struct {
 	seen     bytes.Buffer
 }
 
-// eavesdrop forwards connections to address.
-func eavesdrop(t *testing.T, address string) *eavesdropper {
+// eavesdrop forwards connections from a port beside a server's to the server.
+func eavesdrop(t *testing.T, server netip.AddrPort) *eavesdropper {
 	t.Helper()
 	e := &eavesdropper{}
 	var err error
-	if e.listener, err = net.Listen("tcp", listenAddress(t).String()); err != nil {
+	beside := netip.AddrPortFrom(server.Addr(), 0)
+	if e.listener, err = net.Listen("tcp", beside.String()); err != nil {
 		t.Fatal(err)
 	}
 	var passing sync.WaitGroup
@@ -377,7 +391,7 @@ func eavesdrop(t *testing.T, address string) *eavesdropper {
 			if err != nil {
 				return
 			}
-			passing.Go(func() { e.pass(ctx, near, address) })
+			passing.Go(func() { e.pass(ctx, near, server.String()) })
 		}
 	})
 	t.Cleanup(func() {
@@ -428,6 +442,7 @@ func (e *eavesdropper) saw(text string) bool {
 // TestChangedRightsLeaveTheVolumeOpen changes rights by SIGHUP. A volume in memory that was opened
 // again would have another UUID, and clients would refuse it.
 func TestChangedRightsLeaveTheVolumeOpen(t *testing.T) {
+	t.Parallel()
 	c := &tlsChain{
 		chain:     &chain{t: t, dir: t.TempDir(), address: listenAddress(t)},
 		authority: mutualtlstest.NewAuthority(t),

@@ -104,6 +104,7 @@ func runContainer(t *testing.T, image image, mounts, command, config, script str
 }
 
 func TestTheImageServesWithAReadOnlyRoot(t *testing.T) {
+	t.Parallel()
 	image := readImage(t)
 	runContainer(t, image, "mount --bind run/zc-relay run/zc-relay",
 		image.entry+" "+image.command,
@@ -113,6 +114,7 @@ func TestTheImageServesWithAReadOnlyRoot(t *testing.T) {
 
 // A pod has a volume for /run/zc-relay, and the node's directory for the emulated Comch.
 func TestTheImageServesInAPod(t *testing.T) {
+	t.Parallel()
 	var command []string
 	var config string
 	decoder := yaml.NewDecoder(strings.NewReader(string(

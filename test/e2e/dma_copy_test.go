@@ -68,6 +68,7 @@ func (s *copySite) ends(toDPU bool) (from, to string) {
 }
 
 func TestDMACopyMovesFilesOfAnySizeBothWays(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{0, 1, 1 << 20, 33<<20 + 5} {
 		for _, toDPU := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d/to_dpu=%v", size, toDPU), func(t *testing.T) {
@@ -94,6 +95,7 @@ func TestDMACopyMovesFilesOfAnySizeBothWays(t *testing.T) {
 }
 
 func TestDMACopySpeaksTheOriginalsMessages(t *testing.T) {
+	t.Parallel()
 	for _, toDPU := range []bool{true, false} {
 		s := newCopySite(t)
 		s.flags = []string{"--compat"}
@@ -109,6 +111,7 @@ func TestDMACopySpeaksTheOriginalsMessages(t *testing.T) {
 }
 
 func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
+	t.Parallel()
 	for _, both := range []bool{true, false} {
 		s := newCopySite(t)
 		want := "exists on neither side"
@@ -131,6 +134,7 @@ func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
 }
 
 func TestDMACopyWithoutAnotherSideTimesOut(t *testing.T) {
+	t.Parallel()
 	s := newCopySite(t)
 	for _, side := range [][]string{{"host", "-p", "b1:00.0"},
 		{"dpu", "-p", "03:00.0", "-r", "b1:00.0"}} {
@@ -172,6 +176,7 @@ func (s *copySite) awaitProgress(to string, arrived int64) {
 // TestDMACopyThatIsKilledLeavesNoPartialFile kills one side at a random moment, over and over. The
 // copy must then be either missing or complete, and the other side must have noticed.
 func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
+	t.Parallel()
 	const size = 32 << 20
 	content, original := someContent(size), filepath.Join(t.TempDir(), "original")
 	writeFile(t, original, content)
@@ -239,6 +244,7 @@ func writeHole(t testing.TB, path string) {
 }
 
 func TestDMACopyTimesOutWhenASideIsStopped(t *testing.T) {
+	t.Parallel()
 	for name, hostStops := range map[string]bool{"host": true, "DPU": false} {
 		s := newCopySite(t)
 		s.flags = []string{"--timeout", "3s"}
@@ -261,6 +267,7 @@ func TestDMACopyTimesOutWhenASideIsStopped(t *testing.T) {
 }
 
 func TestDMACopyThatIsInterruptedIsReportedByBothSidesAndCleansUp(t *testing.T) {
+	t.Parallel()
 	for _, hostStops := range []bool{true, false} {
 		s := newCopySite(t)
 		writeHole(t, s.dpuFile)

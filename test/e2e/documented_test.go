@@ -75,6 +75,7 @@ func (d *documented) comch(more ...string) []string {
 }
 
 func TestDocumentedLinesOfDMACopy(t *testing.T) {
+	t.Parallel()
 	const directory = "/opt/mellanox/doca/applications/dma_copy/bin/"
 	files := map[string]string{
 		"dpu.json": `{
@@ -134,6 +135,7 @@ func TestDocumentedLinesOfDMACopy(t *testing.T) {
 }
 
 func TestEveryOriginalTellsItsVersionAndFlags(t *testing.T) {
+	t.Parallel()
 	d := newDocumented(t)
 	for name := range originals {
 		for flag, want := range map[string]string{"-v": "version", "--version": "version",
@@ -176,6 +178,7 @@ func (d *documented) initiate(line, want string) {
 }
 
 func TestDocumentedLinesOfTheStorageApplicationsOf210(t *testing.T) {
+	t.Parallel()
 	d := newDocumented(t)
 	d.startStorage("./doca_storage_zero_copy_target_rdma -d 03:00.0 --listen-port 12345 --cpu 0",
 		"./doca_storage_zero_copy_comch_to_rdma -d 03:00.0 -r 3b:00.0 --storage-server 172.17.0.1:12345 --cpu 0")
@@ -193,6 +196,7 @@ func TestDocumentedLinesOfTheStorageApplicationsOf210(t *testing.T) {
 }
 
 func TestDocumentedLinesOfTheStorageApplicationsOf3x(t *testing.T) {
+	t.Parallel()
 	d := newDocumented(t)
 	const blocks, blockSize = 64, 512
 	content := someContent(blocks * blockSize)
@@ -240,6 +244,7 @@ func TestDocumentedLinesOfTheStorageApplicationsOf3x(t *testing.T) {
 }
 
 func TestLinesThatTheOriginalsRejectAreExplained(t *testing.T) {
+	t.Parallel()
 	d := newDocumented(t)
 	writeFile(t, d.path("host/short.bin"), make([]byte, 100))
 	writeFile(t, d.path("host/short.sbc"), make([]byte, 10))

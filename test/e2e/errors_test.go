@@ -10,6 +10,7 @@ import (
 // TestAVolumeThatTheTargetDoesNotHave is a mistake in the relay's configuration. Its operator
 // learns of the volumes that there are, and the client only that the mistake is not its own.
 func TestAVolumeThatTheTargetDoesNotHave(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"secret=memory:16MiB"},
 		address: listenAddress(t)}
 	c.startTarget()
@@ -27,6 +28,7 @@ func TestAVolumeThatTheTargetDoesNotHave(t *testing.T) {
 }
 
 func TestWhatADaemonCannotDoIsExplained(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
 		address: listenAddress(t)}
 	admin := "unix:" + filepath.Join(c.dir, "admin.sock")
@@ -51,6 +53,7 @@ func portOf(address string) string {
 
 // TestDoctorTellsATargetFromAnotherProgram lets it greet both.
 func TestDoctorTellsATargetFromAnotherProgram(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
 		address: listenAddress(t)}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")

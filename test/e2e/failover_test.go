@@ -25,7 +25,7 @@ import (
 )
 
 // The tests of fail-over run in a network namespace of their own, which test/ceph/run.sh makes. Its
-// bridge "storage" leads to the cluster.
+// bridge "storage" leads to the cluster. They are not parallel: each cuts the bridges.
 
 const (
 	storageBridge = "storage"

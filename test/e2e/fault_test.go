@@ -17,6 +17,7 @@ import (
 )
 
 func TestAKilledInitiatorIsReleasedAndOthersContinue(t *testing.T) {
+	t.Parallel()
 	c := startObservedChain(t, "disk=memory:64MiB")
 	victim := c.startIO(append(bench(32), "--overwrite", "--length", "32MiB")...)
 	other := c.initiator("verify", "--overwrite", "--queues", "1", "--queue-depth", "16",
@@ -35,6 +36,7 @@ func TestAKilledInitiatorIsReleasedAndOthersContinue(t *testing.T) {
 }
 
 func TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn(t *testing.T) {
+	t.Parallel()
 	for _, command := range [][]string{
 		bench(32),
 		{"verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience},
@@ -59,6 +61,7 @@ func TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn(t *testing.T) {
 }
 
 func TestAKilledRelayFailsRunsAndTheTargetServesTheNext(t *testing.T) {
+	t.Parallel()
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(32)...)
 	c.relay.Signal(syscall.SIGKILL)
@@ -73,6 +76,7 @@ func TestAKilledRelayFailsRunsAndTheTargetServesTheNext(t *testing.T) {
 var deadAfterSeconds = []string{"--keep-alive-interval", "200ms", "--keep-alive-dead-after", "3s"}
 
 func TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues(t *testing.T) {
+	t.Parallel()
 	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
 	run := c.startIO("verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience)
 	c.target.Stop()
@@ -87,6 +91,7 @@ func TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues(t *testing.T)
 }
 
 func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
+	t.Parallel()
 	c := startFaultyChain(t, "volume:any:p=0.2:seed=7:error=IO_FAILED")
 	run := c.initiator("bench", "--rw", "randread", "--block-size", "4KiB", "--queue-depth", "8",
 		"--run-limit-operation-count", "2000", "--output", "json")
@@ -102,6 +107,7 @@ func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
 }
 
 func TestVerifyDetectsAndLocatesCorruption(t *testing.T) {
+	t.Parallel()
 	c := startFaultyChain(t, "volume:any:p=0.01:seed=7:corrupt")
 	run := c.initiator("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1")
 	if code := run.Wait(); code != 1 {
@@ -113,6 +119,7 @@ func TestVerifyDetectsAndLocatesCorruption(t *testing.T) {
 }
 
 func TestConcurrentVerifiersFindNothing(t *testing.T) {
+	t.Parallel()
 	c := startChain(t, "disk=memory:64MiB")
 	c.startRelay("second")
 	first := c.initiator("verify", "--overwrite", "--queues", "4", "--queue-depth", "64",
@@ -127,6 +134,7 @@ func TestConcurrentVerifiersFindNothing(t *testing.T) {
 }
 
 func TestSIGTERMEndsEverythingCleanly(t *testing.T) {
+	t.Parallel()
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(8)...)
 	c.relay.Terminate()
@@ -149,6 +157,7 @@ func TestSIGTERMEndsEverythingCleanly(t *testing.T) {
 }
 
 func TestAnIdleChainUsesHardlyAnyCPU(t *testing.T) {
+	// Not parallel: other tests would make its processes sleep more often.
 	c := startChain(t, "disk=memory:64MiB")
 	c.mustRun("info")
 	daemons := []*testkit.Process{c.relay, c.target}
@@ -178,6 +187,7 @@ func TestAnIdleChainUsesHardlyAnyCPU(t *testing.T) {
 }
 
 func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
+	t.Parallel()
 	const depth, size = 32, 128 << 10
 	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
 	config := c.clientConfig(depth)

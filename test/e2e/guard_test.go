@@ -10,6 +10,7 @@ import (
 
 // TestVolumesAreProtected writes a file system to the volume, with the tools of an administrator.
 func TestVolumesAreProtected(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "mkfs.ext4")
 	c := startObservedChain(t, "disk=memory:64MiB")
 	image := c.dir + "/image"

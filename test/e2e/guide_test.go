@@ -9,6 +9,7 @@ import (
 )
 
 func TestTheProgramOfTheClientGuideRuns(t *testing.T) {
+	t.Parallel()
 	guide := string(readFile(t, "../../docs/client.md"))
 	_, program, _ := strings.Cut(guide, "```go\npackage main")
 	program, _, _ = strings.Cut(program, "```")

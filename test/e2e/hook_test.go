@@ -60,6 +60,7 @@ func (c *chain) expectMatches(p *testkit.Process, rules []string) {
 }
 
 func TestDelaysHarmNobody(t *testing.T) {
+	t.Parallel()
 	target := []string{
 		"volume:any:p=0.1:seed=1:delay=1ms", "rdma:poll:p=0.1:seed=2:delay=1ms",
 		"rdma:post_send:p=0.1:seed=3:delay=1ms", "control:any:delay=1ms",
@@ -77,6 +78,7 @@ func TestDelaysHarmNobody(t *testing.T) {
 }
 
 func TestInjectedErrorsReachTheInitiatorAndCorruptNothing(t *testing.T) {
+	t.Parallel()
 	target := []string{"volume:write:nth=100:error=NO_MEMORY"}
 	c := startHookedChain(t, target, nil)
 	run := c.initiator("verify", "--queues", "1", "--queue-depth", "8", "--passes", "2", "--output",
@@ -93,6 +95,7 @@ func TestInjectedErrorsReachTheInitiatorAndCorruptNothing(t *testing.T) {
 }
 
 func TestTheErrorNumberOfAFailedIOReachesTheInitiator(t *testing.T) {
+	t.Parallel()
 	target := []string{"volume:write:nth=2:error=ENOSPC"}
 	c := startHookedChain(t, target, nil)
 	run := c.initiator("verify", "--queues", "1", "--queue-depth", "8", "--passes", "1", "--output",
@@ -112,6 +115,7 @@ func TestTheErrorNumberOfAFailedIOReachesTheInitiator(t *testing.T) {
 }
 
 func TestADroppedSendLosesTheConnectionAndReconnectingRecovers(t *testing.T) {
+	t.Parallel()
 	relay := []string{"rdma:post_send:nth=300:drop"}
 	c := startHookedChain(t, nil, relay)
 	run := c.initiator("verify", "--queues", "2", "--queue-depth", "8", "--passes", "1",
@@ -129,6 +133,7 @@ func TestADroppedSendLosesTheConnectionAndReconnectingRecovers(t *testing.T) {
 }
 
 func TestFrozenOperationsContinueAfterASignal(t *testing.T) {
+	t.Parallel()
 	for name, rules := range map[string]struct{ target, relay []string }{
 		"volume":    {target: []string{"volume:any:while=jam:freeze"}},
 		"post_send": {relay: []string{"rdma:post_send:while=jam:freeze"}},
@@ -160,6 +165,7 @@ func TestFrozenOperationsContinueAfterASignal(t *testing.T) {
 }
 
 func TestATraceHoldsEveryMatch(t *testing.T) {
+	t.Parallel()
 	c := startHookedChain(t, nil, nil)
 	trace := filepath.Join(c.dir, "trace")
 	c.relay.Terminate()

@@ -12,6 +12,7 @@ import (
 // TestDaemonsOnOneMachineUseSharedMemory moves a file through relay and target with every pair of
 // RDMA providers that fit each other, and looks at the transport that info and both daemons report.
 func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct{ relay, target, transport string }{
 		"shm":                   {"shm", "shm", "shm"},
 		"the default":           {"", "", "shm"},

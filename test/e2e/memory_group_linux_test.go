@@ -111,6 +111,7 @@ func (g *memoryGroup) peak() string {
 // TestARelayLivesInASmallMemoryGroup lets ordinary clients use a relay with the default limits in a
 // group of 256 MiB, and a hostile one open all the rings that it can get.
 func TestARelayLivesInASmallMemoryGroup(t *testing.T) {
+	t.Parallel()
 	group := newMemoryGroup(t, 256<<20)
 	c := startObservedChain(t, "disk=memory:64MiB")
 	group.add(c.relay)

@@ -59,6 +59,7 @@ func (c *chain) mustServe(script string, flags ...string) string {
 }
 
 func TestNBDInfoDescribesTheExport(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdinfo")
 	c, _ := nbdChain(t, "64MiB")
 	var document struct {
@@ -108,6 +109,7 @@ func nbdSizeAs(user uint32, socket string) (string, error) {
 }
 
 func TestTheGatewayRefusesOtherUsers(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdinfo")
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect as another user")
@@ -159,6 +161,7 @@ func TestTheGatewayRefusesOtherUsers(t *testing.T) {
 }
 
 func TestNBDClientsSeeTheNewSizeOnReconnect(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdinfo", "qemu-io")
 	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t),
 		volumes: []string{"disk=file:" + filepath.Join(t.TempDir(), "disk.img") + ",size=1MiB"}}
@@ -185,6 +188,7 @@ qemu-io -f raw -c 'write -P 7 1984k 64k' -c flush -c 'read -P 7 1984k 64k' "$uri
 }
 
 func TestTheCodeOfACommandIsThatOfTheGateway(t *testing.T) {
+	t.Parallel()
 	c, _ := nbdChain(t, "1MiB")
 	if code := c.gateway("exit 7").Wait(); code != 7 {
 		t.Errorf("exit code %d", code)
@@ -215,6 +219,7 @@ func TestTheCodeOfACommandIsThatOfTheGateway(t *testing.T) {
 }
 
 func TestAGatewayEndsWithItsParent(t *testing.T) {
+	t.Parallel()
 	c, _ := nbdChain(t, "1MiB")
 	socket := filepath.Join(c.dir, "s")
 	script := fmt.Sprintf(
@@ -230,6 +235,7 @@ func TestAGatewayEndsWithItsParent(t *testing.T) {
 }
 
 func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdcopy", "qemu-img")
 	const size, data = 4 << 30, 64 << 20
 	file := filepath.Join(t.TempDir(), "disk.img")
@@ -290,6 +296,7 @@ func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 }
 
 func TestQEMUUsesTheExport(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "qemu-img", "qemu-io")
 	c, _ := nbdChain(t, "256MiB")
 	writeFile(t, filepath.Join(c.dir, "data"), someContent(64<<20))
@@ -325,6 +332,7 @@ func TestQEMUUsesTheExport(t *testing.T) {
 }
 
 func TestFIOVerifiesTheExport(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "fio")
 	c, _ := nbdChain(t, "64MiB")
 	c.mustServe(fioVerify("--bsrange=512-128k", "--blockalign=512", "--size=48m"))
@@ -339,6 +347,7 @@ func fioVerify(flags ...string) string {
 }
 
 func TestNBDKitForwardsTheExport(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdkit", "nbdcopy")
 	c, file := nbdChain(t, "32MiB")
 	writeFile(t, filepath.Join(c.dir, "data"), someContent(32<<20))
@@ -351,6 +360,7 @@ func TestNBDKitForwardsTheExport(t *testing.T) {
 }
 
 func TestFileSystemsSurviveTheTrip(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdcopy", "mke2fs", "e2fsck", "debugfs", "mkfs.xfs", "xfs_repair", "xfs_db")
 	c, _ := nbdChain(t, "512MiB")
 	c.mustServe(`
@@ -378,6 +388,7 @@ func TestFileSystemsSurviveTheTrip(t *testing.T) {
 }
 
 func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdinfo")
 	c, _ := nbdChain(t, "1MiB")
 	socket := filepath.Join(c.dir, "s")
@@ -424,6 +435,7 @@ func awaitLine(t *testing.T, p *testkit.Process, texts ...string) {
 }
 
 func TestNBDClientsUseTLS(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdinfo")
 	c, _ := nbdChain(t, "1MiB")
 	authority := mutualtlstest.NewAuthority(t)
@@ -464,6 +476,7 @@ func TestNBDClientsUseTLS(t *testing.T) {
 // Two connections on different queues are one disk: one reads what the other has written, and its
 // flush covers it, so that a killed target has lost nothing.
 func TestNBDConnectionsAreOneDisk(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdsh")
 	c, _ := nbdChain(t, "1MiB")
 	writeFile(t, filepath.Join(c.dir, "connections.py"), []byte(`
@@ -510,6 +523,7 @@ b.flush()
 }
 
 func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdinfo", "qemu-io")
 	c := startChain(t, "disk=file:"+filepath.Join(t.TempDir(), "disk.img")+",size=1MiB",
 		"ram=memory:2MiB")
@@ -576,6 +590,7 @@ func anonymousMemory(t *testing.T, p *testkit.Process) int {
 }
 
 func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
+	// Not parallel: it uses most of the descriptors of this process.
 	tooltest.Require(t, "nbdinfo")
 	// At most pending are negotiating (nbd.DefaultMaxPending). More memory would be less than 4 KiB
 	// for each attacker.
@@ -620,6 +635,7 @@ func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
 }
 
 func TestAGatewayEndsWhenItsVolumeDoesNotComeBack(t *testing.T) {
+	t.Parallel()
 	c := startChain(t, "ram=memory:1MiB")
 	p := c.gateway("exec sleep 1000", "--reconnect-timeout", "100ms")
 	p.AwaitLog("serving NBD clients")
@@ -633,6 +649,7 @@ func TestAGatewayEndsWhenItsVolumeDoesNotComeBack(t *testing.T) {
 var nbdKills = 4
 
 func TestNBDClientsNoticeNoKill(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "fio")
 	c, _ := managedChain(t, "32MiB")
 	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=4k", "--size=24m", "--fsync=50")+
@@ -683,6 +700,7 @@ func (c *chain) killDaemon(gateway *testkit.Process, i int) {
 // TestNBDClientsNoticeNoStoppedRelay stops the relay while NBD requests are in flight, until the
 // gateway leaves its memory to it, and continues it.
 func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "fio", "nbdcopy")
 	c := startFileChain(t)
 	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=16k", "--size=24m")+
@@ -724,6 +742,7 @@ func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
 }
 
 func TestAFlushReportsWhatAKilledTargetMayHaveLost(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "qemu-io")
 	t.Run("without a service manager", func(t *testing.T) {
 		c, _ := nbdChain(t, "1MiB")
@@ -765,6 +784,7 @@ func (c *chain) flushAfterKill(outcome string) {
 }
 
 func TestTheLossOfAMemoryVolumeEndsTheExport(t *testing.T) {
+	t.Parallel()
 	c := startChain(t, "ram=memory:1MiB")
 	p := c.gateway("exec sleep 1000")
 	p.AwaitLog("serving NBD clients")
@@ -779,6 +799,7 @@ func TestTheLossOfAMemoryVolumeEndsTheExport(t *testing.T) {
 // Requests that violate what the export has announced, which libnbd sends only in its unsafe mode,
 // fail with the error that the specification demands, and the connection goes on.
 func TestNBDShellGetsTheErrorsOfTheSpecification(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "nbdsh")
 	c, _ := nbdChain(t, "64MiB")
 	writeFile(t, filepath.Join(c.dir, "writable.py"), []byte(`

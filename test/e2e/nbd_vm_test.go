@@ -28,6 +28,7 @@ const guestFileSize = 64 << 10
 // files while relay and target are killed by turns. The guest finds no difference and no error, and
 // the file system is clean afterwards, for the guest and for the host.
 func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("boots a virtual machine, whose kernel has 70 MB")
 	}

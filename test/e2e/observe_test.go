@@ -19,6 +19,7 @@ import (
 )
 
 func TestMetricsAndHealthFollowTheChain(t *testing.T) {
+	t.Parallel()
 	c := startObservedChain(t, "disk=memory:64MiB")
 	testkit.Eventually(t, "the relay is ready",
 		func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
@@ -65,6 +66,7 @@ type statusDocument struct {
 }
 
 func TestStatusShowsTheOpenSessions(t *testing.T) {
+	t.Parallel()
 	c, admin := startAdministeredChain(t)
 	c.startIO(bench(8)...)
 	schema := schematest.Read(t, "../../docs/status.schema.json")
@@ -99,6 +101,7 @@ func TestStatusShowsTheOpenSessions(t *testing.T) {
 }
 
 func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, "zc-relay", "status", "--admin", "unix:"+filepath.Join(t.TempDir(), "none"))
 	if code := p.Wait(); code != 3 ||
 		!strings.Contains(p.Stderr.String(), "does it run with --admin-listen") {
@@ -129,6 +132,7 @@ func renderPage(t *testing.T, daemon *testkit.Process) string {
 }
 
 func TestThePageShowsWhichChannelsAreDownInABrowser(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
 		address: listenAddress(t)}
 	c.startTarget()
@@ -161,6 +165,7 @@ func TestThePageShowsWhichChannelsAreDownInABrowser(t *testing.T) {
 }
 
 func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
+	t.Parallel()
 	c, _ := startAdministeredChain(t)
 	c.startIO(bench(8)...)
 	page := renderPage(t, c.relay)

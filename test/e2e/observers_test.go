@@ -35,6 +35,7 @@ func socketPair() (a, b *os.File, err error) {
 // TestDaemonsOutliveTheReadersOfTheirLogs lets the reader of every log go away once the program
 // serves. The programs serve on, and end in order.
 func TestDaemonsOutliveTheReadersOfTheirLogs(t *testing.T) {
+	t.Parallel()
 	for name, kind := range readers {
 		t.Run(name, func(t *testing.T) {
 			c := &chain{t: t, dir: t.TempDir()}

@@ -63,6 +63,7 @@ func program(t testing.TB, name string) string {
 // runs a program and fails unless its exit code is CODE. The commands stdout and stderr then
 // examine its output.
 func TestCommandLines(t *testing.T) {
+	t.Parallel()
 	programs := testkit.Plain.Directory(t)
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),

@@ -22,6 +22,7 @@ import (
 
 // A Prometheus that ingests native histograms does not store the classic ones beside them.
 func TestLatencyQueriesFindDataWithEitherKindOfHistogram(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "prometheus")
 	queries := latencyQueries(t)
 	c := startObservedChain(t, "disk=memory:64MiB")

@@ -53,6 +53,7 @@ func throttledSeconds(c *chain, level string) float64 {
 }
 
 func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
+	// Not parallel: it measures rates.
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress(t)}
 	file, admin := filepath.Join(c.dir, "relay.yaml"), "unix:"+filepath.Join(c.dir, "relay.sock")
@@ -107,6 +108,7 @@ func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
 
 // The flood and the reader share a worker, so that without a limit the flood would take most of it.
 func TestASessionsRateLimitBoundsAFlood(t *testing.T) {
+	// Not parallel: it measures rates.
 	const limit, reads = 100, 2000
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress(t)}

@@ -37,6 +37,7 @@ func (c *chain) lateRelayConfig(depth int, size uint32) client.Config {
 }
 
 func TestARelayThatContinuesTooLateSpoilsNothing(t *testing.T) {
+	t.Parallel()
 	const depth, size = 32, 64 << 10
 	c := startObservedChain(t, "disk=memory:64MiB")
 	config := c.clientConfig(depth)
@@ -136,6 +137,7 @@ func (c *chain) outlastRelay(depth int, size uint64) {
 }
 
 func TestBlockingMethodsOutlastAStoppedRelay(t *testing.T) {
+	t.Parallel()
 	const size = 1 << 20
 	c := startObservedChain(t, "disk=memory:64MiB")
 	config := c.lateRelayConfig(0, 64<<10)

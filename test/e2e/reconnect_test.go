@@ -99,6 +99,7 @@ func (c *chain) awaitIO() {
 var targetRestarts = 5
 
 func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
+	t.Parallel()
 	c := startFileChain(t)
 	c.mustRun("verify", "--queues", "2", "--length", "1MiB")
 	testkit.Eventually(t, "all sessions are released", c.hasNoSession)
@@ -131,6 +132,7 @@ func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
 }
 
 func TestVerifySurvivesRestartsOfTheRelay(t *testing.T) {
+	t.Parallel()
 	c := startFileChain(t)
 	run := c.startIO(reconnectingVerify()...)
 	for round := range 3 {
@@ -152,6 +154,7 @@ func TestVerifySurvivesRestartsOfTheRelay(t *testing.T) {
 }
 
 func TestTheLossOfAMemoryVolumeIsReported(t *testing.T) {
+	t.Parallel()
 	c := startObservedChain(t, "disk=memory:32MiB")
 	run := c.startIO(reconnectingVerify()...)
 	c.restartTarget(1)
@@ -165,6 +168,7 @@ func TestTheLossOfAMemoryVolumeIsReported(t *testing.T) {
 }
 
 func TestBenchContinuesAfterARestartAndReportsIt(t *testing.T) {
+	t.Parallel()
 	c := startFileChain(t)
 	run := c.startIO(append(bench(16), "--reconnect")...)
 	c.restartTarget(0)
@@ -181,6 +185,7 @@ func TestBenchContinuesAfterARestartAndReportsIt(t *testing.T) {
 }
 
 func TestReconnectFlagsAreCheckedAndObeyed(t *testing.T) {
+	t.Parallel()
 	c := startFileChain(t)
 	if code := c.initiator("verify", "--reconnect-attempts", "3").Wait(); code != 2 {
 		t.Errorf("a policy without --reconnect exited with %d", code)

@@ -128,6 +128,7 @@ func (m *serviceManager) count(pattern string) int {
 }
 
 func TestDaemonsNotifyTheServiceManager(t *testing.T) {
+	t.Parallel()
 	for _, daemon := range []string{"target", "zc-relay"} {
 		t.Run(daemon, func(t *testing.T) {
 			m := startServiceManager(t)
@@ -151,6 +152,7 @@ func TestDaemonsNotifyTheServiceManager(t *testing.T) {
 }
 
 func TestSIGHUPKeepsTheCertificateIfTheNewOneIsInvalid(t *testing.T) {
+	t.Parallel()
 	c := startTLSTarget(t)
 	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 	other := c.authority.Write(filepath.Join(c.dir, "other"), []string{"relay.test"})
@@ -182,6 +184,7 @@ func (c *chain) configure(file, head string, channels ...string) {
 }
 
 func TestSIGHUPAppliesChangesAndNamesThoseThatNeedARestart(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress(t)}
 	c.startTarget()
@@ -272,6 +275,7 @@ func outcomes(t *testing.T, v *client.Volume, count int) map[status.Code]int {
 }
 
 func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
+	t.Parallel()
 	const depth = 8
 	ends := func(t *testing.T, v *client.Volume, name string, daemon *testkit.Process) {
 		t.Helper()
@@ -315,6 +319,7 @@ func awaitEnd(t *testing.T, v *client.Volume) {
 }
 
 func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
+	t.Parallel()
 	const depth = 8
 	c := startFaultyChain(t, "volume:any:freeze", "--drain-timeout", "300ms")
 	v := c.openBusy(depth, c.relay, func() {})
@@ -333,6 +338,7 @@ func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 }
 
 func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
+	t.Parallel()
 	c, admin := startAdministeredChain(t)
 	run := c.startIO(bench(8)...)
 	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "0"); p.Wait() != 1 ||
@@ -373,6 +379,7 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 }
 
 func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
 	file := filepath.Join(c.dir, "target.yaml")
 	configure := func(volumes ...string) {
@@ -438,6 +445,7 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 // TestATargetClosesRemovedVolumesIfItEndsDuringTheDrainOfOthers ends a target that has removed one
 // volume, and still waits for a request to another.
 func TestATargetClosesRemovedVolumesIfItEndsDuringTheDrainOfOthers(t *testing.T) {
+	t.Parallel()
 	const stuck = "volume:write:nth=1:freeze"
 	c := &chain{t: t, dir: t.TempDir(), faults: []string{stuck}, address: listenAddress(t)}
 	file := filepath.Join(c.dir, "target.yaml")

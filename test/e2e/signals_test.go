@@ -45,6 +45,7 @@ const (
 const exitDumped = 2
 
 func TestEverySignalHasItsDocumentedEffectOnEveryProgram(t *testing.T) {
+	t.Parallel()
 	c := startObservedChain(t, "disk=memory:16MiB")
 	dir := t.TempDir()
 	// transferring starts an initiator and waits until it transfers data.
@@ -117,6 +118,7 @@ func TestEverySignalHasItsDocumentedEffectOnEveryProgram(t *testing.T) {
 // nothing. Signals are repeated until they have an effect: SIGTERM has none for a second, and the
 // kernel merges those that are pending.
 func TestADrainIsForcedByRepetition(t *testing.T) {
+	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		for _, daemon := range []string{"relay", "target"} {
 			t.Run(fmt.Sprintf("signal %d to the %s", s, daemon), func(t *testing.T) {

@@ -22,6 +22,7 @@ func init() {
 // TestDMACopyMovesThreeGiBBothWays copies more bytes than fit in 31 bits. Most of the file is a
 // hole, so that making it takes no time.
 func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {
+	t.Parallel()
 	const size = 3 << 30
 	for _, toDPU := range []bool{true, false} {
 		s := newCopySite(t)
@@ -57,6 +58,7 @@ func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {
 // TestVerifyOutlastsAStoppedRelay stops the relay under load until the client leaves its memory to
 // it, and continues it.
 func TestVerifyOutlastsAStoppedRelay(t *testing.T) {
+	t.Parallel()
 	c := startFileChain(t)
 	run := c.initiator(reconnectingVerify("--control-timeout", "4s", "--io-timeout", "1s")...)
 	const left = "has not released the data memory"

@@ -65,6 +65,7 @@ func (x *terminal) awaitEnd() {
 }
 
 func TestTopIsLiveInATerminal(t *testing.T) {
+	t.Parallel()
 	c, admin := startAdministeredChain(t)
 	c.startIO(bench(8)...)
 	x := startTerminal(t, program(t, "zc-relay"), "top", "--interval", "100ms",
@@ -83,6 +84,7 @@ func TestTopIsLiveInATerminal(t *testing.T) {
 // A program that asks its terminal for something waits for the answer, and takes the next commands
 // that a user has pasted for it.
 func TestOnlyTopAsksTheTerminal(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, "script")
 	for _, name := range []string{"zc-relay", "target", "initiator"} {
 		command := exec.Command("script", "-qec",
@@ -97,6 +99,7 @@ func TestOnlyTopAsksTheTerminal(t *testing.T) {
 }
 
 func TestTopNeedsATerminal(t *testing.T) {
+	t.Parallel()
 	_, admin := startAdministeredChain(t)
 	code, _, stderr := call(t, "zc-relay", "top", "--admin", admin)
 	if code != 2 || !strings.Contains(stderr, "needs a terminal") {
@@ -105,6 +108,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 }
 
 func TestATransferShowsItsProgressInATerminal(t *testing.T) {
+	t.Parallel()
 	c := startChain(t, "disk=memory:64MiB")
 	original, _ := randomFile(t, c.dir, 32<<20)
 	x := startTerminal(t, program(t, "initiator"), "put", original,
@@ -135,6 +139,7 @@ var shells = map[string]struct {
 }
 
 func TestShellsCompleteCommandsFlagsAndWords(t *testing.T) {
+	t.Parallel()
 	for name, shell := range shells {
 		t.Run(name, func(t *testing.T) {
 			tooltest.Require(t, append(shell.files, name)...)

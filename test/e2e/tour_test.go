@@ -22,6 +22,7 @@ const tourTime = 10 * time.Minute
 // network and a mount namespace, because they use the default ports and folders, which may be in
 // use.
 func TestTheTourOfTheReadme(t *testing.T) {
+	// Not parallel: daemons with the default settings must serve within seconds.
 	if testing.Short() {
 		t.Skip("takes half a minute")
 	}

@@ -37,6 +37,7 @@ func tracedIDs(t *testing.T, path string) map[string]map[string]int {
 }
 
 func TestAnIOIsTracedThroughTheWholeChain(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
 		address: listenAddress(t)}
 	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")

@@ -53,6 +53,7 @@ func readFile(t testing.TB, path string) []byte {
 }
 
 func TestAFilePutThroughTheChainIsIdenticalEverywhere(t *testing.T) {
+	t.Parallel()
 	const size = 96 << 20 // more than what is in flight at a time
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=96MiB")
@@ -83,6 +84,7 @@ func allocated(t *testing.T, path string) int64 {
 }
 
 func TestHolesTakeUpNoSpaceInAVolumeAndACopy(t *testing.T) {
+	t.Parallel()
 	const size, dataSize = 128 << 20, 1 << 20
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=128MiB")
@@ -107,6 +109,7 @@ func TestHolesTakeUpNoSpaceInAVolumeAndACopy(t *testing.T) {
 }
 
 func TestPartsOfAVolumeHaveAnySizeAndOffset(t *testing.T) {
+	t.Parallel()
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=8MiB")
 	for _, piece := range []struct{ offset, size int }{
@@ -127,6 +130,7 @@ func TestPartsOfAVolumeHaveAnySizeAndOffset(t *testing.T) {
 }
 
 func TestAFileLargerThanTheVolumeIsRejectedBeforeAnythingIsWritten(t *testing.T) {
+	t.Parallel()
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=1MiB")
 	original, _ := randomFile(t, c.dir, 1<<20+1)
@@ -139,6 +143,7 @@ func TestAFileLargerThanTheVolumeIsRejectedBeforeAnythingIsWritten(t *testing.T)
 }
 
 func TestAKilledTransferGoesOn(t *testing.T) {
+	t.Parallel()
 	const size = 32 << 20
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=32MiB")

@@ -50,6 +50,7 @@ func (a administrator) expect(code int, contains string, args ...string) {
 }
 
 func TestVolumesComeAndGoByCommand(t *testing.T) {
+	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
 	address := "unix:" + filepath.Join(c.dir, "target.sock")
 	file := filepath.Join(c.dir, "target.yaml")

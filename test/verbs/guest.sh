@@ -87,7 +87,8 @@ fault_tests=(
     TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues
 )
 
-# faults DEVICE [TEST...]: run the fault tests, and more; each must run and pass
+# faults DEVICE [TEST...]: run the fault tests, and more; each must run and pass. As they share an
+# address, they run one after another: a target that restarts must find its port free.
 faults() {
     local test names device=$1
     shift
@@ -97,7 +98,8 @@ faults() {
         ZC_RELAY_E2E_TARGET_FLAGS="--rdma-provider verbs" \
         ZC_RELAY_E2E_RELAY_FLAGS="--rdma-provider verbs --comch-provider $comch" \
         ZC_RELAY_E2E_INITIATOR_FLAGS="--comch-provider $comch" \
-        "$directory/e2e.test" -test.v -test.timeout 300s -test.run "^(${names#|})\$" \
+        "$directory/e2e.test" -test.v -test.parallel 1 -test.timeout 300s \
+        -test.run "^(${names#|})\$" \
         >"$scratch/faults.log" 2>&1
     cat "$scratch/faults.log"
     for test in "${tests[@]}"; do
