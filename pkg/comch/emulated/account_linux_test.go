@@ -108,7 +108,7 @@ func TestLimitsOfServersBoundTheirConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			directory := t.TempDir()
 			listening := New(Options{Directory: directory, Limits: test.limits})
-			server, err := listening.Listen(t.Context(),
+			listened, err := listening.Listen(t.Context(),
 				comch.ServerConfig{Name: "storage", Admission: test.admission})
 			if err != nil {
 				t.Fatal(err)
@@ -136,10 +136,12 @@ func TestLimitsOfServersBoundTheirConnections(t *testing.T) {
 			for _, client := range clients {
 				client.Abort()
 			}
-			if err := server.Close(); err != nil {
+			if err := listened.Close(); err != nil {
 				t.Error(err)
 			}
-			awaitNothingHeld(t, &listening.(*provider).account)
+			user, lingering := uint32(unix.Getuid()), &listened.(*server).pool.lingering
+			awaitNothingHeld(t, &listening.(*provider).account,
+				func() { lingering.freeAll(user, testTimeout, nil) })
 		})
 	}
 }
