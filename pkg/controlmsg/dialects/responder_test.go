@@ -3,6 +3,7 @@ package dialects_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -49,34 +50,38 @@ func (h *stoppingHandler) StartStorage(context.Context) error {
 // it.
 func TestAPeerOf2_10HasToEndAfterItHasStopped(t *testing.T) {
 	for _, isTarget := range []bool{true, false} {
-		transport := &queuedTransport{requests: make(chan []byte, 3)}
-		for i, m := range []dialects.Message{&dialects.InitStorage{},
-			&dialects.StartConnections{}, &dialects.StartStorage{}} {
-			b, err := dialects.Encode(dialects.DOCA2_10,
-				&dialects.Envelope{Correlation: uint32(i), Message: m})
-			if err != nil {
-				t.Fatal(err)
-			}
-			transport.requests <- b
+		synctest.Test(t, func(t *testing.T) { endAfterStop(t, isTarget) })
+	}
+}
+
+func endAfterStop(t *testing.T, isTarget bool) {
+	transport := &queuedTransport{requests: make(chan []byte, 3)}
+	for i, m := range []dialects.Message{&dialects.InitStorage{},
+		&dialects.StartConnections{}, &dialects.StartStorage{}} {
+		b, err := dialects.Encode(dialects.DOCA2_10,
+			&dialects.Envelope{Correlation: uint32(i), Message: m})
+		if err != nil {
+			t.Fatal(err)
 		}
-		h := &stoppingHandler{running: make(chan struct{}), stopped: make(chan struct{})}
-		const timeout = 20 * time.Millisecond
-		r := dialects.NewResponder(transport, dialects.ResponderConfig{Handler: h,
-			Version: dialects.DOCA2_10, IsTarget: isTarget, Timeout: timeout,
-			OnFailure: func(request string, err error) { t.Errorf("%s: %v", request, err) }})
-		ended := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
-		go func() { ended <- r.Serve(ctx) }()
-		<-h.running
-		select {
-		case err := <-ended:
-			t.Fatalf("while the data path runs: %v", err)
-		case <-time.After(5 * timeout):
-		}
-		close(h.stopped)
-		if err := <-ended; status.CodeOf(err) != status.TimeOut || ctx.Err() != nil {
-			t.Errorf("after it has stopped: %v", err)
-		}
+		transport.requests <- b
+	}
+	h := &stoppingHandler{running: make(chan struct{}), stopped: make(chan struct{})}
+	const timeout = time.Minute
+	r := dialects.NewResponder(transport, dialects.ResponderConfig{Handler: h,
+		Version: dialects.DOCA2_10, IsTarget: isTarget, Timeout: timeout,
+		OnFailure: func(request string, err error) { t.Errorf("%s: %v", request, err) }})
+	ended := make(chan error, 1)
+	go func() { ended <- r.Serve(t.Context()) }()
+	<-h.running
+	time.Sleep(100 * timeout)
+	select {
+	case err := <-ended:
+		t.Fatalf("while the data path runs: %v", err)
+	default:
+	}
+	stopped := time.Now()
+	close(h.stopped)
+	if err := <-ended; status.CodeOf(err) != status.TimeOut || time.Since(stopped) != timeout {
+		t.Errorf("%v after it has stopped: %v", time.Since(stopped), err)
 	}
 }
