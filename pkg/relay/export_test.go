@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // SetEndTimes changes the timeout of a session's end and the pause between attempts, and returns a
 // function that restores them.
@@ -8,4 +12,18 @@ func SetEndTimes(timeout, pause time.Duration) (restore func()) {
 	formerTimeout, formerPause := endTimeout, retryPause
 	endTimeout, retryPause = timeout, pause
 	return func() { endTimeout, retryPause = formerTimeout, formerPause }
+}
+
+// StoppedByMessage returns, for each session with an initiator of 2.10, a channel that is closed
+// when the time begins within which the initiator has to end the session.
+func (r *Relay) StoppedByMessage() (stopped []<-chan struct{}) {
+	for _, c := range r.snapshot() {
+		c.mu.Lock()
+		sessions := slices.Collect(maps.Keys(c.sessions))
+		c.mu.Unlock()
+		for _, s := range sessions {
+			stopped = append(stopped, (&dialectClient{session: s}).Stopped())
+		}
+	}
+	return stopped
 }
