@@ -45,6 +45,8 @@ type fakeRelay struct {
 	// configured is the last request for a data path, and readOnly grants read-only sessions.
 	configured atomic.Pointer[controlmsg.ConfigureDataPath]
 	readOnly   atomic.Bool
+	// receives is how many requests the relay takes on each queue.
+	receives   uint32
 	connection atomic.Value // comch.Connection of the current session
 	started    chan struct{}
 	ended      chan struct{}
@@ -55,7 +57,7 @@ func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *f
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	r := &fakeRelay{
-		t: t, cancel: cancel, ended: make(chan struct{}),
+		t: t, cancel: cancel, ended: make(chan struct{}), receives: 64,
 		imported: make(chan *memory.Region, 16), started: make(chan struct{}, 16),
 		provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")}),
 		volume: controlmsg.OpenVolumeReply{
@@ -152,12 +154,12 @@ func (r *fakeRelay) newQueue(
 	ctx context.Context, connection comch.Connection, id comch.ConsumerID,
 ) uint32 {
 	consumer, err := connection.NewConsumer(ctx,
-		comch.ConsumerConfig{Receives: 64, MemorySize: 64 * iomsg.Size})
+		comch.ConsumerConfig{Receives: int(r.receives), MemorySize: int(r.receives) * iomsg.Size})
 	if err != nil {
 		r.t.Error(err)
 		return 1
 	}
-	for i := range uint32(64) {
+	for i := range r.receives {
 		if err := consumer.PostReceive(i*iomsg.Size, iomsg.Size, uint64(i)); err != nil {
 			r.t.Error(err)
 		}

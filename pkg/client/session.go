@@ -254,6 +254,8 @@ type comchPair struct {
 	lateProducer comch.LateProducer
 	lateConsumer comch.LateConsumer
 	isLate       bool
+	// awaitsRoom is set while the engine also sleeps until the producer can send again.
+	awaitsRoom bool
 }
 
 // setProducer completes the pair.
@@ -294,8 +296,26 @@ func (p *comchPair) attach(engine *progress.Engine) error {
 	return err
 }
 
-// detach undoes attach, and does nothing the second time.
+// awaitRoom makes the engine wake when the producer, which has no room, can send again. An engine
+// that cannot be made to does not notice before it wakes for another reason.
+func (p *comchPair) awaitRoom(engine *progress.Engine) {
+	if p.lateProducer != nil || p.awaitsRoom {
+		return // attach has done it, or a former call
+	}
+	p.awaitsRoom = engine.AddWaiter(p.producer) == nil
+}
+
+// hasRoom undoes awaitRoom.
+func (p *comchPair) hasRoom(engine *progress.Engine) {
+	if p.awaitsRoom {
+		engine.RemoveWaiter(p.producer)
+		p.awaitsRoom = false
+	}
+}
+
+// detach undoes attach and awaitRoom, and does nothing the second time.
 func (p *comchPair) detach(engine *progress.Engine) {
+	p.hasRoom(engine)
 	engine.RemoveWaiter(p.consumer)
 	if p.lateProducer != nil {
 		engine.RemoveWaiter(p.lateProducer)

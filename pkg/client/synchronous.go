@@ -374,6 +374,9 @@ type syncIO struct {
 	// ranges are being changed. No caller waits for one while it holds another.
 	ranges  rangelock.Locks
 	results [pollBatch]Result
+	// parked holds the slots whose requests the queue does not take at the moment, in their order.
+	// retried is the spare list.
+	parked, retried []*syncSlot
 
 	stopping atomic.Bool
 	running  sync.WaitGroup
@@ -399,6 +402,8 @@ func (v *Volume) startSync() error {
 	s := &syncIO{
 		volume: v, queue: v.queues[v.config.Queues], engine: engine,
 		slots: make([]syncSlot, v.config.SyncDepth), free: make(chan *syncSlot, v.config.SyncDepth),
+		parked:  make([]*syncSlot, 0, v.config.SyncDepth),
+		retried: make([]*syncSlot, 0, v.config.SyncDepth),
 	}
 	for i := range s.slots {
 		slot := &s.slots[i]
@@ -425,19 +430,48 @@ func (s *syncIO) run() {
 	}
 }
 
-// Poll passes results to the callers that wait for them.
+// Poll passes results to the callers that wait for them, and submits what is parked.
 func (s *syncIO) Poll() int {
 	n := s.queue.Poll(s.results[:])
 	for _, result := range s.results[:n] {
 		s.slots[result.Tag].done <- result
 	}
-	return n
+	return n + s.submitParked()
+}
+
+// submitParked submits the parked requests, and returns how many are no longer parked. What makes
+// the queue take requests again also wakes the thread: the evidence that a lost session's memory is
+// safe to use, or a receive of the relay.
+func (s *syncIO) submitParked() int {
+	if len(s.parked) == 0 {
+		return 0
+	}
+	s.parked, s.retried = s.retried[:0], s.parked
+	for _, slot := range s.retried {
+		slot.submit()
+	}
+	if len(s.parked) == 0 {
+		s.queue.pair.hasRoom(s.engine)
+	}
+	return len(s.retried) - len(s.parked)
+}
+
+// park keeps a request until the queue takes it.
+func (s *syncIO) park(slot *syncSlot) {
+	s.parked = append(s.parked, slot)
+	if !s.queue.disconnected {
+		s.queue.pair.awaitRoom(s.engine)
+	}
 }
 
 // submit submits the slot's request. It runs on the queue's thread. There are never more slots than
 // the queue's depth.
 func (slot *syncSlot) submit() {
 	q := slot.owner.queue
+	if slot.owner.stopping.Load() {
+		slot.done <- Result{Code: status.Shutdown}
+		return
+	}
 	if slot.memory.generation < q.memory.generation {
 		slot.session = 0 // nothing to wait for: wait moves the slot to the new memory
 		slot.done <- Result{Code: status.Again}
@@ -454,7 +488,7 @@ func (slot *syncSlot) submit() {
 	case errors.Is(err, ErrReopening):
 		slot.done <- Result{Code: status.Again}
 	case errors.Is(err, status.Again):
-		slot.owner.engine.Do(slot.command) // try again after the next poll
+		slot.owner.park(slot)
 	default:
 		slot.submitErr = err
 		slot.done <- Result{Code: status.CodeOf(err)}
@@ -584,6 +618,9 @@ func (v *Volume) stopSync() {
 			err)
 	}
 	s.queue.eachOutstanding(func(tag uint64) { s.slots[tag].done <- Result{Code: status.Shutdown} })
+	for _, slot := range s.parked {
+		slot.done <- Result{Code: status.Shutdown}
+	}
 	v.callers.Lock()
 	defer v.callers.Unlock()
 }

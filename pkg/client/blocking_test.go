@@ -1,0 +1,114 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// openForBlocking opens a volume with blocking methods and no other queue, with a configuration
+// that it completes.
+func (r *fakeRelay) openForBlocking(config client.Config) *client.Volume {
+	r.t.Helper()
+	config.Provider, config.Device = r.provider, emulated.DefaultHostDevice
+	config.BufferSize, config.ControlTimeout = testBlock, testTimeout
+	config.Policy = progress.Policy{Mode: progress.Event}
+	v, err := client.Open(context.Background(), config)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(v.Abort)
+	<-r.started
+	return v
+}
+
+// respond completes a request with success.
+func (r *fakeRelay) respond(request iomsg.Message) {
+	r.t.Helper()
+	var result [iomsg.Size]byte
+	iomsg.Encode(result[:], &iomsg.Message{Type: iomsg.Result, UserData: request.UserData})
+	r.send(result[:])
+}
+
+// TestRequestsWaitParkedForTheLeaseOfALostSession begins requests while another one waits for the
+// relay to release the memory of a session that is lost.
+func TestRequestsWaitParkedForTheLeaseOfALostSession(t *testing.T) {
+	reconnect := &retry.Policy{Total: retry.Within(testTimeout)}
+	for name, test := range map[string]struct {
+		reconnect *retry.Policy
+		end       func(*client.Volume)
+	}{
+		"Abort":            {nil, (*client.Volume).Abort},
+		"Close":            {nil, func(v *client.Volume) { _ = v.Close(context.Background()) }},
+		"Abort, reopening": {reconnect, (*client.Volume).Abort},
+		"Close, reopening": {reconnect, func(v *client.Volume) { _ = v.Close(context.Background()) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const late = 3
+			r := newSilentRelay(t)
+			v := r.openForBlocking(client.Config{SyncDepth: 1 + late, IOTimeout: testTimeout,
+				ReleaseTimeout: testTimeout, Reconnect: test.reconnect})
+			outcomes := make(chan error, 1+late)
+			read := func() {
+				_, err := v.ReadAt(make([]byte, testBlock), 0)
+				outcomes <- err
+			}
+			go read()
+			r.request()
+			r.cut()
+			await(t, "the client knows", v.HasLostSession)
+			for range late {
+				go read()
+			}
+			await(t, "the later requests are parked", func() bool { return v.Parked() == late })
+			slept := v.BlockingStats().Sleeps
+			await(t, "their thread sleeps", func() bool { return v.BlockingStats().Sleeps > slept })
+			test.end(v)
+			for range 1 + late {
+				if err := <-outcomes; !errors.Is(err, status.Shutdown) {
+					t.Errorf("a request ended with %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestRequestsWaitParkedForARelayThatTakesNone uses a relay that has room for one request.
+func TestRequestsWaitParkedForARelayThatTakesNone(t *testing.T) {
+	r := newFakeRelay(t)
+	r.receives = 1
+	v := r.openForBlocking(client.Config{SyncDepth: 2, IOTimeout: testTimeout})
+	outcomes := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := v.ReadAt(make([]byte, testBlock), 0)
+			outcomes <- err
+		}()
+	}
+	first := r.request()
+	await(t, "the other request is parked", func() bool { return v.Parked() == 1 })
+	slept := v.BlockingStats().Sleeps
+	await(t, "their thread sleeps", func() bool { return v.BlockingStats().Sleeps > slept })
+	if err := r.consumers[0].PostReceive(0, iomsg.Size, 0); err != nil {
+		t.Fatal(err)
+	}
+	r.consumers[0].Flush()
+	second := r.request()
+	r.respond(first)
+	r.respond(second)
+	for range 2 {
+		if err := <-outcomes; err != nil {
+			t.Error(err)
+		}
+	}
+	if late := v.BlockingStats().LateWakeups; late > 0 {
+		t.Errorf("%d wake-ups were late", late)
+	}
+}

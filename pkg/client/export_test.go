@@ -1,0 +1,21 @@
+package client
+
+import "github.com/zc-relay/zc-relay/pkg/progress"
+
+// Parked returns how many requests of the blocking methods wait until their queue takes them.
+func (v *Volume) Parked() int { return onThread(v, func(s *syncIO) int { return len(s.parked) }) }
+
+// HasLostSession reports whether the queue of the blocking methods knows that its session has ended.
+func (v *Volume) HasLostSession() bool {
+	return onThread(v, func(s *syncIO) bool { return s.queue.disconnected })
+}
+
+// onThread calls f on the thread behind the blocking methods.
+func onThread[T any](v *Volume, f func(*syncIO) T) T {
+	s, result := v.sync.Load(), make(chan T, 1)
+	s.engine.Do(func() { result <- f(s) })
+	return <-result
+}
+
+// BlockingStats returns the counters of the thread behind the blocking methods.
+func (v *Volume) BlockingStats() progress.Stats { return v.sync.Load().engine.Stats() }
