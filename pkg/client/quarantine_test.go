@@ -291,3 +291,27 @@ func TestABlockingMethodOutlastsManyLosses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAVolumeIsReopenedOnDemand(t *testing.T) {
+	r := newFakeRelay(t)
+	reason := errors.New("a request hangs")
+	if err := r.open(testTimeout).Reopen(reason); !errors.Is(err, status.NotSupported) {
+		t.Errorf("a volume without a policy: %v", err)
+	}
+	v := openReconnecting(newFakeRelay(t))
+	q := v.Queue(0)
+	submit(t, q, 7)
+	former := q.Session()
+	if err := v.Reopen(reason); err != nil {
+		t.Fatal(err)
+	}
+	if got := results(t, q, 1)[0]; got.Tag != 7 || got.Code != status.ConnectionReset {
+		t.Errorf("outcome is %+v", got)
+	}
+	if q.Session() != former {
+		t.Error("the session changes before all of its requests have been reported")
+	}
+	await(t, "the queue has another session", func() bool {
+		return q.Poll(make([]client.Result, 1)) == 0 && q.Session() > former
+	})
+}

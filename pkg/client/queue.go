@@ -467,6 +467,11 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 // writes that were not flushed may have been lost. Only the queue's thread may call it.
 func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
 
+// Session returns the number of the session that the queue uses. It grows whenever the queue
+// switches to another one, and then no request of an earlier session has an effect any more. Only
+// the queue's thread may call it.
+func (q *Queue) Session() uint64 { return q.pair.session.number }
+
 // stopPollInterval is the pause between polls for the response to a stop message.
 const stopPollInterval = 50 * time.Microsecond
 

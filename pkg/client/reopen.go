@@ -111,6 +111,19 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	}
 }
 
+// Reopen ends the current session as if it had been lost for this reason, so that Config.Reconnect
+// replaces it. Each request that is outstanding fails, and has no effect any more once the next
+// session has begun. While the volume is being reopened, Reopen does nothing. It fails without
+// Config.Reconnect.
+func (v *Volume) Reopen(reason error) error {
+	if !v.canReconnect() {
+		return status.Errorf(status.NotSupported,
+			"volume %q is not reopened after the end of a session", v.info.Name)
+	}
+	v.session.Load().fail(reason)
+	return nil
+}
+
 // sleep waits for the pause. It returns false if the volume is closed meanwhile.
 func (v *Volume) sleep(pause time.Duration) bool {
 	select {
