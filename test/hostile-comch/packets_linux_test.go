@@ -1,11 +1,6 @@
 package hostilecomch
 
 import (
-	"crypto/rand"
-	"encoding/binary"
-	"fmt"
-	"io"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
