@@ -62,17 +62,23 @@ demo-unprivileged: build ## Run demo-disk as the user nobody (root)
 	cp -r bin scripts "$$directory/" && \
 	setpriv --reuid=nobody --regid=nogroup --clear-groups "$$directory/scripts/demo-disk.sh"
 
+# The programs that tests run, each set built once for all tests. Those behind RACE need a C compiler.
+PROGRAM_SETS := ZC_RELAY_PROGRAMS ZC_RELAY_MANUAL_PROGRAMS ZC_RELAY_EXAMPLE_PROGRAMS \
+	$(if $(RACE),ZC_RELAY_RACE_PROGRAMS ZC_RELAY_EMULATION_PROGRAMS ZC_RELAY_LIBDOCA)
+with_programs = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && \
+	variables=$$(go run ./internal/testkit/programs "$$directory" $(PROGRAM_SETS)) && eval "$$variables" &&
+
 # Tests wait as much as they compute, so there are more of them than processors. "make lint" vets.
-# What runs programs is not cached, because Go does not know what the programs are made of.
+# Results are not taken from the cache, because Go does not see which programs a test runs.
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
-	go test $(RACE) -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 30m ./...
+	$(with_programs) go test $(RACE) -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 30m ./...
 	go -C bench test $(RACE) -vet=off ./...
 
 .PHONY: test-repeatedly
 test-repeatedly: ## Run all tests three times, with new seeds
-	ZC_RELAY_SEED=fresh go test $(RACE) -count=3 -vet=off -timeout 60m ./...
+	$(with_programs) ZC_RELAY_SEED=fresh go test $(RACE) -count=3 -vet=off -timeout 60m ./...
 
 # What the gate and the suites with peers are: test/suites.
 SUITES = go run ./test/suites
