@@ -281,6 +281,15 @@ func TestLifeCycleOfATargetLane(t *testing.T) {
 	})
 }
 
+// awaitStop waits until the lane has handled its stop message, as far as it can.
+func awaitStop(t *testing.T, l *lane) {
+	t.Helper()
+	waitUntil(t, "stop has arrived", func() (arrived bool) {
+		together(t, l.worker, func() { arrived = l.stop != stopNone })
+		return arrived
+	})
+}
+
 // dependentLane is a lane that can take a step only after others have begun theirs.
 type dependentLane struct {
 	others *sync.WaitGroup

@@ -441,10 +441,7 @@ func TestAStalledTargetKeepsRoomForStop(t *testing.T) {
 		t.Errorf("%d of %d requests have to wait, want 1", n, total)
 	}
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
-	waitUntil(t, "stop has arrived", func() (arrived bool) {
-		together(t, r.lane.worker, func() { arrived = r.lane.stop != stopNone })
-		return arrived
-	})
+	awaitStop(t, &r.lane.lane)
 	r.resume(stalled)
 	for i := range total {
 		if m := r.relay.receive(iomsg.ControlConnection); m.Type != iomsg.Result || m.UserData != i {
