@@ -302,6 +302,22 @@ func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) 
 	}
 }
 
+func TestARelayThatBreaksTheProtocolGetsNoSecondSession(t *testing.T) {
+	r := newFakeRelay(t)
+	v := openReconnecting(r)
+	submit(t, v.Queue(0), 1)
+	r.send(make([]byte, 10))
+	results(t, v.Queue(0), 1)
+	select {
+	case <-v.Done():
+	case <-r.started:
+		t.Fatal("the volume is reopened")
+	}
+	if err := v.Err(); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("the volume ended with %v", err)
+	}
+}
+
 // TestALostRequestTimesOutUnderLoad polls only when a response to another request has arrived.
 func TestALostRequestTimesOutUnderLoad(t *testing.T) {
 	r := newFakeRelay(t)

@@ -172,13 +172,18 @@ func (v *Volume) leaveQuarantine() error {
 	return nil
 }
 
-// freeFormerMemory frees memory in quarantine once the relay has released it and neither a queue
-// nor a blocking method uses it. It returns when there is none left, or the volume is closed.
+// isUnused reports whether the relay has released memory in quarantine, and neither a queue nor a
+// blocking method uses it.
+func (v *Volume) isUnused(m *dataMemory) bool {
+	return m.users.Load() == 0 && v.isReturned(m.quarantine)
+}
+
+// freeFormerMemory frees memory in quarantine once it is unused. It returns when there is none left, or the volume is closed.
 func (v *Volume) freeFormerMemory() {
 	for v.sleep(quarantinePoll) {
 		v.mu.Lock()
 		v.formerMemory = slices.DeleteFunc(v.formerMemory, func(m *dataMemory) bool {
-			if m.users.Load() > 0 || !v.isReturned(m.quarantine) {
+			if !v.isUnused(m) {
 				return false
 			}
 			v.config.Logger.Info("the relay has released the data memory of a lost session",

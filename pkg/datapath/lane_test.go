@@ -407,3 +407,19 @@ func TestAConnectionThatComesAfterTheEndIsClosed(t *testing.T) {
 		t.Error("a lane that has ended keeps a new connection open")
 	}
 }
+
+func TestALaneStartsWhenBothHellosHaveBeenExchanged(t *testing.T) {
+	var l lane
+	for role := range iomsg.ConnectionRoleCount {
+		l.connections[role].rdma = &lateConnection{}
+	}
+	for role := range iomsg.ConnectionRoleCount {
+		if err := l.start(); !errors.Is(err, status.BadState) {
+			t.Errorf("start before the hellos on the %v connection: %v", role, err)
+		}
+		l.connections[role].ready = true
+	}
+	if err := l.start(); err != nil {
+		t.Error(err)
+	}
+}

@@ -471,6 +471,23 @@ func TestPushedDataIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
 	}
 }
 
+func TestEverySlotHasItsOwnStagingBuffer(t *testing.T) {
+	r := newRelayRigWith(t, relayRigOptions{staging: true})
+	r.start()
+	for i := range uint64(testDepth) {
+		request := writeRequest(i)
+		request.RequesterOffset = i * 4096
+		r.region.Bytes()[request.RequesterOffset] = byte(i) + 1
+		r.client.send(request)
+	}
+	for range testDepth {
+		m := r.target.receive(iomsg.DataConnection)
+		if got, want := r.staging[m.Slot*testBufferSize], byte(m.UserData)+1; got != want {
+			t.Errorf("the buffer of slot %d holds %#x, want %#x", m.Slot, got, want)
+		}
+	}
+}
+
 func TestWithoutStagingTheRelayPushesNothing(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
@@ -517,6 +534,39 @@ func TestResponsesWaitUntilTheClientPostsReceives(t *testing.T) {
 	for i := uint64(1); i < testDepth; i++ {
 		if m := r.response(); m.UserData != i {
 			t.Errorf("response %d is for request %d", i, m.UserData)
+		}
+	}
+}
+
+func TestAClientThatOwesReceivesIsNotServed(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.producer.setCredits(0)
+	bad := readRequest(1)
+	bad.Type = 99
+	r.client.send(bad)
+	waitUntil(t, "a response waits for a receive", func() (waits bool) {
+		together(t, r.lane.worker, func() { waits = r.lane.outbox.Len() == 1 })
+		return waits
+	})
+	if got := r.sendRequest(testContext(t), "unread"); got != "unread" {
+		t.Errorf("a request of a client that owes receives is %s", got)
+	}
+}
+
+func TestAResponseDoesNotOvertakeThoseThatWait(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	together(t, r.lane.worker, func() {
+		r.client.producer.setCredits(0)
+		r.lane.respond(&message{1})
+		r.client.producer.setCredits(2)
+		r.lane.respond(&message{2})
+		r.lane.sendOutbox()
+	})
+	for want := range byte(2) {
+		if got := <-r.client.producer.responses; got != (message{want + 1}) {
+			t.Errorf("response %d comes in place of response %d", got[0], want+1)
 		}
 	}
 }

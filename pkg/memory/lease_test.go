@@ -84,6 +84,20 @@ func TestAMappingAloneKeepsALease(t *testing.T) {
 	expectReturned(t, "when it is not mapped any more", l, true)
 }
 
+func TestADeviceKeepsALease(t *testing.T) {
+	l := lend(t, alloc(t, 8192))
+	release, err := l.Region().Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeRegion(t, l.Region())
+	expectReturned(t, "while a device reaches it", l, false)
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	expectReturned(t, "when no device reaches it any more", l, true)
+}
+
 func TestOnlyAllocatedRegionsCanBeLent(t *testing.T) {
 	r := alloc(t, 8192)
 	l := lend(t, r)

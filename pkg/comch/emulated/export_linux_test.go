@@ -139,3 +139,40 @@ func FuzzParseExportToken(f *testing.F) {
 		}
 	})
 }
+
+func TestADescriptorNamesWhatThePeerHasExported(t *testing.T) {
+	table := newExportTable(highestLimits)
+	exported := exportToken{id: 1, access: memory.PCIRead, length: 4096}
+	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+	err := table.add(exported.id, &peerExport{descriptor: memfd(t, 4096, sealed),
+		access: exported.access, length: exported.length})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, larger, stronger := exported, exported, exported
+	other.id++
+	larger.length++
+	stronger.access |= memory.PCIWrite
+	for token, want := range map[exportToken]status.Code{
+		other: status.NotFound, larger: status.InvalidValue, stronger: status.InvalidValue,
+	} {
+		if _, err := table.open(token); !errors.Is(err, want) {
+			t.Errorf("open %+v: %v, want %v", token, err, want)
+		}
+	}
+	region, err := table.open(exported)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := region.Close(); err != nil {
+		t.Error(err)
+	}
+	encoded := exported.encode()
+	for i := range encoded {
+		encoded[i] ^= 1
+		if _, err := parseExportToken(encoded); !errors.Is(err, status.InvalidValue) {
+			t.Errorf("a descriptor with another byte %d: %v", i, err)
+		}
+		encoded[i] ^= 1
+	}
+}

@@ -220,6 +220,62 @@ func TestInvalidPostedReceiveIsAViolation(t *testing.T) {
 	}
 }
 
+func TestThePeerCannotMoveAPostedBuffer(t *testing.T) {
+	ring := newRingPair(t, 4, 256)
+	ring.postAll(t, 64)
+	if err := ring.send.send(1, []byte("x"), nil); err != nil {
+		t.Fatal(err)
+	}
+	ring.send.shared.posted[0] = 250<<32 | 1<<31
+	var received [1]comch.Received
+	if n, err := ring.receive.poll(received[:]); n != 1 || err != nil ||
+		received[0].Offset != 0 || received[0].Length != 1 {
+		t.Errorf("poll returned %d, %v, %+v", n, err, received[0])
+	}
+}
+
+func TestABufferOutsideTheMemoryIsNotPosted(t *testing.T) {
+	ring := newRingPair(t, 4, 256)
+	for _, c := range []struct{ offset, length uint32 }{
+		{0, 257}, {256, 1}, {1, 256}, {1<<32 - 1, 1}, {1<<32 - 1, 2}, {2, 1<<32 - 1},
+	} {
+		if err := ring.receive.post(c.offset, c.length, 0); !errors.Is(err, status.InvalidValue) {
+			t.Errorf("post %d bytes at offset %d: %v", c.length, c.offset, err)
+		}
+	}
+	if err := ring.receive.post(0, 256, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAProducerThatWaitsIsWokenByAReceive(t *testing.T) {
+	ring := newRingPair(t, 4, 256)
+	for _, waiting := range []uint32{0, 1} {
+		ring.send.shared.header.producersWaiting.Store(waiting)
+		if err := ring.receive.post(0, 64, 0); err != nil {
+			t.Fatal(err)
+		}
+		if wake := ring.receive.publish(); wake != (waiting != 0) {
+			t.Errorf("with %d producers waiting, publish wakes them: %v", waiting, wake)
+		}
+	}
+}
+
+func TestAConsumerDoesNotSleepWhileAMessageIsThere(t *testing.T) {
+	ring := newRingPair(t, 4, 256)
+	ring.postAll(t, 64)
+	c := &consumer{connection: &connection{}, ring: ring.receive}
+	if !c.Arm() {
+		t.Error("a consumer without a message does not sleep")
+	}
+	if err := ring.send.send(1, []byte("x"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if c.Arm() {
+		t.Error("a consumer sleeps while a message is there")
+	}
+}
+
 func TestPostedCountThatDecreasesIsAViolation(t *testing.T) {
 	ring := newRingPair(t, 2, 128)
 	ring.postAll(t, 64)
