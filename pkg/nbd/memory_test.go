@@ -145,6 +145,9 @@ func (e *memoryExport) apply(op *nbd.Operation) {
 	op.Error = nbd.Success
 	if e.fail != nil {
 		if op.Error = e.fail(op); op.Error != nbd.Success {
+			if op.Command == nbd.Read {
+				fill(op.Data, 0xff) // anything
+			}
 			return
 		}
 	}

@@ -342,8 +342,8 @@ func TestAReadThatFailsIsReportedOrEndsTheConnection(t *testing.T) {
 						}
 						return
 					}
-					if o := c.do(r); o.failure != nbd.IOError {
-						t.Errorf("read: %v", o.failure)
+					if o := c.do(r); o.failure != nbd.IOError || o.data[offset] != 0 {
+						t.Errorf("read: %v, with byte %d", o.failure, o.data[offset])
 					}
 				})
 			}
