@@ -6,21 +6,19 @@
 package chain
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -41,9 +39,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout bounds every wait. Only a test that hangs reaches it.
-const testTimeout = 2 * time.Minute
-
 const (
 	volumeName = "disk"
 	volumeSize = 8 << 20
@@ -51,20 +46,22 @@ const (
 )
 
 // quiet is a keep-alive that never declares a slow peer dead, and sends next to nothing.
-var quiet = controlmsg.KeepAliveConfig{Interval: testTimeout / 4, DeadAfter: testTimeout}
+var quiet = controlmsg.KeepAliveConfig{Interval: testkit.Patience / 4, DeadAfter: testkit.Patience}
 
-// loopback is where targets listen. The address is unique to this process, so that no other process
-// can take the port of a target that is being restarted.
-var loopback = func() netip.AddrPort {
-	pid := os.Getpid()
-	address := [4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}
-	return netip.AddrPortFrom(netip.AddrFrom4(address), 0)
-}()
+// parallel lets a test run beside others, unless its chains share the one emulation of libdoca that
+// a process has.
+func parallel(t *testing.T) {
+	t.Helper()
+	if !sharesEmulation {
+		t.Parallel()
+	}
+}
 
 // chain is a target and a relay, ready for clients.
 type chain struct {
 	t        testing.TB
 	log      *zap.Logger
+	loopback netip.AddrPort // where the test's targets listen, with port 0
 	provider comch.Provider
 	dma      dma.Provider
 	volumes  map[string]target.Export
@@ -93,7 +90,7 @@ type options struct {
 // newChain returns a chain without a target and without a relay.
 func newChain(t testing.TB) *chain {
 	t.Helper()
-	c := &chain{t: t, log: zap.NewNop()}
+	c := &chain{t: t, log: zap.NewNop(), loopback: testkit.Endpoint(t)}
 	if _, benchmark := t.(*testing.B); !benchmark {
 		c.log = logOfFailure(t)
 	}
@@ -104,7 +101,7 @@ func newChain(t testing.TB) *chain {
 // logOfFailure returns a logger whose lines are printed if the test fails, or with -v. Unlike a
 // logger of zaptest, it may be used after the end of the test.
 func logOfFailure(t testing.TB) *zap.Logger {
-	log := &lockedBuffer{}
+	log := &testkit.Output{}
 	t.Cleanup(func() {
 		if t.Failed() || testing.Verbose() {
 			t.Logf("log of target, relay, and client:\n%s", log.String())
@@ -114,29 +111,11 @@ func logOfFailure(t testing.TB) *zap.Logger {
 		zapcore.AddSync(log), zap.InfoLevel))
 }
 
-// lockedBuffer is a buffer for any number of goroutines.
-type lockedBuffer struct {
-	mu    sync.Mutex
-	bytes bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.bytes.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.bytes.String()
-}
-
 // start starts a target and a relay with one channel.
 func start(t testing.TB, o options) *chain {
 	t.Helper()
 	c := newChain(t)
-	c.startTarget(o, loopback)
+	c.startTarget(o, c.loopback)
 	t.Cleanup(func() { c.stopTarget() })
 	c.startRelay(o)
 	t.Cleanup(func() { c.stopRelay() })
@@ -158,9 +137,9 @@ func (c *chain) startTargetWith(
 	c.t.Helper()
 	c.volumes = volumes
 	config := target.Config{
-		RDMA: newRDMA(o.crc), Listen: listen, RDMAListen: loopback, Volumes: c.volumes,
+		RDMA: newRDMA(o.crc), Listen: listen, RDMAListen: c.loopback, Volumes: c.volumes,
 		CPUs:           unpinned(2),
-		ControlTimeout: testTimeout, KeepAlive: quiet, Logger: c.log.Named("target"),
+		ControlTimeout: testkit.Patience, KeepAlive: quiet, Logger: c.log.Named("target"),
 	}
 	if o.target != nil {
 		o.target(&config)
@@ -248,12 +227,16 @@ func (c *chain) startRelayWith(config relay.Config) {
 	})
 }
 
-// isolation is that of all channels.
+// isolation is that of all channels. A test that is not parallel may change it, and comchProviders,
+// for its own tests.
 var isolation = relay.Direct
 
 // comchProviders returns the providers of Comch, and of DMA to the memory of its clients, for a
 // test.
 var comchProviders = embedded
+
+// sharesEmulation is set while comchProviders are those of libdoca.
+var sharesEmulation bool
 
 func embedded(_ testing.TB, directory string, _ *zap.Logger) (comch.Provider, dma.Provider) {
 	return emulated.New(emulated.Options{Directory: directory}),
@@ -267,8 +250,8 @@ func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 			Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name,
 		},
 		Targets: []netip.AddrPort{target}, Volume: volumeName, Isolation: isolation,
-		SessionWait: retry.Forever(), IOTimeout: retry.Within(testTimeout),
-		ControlTimeout: testTimeout,
+		SessionWait: retry.Forever(), IOTimeout: retry.Within(testkit.Patience),
+		ControlTimeout: testkit.Patience,
 		KeepAlive:      quiet,
 	}
 }
@@ -276,7 +259,8 @@ func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 // newRDMA returns the provider that the flag names, or iwarp if CRCs are to be tested. With auto,
 // relay and target use shared memory.
 func newRDMA(crc bool) rdma.Provider {
-	options := iwarp.Options{CRC: crc, UserTimeout: testTimeout, HandshakeTimeout: testTimeout}
+	options := iwarp.Options{CRC: crc, UserTimeout: testkit.Patience,
+		HandshakeTimeout: testkit.Patience}
 	if crc || *provider == iwarp.ProviderName {
 		return iwarp.New(options)
 	}
@@ -309,17 +293,13 @@ func (c *chain) run(name string, service func(context.Context) error) (stop func
 	}
 }
 
-func (c *chain) context() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	c.t.Cleanup(cancel)
-	return ctx
-}
+func (c *chain) context() context.Context { return testkit.Context(c.t) }
 
 // config returns the configuration of a client with synchronous requests only.
 func (c *chain) config() client.Config {
 	return client.Config{
-		Provider: c.provider, Device: emulated.DefaultHostDevice, ControlTimeout: testTimeout,
-		IOTimeout: testTimeout,
+		Provider: c.provider, Device: emulated.DefaultHostDevice, ControlTimeout: testkit.Patience,
+		IOTimeout: testkit.Patience,
 		Logger:    c.log.Named("client"),
 	}
 }
@@ -342,21 +322,13 @@ func (c *chain) open(config client.Config) *client.Volume {
 // await waits until condition holds.
 func (c *chain) await(what string, condition func() bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("timed out waiting until %s; channels %+v", what, c.relay.Channels())
-		}
-	}
+	testkit.Eventually(c.t, what, condition)
 }
 
 // awaitEnd waits until done, of a volume or a control endpoint, is closed.
 func (c *chain) awaitEnd(done <-chan struct{}) {
 	c.t.Helper()
-	select {
-	case <-done:
-	case <-time.After(testTimeout):
-		c.t.Fatal("timed out waiting for the end of a session")
-	}
+	testkit.Receive(c.t, "the session has ended", done)
 }
 
 // awaitRelease waits until relay and target have released all sessions of clients.

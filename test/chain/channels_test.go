@@ -33,7 +33,7 @@ func startFleet(t testing.TB, targets int,
 	f := &fleet{chain: newChain(t)}
 	var addresses []netip.AddrPort
 	for range targets {
-		c := f.startTargetAt(loopback)
+		c := f.startTargetAt(f.loopback)
 		f.targets = append(f.targets, c)
 		addresses = append(addresses, c.target.Address())
 	}
@@ -45,7 +45,7 @@ func startFleet(t testing.TB, targets int,
 // startTargetAt starts a target that runs until the test ends.
 func (f *fleet) startTargetAt(listen netip.AddrPort) *chain {
 	f.t.Helper()
-	c := &chain{t: f.t, log: f.log}
+	c := &chain{t: f.t, log: f.log, loopback: f.loopback}
 	c.startTarget(options{}, listen)
 	f.t.Cleanup(func() { c.stopTarget() })
 	return c
@@ -81,6 +81,7 @@ func (c *chain) awaitState(name string, state relay.LinkState) relay.ChannelStat
 }
 
 func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
+	parallel(t)
 	const channels, targets, sessions = 16, 4, 4
 	f := startFleet(t, targets, func(addresses []netip.AddrPort) (all []relay.ChannelConfig) {
 		for i := range channels {
@@ -147,6 +148,7 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 }
 
 func TestTheSessionLimitOfTheRelayCoversAllChannels(t *testing.T) {
+	parallel(t)
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
 		return []relay.ChannelConfig{channelTo("a", addresses[0]), channelTo("b", addresses[0])}
 	})
@@ -175,6 +177,7 @@ func TestTheSessionLimitOfTheRelayCoversAllChannels(t *testing.T) {
 }
 
 func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
+	parallel(t)
 	f := startFleet(t, 2, func(addresses []netip.AddrPort) []relay.ChannelConfig {
 		return []relay.ChannelConfig{channelTo("hit", addresses[0]),
 			channelTo("spared", addresses[1])}
@@ -211,13 +214,14 @@ func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
 func unused(t testing.TB) netip.AddrPort {
 	t.Helper()
 	c := newChain(t)
-	c.startTarget(options{}, loopback)
+	c.startTarget(options{}, c.loopback)
 	address := c.target.Address()
 	c.stopTarget()
 	return address
 }
 
 func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
+	parallel(t)
 	for _, attempts := range []uint32{0, 3} {
 		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
 			config := channelTo("c", unused(t))
@@ -250,6 +254,7 @@ func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
 }
 
 func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
+	parallel(t)
 	for name, c := range map[string]struct {
 		wait  retry.Bound
 		pause time.Duration // until the target is tried again for a session that waits
@@ -306,6 +311,7 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 }
 
 func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
+	parallel(t)
 	var first relay.ChannelConfig
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
 		first = channelTo("first", addresses[0])
@@ -397,11 +403,12 @@ func (c *chain) awaitListening() {
 }
 
 func TestAChannelThatIsAddedAgainComesUpOnceItsNameIsFree(t *testing.T) {
+	parallel(t)
 	f := &fleet{chain: newChain(t)}
 	release := make(chan struct{})
 	let := sync.OnceFunc(func() { close(release) })
 	f.provider = slowProvider{f.provider, release}
-	f.targets = append(f.targets, f.startTargetAt(loopback))
+	f.targets = append(f.targets, f.startTargetAt(f.loopback))
 	config := channelTo("c", f.targets[0].target.Address())
 	f.startRelayWith(relay.Config{
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
@@ -456,8 +463,9 @@ func (p slowDevices) Open(address netip.Addr) (rdma.Device, error) {
 }
 
 func TestASlowDeviceDelaysOnlyItsChannel(t *testing.T) {
+	parallel(t)
 	f := &fleet{chain: newChain(t)}
-	f.targets = append(f.targets, f.startTargetAt(loopback))
+	f.targets = append(f.targets, f.startTargetAt(f.loopback))
 	fast, slow := channelTo("fast", f.targets[0].target.Address()),
 		channelTo("slow", f.targets[0].target.Address())
 	devices := slowDevices{newRDMA(false), netip.MustParseAddr("127.0.0.2"),
@@ -498,8 +506,9 @@ func TestASlowDeviceDelaysOnlyItsChannel(t *testing.T) {
 }
 
 func TestARelayThatEndsWhileAChannelIsAddedAddsNone(t *testing.T) {
+	parallel(t)
 	f := &fleet{chain: newChain(t)}
-	f.targets = append(f.targets, f.startTargetAt(loopback))
+	f.targets = append(f.targets, f.startTargetAt(f.loopback))
 	devices := slowDevices{newRDMA(false), netip.MustParseAddr("127.0.0.2"),
 		make(chan struct{}, 1), make(chan struct{})}
 	f.startRelayWith(relay.Config{RDMA: devices})
@@ -529,6 +538,7 @@ func TestARelayThatEndsWhileAChannelIsAddedAddsNone(t *testing.T) {
 }
 
 func TestQuickReloadsThatRemoveAndAddAChannelKeepIt(t *testing.T) {
+	parallel(t)
 	var config relay.ChannelConfig
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
 		config = channelTo("c", addresses[0])

@@ -4,10 +4,10 @@ package chain
 
 import (
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
@@ -20,6 +20,7 @@ import (
 // The memory that they import is opaque to iWARP, so their channels need bounce buffers.
 func overDOCA(t *testing.T, release libdoca.Release) {
 	stage(t)
+	sharesEmulation = true
 	comchProviders = func(t testing.TB, directory string, log *zap.Logger) (
 		comch.Provider, dma.Provider) {
 		awaitNoObjects(t) // of the previous test: connections are closed in the background
@@ -33,7 +34,7 @@ func overDOCA(t *testing.T, release libdoca.Release) {
 			dmadoca.New(dmadoca.Options{Loader: loader})
 	}
 	t.Cleanup(func() {
-		comchProviders = embedded
+		comchProviders, sharesEmulation = embedded, false
 		awaitNoObjects(t)
 	})
 }
@@ -41,12 +42,8 @@ func overDOCA(t *testing.T, release libdoca.Release) {
 // awaitNoObjects waits until no object of libdoca exists.
 func awaitNoObjects(t testing.TB) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); len(libdoca.Objects()) > 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("objects of libdoca exist: %v", libdoca.Objects())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "no object of libdoca exists",
+		func() bool { return len(libdoca.Objects()) == 0 })
 }
 
 func TestAChannelOverDOCAPassesTheTestsOfAnEmulatedOne(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -18,6 +19,7 @@ import (
 )
 
 func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
+	parallel(t)
 	const depth = 16
 	c := start(t, options{
 		gated: true,
@@ -65,6 +67,7 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 }
 
 func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
+	parallel(t)
 	const depth = 8
 	c := start(t, options{gated: true,
 		relay: func(config *relay.Config) {
@@ -84,6 +87,7 @@ func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
 }
 
 func TestAnIOThatTimesOutFailsAndItsBufferIsLeftAlone(t *testing.T) {
+	parallel(t)
 	const depth = 4
 	c := start(t, options{gated: true})
 	writer := c.open(c.config())
@@ -121,6 +125,7 @@ func TestAnIOThatTimesOutFailsAndItsBufferIsLeftAlone(t *testing.T) {
 }
 
 func TestAVolumeErrorFailsOnlyThatIO(t *testing.T) {
+	parallel(t)
 	c := start(t, options{gated: true})
 	gate := c.gate
 	v := c.open(c.config())
@@ -138,6 +143,7 @@ func TestAVolumeErrorFailsOnlyThatIO(t *testing.T) {
 }
 
 func TestAConfigurationBeyondTheLimitsIsRejected(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	for _, change := range []func(*client.Config){
 		func(config *client.Config) { config.Queues = 1000 },
@@ -162,6 +168,7 @@ func TestAConfigurationBeyondTheLimitsIsRejected(t *testing.T) {
 }
 
 func TestALimitThatIsExceededIsNamedByItsKey(t *testing.T) {
+	parallel(t)
 	c := start(t, options{channel: func(c *relay.ChannelConfig) {
 		c.Limits = relay.Limits{MaxQueues: 2, MaxDepth: 8, MaxBufferSize: 4 * blockSize,
 			MaxOutstanding: 12, MaxExport: 1 << 20}
@@ -187,8 +194,9 @@ func TestALimitThatIsExceededIsNamedByItsKey(t *testing.T) {
 }
 
 func TestASilentTargetIsNotReady(t *testing.T) {
+	parallel(t)
 	// The kernel accepts connections on behalf of a listener that never does.
-	silent, err := net.Listen("tcp", loopback.String())
+	silent, err := net.Listen("tcp", testkit.Endpoint(t).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,6 +213,7 @@ func TestASilentTargetIsNotReady(t *testing.T) {
 }
 
 func TestKeepAlivesPreserveAnIdleSession(t *testing.T) {
+	// Not parallel: a worker must come to its keep-alive within a second.
 	keepAlive := controlmsg.KeepAliveConfig{Interval: 20 * time.Millisecond, DeadAfter: time.Second}
 	c := start(t, options{
 		target:  func(config *target.Config) { config.KeepAlive = keepAlive },

@@ -62,6 +62,7 @@ func (r *rawClient) configuration(epoch uint64) *controlmsg.ConfigureDataPath {
 }
 
 func TestAVolumeCanBeOpenedAgainAndATargetThatIsGoneIsReported(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	r := c.raw(t)
 	for range 2 {
@@ -77,6 +78,7 @@ func TestAVolumeCanBeOpenedAgainAndATargetThatIsGoneIsReported(t *testing.T) {
 }
 
 func TestAConfigurationCanBeCorrectedAndTriedAgain(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	r := c.raw(t)
 	if err := r.call(&controlmsg.OpenVolume{}); err != nil {
@@ -108,6 +110,7 @@ func TestAConfigurationCanBeCorrectedAndTriedAgain(t *testing.T) {
 }
 
 func TestASessionCanBeDestroyedAtEveryStep(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	epoch := uint64(0)
 	steps := []func(*rawClient) error{
@@ -145,6 +148,7 @@ func TestASessionCanBeDestroyedAtEveryStep(t *testing.T) {
 }
 
 func TestASupersededEpochIsRejected(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	first, second := c.raw(t), c.raw(t)
 	for _, r := range []*rawClient{first, second} {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -49,7 +50,7 @@ func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code 
 	t.Helper()
 	codes := map[uint64][]status.Code{}
 	results := make([]client.Result, 32)
-	deadline := time.Now().Add(testTimeout)
+	deadline := time.Now().Add(testkit.Patience)
 	for total := 0; total < count; {
 		n := q.Poll(results)
 		for _, r := range results[:n] {
@@ -105,6 +106,7 @@ func randomBytes(n int, seed byte) []byte {
 }
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
+	parallel(t)
 	for _, o := range []struct {
 		name string
 		options
@@ -146,6 +148,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 // TestTheMemoryOfACallerThatHasLeftIsNotTouched uses a buffer as soon as a call has returned. The
 // race detector sees what else does.
 func TestTheMemoryOfACallerThatHasLeftIsNotTouched(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	v := c.open(c.config())
 	buffer := make([]byte, 8*blockSize)
@@ -183,6 +186,7 @@ func TestTheMemoryOfACallerThatHasLeftIsNotTouched(t *testing.T) {
 }
 
 func TestReadsStopAtTheEndOfTheVolumeAndWritesFailThere(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	v := c.open(c.config())
 	buffer := make([]byte, 200)
@@ -201,6 +205,7 @@ func TestReadsStopAtTheEndOfTheVolumeAndWritesFailThere(t *testing.T) {
 }
 
 func TestZeroesAndTrimWorkOnWholeBlocks(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	v := c.open(c.config())
 	if _, err := v.WriteAt(randomBytes(4*blockSize, 0), 0); err != nil {
@@ -225,6 +230,7 @@ func TestZeroesAndTrimWorkOnWholeBlocks(t *testing.T) {
 }
 
 func TestPunchedHolesFreeSpaceAndZeroesKeepIt(t *testing.T) {
+	parallel(t)
 	path := t.TempDir() + "/disk.img"
 	c := start(t, options{spec: volumeName + "=file:" + path + ",size=8MiB"})
 	v := c.open(c.config())
@@ -259,6 +265,7 @@ func TestPunchedHolesFreeSpaceAndZeroesKeepIt(t *testing.T) {
 }
 
 func TestExtentsTellWhereTheVolumeHasHoles(t *testing.T) {
+	parallel(t)
 	hole := func(n uint64) iomsg.Extent {
 		return iomsg.Extent{Length: n * blockSize, Flags: iomsg.Hole}
 	}
@@ -296,6 +303,7 @@ func TestExtentsTellWhereTheVolumeHasHoles(t *testing.T) {
 }
 
 func TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	v := c.open(c.config())
 	var writing sync.WaitGroup
@@ -323,6 +331,7 @@ func TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther(t *testing.T) {
 }
 
 func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	v := c.open(c.config())
 	var reading sync.WaitGroup
@@ -353,6 +362,7 @@ func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
 }
 
 func TestTheDepthLimitsASubmitter(t *testing.T) {
+	parallel(t)
 	c := start(t, options{gated: true})
 	gate := c.gate
 	gate.closed.Store(true)
@@ -368,6 +378,7 @@ func TestTheDepthLimitsASubmitter(t *testing.T) {
 }
 
 func TestBadRequestsFailAndTheSessionContinues(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	v := c.open(c.queueConfig(8))
 	q := v.Queue(0)
@@ -431,6 +442,7 @@ func transferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind 
 }
 
 func TestNoIOAllocatesAnywhereInTheChain(t *testing.T) {
+	// Not parallel: it counts the allocations of this process.
 	for _, spec := range []string{volumeName + "=memory:8MiB",
 		volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"} {
 		for _, kind := range []iomsg.Type{iomsg.Read, iomsg.Write} {
@@ -459,6 +471,7 @@ func TestNoIOAllocatesAnywhereInTheChain(t *testing.T) {
 }
 
 func TestGarbageCollectionDoesNotStopTheWorkers(t *testing.T) {
+	// Not parallel: it changes how often this process collects garbage.
 	c := start(t, options{})
 	v := c.open(c.queueConfig(32))
 	engine := newEngine(t, v.Queue(0))

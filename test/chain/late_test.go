@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/hook"
@@ -19,6 +20,7 @@ import (
 // A device may take a send or a receive and report later that it has failed. The session then ends
 // at once: no IO timeout is set. Both sides sleep whenever they have nothing to do.
 func TestALateErrorOfTheDeviceEndsTheSessionAtOnce(t *testing.T) {
+	parallel(t)
 	const depth = 4
 	for _, c := range []struct{ name, rule string }{
 		{"relay sends", "comch:producer.complete:while=trouble:error=IO_FAILED"},
@@ -90,7 +92,7 @@ func pollAll(t *testing.T, engine *progress.Engine, q *client.Queue, count int,
 	want func(status.Code) bool) {
 	t.Helper()
 	results := make([]client.Result, count)
-	deadline := time.Now().Add(testTimeout)
+	deadline := time.Now().Add(testkit.Patience)
 	for done := 0; done < count; {
 		n := q.Poll(results)
 		for _, r := range results[:n] {

@@ -58,6 +58,7 @@ func (l seamListener) Accept() (network.Stream, error) {
 }
 
 func TestControlConnectionsUseTheConfiguredNetwork(t *testing.T) {
+	parallel(t)
 	atRelay, atTarget := &seam{}, &seam{}
 	c := start(t, options{
 		target: func(config *target.Config) { config.Network = atTarget },

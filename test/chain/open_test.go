@@ -13,6 +13,7 @@ import (
 )
 
 func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
+	parallel(t)
 	for _, isolated := range []relay.Isolation{relay.Direct, relay.Staged} {
 		c := start(t, options{channel: func(c *relay.ChannelConfig) { c.Isolation = isolated }})
 		writer := c.open(c.config())
@@ -50,6 +51,7 @@ func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
 }
 
 func TestOneClientAtATimeWritesToAnExclusiveVolume(t *testing.T) {
+	parallel(t)
 	c := start(t, options{spec: volumeName + "=memory:8MiB,exclusive"})
 	first, err := client.Open(c.context(), c.config())
 	if err != nil {
@@ -87,8 +89,10 @@ func TestOneClientAtATimeWritesToAnExclusiveVolume(t *testing.T) {
 
 // TestAnExclusiveVolumeStaysWithItsClient loses the session again and again.
 func TestAnExclusiveVolumeStaysWithItsClient(t *testing.T) {
+	parallel(t)
 	c := newChain(t)
-	c.startTarget(options{spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"}, loopback)
+	c.startTarget(options{spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"},
+		c.loopback)
 	t.Cleanup(func() { c.stopTarget() })
 	c.startRelay(options{})
 	t.Cleanup(func() { c.stopRelay() })

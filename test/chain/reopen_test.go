@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -18,7 +19,7 @@ import (
 
 // reconnecting returns a policy that tries for as long as a test may take.
 func reconnecting() *retry.Policy {
-	return &retry.Policy{Total: retry.Within(testTimeout), FirstPause: 5 * time.Millisecond,
+	return &retry.Policy{Total: retry.Within(testkit.Patience), FirstPause: 5 * time.Millisecond,
 		LongestPause: 50 * time.Millisecond}
 }
 
@@ -36,6 +37,7 @@ func (c *chain) restartTarget(o options) {
 }
 
 func TestAFileVolumeSurvivesItsTarget(t *testing.T) {
+	parallel(t)
 	o := onFile(t)
 	c := start(t, o)
 	config := c.config()
@@ -72,6 +74,7 @@ func TestAFileVolumeSurvivesItsTarget(t *testing.T) {
 }
 
 func TestRequestsInFlightAtTheLossCompleteAfterIt(t *testing.T) {
+	parallel(t)
 	o := onFile(t)
 	o.relay = func(config *relay.Config) {
 		config.DrainTimeout = retry.Within(50 * time.Millisecond)
@@ -117,6 +120,7 @@ func TestRequestsInFlightAtTheLossCompleteAfterIt(t *testing.T) {
 }
 
 func TestLostUnflushedWritesFailTheNextFlushOfEachQueue(t *testing.T) {
+	parallel(t)
 	o := onFile(t)
 	c := start(t, o)
 	config := c.queueConfig(8)
@@ -159,7 +163,7 @@ func readPatiently(t *testing.T, q *client.Queue) {
 	t.Helper()
 	results := make([]client.Result, 1)
 	outstanding := false
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testkit.Patience); time.Now().Before(deadline); {
 		if !outstanding {
 			err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
 			if err != nil && !errors.Is(err, status.Again) {
@@ -184,6 +188,7 @@ func readPatiently(t *testing.T, q *client.Queue) {
 }
 
 func TestAVolumeOutlastsAnotherProgramAtTheTargetsAddress(t *testing.T) {
+	parallel(t)
 	o := onFile(t)
 	o.channel = func(config *relay.ChannelConfig) { config.SessionWait = retry.Within(0) }
 	c := start(t, o)
@@ -225,6 +230,7 @@ func TestAVolumeOutlastsAnotherProgramAtTheTargetsAddress(t *testing.T) {
 }
 
 func TestCloseReportsLostWritesThatNoFlushHasReported(t *testing.T) {
+	parallel(t)
 	o := onFile(t)
 	c := start(t, o)
 	config := c.config()
@@ -243,6 +249,7 @@ func TestCloseReportsLostWritesThatNoFlushHasReported(t *testing.T) {
 }
 
 func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
+	parallel(t)
 	const depth = 16
 	o := onFile(t)
 	o.relay = func(config *relay.Config) {
@@ -294,6 +301,7 @@ func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
 }
 
 func TestAnotherVolumeIsNotMistakenForTheLostOne(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	config := c.config()
 	config.Reconnect = reconnecting()
@@ -316,6 +324,7 @@ func TestAnotherVolumeIsNotMistakenForTheLostOne(t *testing.T) {
 }
 
 func TestAReconnectPolicyIsObeyedAndItsEndReportedToAllCallers(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	config := c.queueConfig(4)
 	config.SyncDepth = 2
@@ -336,6 +345,7 @@ func TestAReconnectPolicyIsObeyedAndItsEndReportedToAllCallers(t *testing.T) {
 }
 
 func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	config := c.config()
 	config.Queues = 1
@@ -361,6 +371,7 @@ func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
 }
 
 func TestAClientsNextSessionStartsAfterTheFormerIsReleased(t *testing.T) {
+	parallel(t)
 	c := start(t, options{gated: true})
 	instance := client.NewInstance()
 	config := c.queueConfig(4)

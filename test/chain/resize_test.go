@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -16,12 +17,13 @@ import (
 
 // TestClientsSeeAVolumeGrow grows a volume by the target and by another program.
 func TestClientsSeeAVolumeGrow(t *testing.T) {
+	parallel(t)
 	path := filepath.Join(t.TempDir(), "content")
 	c := start(t, options{
 		spec: volumeName + "=file:" + path + ",size=8MiB",
 		target: func(config *target.Config) {
 			config.KeepAlive = controlmsg.KeepAliveConfig{Interval: 10 * time.Millisecond,
-				DeadAfter: testTimeout}
+				DeadAfter: testkit.Patience}
 		},
 	})
 	v := c.open(c.config())

@@ -14,6 +14,7 @@ import (
 )
 
 func TestConcurrentClientsDoNotInterfere(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	const clients, share = 8, volumeSize / 8
 	var running sync.WaitGroup
@@ -70,6 +71,7 @@ func countResources(t testing.TB) resources {
 var sessionCount uint64 = 60
 
 func TestConsecutiveSessionsLeakNothing(t *testing.T) {
+	// Not parallel: it counts what this process has.
 	c := start(t, options{})
 	session := func() {
 		v, err := client.Open(c.context(), c.config())
@@ -122,6 +124,7 @@ func settle(c *chain) resources {
 }
 
 func TestAClientThatVanishesIsReleasedAndOthersContinue(t *testing.T) {
+	parallel(t)
 	c := start(t, options{})
 	v, err := client.Open(c.context(), c.queueConfig(8))
 	if err != nil {

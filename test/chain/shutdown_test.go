@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -12,10 +13,13 @@ import (
 )
 
 func TestATargetThatShutsDownCompletesWhatItCarriesOut(t *testing.T) {
+	parallel(t)
 	const depth, slow = 64, 3
 	c := start(t, options{
-		gated:  true,
-		target: func(config *target.Config) { config.DrainTimeout = retry.Within(testTimeout) },
+		gated: true,
+		target: func(config *target.Config) {
+			config.DrainTimeout = retry.Within(testkit.Patience)
+		},
 	})
 	c.gate.closed.Store(true)
 	t.Cleanup(func() { c.gate.closed.Store(false) })
@@ -67,10 +71,13 @@ func TestATargetThatShutsDownCompletesWhatItCarriesOut(t *testing.T) {
 }
 
 func TestTheLastResponsesOfATargetAreDelivered(t *testing.T) {
+	parallel(t)
 	const depth, size = 8, volumeSize / 8
 	c := start(t, options{
-		gated:  true,
-		target: func(config *target.Config) { config.DrainTimeout = retry.Within(testTimeout) },
+		gated: true,
+		target: func(config *target.Config) {
+			config.DrainTimeout = retry.Within(testkit.Patience)
+		},
 	})
 	c.gate.closed.Store(true)
 	config := c.queueConfig(depth)

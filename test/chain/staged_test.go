@@ -11,7 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// stage makes the channels of a test move data through bounce buffers.
+// stage makes the channels of a test move data through bounce buffers. The test cannot be parallel,
+// but its own tests can.
 func stage(t *testing.T) {
 	isolation = relay.Staged
 	t.Cleanup(func() { isolation = relay.Direct })
@@ -71,7 +72,7 @@ func TestBounceBuffersAreLimitedPerChannel(t *testing.T) {
 func TestAStagedChannelNeedsADMAProvider(t *testing.T) {
 	stage(t)
 	c := newChain(t)
-	c.startTarget(options{}, loopback)
+	c.startTarget(options{}, c.loopback)
 	t.Cleanup(func() { c.stopTarget() })
 	_, err := relay.New(context.Background(), relay.Config{
 		Comch: c.provider, RDMA: newRDMA(false), CPUs: unpinned(1),

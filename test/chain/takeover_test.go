@@ -27,8 +27,8 @@ func startRivals(t *testing.T, image *volumetest.SharedImage) (*fleet, [2]*volum
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := &chain{t: t, log: f.log}
-		c.startTargetWith(options{}, loopback, map[string]target.Export{volumeName: {Volume: v}})
+		c := &chain{t: t, log: f.log, loopback: f.loopback}
+		c.startTargetWith(options{}, c.loopback, map[string]target.Export{volumeName: {Volume: v}})
 		t.Cleanup(func() { c.stopTarget() })
 		f.targets = append(f.targets, c)
 		addresses = append(addresses, c.target.Address())
@@ -46,6 +46,7 @@ func startRivals(t *testing.T, image *volumetest.SharedImage) (*fleet, [2]*volum
 // The target that owns the image stands still while clients write, the other one takes over, and
 // the former continues. Clients notice an outage, and nothing else.
 func TestClientsFollowAVolumeThatIsTakenOver(t *testing.T) {
+	parallel(t)
 	image := volumetest.NewSharedImage(volumeSize)
 	f, programs := startRivals(t, image)
 	config := f.config()
