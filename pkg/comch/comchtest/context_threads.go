@@ -357,7 +357,7 @@ func (a *actor) progressUntil(what string, condition func() bool) {
 			return
 		}
 		if a.engine.Progress() == 0 {
-			runtime.Gosched()
+			time.Sleep(100 * time.Microsecond) // to yield costs more: each actor has a thread
 		}
 	}
 }
