@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -68,7 +69,12 @@ func TestCommandsThatOnlyReadKeepNobodyOut(t *testing.T) {
 	}
 }
 
+// TestAVolumeInUseIsExplained runs in virtual time: the initiator waits a moment for the volume.
 func TestAVolumeInUseIsExplained(t *testing.T) {
+	synctest.Test(t, explainVolumeInUse)
+}
+
+func explainVolumeInUse(t *testing.T) {
 	for _, line := range append([]string{"put -", "get -"}, destructiveCommands...) {
 		r := newRelay()
 		r.openError = status.Errorf(status.InUse, "open exclusively by someone")
@@ -81,6 +87,10 @@ func TestAVolumeInUseIsExplained(t *testing.T) {
 }
 
 func TestAVolumeForOneWriterIsExplained(t *testing.T) {
+	synctest.Test(t, explainVolumeForOneWriter)
+}
+
+func explainVolumeForOneWriter(t *testing.T) {
 	for _, line := range append([]string{"put -"}, destructiveCommands...) {
 		r := newRelay()
 		r.openError = status.Errorf(status.InUse, "open exclusively by someone")
