@@ -116,7 +116,7 @@ func run(ctx context.Context, from *source, faults service.Faults) error {
 func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	from *source) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
-	volumes, err := openVolumes(c.Volumes, env.Log, env.HookVolume)
+	volumes, err := openVolumes(c, env.Log, env.HookVolume)
 	if err != nil {
 		return err
 	}

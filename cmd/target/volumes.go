@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +30,8 @@ const volumeCloseTimeout = time.Minute
 type volumes struct {
 	log  *zap.Logger
 	hook func(volume.Volume) volume.Volume
-	kept *systemd.Store // witnesses of volumes
+	kept *systemd.Store    // witnesses of volumes
+	ends *volume.CleanEnds // proofs that volumes were closed cleanly
 	// turn has an element while a reload or an administrator changes what is served.
 	turn chan struct{}
 
@@ -50,11 +52,19 @@ type served struct {
 }
 
 // openVolumes opens all configured volumes, or none.
-func openVolumes(configs []config.Volume, log *zap.Logger,
+func openVolumes(c *config.Target, log *zap.Logger,
 	hook func(volume.Volume) volume.Volume) (*volumes, error) {
-	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log),
+	directory := c.State.Path()
+	if directory != "" {
+		directory = filepath.Join(directory, "clean-ends")
+	}
+	ends, err := volume.NewCleanEnds(directory)
+	if err != nil {
+		return nil, fmt.Errorf("%w: choose another one by --state-directory", err)
+	}
+	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log), ends: ends,
 		turn: make(chan struct{}, 1), served: make(map[string]*served)}
-	for _, c := range ordered(configs) {
+	for _, c := range ordered(c.Volumes) {
 		if err := v.open(c); err != nil {
 			return nil, errors.Join(err, v.close())
 		}
@@ -115,7 +125,7 @@ func (v *volumes) newServed(c config.Volume) (*served, error) {
 		s.Volume, s.ReadOnly, s.alias = of.Volume, alias.ReadOnly, true
 		return s, nil
 	}
-	spec.Log, spec.Keeper = v.log, v.kept
+	spec.Log, spec.Keeper, spec.CleanEnds = v.log, v.kept, v.ends
 	opened, err := volume.Open(spec)
 	if err != nil {
 		return nil, err

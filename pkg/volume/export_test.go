@@ -63,3 +63,6 @@ func SetPauseClock(now func() time.Duration, bound time.Duration) (restore func(
 	pauseClock, pauseBound = now, bound
 	return func() { pauseClock, pauseBound = formerNow, formerBound }
 }
+
+// MaxCleanEnds is the most proofs of clean ends in a directory.
+const MaxCleanEnds = maxCleanEnds

@@ -133,14 +133,16 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 		Fenced: b.FencedByOperator,
 	}
 	var w witness
+	end := &cleanEnd{}
 	if !b.ReadOnly {
-		w, info.WriteVerifier = newWitness(spec, file, uuid)
+		end, w = newCleanEnd(spec, file, uuid)
+		info.WriteVerifier = end.verifier
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA
 	}
 	config := fileStoreConfig{
 		readOnly: b.ReadOnly, direct: b.Direct, blockSize: spec.BlockSize,
 		writeStep: max(cachedWriteStep, int(spec.BlockSize)), health: newHealth(spec),
-		witness: w,
+		witness: w, end: end,
 	}
 	if b.Direct {
 		config.writeStep = math.MaxInt

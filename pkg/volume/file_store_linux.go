@@ -77,6 +77,7 @@ type fileStoreConfig struct {
 	blockSize uint32
 	regular   bool // a file, which a write beyond its end extends, and not a block device
 	witness   witness
+	end       *cleanEnd
 	*health
 }
 
@@ -197,9 +198,12 @@ func (s *fileStore) aligned(length int) []byte {
 
 // changeBatch carries out writes, trims, and write zeroes.
 func (s *fileStore) changeBatch(batch *requestList) {
-	shrunk := s.checkSizeSometimes()
+	err := s.checkSizeSometimes()
+	if err == nil {
+		err = s.end.withdraw()
+	}
 	for r := batch.pop(); r != nil; r = batch.pop() {
-		if r.Err = shrunk; shrunk == nil {
+		if r.Err = err; err == nil {
 			r.Err = s.change(r)
 		}
 		if r.Err == nil && r.ForceUnitAccess {
@@ -355,6 +359,9 @@ func (s *fileStore) makeDurable() error {
 // fail makes the volume reject requests. A restart must not hide that content is lost.
 func (s *fileStore) fail(f *failure) error {
 	s.witness.renounce()
+	if err := s.end.withdraw(); err != nil {
+		s.log.Error("a loss of writes may stay unnoticed", zap.Error(err))
+	}
 	return s.health.fail(f)
 }
 
@@ -418,6 +425,9 @@ func (s *fileStore) resize(bytes uint64) error {
 	if uint64(end) > max(bytes, before) {
 		return status.Errorf(status.InvalidValue, "%q already has %v: something else has extended it",
 			s.file.Name(), size.Bytes(end))
+	}
+	if err := s.end.withdraw(); err != nil {
+		return err
 	}
 	// A file that is shorter than the volume would count as truncated.
 	s.size.Store(min(before, bytes))
@@ -499,11 +509,14 @@ func retryInterrupted(call func() error) error {
 	}
 }
 
-// close makes everything durable, unlocks the file, and closes it.
+// close makes everything durable, keeps the proof of that, unlocks the file, and closes it.
 func (s *fileStore) close() error {
 	err := s.stop()
 	if !s.readOnly {
 		err = errors.Join(err, s.makeDurable())
+		if err == nil {
+			err = s.end.prove(s.file, s.log)
+		}
 	}
 	return errors.Join(err, s.file.Close())
 }

@@ -119,12 +119,18 @@ func deviceIdentity(file *os.File) (string, error) {
 	if identity := hardwareIdentity(directory); identity != "" {
 		return identity, nil
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("boot %s device %s sequence %s", strings.TrimSpace(string(boot)), number,
+	return fmt.Sprintf("boot %s device %s sequence %s", boot, number,
 		attribute(directory, "diskseq")), nil
+}
+
+// bootID returns what tells this boot of the system from every other.
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
 }
 
 // hardwareIdentity identifies a block device by the attributes in its sysfs directory or, for a

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -44,10 +45,11 @@ type witness struct {
 }
 
 // newWitness returns the write verifier of a volume that has just been opened: the one kept with
-// the witness of a former process if that proves all its writes durable, otherwise a new one. From
-// then on there is a witness for the next process.
-func newWitness(spec *Spec, file *os.File, uuid UUID) (w witness, verifier uint64) {
-	verifier = newVerifier()
+// the witness of a former process if that proves all its writes durable, a new one if it does not,
+// and without such a witness the proven one, which is 0 if there is none. From then on there is a
+// witness for the next process.
+func newWitness(spec *Spec, file *os.File, uuid UUID, proven uint64) (w witness, verifier uint64) {
+	verifier = cmp.Or(proven, newVerifier())
 	if spec.Keeper == nil {
 		return witness{}, verifier
 	}
@@ -64,6 +66,7 @@ func newWitness(spec *Spec, file *os.File, uuid UUID) (w witness, verifier uint6
 		} else {
 			spec.Log.Error("writes before the restart that were not flushed may be lost: clients "+
 				"will be told", zap.String("volume", spec.Name), zap.Error(err))
+			verifier = newVerifier()
 			_ = kept.Close() // nothing was written through it
 			kept = nil
 		}

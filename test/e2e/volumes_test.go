@@ -2,14 +2,18 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -178,5 +182,53 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	a.expect(0, "serving volume extra", "add", extra)
 	if v := volumeList(t, address)["extra"]; v.State != string(volume.Serving) || v.Reason != "" {
 		t.Errorf("reopened: %+v", v)
+	}
+}
+
+// Clients have written, and not flushed. Removing a volume and adding it again, and stopping a
+// target, flush for them. Only a target that is killed may have lost something.
+func TestACleanEndIsNoLoss(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress()}
+	address := "unix:" + filepath.Join(c.dir, "target.sock")
+	c.volumes = []string{"disk=file:" + filepath.Join(c.dir, "disk.img") + ",size=1MiB"}
+	start := func() {
+		c.startTarget("--admin-listen", address, "--state-directory", filepath.Join(c.dir, "state"))
+	}
+	start()
+	c.relay = c.startRelay("comch")
+	config := c.clientConfig(1)
+	config.SyncDepth = 0
+	config.Reconnect = &retry.Policy{Total: retry.Within(testTimeout)}
+	v, err := client.Open(testContext(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Abort()
+	a := administrator{t, address}
+	readd := func() {
+		a.expect(0, "", "remove", "disk")
+		a.expect(0, "serving volume disk", "add", strings.TrimSuffix(c.volumes[0], ",size=1MiB"))
+	}
+	restart := func() {
+		c.target.terminate()
+		start()
+	}
+	for round, end := range []func(){readd, restart, readd, readd, restart} {
+		if _, err := v.WriteAt(make([]byte, 4096), 0); err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if err := v.Flush(); err != nil {
+			t.Errorf("end %d: the flush returned %v", round, err)
+		}
+	}
+	if _, err := v.WriteAt(make([]byte, 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	c.target.signal(syscall.SIGKILL)
+	c.target.wait()
+	start()
+	if err := v.Flush(); !errors.Is(err, client.ErrWritesLost) {
+		t.Errorf("after a target was killed, the flush returned %v", err)
 	}
 }

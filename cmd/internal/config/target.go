@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,7 +29,20 @@ type Target struct {
 	Control    Control
 	Limits     TargetLimits
 	Shutdown   Shutdown
+	State      State
 	Volumes    []Volume
+}
+
+// State configures where the target keeps what outlives it.
+type State struct {
+	Directory string // "" for the one that the service manager names
+}
+
+// Path returns the directory, "" if there is none.
+func (c *State) Path() string {
+	// systemd separates several by colons (StateDirectory= of the unit).
+	first, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":")
+	return cmp.Or(c.Directory, first)
 }
 
 // Listen configures the addresses that relays connect to.
@@ -204,6 +219,7 @@ func (c *Target) describe(s section) {
 	s.section("limits", "Limits of all sessions together.", c.Limits.describe)
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, Restart) })
+	s.section("state", "What outlives the daemon.", c.State.describe)
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
 	volumes := s.node.child("volumes").flagged("volume", "").reloads(AtOnce)
 	volumes.doc = "volume to serve, " + volumeForm + "; a BACKEND is " + volume.BackendForms + "; repeatable"
@@ -248,6 +264,12 @@ func (c *TargetLimits) describe(s section) {
 	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50),
 		"memory that all sessions together may use for data in transit").
 		flagged("staging-limit", "")
+}
+
+func (c *State) describe(s section) {
+	s.value("directory", text(&c.Directory, nil),
+		"directory for proofs that volumes were closed cleanly, so that clients miss no writes; empty is $STATE_DIRECTORY, which systemd sets; without either, proofs end with the process").
+		flagged("state-directory", "")
 }
 
 func (c *Volume) describe(s section) {

@@ -202,7 +202,8 @@ var takeOverRounds = 2
 func TestAKilledOwnerIsTakenOverFrom(t *testing.T) {
 	name := newImage(t)
 	text := backend(name, ",takeover")
-	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
+	first := mustOpen(t, text+",create=8MiB")
+	volumetest.CloseVolume(t, first)
 	o := startOwner(t, text)
 	o.signal(t, syscall.SIGKILL)
 	_ = o.Wait()
@@ -212,6 +213,10 @@ func TestAKilledOwnerIsTakenOverFrom(t *testing.T) {
 	t.Logf("taken over in %v", time.Since(start).Round(time.Millisecond))
 	checkFenced(t, former)
 	check(t, v, func() {})
+	// Neither the clean end nor the death of an owner is a loss.
+	if now := v.Info().WriteVerifier; now != first.Info().WriteVerifier || now == 0 {
+		t.Errorf("write verifier %#x after %#x", now, first.Info().WriteVerifier)
+	}
 	volumetest.CloseVolume(t, v)
 }
 
