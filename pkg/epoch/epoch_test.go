@@ -239,7 +239,22 @@ func TestOnlyAnEpochThatWasNotServedMayBeUsedAgain(t *testing.T) {
 			checkSuperseded(t, r, client, n, late)
 			r.Undo(client, n, late.Session)
 		}
+		undone := newTestSession()
+		supersede(t, r, client, n+1, undone)
+		r.Undo(client, n+1, undone.Session)
+		checkSuperseded(t, r, client, n, late)
 	}
+}
+
+func TestAnEpochIsUndoneOnlyForTheInstanceOfItsSession(t *testing.T) {
+	inBoth(t, func(t *testing.T, r *Registry) {
+		s := newTestSession()
+		supersede(t, r, numbered(1), 5, s)
+		supersede(t, r, numbered(2), 5, s)
+		r.Undo(numbered(1), 5, s.Session)
+		checkSuperseded(t, r, numbered(2), 4, newTestSession())
+		supersede(t, r, numbered(1), 5, newTestSession())
+	})
 }
 
 // numbered returns a different instance for each number.
