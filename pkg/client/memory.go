@@ -178,7 +178,8 @@ func (v *Volume) isUnused(m *dataMemory) bool {
 	return m.users.Load() == 0 && v.isReturned(m.quarantine)
 }
 
-// freeFormerMemory frees memory in quarantine once it is unused. It returns when there is none left, or the volume is closed.
+// freeFormerMemory frees memory in quarantine once it is unused. It returns when there is none
+// left, or the volume is closed.
 func (v *Volume) freeFormerMemory() {
 	for v.sleep(quarantinePoll) {
 		v.mu.Lock()

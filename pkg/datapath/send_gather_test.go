@@ -444,7 +444,8 @@ func TestAStalledTargetKeepsRoomForStop(t *testing.T) {
 	awaitStop(t, &r.lane.lane)
 	r.resume(stalled)
 	for i := range total {
-		if m := r.relay.receive(iomsg.ControlConnection); m.Type != iomsg.Result || m.UserData != i {
+		m := r.relay.receive(iomsg.ControlConnection)
+		if m.Type != iomsg.Result || m.UserData != i {
 			t.Errorf("response %d is %+v", i, m)
 		}
 	}
@@ -482,8 +483,9 @@ func TestDataIsWrittenAheadOfItsResponse(t *testing.T) {
 		return q.IO(iomsg.OpRead, status.Success) == 1
 	})
 	together(t, r.lane.worker, func() {
-		if k := stalled.kept; len(k) != 2 || k[0].Opcode != rdma.OpWrite || k[1].Opcode != rdma.OpSend {
-			t.Errorf("the target posts %+v, want the data and then the response", k)
+		kept := stalled.kept
+		if len(kept) != 2 || kept[0].Opcode != rdma.OpWrite || kept[1].Opcode != rdma.OpSend {
+			t.Errorf("the target posts %+v, want the data and then the response", kept)
 		}
 	})
 	r.resume(stalled)

@@ -147,6 +147,7 @@ func TestOnlyARelaysSessionMayStartAgainInItsEpoch(t *testing.T) {
 	relay, target, s := NewRegistry(asRelay), NewRegistry(asTarget), newTestSession()
 	supersede(t, relay, client, 5, s)
 	supersede(t, relay, client, 5, s)
+	checkSuperseded(t, relay, client, 5, newTestSession())
 	supersede(t, target, client, 5, s)
 	checkSuperseded(t, target, client, 5, s)
 	if s.ctx.Err() != nil {
