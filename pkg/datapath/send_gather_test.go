@@ -264,6 +264,20 @@ func TestASendEndsWhenEnoughDataTravelsAheadOfIt(t *testing.T) {
 	}
 }
 
+func TestAPeerChoosesTheSizeOfSendsWithinBounds(t *testing.T) {
+	for size, want := range map[uint32]uint32{
+		0: 1, 1: 1, iomsg.Size: 1, 3*iomsg.Size + 1: 3, messagesPerSend * iomsg.Size: messagesPerSend,
+		(messagesPerSend + 1) * iomsg.Size: messagesPerSend, 1<<32 - 1: messagesPerSend,
+	} {
+		var c connection
+		c.receiveHello(&iomsg.Message{IOSize: size})
+		if c.send.limit != want {
+			t.Errorf("a hello that announces %d bytes allows %d messages in a Send, want %d", size,
+				c.send.limit, want)
+		}
+	}
+}
+
 func TestSendsOfPartialMessagesFailTheLane(t *testing.T) {
 	for _, bytes := range []int{0, 1, iomsg.Size - 1, iomsg.Size + 1, 2*iomsg.Size - 32} {
 		t.Run(fmt.Sprintf("%d bytes", bytes), func(t *testing.T) {

@@ -24,7 +24,7 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	openAs := func(name string, ctx context.Context, uses Access) *session {
+	open := func(ctx context.Context, name string, uses Access) *session {
 		s := &session{pendingConnection: &pendingConnection{ctx: ctx}, log: zap.NewNop()}
 		if s.export, _, err = x.choose(s, name); err != nil {
 			t.Fatal(err)
@@ -34,26 +34,32 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 		}
 		return s
 	}
-	open := func(ctx context.Context, uses Access) *session { return openAs("disk", ctx, uses) }
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	open(over, ReadAccess)         // which has changed nothing
-	open(t.Context(), WriteAccess) // which has not ended
-	newcomer := open(t.Context(), WriteAccess)
+	open(over, "disk", ReadAccess)         // which has changed nothing
+	open(over, "other", WriteAccess)       // which has changed another volume
+	open(t.Context(), "disk", WriteAccess) // which has not ended
+	newcomer := open(t.Context(), "disk", WriteAccess)
 	if err := x.awaitEnded(t.Context(), newcomer); err != nil {
 		t.Error(err)
 	}
-	cut, released := open(over, WriteAccess), open(t.Context(), WriteAccess)
-	released.closed = true
-	alias := openAs("alias", over, WriteAccess)
-	for _, s := range []*session{cut, released, alias} {
+	for how, begin := range map[string]func() *session{
+		"cut": func() *session { return open(over, "disk", WriteAccess) },
+		"being released": func() *session {
+			s := open(t.Context(), "disk", WriteAccess)
+			s.closed = true
+			return s
+		},
+		"cut, under another name": func() *session { return open(over, "alias", WriteAccess) },
+	} {
+		ended := begin()
 		if err := x.awaitEnded(over, newcomer); !errors.Is(err, status.TimeOut) {
-			t.Errorf("a session that has ended is not awaited: %v", err)
+			t.Errorf("a session that is %s is not awaited: %v", how, err)
 		}
-		x.leave(s)
-	}
-	if err := x.awaitEnded(t.Context(), newcomer); err != nil {
-		t.Error(err)
+		x.leave(ended)
+		if err := x.awaitEnded(t.Context(), newcomer); err != nil {
+			t.Errorf("a session that was %s and has left: %v", how, err)
+		}
 	}
 
 	// A failed open_volume leaves the session with a choice that it has not opened.
