@@ -190,6 +190,20 @@ func TestAWaitThatSpansTheSafetyTimeoutIsNoLostWakeUp(t *testing.T) {
 	}
 }
 
+func TestHigherLimitsEndAWaitForLowerOnes(t *testing.T) {
+	var channel Throttle
+	channel.SetLimits(RateLimits{IOPS: 1})
+	r := newReader(4096, &channel, nil)
+	run(1, 1, r)
+	if r.update(); r.mayRead(1) {
+		t.Error("a second request follows at once")
+	}
+	channel.SetLimits(RateLimits{IOPS: 1000})
+	if r.update(); !r.mayRead(1) {
+		t.Error("the lane waits for limits that do not hold any more")
+	}
+}
+
 func TestNewLimitsEndAWaitAtOnce(t *testing.T) {
 	var channel Throttle
 	channel.SetLimits(RateLimits{IOPS: 1})
