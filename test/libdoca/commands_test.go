@@ -3,7 +3,6 @@
 package libdoca_test
 
 import (
-	"bytes"
 	"context"
 	"net/netip"
 	"os"
@@ -11,11 +10,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 )
@@ -26,21 +23,16 @@ const commandOperations = 2000
 // Our programs, built with the emulation, take each position of the chain by the commands in
 // docs/libdoca.md.
 func TestOurCommandsInTheStorageApplicationsChain(t *testing.T) {
+	t.Parallel()
 	trio := compileTrio(t, &toolchains[0])
-	programs := t.TempDir()
-	build := exec.Command("go", "build", "-tags", "docaemulation", "-o", programs+"/",
-		"../../cmd/zc-relay", "../../cmd/target", "../../cmd/initiator")
-	build.Env = append(withoutInstrumentation(os.Environ()), "CGO_ENABLED=1")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build our programs: %v\n%s", err, output)
-	}
 	for _, m := range []mixture{
 		{dialects.DOCA3_2, ours, ours, theirs}, {dialects.DOCA3_2, ours, theirs, ours},
 		{dialects.DOCA3_2, theirs, ours, ours},
 		{dialects.DOCA2_10, ours, theirs, ours}, {dialects.DOCA3_0, ours, theirs, theirs},
 	} {
 		t.Run(m.String(), func(t *testing.T) {
-			c := &commands{t: t, mixture: m, programs: programs, directory: t.TempDir()}
+			t.Parallel()
+			c := &commands{t: t, mixture: m, directory: t.TempDir()}
 			c.run(trio)
 		})
 	}
@@ -48,9 +40,9 @@ func TestOurCommandsInTheStorageApplicationsChain(t *testing.T) {
 
 // commands is a chain of programs, of which ours are run by their commands.
 type commands struct {
-	t                   *testing.T
-	mixture             mixture
-	programs, directory string
+	t         *testing.T
+	mixture   mixture
+	directory string
 }
 
 func (c *commands) run(trio map[string]string) {
@@ -91,7 +83,7 @@ func (c *commands) startTarget() netip.AddrPort {
 	}
 	c.start("target", arguments...)
 	var address netip.AddrPort
-	c.eventually("the target listens", func() bool {
+	testkit.Eventually(c.t, "the target listens", func() bool {
 		text, err := os.ReadFile(file)
 		if err == nil {
 			address, err = netip.ParseAddrPort(strings.TrimSpace(string(text)))
@@ -111,10 +103,7 @@ func (c *commands) startRelay(address netip.AddrPort) {
 	if c.mixture.initiator == theirs {
 		arguments = append(arguments, "--command-channel-name", client.ChannelName3)
 	}
-	log := c.start("zc-relay", arguments...)
-	c.eventually("the relay listens", func() bool {
-		return strings.Contains(log.String(), "listening for clients")
-	})
+	c.start("zc-relay", arguments...).AwaitLog("listening for clients")
 }
 
 // runBench writes blocks with our initiator, which reads them back and compares.
@@ -129,7 +118,7 @@ func (c *commands) runBench() {
 	}
 	ctx, cancel := context.WithTimeout(c.t.Context(), testTimeout)
 	defer cancel()
-	command := exec.CommandContext(ctx, filepath.Join(c.programs, "initiator"), arguments...)
+	command := exec.CommandContext(ctx, testkit.Emulation.Program(c.t, "initiator"), arguments...)
 	output, err := command.CombinedOutput()
 	if err != nil {
 		c.t.Errorf("the initiator: %v", err)
@@ -137,53 +126,10 @@ func (c *commands) runBench() {
 	c.t.Logf("%s", output)
 }
 
-// start starts one of our daemons, which ends with the test, and returns its log.
-func (c *commands) start(name string, arguments ...string) *safeBuffer {
+// start starts one of our daemons, which ends with the test.
+func (c *commands) start(name string, arguments ...string) *testkit.Process {
 	c.t.Helper()
-	log := &safeBuffer{}
-	command := exec.Command(filepath.Join(c.programs, name), arguments...)
-	command.Stdout, command.Stderr = log, log
-	if err := command.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGTERM)
-		timer := time.AfterFunc(testTimeout, func() { _ = command.Process.Kill() })
-		defer timer.Stop()
-		if err := command.Wait(); err != nil {
-			c.t.Errorf("%s: %v", name, err)
-		}
-		if c.t.Failed() {
-			c.t.Logf("%s:\n%s", name, log.String())
-		}
-	})
-	return log
-}
-
-// eventually waits until condition holds. what completes "waiting until".
-func (c *commands) eventually(what string, condition func() bool) {
-	c.t.Helper()
-	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
-
-// safeBuffer is a buffer that a test reads while a process writes to it.
-type safeBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *safeBuffer) Write(text []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(text)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
+	p := testkit.Start(c.t, exec.Command(testkit.Emulation.Program(c.t, name), arguments...))
+	c.t.Cleanup(p.Terminate)
+	return p
 }

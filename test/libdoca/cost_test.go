@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
@@ -27,11 +27,7 @@ import (
 // rates' ratios.
 func BenchmarkInitiators(b *testing.B) {
 	directory := b.TempDir()
-	ourInitiator := filepath.Join(b.TempDir(), "initiator")
-	build := exec.Command("go", "build", "-trimpath", "-o", ourInitiator, "../../cmd/initiator")
-	if output, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("%v: %s", err, output)
-	}
+	ourInitiator := testkit.Plain.Program(b, "initiator")
 	theirInitiator := compileTrio(b, &toolchains[0])["storage_initiator"]
 	m := mixture{dialects.DOCA3_2, theirs, ours, ours}
 	startRelayForBoth(b, directory, startOurTarget(b, m, nil))

@@ -10,21 +10,22 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // dma-copy --compat, as the DPU, copies files from and to a host in the shape of DOCA's DMA Copy
 // application.
 func TestDMACopyWithAHostOfTheApplication(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "dma-copy")
-	build := exec.Command("go", "build", "-o", program, "../../cmd/dma-copy")
-	build.Env = withoutInstrumentation(os.Environ())
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build dma-copy: %v\n%s", err, output)
-	}
+	t.Parallel()
+	program := testkit.Plain.Program(t, "dma-copy")
 	eachToolchain(t, func(t *testing.T, c *toolchain) {
 		executable := c.compile(t, "dma_copy_host")
 		for _, test := range []string{"sends", "receives"} {
-			t.Run(test, func(t *testing.T) { copyFile(t, program, executable, test) })
+			t.Run(test, func(t *testing.T) {
+				t.Parallel()
+				copyFile(t, program, executable, test)
+			})
 		}
 	})
 }

@@ -14,8 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,62 +21,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
-// built is the directory of the shared library, which is built once.
-var built = sync.OnceValues(func() (string, error) {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		return "", err
-	}
-	directory, err := os.MkdirTemp("", "libdoca-")
-	if err != nil {
-		return "", err
-	}
-	build := exec.Command(filepath.Join(root, "scripts/build-libdoca.sh"), hostArchitecture(),
-		directory)
-	build.Env = withoutInstrumentation(os.Environ())
-	if output, err := build.CombinedOutput(); err != nil {
-		return directory, errors.Join(err, errors.New(string(output)))
-	}
-	return directory, nil
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if directory, _ := built(); directory != "" {
-		_ = os.RemoveAll(directory)
-	}
-	os.Exit(code)
-}
-
-func hostArchitecture() string {
-	output, err := exec.Command("go", "env", "GOHOSTARCH").Output()
-	if err != nil {
-		panic(err)
-	}
-	return strings.TrimSpace(string(output))
-}
-
-// withoutInstrumentation removes flags of this test run that would change the library.
-func withoutInstrumentation(environment []string) (kept []string) {
-	for _, variable := range environment {
-		if !strings.HasPrefix(variable, "GOFLAGS=") {
-			kept = append(kept, variable)
-		}
-	}
-	return kept
-}
-
-func libraryDirectory(t testing.TB) string {
-	t.Helper()
-	directory, err := built()
-	if err != nil {
-		t.Fatalf("build the library: %v", err)
-	}
-	return directory
-}
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m).Run()) }
 
 // toolchain is how to compile the programs.
 type toolchain struct {
@@ -101,6 +48,7 @@ func eachToolchain(t *testing.T, test func(t *testing.T, c *toolchain)) {
 	for i := range toolchains {
 		c := &toolchains[i]
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			if testing.Short() && i > 0 {
 				t.Skip("-short: one compiler is enough")
 			}
@@ -113,7 +61,7 @@ func eachToolchain(t *testing.T, test func(t *testing.T, c *toolchain)) {
 // compile compiles a program, and returns the path of the executable.
 func (c *toolchain) compile(t testing.TB, program string) string {
 	t.Helper()
-	directory := libraryDirectory(t)
+	directory := testkit.Libdoca.Directory(t)
 	executable := filepath.Join(t.TempDir(), program)
 	arguments := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra",
 		"-Werror", "-pthread", "-I", filepath.Join(directory, "include"), "-o", executable,
@@ -155,7 +103,7 @@ type process struct {
 // environment returns what configures the library in a process.
 func environment(t testing.TB, config string) []string {
 	return append(os.Environ(),
-		"LD_LIBRARY_PATH="+filepath.Join(libraryDirectory(t), "lib"),
+		"LD_LIBRARY_PATH="+filepath.Join(testkit.Libdoca.Directory(t), "lib"),
 		"ZC_DOCA_EMULATION="+config, "ZC_DOCA_DEBUG=report",
 		// The library keeps the memory of destroyed objects for a while, and the Go runtime keeps
 		// pointers to C's memory where the leak detector does not look.
@@ -238,11 +186,15 @@ var programs = []string{"rules_channel", "rules_memory", "rules_rdma", "fast_pat
 	"argp", "misuse", "memory", "teardown", "versions"}
 
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	eachToolchain(t, func(t *testing.T, c *toolchain) {
 		for _, program := range programs {
 			executable := c.compile(t, program)
 			for _, test := range testsOf(t, program) {
-				t.Run(program+"/"+test, func(t *testing.T) { runPair(t, executable, test) })
+				t.Run(program+"/"+test, func(t *testing.T) {
+					t.Parallel()
+					runPair(t, executable, test)
+				})
 			}
 		}
 	})
@@ -250,6 +202,7 @@ func TestPrograms(t *testing.T) {
 
 // With ZC_DOCA_DEBUG=abort, the first misuse ends the process.
 func TestMisuseAbortsAProgram(t *testing.T) {
+	t.Parallel()
 	tooltest.Require(t, toolchains[0].compiler)
 	command := exec.Command(toolchains[0].compile(t, "misuse"), "host", "of_states")
 	command.Env = append(environment(t, "{role: host, directory: "+t.TempDir()+"}"),
@@ -274,6 +227,7 @@ var (
 // The list of functions, which makes the library and what the programs look for in it, has all
 // functions that the headers declare and do not define, and no others.
 func TestTheHeadersDeclareWhatTheLibraryHas(t *testing.T) {
+	t.Parallel()
 	named := func(expression *regexp.Regexp, pattern string) (names []string) {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {

@@ -18,12 +18,16 @@ import (
 
 // A program on libdoca meets a server of the emulated Comch, as the relay has one.
 func TestAProgramMeetsOurServer(t *testing.T) {
+	t.Parallel()
 	eachToolchain(t, func(t *testing.T, c *toolchain) {
 		executable := c.compile(t, "meeting")
 		for test, serve := range map[string]func(context.Context, *testing.T, comch.Server){
 			"echo": echo, "whole_pages": importWhole, "parts_of_pages": importParts,
 		} {
-			t.Run(test, func(t *testing.T) { meet(t, executable, test, serve) })
+			t.Run(test, func(t *testing.T) {
+				t.Parallel()
+				meet(t, executable, test, serve)
+			})
 		}
 	})
 }

@@ -2,12 +2,11 @@
 
 package libdoca_test
 
-import "time"
+import "github.com/zc-relay/zc-relay/internal/testkit"
 
 const (
 	// storageOperations is how many blocks each thread of an initiator writes and verifies.
 	storageOperations = 800
-	// testTimeout bounds one test of a program, and the life of each process of a mixture. They
-	// wait for conditions, for two minutes at most.
-	testTimeout = 3 * time.Minute
+	// testTimeout bounds one test of a program, and the life of each process of a mixture.
+	testTimeout = testkit.Patience
 )
