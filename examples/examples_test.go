@@ -2,62 +2,27 @@
 package examples
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
-// patience bounds every wait, so that a test that would hang fails.
-const patience = 2 * time.Minute
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m).Run()) }
 
-// programs is the directory into which TestMain builds the samples.
-var programs string
-
-func TestMain(m *testing.M) {
-	code, err := buildAndRun(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func buildAndRun(m *testing.M) (code int, err error) {
-	if programs, err = os.MkdirTemp("", "zc-relay-examples"); err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(programs)) }()
-	if output, err := exec.Command("go", "build", "-o", programs+"/",
-		"./...").CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("build the samples: %w\n%s", err, output)
-	}
-	return m.Run(), nil
-}
-
-// outcome is the outcome of one run of a sample.
-type outcome struct {
-	output string
-	err    error
-}
-
-// start runs a sample and returns a channel that delivers its outcome.
-func start(t *testing.T, name string, arguments ...string) <-chan outcome {
+// start starts a sample.
+func start(t *testing.T, name string, arguments ...string) *testkit.Process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	ended := make(chan outcome, 1)
-	go func() {
-		defer cancel()
-		output, err := exec.CommandContext(ctx, filepath.Join(programs, name),
-			arguments...).CombinedOutput()
-		ended <- outcome{string(output), err}
-	}()
-	return ended
+	return testkit.Start(t, exec.Command(testkit.Examples.Program(t, name), arguments...))
+}
+
+// output returns all that a sample has printed when it has ended.
+func output(p *testkit.Process) string {
+	p.Wait()
+	return p.Stdout.String() + p.Stderr.String()
 }
 
 // runPair runs a server and, once it listens, a client, and returns their outputs.
@@ -67,25 +32,21 @@ func runPair(t *testing.T, sample, listens string, server,
 	directory := t.TempDir()
 	place := []string{"--emulated-dir", directory}
 	serving := start(t, sample+"-server", append(place, server...)...)
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(directory, listens)); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the server does not listen at %s", listens)
-		}
-	}
-	using := <-start(t, sample+"-client", append(place, client...)...)
-	served := <-serving
-	for what, o := range map[string]outcome{"server": served, "client": using} {
-		if o.err != nil {
-			t.Errorf("%s: %v\n%s", what, o.err, o.output)
+	testkit.Eventually(t, "the server listens at "+listens, func() bool {
+		_, err := os.Stat(filepath.Join(directory, listens))
+		return err == nil
+	})
+	using := start(t, sample+"-client", append(place, client...)...)
+	for _, p := range []*testkit.Process{using, serving} {
+		if code := p.Wait(); code != 0 {
+			t.Errorf("%s exited with %d", p.Name, code)
 		}
 	}
-	return served.output, using.output
+	return output(serving), output(using)
 }
 
 func TestSamplesExchangeTheirTexts(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		sample, service string
 	}{
@@ -118,6 +79,7 @@ func TestSamplesExchangeTheirTexts(t *testing.T) {
 }
 
 func TestSamplesSayWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		arguments []string
 		want      string
@@ -129,9 +91,9 @@ func TestSamplesSayWhatIsWrong(t *testing.T) {
 		for _, sample := range []string{"comch-ctrl-path-client",
 			"comch-data-path-high-speed-client"} {
 			t.Run(sample+" "+name, func(t *testing.T) {
-				o := <-start(t, sample, append(c.arguments, "--emulated-dir", t.TempDir())...)
-				if o.err == nil || !strings.Contains(o.output, c.want) {
-					t.Errorf("ended with %v and %q, want %q", o.err, o.output, c.want)
+				p := start(t, sample, append(c.arguments, "--emulated-dir", t.TempDir())...)
+				if text := output(p); p.Wait() == 0 || !strings.Contains(text, c.want) {
+					t.Errorf("ended with %v and %q, want %q", p.Cmd.ProcessState, text, c.want)
 				}
 			})
 		}
@@ -139,28 +101,30 @@ func TestSamplesSayWhatIsWrong(t *testing.T) {
 }
 
 func TestLocalMemoryIsCopiedByDMA(t *testing.T) {
+	t.Parallel()
 	for text, arguments := range map[string][]string{
 		"This is a sample piece of text": nil,
 		"another text":                   {"-p", "b1:00.0", "--text", "another text"},
 	} {
-		o := <-start(t, "dma-local-copy", arguments...)
-		if want := "Success, memory copied and verified as correct: " + text + "\n"; o.err != nil ||
-			o.output != want {
-			t.Errorf("%q, error %v; want %q", o.output, o.err, want)
+		p := start(t, "dma-local-copy", arguments...)
+		if want := "Success, memory copied and verified as correct: " + text + "\n"; p.Wait() != 0 ||
+			output(p) != want {
+			t.Errorf("ended with %v and %q; want %q", p.Cmd.ProcessState, output(p), want)
 		}
 	}
-	if o := <-start(t, "dma-local-copy", "-p", "99:00.0"); o.err == nil ||
-		!strings.Contains(o.output, "99:00.0") {
-		t.Errorf("a missing device gave %q, error %v", o.output, o.err)
+	if p := start(t, "dma-local-copy", "-p", "99:00.0"); p.Wait() == 0 ||
+		!strings.Contains(output(p), "99:00.0") {
+		t.Errorf("a missing device gave %q, and %v", output(p), p.Cmd.ProcessState)
 	}
 }
 
 func TestAnUnknownProviderIsNamed(t *testing.T) {
+	t.Parallel()
 	for name, flag := range map[string]string{"comch-ctrl-path-client": "--comch-provider",
 		"dma-local-copy": "--dma-provider"} {
-		o := <-start(t, name, flag, "pigeon")
-		if o.err == nil || !strings.Contains(o.output, "pigeon") {
-			t.Errorf("%s: %q, error %v", name, o.output, o.err)
+		p := start(t, name, flag, "pigeon")
+		if p.Wait() == 0 || !strings.Contains(output(p), "pigeon") {
+			t.Errorf("%s: %q, and %v", name, output(p), p.Cmd.ProcessState)
 		}
 	}
 }

@@ -188,7 +188,7 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 // Clients have written, and not flushed. Removing a volume and adding it again, and stopping a
 // target, flush for them. Only a target that is killed may have lost something.
 func TestACleanEndIsNoLoss(t *testing.T) {
-	c := &chain{t: t, dir: t.TempDir(), address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
 	address := "unix:" + filepath.Join(c.dir, "target.sock")
 	c.volumes = []string{"disk=file:" + filepath.Join(c.dir, "disk.img") + ",size=1MiB"}
 	start := func() {
@@ -198,8 +198,8 @@ func TestACleanEndIsNoLoss(t *testing.T) {
 	c.relay = c.startRelay("comch")
 	config := c.clientConfig(1)
 	config.SyncDepth = 0
-	config.Reconnect = &retry.Policy{Total: retry.Within(testTimeout)}
-	v, err := client.Open(testContext(t), config)
+	config.Reconnect = &retry.Policy{Total: retry.Within(testkit.Patience)}
+	v, err := client.Open(testkit.Context(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestACleanEndIsNoLoss(t *testing.T) {
 		a.expect(0, "serving volume disk", "add", strings.TrimSuffix(c.volumes[0], ",size=1MiB"))
 	}
 	restart := func() {
-		c.target.terminate()
+		c.target.Terminate()
 		start()
 	}
 	for round, end := range []func(){readd, restart, readd, readd, restart} {
@@ -225,8 +225,8 @@ func TestACleanEndIsNoLoss(t *testing.T) {
 	if _, err := v.WriteAt(make([]byte, 4096), 0); err != nil {
 		t.Fatal(err)
 	}
-	c.target.signal(syscall.SIGKILL)
-	c.target.wait()
+	c.target.Signal(syscall.SIGKILL)
+	c.target.Wait()
 	start()
 	if err := v.Flush(); !errors.Is(err, client.ErrWritesLost) {
 		t.Errorf("after a target was killed, the flush returned %v", err)

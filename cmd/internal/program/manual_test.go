@@ -7,20 +7,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // writeManuals writes the pages of all programs, as for packages, and returns their directory.
 func writeManuals(t *testing.T) string {
 	t.Helper()
-	programs, directory := t.TempDir(), t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "manual", "-o", programs+"/",
-		"github.com/zc-relay/zc-relay/cmd/...")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+	directory := t.TempDir()
 	for _, name := range []string{"zc-relay", "target", "initiator", "dma-copy"} {
-		run := exec.CommandContext(t.Context(), filepath.Join(programs, name), directory)
+		run := exec.CommandContext(t.Context(), testkit.Manual.Program(t, name), directory)
 		if output, err := run.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", name, err, output)
 		}

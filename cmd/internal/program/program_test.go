@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(helperVariable) != "" {
 		endBySignals()
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(testkit.Main(m))
 }
 
 // testTree has a command that ends with err.
