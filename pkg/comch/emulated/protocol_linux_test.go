@@ -312,6 +312,7 @@ func TestRejectedConsumerReturnsItsRingMemory(t *testing.T) {
 	}
 	c.Abort()
 	c.waitStopped(time.Minute)
+	c.pool.lingering.freeAll(c.peer.UID, testTimeout, nil)
 	c.cleanup.waitFor(0, testTimeout, nil)
 	if c.account.current().ringBytes != 0 {
 		t.Errorf("%d bytes of ring memory are charged after the end", c.account.current().ringBytes)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -49,16 +51,17 @@ const leakRounds = 200
 
 func TestConnectionsLeakNothing(t *testing.T) {
 	provider := New(Options{Directory: t.TempDir()})
-	server, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"})
+	listened, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = server.Close() }()
-	useConnection(t, provider, server, 0)
+	defer func() { _ = listened.Close() }()
+	useConnection(t, provider, listened, 0)
 	descriptorsBefore, mappingsBefore := countDescriptors(t), countMappings(t)
 	for round := range leakRounds {
-		useConnection(t, provider, server, round)
+		useConnection(t, provider, listened, round)
 	}
+	listened.(*server).pool.lingering.freeAll(uint32(unix.Getuid()), testTimeout, nil)
 	awaitCount(t, "descriptors", countDescriptors, descriptorsBefore)
 	awaitCount(t, "mappings", countMappings, mappingsBefore)
 }
