@@ -103,6 +103,9 @@ func TestAClientOfAnotherProtocolGetsAnErrorAndIsDisconnected(t *testing.T) {
 	if err != nil || !bytes.Contains(answer, []byte("client of another protocol")) {
 		t.Errorf("the client gets %q, %v", answer, err)
 	}
+	if err := near.Close(); err != nil { // for which the responder waits
+		t.Error(err)
+	}
 }
 
 func TestAStalledMessageTimesOut(t *testing.T) {
