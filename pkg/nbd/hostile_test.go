@@ -128,6 +128,7 @@ func TestAClientThatReadsNothingOverTLSIsNotWaitedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	server.SetCloseTimeout(50 * time.Millisecond)
 	export := newMemoryExport()
 	export.buffer = 64 << 10
 	if err := server.AddExport("disk", export); err != nil {

@@ -75,6 +75,9 @@ type Server struct {
 	running sync.WaitGroup // goroutines of listeners, negotiations, and TLS
 	ctx     context.Context
 	cancel  context.CancelFunc
+	// closeTimeout bounds the wait for a client that does not accept its last replies, or the end
+	// of TLS.
+	closeTimeout time.Duration
 
 	changes sync.Mutex // held while exports come and go, and when Close begins; locked before mu
 	closed  chan struct{}
@@ -115,7 +118,7 @@ func (e *export) leave() { e.open.Add(-1) }
 // NewServer starts a server without exports and listeners. Close ends it.
 func NewServer(config Config) (*Server, error) {
 	config.setDefaults()
-	s := &Server{config: config, closed: make(chan struct{})}
+	s := &Server{config: config, closed: make(chan struct{}), closeTimeout: 5 * time.Second}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range config.Workers {
 		w, err := startWorker(i, &s.config)
@@ -349,7 +352,7 @@ func (s *Server) hand(agreed *agreement, client string) error {
 		s.leave(agreed.export, w)
 		if agreed.encrypted {
 			// A client that reads nothing must not keep what carries its TLS.
-			_ = agreed.conn.SetDeadline(time.Now().Add(closeTimeout))
+			_ = agreed.conn.SetDeadline(time.Now().Add(s.closeTimeout))
 		}
 	}
 	if err := w.serve(agreed, descriptor, client, left); err != nil {

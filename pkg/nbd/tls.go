@@ -18,10 +18,6 @@ import (
 // copyBuffer is the size in bytes of the buffer of each direction: several TLS records.
 const copyBuffer = 64 << 10
 
-// closeTimeout bounds the wait for a client that does not accept its last replies, or the end of
-// TLS.
-const closeTimeout = 5 * time.Second
-
 // decrypt returns a socket that carries the plain text of a TLS connection. The connection ends
 // when the client ends it, or when the socket is closed and the client has accepted what was sent.
 // A deadline of the connection bounds the latter.
@@ -43,7 +39,7 @@ func (s *Server) decrypt(encrypted *tls.Conn) (socket, error) {
 			_ = encrypted.NetConn().Close()
 		}
 		// The worker has closed its end. Closing sends the client the end of TLS, and ends input.
-		_ = encrypted.SetDeadline(time.Now().Add(closeTimeout))
+		_ = encrypted.SetDeadline(time.Now().Add(s.closeTimeout))
 		_ = encrypted.Close()
 		_ = far.Close()
 		input.Wait()
