@@ -206,11 +206,10 @@ func TestHigherLimitsEndAWaitForLowerOnes(t *testing.T) {
 
 func TestNewLimitsEndAWaitAtOnce(t *testing.T) {
 	var channel Throttle
-	channel.SetLimits(RateLimits{IOPS: 1})
+	channel.SetLimits(RateLimits{Bandwidth: 1}) // an hour for each request
 	r := newRelayRigWith(t, relayRigOptions{policy: progress.Policy{Mode: progress.Event},
 		channel: &channel})
 	r.start()
-	begun := time.Now()
 	for i := range uint64(testDepth) {
 		r.client.send(readRequest(i))
 	}
@@ -219,9 +218,6 @@ func TestNewLimitsEndAWaitAtOnce(t *testing.T) {
 	r.lane.Wake()
 	for range testDepth - 1 {
 		r.target.receive(iomsg.DataConnection)
-	}
-	if elapsed := time.Since(begun); elapsed >= (testDepth-1)*time.Second {
-		t.Errorf("the requests took %v, as if the limit still held", elapsed)
 	}
 }
 
