@@ -16,7 +16,6 @@ import (
 
 // Limits on the resources of a listener's clients.
 const (
-	headerTimeout      = 5 * time.Second
 	requestTimeout     = 10 * time.Second
 	idleTimeout        = time.Minute
 	maxHeaderBytes     = 16 << 10
@@ -25,6 +24,9 @@ const (
 	maxRequestsAtATime = 4   // of expensive requests
 	maxEcho            = 128 // bytes of a parameter in an error
 )
+
+// headerTimeout is how long a client may take for the header of a request. Tests change it.
+var headerTimeout = 5 * time.Second
 
 // httpServer is an HTTP server with these limits.
 type httpServer struct {
