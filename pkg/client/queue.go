@@ -87,6 +87,7 @@ type Queue struct {
 	encoded [iomsg.Size]byte
 
 	memory        *dataMemory // that requests refer to
+	memoryEnd     uint64      // the first offset in memory that requests may not touch
 	former        *dataMemory // used before SwitchMemory; nil after the next Submit
 	memoryChanged bool        // the session has other memory than the last request
 
@@ -127,6 +128,9 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 		slots: make([]slot, depth), free: make([]uint32, depth), failed: make([]uint32, 0, depth),
 	}
 	q.sampler = newSampler(&volume.config, index, depth)
+	if q.memoryEnd = volume.config.MemorySize; index == volume.config.Queues {
+		q.memoryEnd += volume.stagingSize() // the queue of the blocking methods
+	}
 	q.memory.users.Add(1)
 	q.session.Store(pair.session)
 	for i := range q.free {
@@ -137,11 +141,15 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 
 // Submit sends a request. Call Flush after a batch of requests to wake the relay if it sleeps.
 //
-// status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
+// A request that does not fit the volume or the memory fails at once, with status.InvalidValue or
+// status.TooBig. status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
 // means that the volume is being reopened: keep polling. A flush fails with ErrWritesLost when
 // writes may have been lost (see Config.Reconnect), a read or write with ErrMemoryReplaced until
 // the queue has switched to new memory. After the volume has failed, Submit returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
+	if err := q.check(r); err != nil {
+		return err
+	}
 	if q.disconnected || q.draining || q.stopSent {
 		if err := q.recoverSession(); err != nil {
 			return err
@@ -201,6 +209,48 @@ func (q *Queue) Submit(r *Request) error {
 	s.volatile = r.isVolatile()
 	if q.sampler.isOn() {
 		q.sampler.begin(index, traceID, r)
+	}
+	return nil
+}
+
+// check returns an error for a request that the protocol does not have, or that does not fit the
+// volume or the memory. Relay and target check the same, but know neither which memory is the
+// application's nor which messages only the client itself may send.
+func (q *Queue) check(r *Request) error {
+	info := &q.volume.info
+	size, block := q.volume.size.Load(), uint64(info.BlockSize)
+	covered := uint64(r.Length)
+	if r.Type == iomsg.Extents {
+		covered = r.Range
+	}
+	switch {
+	case !r.Type.IsRequest():
+		return status.Errorf(status.InvalidValue, "type %d is not one of requests", uint32(r.Type))
+	case r.Flags&^(iomsg.FUA|iomsg.Deallocate) != 0:
+		return status.Errorf(status.InvalidValue,
+			"%v with flags %#x: only FUA and Deallocate are for requests", r.Type, uint32(r.Flags))
+	case r.Type == iomsg.Flush:
+		return nil
+	case (r.Offset|covered)&(block-1) != 0:
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d: volume %q has blocks of %d bytes", r.Type, covered,
+			r.Offset, info.Name, block)
+	case covered > size, r.Offset > size-covered:
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d of volume %q, which has only %d bytes", r.Type, covered,
+			r.Offset, info.Name, size)
+	case !r.Type.MovesData():
+		return nil
+	case r.Length > info.BufferSize:
+		return status.Errorf(status.TooBig, "%v moves %d bytes, one request at most %d", r.Type,
+			r.Length, info.BufferSize)
+	case r.Length == 0, covered == 0, r.Type == iomsg.Extents && r.Length%iomsg.ExtentSize != 0:
+		return status.Errorf(status.InvalidValue, "%v of %d bytes with %d bytes of memory", r.Type,
+			covered, r.Length)
+	case uint64(r.Length) > q.memoryEnd, r.Memory > q.memoryEnd-uint64(r.Length):
+		return status.Errorf(status.InvalidValue,
+			"%v uses %d bytes of memory at offset %d, of which there are only %d", r.Type, r.Length,
+			r.Memory, q.memoryEnd)
 	}
 	return nil
 }

@@ -174,3 +174,81 @@ func BenchmarkQueue(b *testing.B) {
 		run()
 	}
 }
+
+// TestSubmitRefusesWhatDoesNotFit submits requests that must not reach the relay, between requests
+// that are valid.
+func TestSubmitRefusesWhatDoesNotFit(t *testing.T) {
+	const size, memory = 1 << 20, 4 * testBlock
+	r := newFakeRelay(t)
+	v, err := client.Open(t.Context(), client.Config{Provider: r.provider,
+		Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, BufferSize: 2 * testBlock,
+		MemorySize: memory, SyncDepth: 2, ControlTimeout: testTimeout, IOTimeout: testTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Abort)
+	<-r.started
+	queue := v.Queue(0)
+	for _, test := range []struct {
+		request client.Request
+		want    error
+	}{
+		{client.Request{Type: iomsg.Stop}, status.InvalidValue},
+		{client.Request{Type: iomsg.Hello}, status.InvalidValue},
+		{client.Request{Type: iomsg.Result}, status.InvalidValue},
+		{client.Request{Type: 77, Length: testBlock}, status.InvalidValue},
+		{client.Request{Type: iomsg.Flush, Flags: iomsg.Traced}, status.InvalidValue},
+		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.Pushed}, status.InvalidValue},
+		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: 1 << 31}, status.InvalidValue},
+		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.FUA | iomsg.Deallocate}, nil},
+		{client.Request{Type: iomsg.Read}, status.InvalidValue},
+		{client.Request{Type: iomsg.Read, Length: 100}, status.InvalidValue},
+		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: 100}, status.InvalidValue},
+		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: size}, status.InvalidValue},
+		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: 1<<64 - testBlock},
+			status.InvalidValue},
+		{client.Request{Type: iomsg.Read, Length: 2 * testBlock, Offset: size - testBlock},
+			status.InvalidValue},
+		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: size - testBlock}, nil},
+		{client.Request{Type: iomsg.Read, Length: 3 * testBlock}, status.TooBig},
+		{client.Request{Type: iomsg.Read, Length: 2 * testBlock, Memory: memory - 2*testBlock}, nil},
+		// What follows the application's memory belongs to the blocking methods.
+		{client.Request{Type: iomsg.Read, Length: testBlock, Memory: memory}, status.InvalidValue},
+		{client.Request{Type: iomsg.Write, Length: 2 * testBlock, Memory: memory - testBlock},
+			status.InvalidValue},
+		{client.Request{Type: iomsg.Read, Length: testBlock, Memory: 1<<64 - testBlock},
+			status.InvalidValue},
+		{client.Request{Type: iomsg.Trim, Length: size + testBlock}, status.InvalidValue},
+		{client.Request{Type: iomsg.WriteZeroes, Length: testBlock, Offset: 1}, status.InvalidValue},
+		{client.Request{Type: iomsg.Trim, Length: size, Memory: 1 << 40}, nil},
+		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize}, status.InvalidValue},
+		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize + 1, Range: size},
+			status.InvalidValue},
+		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize, Range: size + testBlock},
+			status.InvalidValue},
+		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize, Range: size, Memory: memory},
+			status.InvalidValue},
+		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize, Range: size}, nil},
+	} {
+		err := queue.Submit(&test.request)
+		if test.want != nil {
+			if !errors.Is(err, test.want) || queue.Outstanding() != 0 {
+				t.Errorf("%+v: %v, and %d requests are outstanding", test.request, err,
+					queue.Outstanding())
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%+v: %v", test.request, err)
+		}
+		queue.Flush()
+		sent := r.request()
+		if sent.Type != test.request.Type || sent.StorageOffset != test.request.Offset {
+			t.Fatalf("the relay has received %+v instead of %+v", sent, test.request)
+		}
+		r.respond(sent)
+		if got := results(t, queue, 1)[0]; got.Code != status.Success {
+			t.Errorf("%+v ended with %v", test.request, got.Err())
+		}
+	}
+}

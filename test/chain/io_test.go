@@ -19,6 +19,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -377,31 +378,41 @@ func TestTheDepthLimitsASubmitter(t *testing.T) {
 	expectOnce(t, collect(t, q, 4), 4, status.Success)
 }
 
+// TestBadRequestsFailAndTheSessionContinues submits requests that a client of ours would not send.
 func TestBadRequestsFailAndTheSessionContinues(t *testing.T) {
 	parallel(t)
 	c := start(t, options{})
-	v := c.open(c.queueConfig(8))
+	config := c.queueConfig(8)
+	var bad *iomsg.Message // what to send in place of the next request
+	config.Provider = comchtest.Tamper(config.Provider, func(message []byte) {
+		if bad == nil {
+			return
+		}
+		var original iomsg.Message
+		iomsg.Decode(message, &original)
+		bad.UserData = original.UserData
+		iomsg.Encode(message, bad)
+	})
+	v := c.open(config)
 	q := v.Queue(0)
-	for i, request := range []client.Request{
-		{Type: iomsg.Type(77), Length: blockSize},
-		{Type: iomsg.Read, Length: blockSize, Offset: volumeSize},
-		{Type: iomsg.Read, Length: 100},
-		{Type: iomsg.Read, Length: 2 * blockSize},
-		{Type: iomsg.Write, Length: blockSize, Memory: 1 << 40},
+	for i, message := range []iomsg.Message{
+		{Type: iomsg.Type(77), IOSize: blockSize},
+		{Type: iomsg.Read, IOSize: blockSize, StorageOffset: volumeSize},
+		{Type: iomsg.Read, IOSize: 100},
+		{Type: iomsg.Read, IOSize: 2 * blockSize},
+		{Type: iomsg.Write, IOSize: blockSize, RequesterOffset: 1 << 40},
 	} {
 		want := status.InvalidValue
-		if request.Length == 2*blockSize {
+		if message.IOSize == 2*blockSize {
 			want = status.TooBig
 		}
-		request.Tag = uint64(i)
-		if err := q.Submit(&request); err != nil {
-			t.Fatal(err)
-		}
-		q.Flush()
+		bad = &message
+		submitRead(t, q, uint64(i))
 		if got := collect(t, q, 1)[uint64(i)]; got[0] != want {
 			t.Errorf("request %d ended with %v, want %v", i, got, want)
 		}
 	}
+	bad = nil
 	submitReads(t, q, 8)
 	expectOnce(t, collect(t, q, 8), 8, status.Success)
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
@@ -20,7 +21,8 @@ type hostileHost struct {
 	process *process
 	random  *rand.Rand // of the scheduler
 	volume  *client.Volume
-	shared  [][]byte // mappings of every memory file that was passed
+	absurd  *iomsg.Message // what it sends in place of its next request, unless nil
+	shared  [][]byte       // mappings of every memory file that was passed
 	left    bool
 }
 
@@ -36,7 +38,9 @@ func (w *world) admitHostileHost() {
 	w.hostile = append(w.hostile, h)
 	p.run(func(ctx context.Context) error {
 		a := application{world: w, process: p, channel: scratchChannel}
-		volume, err := client.Open(ctx, a.config())
+		config := a.config()
+		config.Provider = comchtest.Tamper(config.Provider, h.tamper)
+		volume, err := client.Open(ctx, config)
 		if err != nil {
 			return err
 		}
@@ -66,12 +70,14 @@ func (h *hostileHost) share(descriptor int) {
 func (h *hostileHost) scribble() {
 	if h.volume != nil && h.random.IntN(3) == 0 {
 		queue := h.volume.Queue(0)
-		_ = queue.Submit(&client.Request{
+		h.absurd = &iomsg.Message{
 			Type: iomsg.Type(h.random.IntN(16)), Flags: iomsg.Flags(h.random.Uint32()),
-			Length: h.random.Uint32N(1 << 14), Offset: h.random.Uint64N(1 << 24),
-			Memory: h.random.Uint64N(1 << 20),
-		})
+			IOSize: h.random.Uint32N(1 << 14), StorageOffset: h.random.Uint64N(1 << 24),
+			RequesterOffset: h.random.Uint64N(1 << 20),
+		}
+		_ = queue.Submit(&client.Request{Type: iomsg.Flush})
 		queue.Flush()
+		h.absurd = nil
 		return
 	}
 	memory := h.shared[h.random.IntN(len(h.shared))]
@@ -91,6 +97,17 @@ func (h *hostileHost) scribble() {
 			word[h.random.IntN(8)] ^= 1 << h.random.IntN(8)
 		}
 	}
+}
+
+// tamper turns a request into the absurd one, if there is one.
+func (h *hostileHost) tamper(message []byte) {
+	if h.absurd == nil {
+		return
+	}
+	var original iomsg.Message
+	iomsg.Decode(message, &original)
+	h.absurd.UserData = original.UserData
+	iomsg.Encode(message, h.absurd)
 }
 
 // leave ends the host and releases what it has mapped.
