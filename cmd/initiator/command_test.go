@@ -89,11 +89,12 @@ func (r *relay) open(_ context.Context, config client.Config) (volume, error) {
 	return v, nil
 }
 
-func (s *session) Info() client.Info { return s.Volume.Info }
-func (s *session) Memory() []byte    { return s.Volume.Memory }
-func (s *session) Queue(i int) queue { return s.Volume.Queue(i) }
-func (s *session) Flush() error      { return nil }
-func (s *session) Err() error        { return s.err }
+func (s *session) Info() client.Info  { return s.Volume.Info }
+func (s *session) Memory() []byte     { return s.Volume.Memory }
+func (s *session) Queue(i int) queue  { return s.Volume.Queue(i) }
+func (s *session) Flush() error       { return nil }
+func (s *session) Err() error         { return s.err }
+func (s *session) Reopen(error) error { return nil }
 func (s *session) Reconnections() client.Reconnections {
 	return client.Reconnections{Count: 2, LostWrites: 3}
 }

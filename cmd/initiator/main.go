@@ -130,6 +130,7 @@ type volume interface {
 	ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error)
 	Done() <-chan struct{}
 	Err() error
+	Reopen(reason error) error
 	Reconnections() client.Reconnections
 	Close(ctx context.Context) error
 }

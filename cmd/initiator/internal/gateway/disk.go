@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,8 +33,10 @@ type disk struct {
 	base       uint64
 	sessions   []session
 	operations []operation // of all sessions
-	waiting    []uint32    // operations whose next request the queue has not accepted, in order
-	kept       int         // pieces that sessions keep from use until there is new memory
+	waiting    []uint32    // operations that are queued, in order
+	lost       []uint32    // operations that are lost
+	closed     bool
+	kept       int // pieces that sessions keep from use until there is new memory
 	results    [resultBatch]client.Result
 	request    client.Request
 }
@@ -62,7 +65,12 @@ func newDisk(e *Export, i int, engine *progress.Engine) *disk {
 		op := &d.operations[j]
 		op.Slot = uint32(j)
 		// Bound once, so that a lock does not allocate.
-		resume := func() { d.goOn(op) }
+		resume := func() {
+			if !d.closed {
+				d.locked(op)
+				d.queue.Flush()
+			}
+		}
 		op.granted = func() { d.engine.Do(resume) }
 	}
 	for j := range d.sessions {
@@ -87,12 +95,20 @@ func (d *disk) Open(handler nbd.Handler) (nbd.Session, error) {
 		}
 	}
 	return nil, status.Errorf(status.Full,
-		"requests of former connections are still in progress: try again later")
+		"requests of connections that have ended are still in progress: try again later")
 }
 
 // Close detaches the queue, which may have requests outstanding (nbd.Disk).
 func (d *disk) Close() error {
 	d.queue.Detach(d.engine)
+	d.closed = true
+	remaining := 0
+	for i := range d.operations {
+		if d.operations[i].state > claimed {
+			remaining++
+		}
+	}
+	d.export.orphans.remove(remaining)
 	return nil
 }
 
@@ -106,18 +122,21 @@ func (d *disk) Poll() int {
 		d.complete(&d.results[i])
 	}
 	submitted := 0
-	for submitted < len(d.waiting) {
-		if !d.submit(&d.operations[d.waiting[submitted]]) {
+	for len(d.waiting) > 0 {
+		op := &d.operations[d.waiting[0]]
+		err := d.submit(op)
+		if errors.Is(err, status.Again) {
 			break
 		}
 		submitted++
-	}
-	if submitted > 0 {
-		// What was submitted meanwhile has been appended.
-		d.waiting = d.waiting[:copy(d.waiting, d.waiting[submitted:])]
+		d.waiting = d.waiting[:copy(d.waiting, d.waiting[1:])]
+		d.submitted(op, err)
 	}
 	if n+submitted > 0 {
 		d.queue.Flush()
+	}
+	if len(d.lost) > 0 {
+		n += d.endLost()
 	}
 	if d.kept > 0 {
 		// No request may ask for new memory, because it finds no room in the former.
@@ -130,7 +149,14 @@ func (d *disk) Poll() int {
 func (d *disk) complete(result *client.Result) {
 	op := &d.operations[result.Tag]
 	op.quarantined = result.Quarantined
+	isLost := d.export.config.Repeat && supervisor.CanRepeat(result.Code)
 	switch {
+	case isLost && op.session.handler != nil &&
+		op.repeats.Allow(time.Now(), d.export.config.RepeatFor):
+		op.isRepeated = true
+		d.enqueue(op)
+	case isLost && !op.hold.IsRead:
+		d.lose(op, errnoOf(result.Code, result.Cause))
 	case op.session.handler == nil:
 		d.finish(op, nbd.Shutdown) // nobody waits for it
 	case result.Code == status.Success && op.Command == nbd.BlockStatus:
@@ -138,11 +164,45 @@ func (d *disk) complete(result *client.Result) {
 	case result.Code == status.Success:
 		op.repeats = retry.Repeats{}
 		d.goOn(op)
-	case d.export.config.Repeat && supervisor.CanRepeat(result.Code) &&
-		op.repeats.Allow(time.Now(), d.export.config.RepeatFor):
-		d.enqueue(op)
 	default:
 		d.finish(op, errnoOf(result.Code, result.Cause))
+	}
+}
+
+// lose makes an operation wait for the end of its request with an outcome.
+func (d *disk) lose(op *operation, outcome nbd.Errno) {
+	op.state, op.Error = lost, outcome
+	d.lost = append(d.lost, op.Slot)
+}
+
+// endLost ends the operations that have ended with their session, once the next session has begun, or
+// there will be none. It returns their number.
+func (d *disk) endLost() int {
+	session, over := d.queue.Session(), d.export.config.Volume.Err() != nil
+	former := d.lost
+	d.lost = nil
+	for _, slot := range former {
+		if op := &d.operations[slot]; over || op.sentIn != session {
+			d.finish(op, op.Error)
+		} else {
+			d.lost = append(d.lost, slot)
+		}
+	}
+	return len(former) - len(d.lost)
+}
+
+// locked goes on with an operation that has its range now.
+func (d *disk) locked(op *operation) {
+	op.state = queued
+	s := op.session
+	switch {
+	case s.handler == nil:
+		d.finish(op, nbd.Shutdown)
+	case op.Command == nbd.Flush && s.lossPending:
+		s.lossPending = false
+		d.finish(op, nbd.IOError)
+	default:
+		d.goOn(op)
 	}
 }
 
@@ -157,13 +217,18 @@ func (d *disk) goOn(op *operation) {
 
 // enqueue submits the operation's request now or, if the queue has no room, later.
 func (d *disk) enqueue(op *operation) {
-	if len(d.waiting) > 0 || !d.submit(op) {
-		d.waiting = append(d.waiting, op.Slot)
+	if len(d.waiting) == 0 {
+		if err := d.submit(op); !errors.Is(err, status.Again) {
+			d.submitted(op, err)
+			return
+		}
 	}
+	op.state = queued
+	d.waiting = append(d.waiting, op.Slot)
 }
 
-// submit submits the operation's request. It returns false if the request has to wait.
-func (d *disk) submit(op *operation) bool {
+// submit submits the operation's request. It returns status.Again if the request has to wait.
+func (d *disk) submit(op *operation) error {
 	d.request = op.request
 	d.request.Tag = uint64(op.Slot)
 	err := d.queue.Submit(&d.request)
@@ -171,10 +236,14 @@ func (d *disk) submit(op *operation) bool {
 		d.switchMemory()
 		err = d.queue.Submit(&d.request)
 	}
+	return err
+}
+
+// submitted is called after submit, unless the request has to wait.
+func (d *disk) submitted(op *operation, err error) {
 	switch {
 	case err == nil:
-	case errors.Is(err, status.Again):
-		return false
+		op.state, op.sentIn, op.isRepeated = sent, d.queue.Session(), false
 	case errors.Is(err, client.ErrWritesLost):
 		for i := range d.sessions {
 			d.sessions[i].lossPending = true
@@ -184,7 +253,6 @@ func (d *disk) submit(op *operation) bool {
 	default:
 		d.finish(op, errnoOf(status.CodeOf(err), status.CauseOf(err)))
 	}
-	return true
 }
 
 // switchMemory goes over to new memory, if there is any, with everything that is in use.
@@ -207,15 +275,15 @@ func (d *disk) switchMemory() {
 	}
 }
 
-// finish ends an operation that was submitted.
+// finish ends an operation that has its range.
 func (d *disk) finish(op *operation, outcome nbd.Errno) {
-	if op.isLocked {
-		op.isLocked = false
+	if !op.hold.IsRead {
 		d.export.ranges.Unlock(&op.hold)
 	}
-	op.Error, op.running = outcome, false
+	op.Error, op.state = outcome, claimed
 	if op.session.handler == nil {
 		op.session.Release(&op.Operation)
+		d.export.orphans.remove(1)
 		return
 	}
 	op.session.handler.Completed(&op.Operation)
@@ -237,7 +305,7 @@ func (s *session) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
 		}
 	}
 	s.free = s.free[:len(s.free)-1]
-	op.claimed = true
+	op.state = claimed
 	op.setData()
 	return &op.Operation
 }
@@ -246,19 +314,11 @@ func (s *session) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
 func (s *session) Submit(operation *nbd.Operation) {
 	d := s.disk
 	op := &d.operations[operation.Slot]
-	op.running = true
-	if op.Command == nbd.Flush && s.lossPending {
-		s.lossPending = false
-		d.finish(op, nbd.IOError)
-		return
+	op.prepareHold()
+	op.state = locking
+	if d.export.ranges.Lock(&op.hold) {
+		d.locked(op)
 	}
-	if op.needsLock() {
-		op.isLocked = true
-		if !d.export.ranges.Lock(&op.hold) {
-			return
-		}
-	}
-	d.goOn(op)
 }
 
 // Release frees an operation and its buffer (nbd.Session).
@@ -273,20 +333,54 @@ func (s *session) Release(operation *nbd.Operation) {
 			s.buffers.release(op.buffer, op.bufferSize)
 		}
 	}
-	op.Data, op.Extents, op.quarantined, op.claimed = nil, nil, false, false
+	op.Data, op.Extents, op.quarantined, op.state = nil, nil, false, free
 	op.bufferSize = 0
 	s.free = append(s.free, op.Slot)
 }
 
-// Close ends the session. Its place is free when the operations in progress have ended
-// (nbd.Session).
+// Close ends the session. It drops the operations whose requests wait, and makes orphans of the
+// others. The session's place is free when those have ended (nbd.Session).
 func (s *session) Close() {
 	s.handler = nil
-	for i := range s.operations {
-		if op := &s.operations[i]; op.claimed && !op.running {
+	for i := range s.operations { // first those that could be granted what the others give up
+		op := &s.operations[i]
+		if op.state == claimed ||
+			op.state == locking && s.disk.export.ranges.Withdraw(&op.hold) {
 			s.Release(&op.Operation)
 		}
 	}
+	s.disk.dropWaiting()
+	remaining := 0
+	for i := range s.operations {
+		op := &s.operations[i]
+		if op.state == free {
+			continue
+		}
+		remaining++
+		if op.state != locking && !op.hold.IsRead {
+			s.disk.export.ranges.Abandon(&op.hold)
+		}
+	}
+	s.disk.export.orphans.add(remaining)
+}
+
+// dropWaiting drops the operations that are queued and whose connections have ended.
+func (d *disk) dropWaiting() {
+	d.waiting = slices.DeleteFunc(d.waiting, func(slot uint32) bool {
+		op := &d.operations[slot]
+		switch {
+		case op.session.handler != nil:
+			return false
+		case op.hold.IsRead:
+			op.session.Release(&op.Operation)
+		case op.isRepeated && op.sentIn == d.queue.Session():
+			d.lose(op, nbd.Shutdown)
+		default:
+			d.export.ranges.Unlock(&op.hold)
+			op.session.Release(&op.Operation)
+		}
+		return true
+	})
 }
 
 // releaseKept frees the buffers that were kept from use in the former memory, and tells the

@@ -4,11 +4,19 @@
 // NBD clients may send any offset and length, queues take whole blocks of limited length. So the
 // gateway splits requests, and changes a part of a block by reading, changing, and writing back the
 // block while it keeps others from changing it. It repeats what a lost session has left unfinished.
+//
+// The end of a connection is a barrier. What the connection has not sent to the volume is dropped.
+// What it has sent is an orphan: whatever overlaps it, and every flush, waits for its end, and so does
+// every new connection. If that takes too long, the export has the volume reopened, because no request
+// of a session has an effect once the next session has begun.
 package gateway
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"math/bits"
+	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/internal/rangelock"
@@ -19,11 +27,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Volume is the part of a client.Volume that an export needs for its description. Its size may
-// grow.
+// Volume is the part of a client.Volume that an export uses. Its size may grow.
 type Volume interface {
 	Info() client.Info
 	Memory() []byte
+	Err() error
+	Reopen(reason error) error
 }
 
 // Queue is the part of a client.Queue that a disk uses.
@@ -42,13 +51,20 @@ type Config struct {
 	// may take after each loss: see retry.Repeats.
 	Repeat    bool
 	RepeatFor retry.Bound
+	// OrphanPatience is how long orphans may be in progress before the volume is reopened to end
+	// them; 0 means DefaultOrphanPatience.
+	OrphanPatience time.Duration
 }
+
+// DefaultOrphanPatience is the default of Config.OrphanPatience.
+const DefaultOrphanPatience = 10 * time.Second
 
 // Export is a volume as an export of an NBD server. Any goroutine may call its methods.
 type Export struct {
-	config Config
-	info   client.Info
-	ranges rangelock.Locks
+	config  Config
+	info    client.Info
+	ranges  rangelock.Locks
+	orphans orphans
 	// share is the data memory of each session, in bytes: whole buffers.
 	share uint64
 	// perQueue is the number of sessions of each queue.
@@ -74,6 +90,8 @@ func sessionsPerQueue(sessions, queues int) int { return (sessions + queues - 1)
 // New returns an export of a volume.
 func New(config Config) (*Export, error) {
 	e := &Export{config: config, info: config.Volume.Info()}
+	e.orphans.patience = cmp.Or(config.OrphanPatience, DefaultOrphanPatience)
+	e.orphans.reopen = e.endOrphans
 	buffer, block := uint64(e.info.BufferSize), uint64(e.info.BlockSize)
 	if bits.OnesCount64(buffer) != 1 || buffer < minBlocks*block {
 		return nil, status.Errorf(status.InvalidValue,
@@ -105,6 +123,15 @@ func (e *Export) Info() nbd.Info {
 		CanTrim:        e.info.CanTrim, CanWriteZeroes: e.info.CanWriteZeroes,
 		CanReportExtents: e.info.CanReportExtents,
 	}
+}
+
+// Barrier waits until no operation of a connection that has ended is in progress (nbd.Export).
+func (e *Export) Barrier(ctx context.Context) error { return e.orphans.wait(ctx) }
+
+// endOrphans ends all requests in progress. Those of living connections are repeated.
+func (e *Export) endOrphans() {
+	_ = e.config.Volume.Reopen(status.Errorf(status.TimeOut, "requests of NBD clients that have "+
+		"gone are still in progress after %v", e.orphans.patience)) // Barrier reports what is left
 }
 
 // Attach opens queue i for the calling thread (nbd.Export).

@@ -33,16 +33,30 @@ const (
 	volumeSize = 1 << 20
 	block      = 512
 	buffer     = 16 << 10
+	depth      = 8
 )
 
 // volume makes the volume of package queuetest one for exports.
-type volume struct{ *queuetest.Volume }
+type volume struct {
+	*queuetest.Volume
+	reopened *atomic.Int64
+}
 
 func (v volume) Info() client.Info { return v.Volume.Info }
 func (v volume) Memory() []byte    { return v.Volume.Memory }
 
+// Err returns why the volume is lost for good.
+func (v volume) Err() error { return v.Lost() }
+
+// Reopen begins another session.
+func (v volume) Reopen(error) error {
+	v.reopened.Add(1)
+	v.Restart(false)
+	return nil
+}
+
 func newVolume(queues int) volume {
-	v := volume{queuetest.New(volumeSize, block, queues, 8, buffer)}
+	v := volume{queuetest.New(volumeSize, block, queues, depth, buffer), new(atomic.Int64)}
 	v.Volume.Info.CanTrim, v.Volume.Info.CanWriteZeroes = true, true
 	v.Volume.Info.CanReportExtents = true
 	v.Intercept = v.apply
@@ -131,6 +145,19 @@ func start(t testing.TB, e *gateway.Export, i int) *thread {
 		}
 	})
 	return th
+}
+
+// another returns another session on the thread's disk.
+func (th *thread) another() *thread {
+	th.t.Helper()
+	second := &thread{t: th.t, engine: th.engine, disk: th.disk,
+		completed: make(map[*nbd.Operation]chan nbd.Errno)}
+	var err error
+	th.do(func() { second.session, err = th.disk.Open(second) })
+	if err != nil {
+		th.t.Fatal(err)
+	}
+	return second
 }
 
 // Completed passes the outcome to the test that submitted the operation.
@@ -525,9 +552,7 @@ func TestLostWritesAreReportedToEachConnectionOnce(t *testing.T) {
 	v := newVolume(1)
 	e := newExport(t, v, 1, 2)
 	th := start(t, e, 0)
-	second := &thread{t: t, engine: th.engine, disk: th.disk,
-		completed: make(map[*nbd.Operation]chan nbd.Errno)}
-	th.do(func() { second.session, _ = th.disk.Open(second) })
+	second := th.another()
 	if failure := th.call(nbd.Flush, 0, 0, 0, nil); failure != nbd.Success {
 		t.Fatalf("flush: %v", failure)
 	}

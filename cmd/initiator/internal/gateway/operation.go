@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"math"
+
 	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -35,7 +37,6 @@ type operation struct {
 	nbd.Operation
 	session *session
 	request client.Request // current or next
-	repeats retry.Repeats
 
 	buffer, bufferSize uint64 // in the data memory; no buffer if the size is 0
 	quarantined        bool
@@ -45,12 +46,27 @@ type operation struct {
 	stage      stage  // write: what was done last
 	modifying  bool   // write zeroes: the block at position has been read
 
-	claimed  bool // by the connection
-	running  bool // submitted and not completed
-	hold     rangelock.Hold
-	isLocked bool
-	granted  func() // goes on, on the disk's thread, once the range is locked
+	state   state
+	hold    rangelock.Hold // on the range, for changes from locking to the end
+	granted func()         // goes on, on the disk's thread, once the range is locked
+	sentIn  uint64         // the session of the volume that has got the request
+	repeats retry.Repeats
+	// isRepeated is set while the request waits to be sent again: until the session after sentIn
+	// begins, it may still take effect.
+	isRepeated bool
 }
+
+// state is how far an operation is.
+type state uint8
+
+const (
+	free    state = iota
+	claimed       // by the connection, before it is submitted or after it has completed
+	locking       // waits for its range
+	queued        // waits for room in the queue
+	sent          // the queue has its request
+	lost          // ended with its session: its request may take effect until the next one begins
+)
 
 // stage is what a write has done.
 type stage uint8
@@ -67,7 +83,7 @@ func (op *operation) prepare(s *session, command nbd.Command, flags nbd.CommandF
 	length uint64) {
 	info := &s.disk.export.info
 	block, limit := uint64(info.BlockSize), uint64(info.BufferSize)
-	op.session, op.repeats, op.quarantined, op.isLocked = s, retry.Repeats{}, false, false
+	op.session, op.repeats, op.isRepeated, op.quarantined = s, retry.Repeats{}, false, false
 	op.Command, op.Flags, op.Offset, op.Length, op.Error = command, flags, offset, length,
 		nbd.Success
 	op.start, op.end = offset&^(block-1), (offset+length+block-1)&^(block-1)
@@ -108,17 +124,16 @@ func (op *operation) isPartial() bool {
 	return op.start != op.Offset || op.end != op.Offset+op.Length
 }
 
-// needsLock prepares the lock on the operation's range, and reports whether it needs one.
-func (op *operation) needsLock() bool {
+// prepareHold prepares the lock on the operation's range.
+func (op *operation) prepareHold() {
+	op.hold = rangelock.Hold{Start: op.start, End: op.end, Granted: op.granted}
 	switch op.Command {
-	case nbd.Write, nbd.WriteZeroes:
-		op.hold = rangelock.Hold{Start: op.start, End: op.end, Granted: op.granted}
-		return true
-	case nbd.Trim:
-		op.hold = rangelock.Hold{Start: op.start, End: op.end, Granted: op.granted}
-		return op.start < op.end
+	case nbd.Flush:
+		op.hold.End = math.MaxUint64
+		op.hold.IsRead = true
+	case nbd.Read, nbd.Cache, nbd.BlockStatus:
+		op.hold.IsRead = true
 	}
-	return false
 }
 
 // setData sets Data to the operation's place in the current memory.

@@ -25,12 +25,14 @@ type Volume struct {
 	Cause status.Cause
 	// Quarantine makes a restart replace Memory, as a relay does that is silent.
 	Quarantine bool
-	// Stalled keeps requests from completing while it is set.
-	Stalled atomic.Bool
+	// Stalled keeps requests from completing while it is set, and Outage keeps queues from switching
+	// to the next session after a restart.
+	Stalled, Outage atomic.Bool
 
 	mu       *sync.Mutex // guards data and calls of Intercept
 	data     []byte
 	restarts atomic.Uint64
+	held     atomic.Pointer[func(r *client.Request) bool]
 	losses   atomic.Uint64
 	lost     atomic.Pointer[error]
 	queues   []*Queue
@@ -66,8 +68,26 @@ func (v *Volume) Data() []byte { return v.data }
 // of one volume share both.
 func (v *Volume) Share(data []byte, mu *sync.Mutex) { v.data, v.mu = data, mu }
 
+// Hold keeps requests for which held returns true from completing, until the next call or restart.
+// nil holds none.
+func (v *Volume) Hold(held func(r *client.Request) bool) { v.held.Store(&held) }
+
+// isHeld reports whether a request of a session must not complete yet.
+func (v *Volume) isHeld(r *client.Request, session uint64) bool {
+	held := v.held.Load()
+	return held != nil && *held != nil && (*held)(r) && v.restarts.Load() == session
+}
+
 // Disconnect makes everything outstanding fail, and every Submit from now on.
 func (v *Volume) Disconnect(reason error) { v.lost.Store(&reason) }
+
+// Lost returns the reason of Disconnect, or nil.
+func (v *Volume) Lost() error {
+	if reason := v.lost.Load(); reason != nil {
+		return *reason
+	}
+	return nil
+}
 
 // Restart makes everything outstanding fail with status.ConnectionReset, as after a restart of the
 // target. With loss, the next flush on each queue reports lost writes. Call it before the run or
@@ -134,7 +154,9 @@ func (q *Queue) Submit(r *client.Request) error {
 		if len(q.outstanding) > 0 {
 			return status.Again
 		}
-		q.switchSession(restarts)
+		if !q.volume.Outage.Load() {
+			q.switchSession(restarts)
+		}
 		return client.ErrReopening
 	}
 	if losses := q.volume.losses.Load(); r.Type == iomsg.Flush && losses != q.lossesReported {
@@ -182,6 +204,9 @@ func (q *Queue) Flush() { q.Unflushed = 0 }
 // WriteVerifier returns the number of restarts that the queue has noticed.
 func (q *Queue) WriteVerifier() uint64 { return q.session }
 
+// Session returns the number of the session that the queue uses.
+func (q *Queue) Session() uint64 { return q.session }
+
 // Attach keeps the engine, to wake it after a restart.
 func (q *Queue) Attach(engine *progress.Engine) error {
 	q.engine = engine
@@ -196,12 +221,17 @@ func (q *Queue) Detach(*progress.Engine) {}
 func (q *Queue) Poll(results []client.Result) int {
 	v := q.volume
 	if restarts := v.restarts.Load(); len(q.outstanding) == 0 && restarts != q.session {
-		q.switchSession(restarts)
+		if !v.Outage.Load() {
+			q.switchSession(restarts)
+		}
 		return 0
 	}
 	n := 0
 	for n < len(results) && len(q.outstanding) > 0 && !v.Stalled.Load() {
 		i := q.random.Uint64() % uint64(len(q.outstanding))
+		if v.isHeld(&q.outstanding[i], q.session) {
+			break
+		}
 		last := len(q.outstanding) - 1
 		q.outstanding[i], q.outstanding[last] = q.outstanding[last], q.outstanding[i]
 		r := &q.outstanding[last]

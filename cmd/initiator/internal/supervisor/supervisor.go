@@ -102,6 +102,7 @@ type Queue interface {
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)
 	SwitchMemory() []byte
+	Session() uint64
 }
 
 // MoveBuffers makes a queue go over to the new data memory of its volume, which it demands by

@@ -1,0 +1,275 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/gateway"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// begin starts a command on a range that one operation covers. A write writes the byte fill.
+func (th *thread) begin(command nbd.Command, offset, length uint64, fill byte) <-chan nbd.Errno {
+	th.t.Helper()
+	outcome := make(chan nbd.Errno, 1)
+	th.do(func() {
+		op := th.session.Claim(command, 0, offset, length)
+		if op == nil || op.Length != length {
+			th.t.Errorf("%v of %d bytes gets %+v", command, length, op)
+			return
+		}
+		if command == nbd.Write {
+			copy(op.Data, bytes.Repeat([]byte{fill}, int(length)))
+		}
+		th.mu.Lock()
+		th.completed[op] = outcome
+		th.mu.Unlock()
+		th.session.Submit(op)
+		th.disk.Flush()
+	})
+	return outcome
+}
+
+// leave ends the thread's session.
+func (th *thread) leave() { th.do(func() { th.session.Close() }) }
+
+// writes returns what to hold: writes of the byte fill.
+func (v volume) writes(fill byte) func(r *client.Request) bool {
+	return func(r *client.Request) bool {
+		return r.Type == iomsg.Write && v.Memory()[r.Memory] == fill
+	}
+}
+
+// submitted returns how many requests the queues have got.
+func (v volume) submitted() (n uint64) {
+	for i := range v.Volume.Info.Queues {
+		n += v.Queue(i).Submitted.Load()
+	}
+	return n
+}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// now is a context for what must not wait.
+func now() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// forQueues runs a test with an export of 1, 2, and 4 queues: x is a session on the first and y one
+// on the last.
+func forQueues(t *testing.T, test func(t *testing.T, v volume, e *gateway.Export, x, y *thread)) {
+	for _, queues := range []int{1, 2, 4} {
+		t.Run(fmt.Sprintf("%d queues", queues), func(t *testing.T) {
+			v := newVolume(queues)
+			e := newExport(t, v, queues, 2*queues)
+			first := start(t, e, 0)
+			last := first
+			for i := 1; i < queues; i++ {
+				last = start(t, e, i)
+			}
+			test(t, v, e, first.another(), last)
+		})
+	}
+}
+
+const (
+	place  = 2 * block // that x changes
+	length = 4 * block
+)
+
+func TestWhatOverlapsAnOrphanWaitsForIt(t *testing.T) {
+	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
+		v.Hold(v.writes('x'))
+		x.begin(nbd.Write, place, length, 'x')
+		x.leave()
+		before := v.submitted()
+		waiting := map[string]<-chan nbd.Errno{
+			"trim":         y.begin(nbd.Trim, 0, volumeSize, 0),
+			"write zeroes": y.begin(nbd.WriteZeroes, place+5, 1, 0),
+			"write":        y.begin(nbd.Write, place+block, length, 'y'),
+			"read":         y.begin(nbd.Read, place+length-1, 1, 0),
+			"cache":        y.begin(nbd.Cache, place, 1, 0),
+			"block status": y.begin(nbd.BlockStatus, 0, volumeSize, 0),
+			"flush":        y.begin(nbd.Flush, 0, 0, 0),
+		}
+		if n := v.submitted(); n != before {
+			t.Errorf("%d requests were sent beside an orphan", n-before)
+		}
+		if err := e.Barrier(now()); !errors.Is(err, status.Full) {
+			t.Errorf("Barrier beside an orphan: %v", err)
+		}
+		data := make([]byte, block)
+		if failure := y.call(nbd.Read, 0, place+length, block, data); failure != nbd.Success {
+			t.Errorf("a read elsewhere: %v", failure)
+		}
+		v.Hold(nil)
+		if err := e.Barrier(within(t)); err != nil {
+			t.Error(err)
+		}
+		for name, outcome := range waiting {
+			if failure := <-outcome; failure != nbd.Success {
+				t.Errorf("%s: %v", name, failure)
+			}
+		}
+		want := append(make([]byte, block), bytes.Repeat([]byte{'y'}, length)...)
+		if !bytes.Equal(v.Data()[place:][:len(want)], want) {
+			t.Error("the orphan has overwritten what came after it")
+		}
+	})
+}
+
+// A connection ends with requests in each state: only those that were sent have an effect.
+func TestWhatADeadConnectionHasNotSentIsDropped(t *testing.T) {
+	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
+		v.Hold(v.writes('x'))
+		var queued uint64 = 2
+		for i := range depth + queued {
+			x.begin(nbd.Write, i*block, block, 'x')
+		}
+		x.begin(nbd.Write, 0, 1, 'x')                        // waits for its range
+		x.begin(nbd.Read, (depth+queued+1)*block, 1, 0)      // waits for room, too
+		behind := y.begin(nbd.Write, depth*block, 1, 'y')    // behind a request that is dropped
+		x.do(func() { x.session.Claim(nbd.Write, 0, 0, 1) }) // and one that was not submitted
+		x.leave()
+		v.Hold(nil)
+		if err := e.Barrier(within(t)); err != nil {
+			t.Error(err)
+		}
+		if failure := <-behind; failure != nbd.Success {
+			t.Error(failure)
+		}
+		want := append(bytes.Repeat([]byte{'x'}, depth*block), 'y')
+		want = append(want, make([]byte, 4*block-1)...)
+		if !bytes.Equal(v.Data()[:len(want)], want) {
+			t.Error("the volume has other content than what was sent")
+		}
+		for range 3 { // the session's place and memory are free again
+			again := x.another()
+			if failure := again.call(nbd.Read, 0, 0, 2*buffer, nil); failure != nbd.Success {
+				t.Error(failure)
+			}
+			again.leave()
+		}
+	})
+}
+
+// A write is in progress when the session of the volume is lost. It may take effect until the next
+// session begins, whether its connection ends before the loss or while the write is to be repeated.
+func TestAnOrphanOfALostSessionLastsUntilTheNextBegins(t *testing.T) {
+	for name, endsBefore := range map[string]bool{"before the loss": true, "after it": false} {
+		t.Run(name, func(t *testing.T) {
+			forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
+				v.Hold(v.writes('x'))
+				x.begin(nbd.Write, place, length, 'x')
+				read := x.begin(nbd.Read, 0, 1, 0)
+				if endsBefore {
+					x.leave()
+				} else {
+					<-read
+				}
+				v.Outage.Store(true)
+				v.Restart(false)
+				x.do(func() { // all results of the session
+					for range depth {
+						x.disk.Poll()
+					}
+				})
+				if !endsBefore {
+					x.leave()
+				}
+				later := y.begin(nbd.Write, place, length, 'y')
+				if err := e.Barrier(now()); !errors.Is(err, status.Full) {
+					t.Errorf("Barrier before the next session: %v", err)
+				}
+				v.Outage.Store(false)
+				if err := e.Barrier(within(t)); err != nil {
+					t.Error(err)
+				}
+				if failure := <-later; failure != nbd.Success {
+					t.Error(failure)
+				}
+				if want := bytes.Repeat([]byte{'y'}, length); !bytes.Equal(v.Data()[place:][:length],
+					want) {
+					t.Error("the request of a dead connection was repeated")
+				}
+			})
+		})
+	}
+}
+
+func TestAVolumeThatIsLostForGoodHasNoOrphans(t *testing.T) {
+	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
+		v.Hold(v.writes('x'))
+		x.begin(nbd.Write, place, length, 'x')
+		x.leave()
+		later := y.begin(nbd.Write, place, length, 'y')
+		v.Outage.Store(true)
+		v.Restart(false)
+		v.Disconnect(status.Errorf(status.NotConnected, "lost"))
+		if failure := <-later; failure != nbd.IOError {
+			t.Errorf("a write that waits for an orphan: %v", failure)
+		}
+		if err := e.Barrier(within(t)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An orphan hangs. The export then ends the session of the volume, and repeats what a living
+// connection has in progress.
+func TestAnOrphanThatHangsEndsWithItsSession(t *testing.T) {
+	v := newVolume(1)
+	config := gateway.Config{Volume: v, Queues: []gateway.Queue{v.Queue(0)}, Sessions: 2,
+		Repeat: true, RepeatFor: retry.Within(patience), OrphanPatience: time.Millisecond}
+	e, err := gateway.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y := start(t, e, 0)
+	x := y.another()
+	v.Hold(func(*client.Request) bool { return v.reopened.Load() == 0 })
+	living := y.begin(nbd.Write, 0, block, 'y')
+	x.begin(nbd.Write, place, length, 'x')
+	x.leave()
+	if err := e.Barrier(within(t)); err != nil {
+		t.Error(err)
+	}
+	if failure := <-living; failure != nbd.Success {
+		t.Errorf("a write of a living connection: %v", failure)
+	}
+	want := append(bytes.Repeat([]byte{'y'}, block), make([]byte, volumeSize-block)...)
+	if !bytes.Equal(v.Data(), want) {
+		t.Error("the orphan has had an effect")
+	}
+}
+
+func TestAnExportThatCloseFindsWithOrphansHasNoneLeft(t *testing.T) {
+	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
+		v.Hold(v.writes('x'))
+		x.begin(nbd.Write, place, length, 'x')
+		x.leave()
+		y.leave()
+		x.do(func() {
+			if err := x.disk.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := e.Barrier(within(t)); err != nil {
+			t.Error(err)
+		}
+	})
+}
