@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"fmt"
+	"syscall"
 
 	"go.uber.org/zap"
 )
@@ -34,8 +35,10 @@ type connection struct {
 	socket  socket
 	slot    int32 // in the worker's poller
 	client  string
+	carrier syscall.Conn // of the TLS whose plain text is at the socket; nil without TLS
 	session Session
-	left    func() // called when the connection has ended
+	left    func()        // called when the connection has ended
+	gone    chan struct{} // closed then
 
 	input      [inputSize]byte
 	inputStart int // what has been received and not used
@@ -79,28 +82,33 @@ type request struct {
 	done        bool       // the last reply is queued
 }
 
-func newConnection(w *worker, agreed *agreement, s socket, client string,
-	left func()) *connection {
-	c := &connection{agreement: *agreed, worker: w, socket: s, client: client, left: left,
+// newConnection returns a connection that negotiates.
+func newConnection(w *worker, e *export) *connection {
+	c := &connection{agreement: agreement{export: e}, worker: w, gone: make(chan struct{}),
 		headerSize: requestSize, reading: true, table: make([]request, maxRequests),
 		free: make([]uint32, maxRequests)}
-	if c.extended {
-		c.headerSize = extendedRequestSize
-	}
 	for i := range c.free {
 		c.free[i] = uint32(maxRequests - 1 - i)
 	}
 	return c
 }
 
+// start begins the transmission with what the negotiation has agreed.
+func (c *connection) start(agreed *agreement, s socket, client string) {
+	c.agreement, c.socket, c.client = *agreed, s, client
+	if c.extended {
+		c.headerSize = extendedRequestSize
+	}
+}
+
 // serve handles what the poller reports.
 func (c *connection) serve(event *event) {
 	switch {
+	case lost(event):
+		c.vanish()
+		return
 	case readable(event):
 		c.receive()
-	case lost(event):
-		c.close("the connection was lost")
-		return
 	}
 	if writable(event) || c.hasReplies() {
 		c.wake()
@@ -213,13 +221,58 @@ func (c *connection) accept(n, target int) {
 	c.inputEnd += n
 }
 
-// endOfInput handles the end of the client's side of the connection.
+// endOfInput handles the end of what the client sends, without a request to disconnect. What is in
+// progress has lost its client: nothing more of it may happen.
 func (c *connection) endOfInput() {
-	if c.current != nil || c.inputStart != c.inputEnd || c.discard > 0 {
+	switch {
+	case c.hasPart():
 		c.close("the client closed the connection within a request")
-		return
+	case !c.isIdle():
+		c.close("the client closed the connection with requests in progress")
+	default:
+		c.close("")
 	}
-	c.drain()
+}
+
+// hasPart reports whether a part of a request has been received, but not all of it.
+func (c *connection) hasPart() bool {
+	return c.current != nil || c.inputStart != c.inputEnd || c.discard > 0
+}
+
+// isIdle reports whether no request is in progress.
+func (c *connection) isIdle() bool { return len(c.free) == maxRequests }
+
+// vanish handles the loss of the connection. Requests that have arrived and were not read are
+// nobody's any more, but a client may request to disconnect and then not wait for the server.
+func (c *connection) vanish() {
+	if c.isIdle() && !c.hasPart() && !c.draining {
+		n, err := c.socket.receive(c.input[:], nil)
+		if n == c.headerSize {
+			if h := decodeHeader(c.input[:], c.extended); h.kind == Disconnect {
+				n = 0
+			}
+		}
+		if err == 0 && n == 0 {
+			c.close("")
+			return
+		}
+	}
+	c.close("the connection was lost")
+}
+
+// isLeaving reports whether the client will send nothing more. If the connection is lost, isLeaving
+// ends it instead.
+func (c *connection) isLeaving() bool {
+	isHalf, isLost := c.socket.peerState()
+	if c.carrier != nil && !isLost {
+		// The plain text may be stuck behind requests that wait.
+		isHalf, isLost = peerStateOf(c.carrier)
+	}
+	if isLost {
+		c.vanish()
+		return false
+	}
+	return c.draining || isHalf
 }
 
 // process handles what is in the input. It returns false if it has to wait for a free request or
@@ -487,7 +540,7 @@ func (c *connection) drain() {
 func (c *connection) finishDraining() {
 	switch {
 	case !c.draining || c.closed:
-	case c.current == nil && len(c.free) == maxRequests:
+	case c.current == nil && c.isIdle():
 		c.close("")
 	case c.isStarved():
 		c.close("the export ends without room for the client's request")
@@ -515,7 +568,7 @@ func (c *connection) close(reason string) {
 	c.session.Close()
 	c.export.counters.inFlight.Add(int64(len(c.free) - maxRequests))
 	c.left()
-	c.export.leave()
+	close(c.gone)
 	c.worker.slots[c.slot] = nil
 	c.worker.connections.Add(-1)
 	c.worker.checkEmpty()

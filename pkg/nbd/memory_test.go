@@ -1,6 +1,7 @@
 package nbd_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 
@@ -15,6 +16,7 @@ type memoryExport struct {
 	buffer   uint64 // longest operation that moves data, in bytes
 	room     uint64 // of each session, in bytes
 	sessions int
+	barrier  func(ctx context.Context) error // nil: former sessions leave nothing
 
 	mu      sync.Mutex // guards the fields below
 	data    []byte
@@ -47,6 +49,13 @@ func (e *memoryExport) set(change func()) {
 	for _, engine := range engines {
 		engine.Wake()
 	}
+}
+
+func (e *memoryExport) Barrier(ctx context.Context) error {
+	if e.barrier == nil {
+		return nil
+	}
+	return e.barrier(ctx)
 }
 
 func (e *memoryExport) Info() nbd.Info {

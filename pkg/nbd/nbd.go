@@ -11,6 +11,7 @@
 package nbd
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -46,6 +47,9 @@ type Export interface {
 	// Attach opens the disk for worker number i, which counts from 0. The caller is the worker's
 	// thread, which will sleep in the engine.
 	Attach(i int, engine *progress.Engine) (Disk, error)
+	// Barrier returns when no operation of a session that has been closed is in progress, so that
+	// what a new connection does is not undone. It fails when ctx ends before that.
+	Barrier(ctx context.Context) error
 }
 
 // Disk is an export as one worker uses it. Only the worker's thread calls its methods.
@@ -81,8 +85,9 @@ type Session interface {
 	Submit(operation *Operation)
 	// Release gives back an operation that has completed, or was not submitted.
 	Release(operation *Operation)
-	// Close ends the session and releases its operations, those in progress when they have
-	// completed. Handler.Completed is not called any more.
+	// Close ends the session and releases its operations. It drops those that have no effect yet.
+	// While others are in progress, operations of other sessions on the same range wait for them,
+	// and so do flushes. Handler.Completed is not called any more.
 	Close()
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/zc-relay/zc-relay/internal/printable"
@@ -45,13 +46,15 @@ type agreement struct {
 	context    bool // the client may ask for base:allocation
 	conn       net.Conn
 	encrypted  bool
-	client     string // name of the client's certificate
+	client     string      // name of the client's certificate
+	place      *connection // reserved at a worker
 }
 
 // negotiation is the handshake with one client (section "Fixed newstyle negotiation").
 type negotiation struct {
 	agreement
 	server   *Server
+	deadline time.Time
 	fixed    bool // the client knows the fixed newstyle
 	noZeroes bool
 	// contextExport is the export for which the client has selected base:allocation.
@@ -214,16 +217,25 @@ func (n *negotiation) chooseByName(name string) error {
 	return err
 }
 
-// choose makes an export the one to use, and claims a place for its connection.
+// choose makes an export the one to use, and claims a place for its connection. The time that it
+// waits for former connections extends the deadline.
 func (n *negotiation) choose(name string) error {
 	export := n.server.find(name)
 	if export == nil {
 		return errUnknownExport(name)
 	}
-	if err := export.admit(); err != nil {
+	begun := time.Now()
+	if err := n.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	n.export, n.name, n.info = export, name, export.Info()
+	place, err := n.server.reserve(export)
+	if err != nil {
+		return errors.Join(err, n.conn.SetDeadline(n.deadline.Add(time.Since(begun))))
+	}
+	n.export, n.name, n.info, n.place = export, name, export.Info(), place
+	if err := n.conn.SetDeadline(n.deadline.Add(time.Since(begun))); err != nil {
+		return err
+	}
 	n.context = n.context && n.contextExport == name
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,6 +24,7 @@ const (
 	DefaultMaxConnections     = 16
 	DefaultMaxPending         = 64
 	DefaultNegotiationTimeout = 10 * time.Second
+	DefaultBarrierTimeout     = 20 * time.Second
 )
 
 // Config configures a Server.
@@ -43,8 +45,11 @@ type Config struct {
 	// replaces the oldest of them, so that silent clients keep nobody out. 0 means
 	// DefaultMaxPending.
 	MaxPending int
-	// NegotiationTimeout bounds a negotiation; 0 means DefaultNegotiationTimeout.
+	// NegotiationTimeout bounds a negotiation; 0 means DefaultNegotiationTimeout. It does not include
+	// the wait for the end of former connections, which BarrierTimeout bounds, with 0 for
+	// DefaultBarrierTimeout. The export has half of that time to itself.
 	NegotiationTimeout time.Duration
+	BarrierTimeout     time.Duration
 	// Log may be nil.
 	Log *zap.Logger
 }
@@ -61,6 +66,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.NegotiationTimeout == 0 {
 		c.NegotiationTimeout = DefaultNegotiationTimeout
+	}
+	if c.BarrierTimeout == 0 {
+		c.BarrierTimeout = DefaultBarrierTimeout
 	}
 	if c.Log == nil {
 		c.Log = zap.NewNop()
@@ -302,7 +310,6 @@ func (s *Server) welcome(conn net.Conn) {
 		client += " (" + agreed.client + ")"
 	}
 	if err := s.hand(agreed, client); err != nil {
-		agreed.export.leave()
 		s.config.Log.Warn("NBD connection failed", zap.String("client", client), zap.Error(err))
 	}
 }
@@ -315,7 +322,7 @@ func (s *Server) negotiate(conn net.Conn) (*agreement, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	n := &negotiation{agreement: agreement{conn: conn}, server: s}
+	n := &negotiation{agreement: agreement{conn: conn}, server: s, deadline: deadline}
 	agreed, err := n.negotiate(ctx)
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -323,8 +330,8 @@ func (s *Server) negotiate(conn net.Conn) (*agreement, error) {
 	if err == nil {
 		return agreed, nil
 	}
-	if n.export != nil {
-		n.export.leave()
+	if n.place != nil {
+		s.release(n.place)
 	}
 	switch {
 	case errors.Is(err, errDone) && n.refusal != nil:
@@ -335,28 +342,74 @@ func (s *Server) negotiate(conn net.Conn) (*agreement, error) {
 	return nil, err
 }
 
-// hand gives a connection to the worker with the fewest.
+// reserve waits until former connections of an export have no effect any more, and then reserves a
+// place for a new one, at the worker with the fewest. Either release or the end of the connection
+// gives the place back.
+func (s *Server) reserve(e *export) (*connection, error) {
+	if err := e.admit(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.config.BarrierTimeout)
+	defer cancel()
+	s.awaitLeaving(e)
+	if err := e.Barrier(ctx); err != nil {
+		e.leave()
+		return nil, err
+	}
+	c := newConnection(s.choose(e), e)
+	if err := c.worker.reserve(c); err != nil {
+		s.leave(c)
+		return nil, err
+	}
+	return c, nil
+}
+
+// awaitLeaving waits for the connections to an export whose clients will send nothing more. It ends
+// those that take too long.
+func (s *Server) awaitLeaving(e *export) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.config.BarrierTimeout/2)
+	defer cancel()
+	for _, w := range s.workers {
+		for _, c := range w.leaving(e) {
+			select {
+			case <-c.gone:
+			case <-ctx.Done():
+				w.end(c, "its client has left, and a new one waits")
+			}
+		}
+	}
+}
+
+// release gives back the place of a connection that does not begin.
+func (s *Server) release(c *connection) {
+	c.worker.cancel(c)
+	s.leave(c)
+}
+
+// hand gives a connection to the worker at which it has a place.
 func (s *Server) hand(agreed *agreement, client string) error {
+	c := agreed.place
 	var descriptor socket
 	var err error
 	if encrypted, ok := agreed.conn.(*tls.Conn); ok {
+		c.carrier, _ = encrypted.NetConn().(syscall.Conn)
 		descriptor, err = s.decrypt(encrypted)
 	} else {
 		descriptor, err = detach(agreed.conn)
 	}
 	if err != nil {
+		s.release(c)
 		return errors.Join(err, agreed.conn.Close())
 	}
-	w := s.choose(agreed.export)
-	left := func() {
-		s.leave(agreed.export, w)
+	c.left = func() {
+		s.leave(c)
 		if agreed.encrypted {
 			// A client that reads nothing must not keep what carries its TLS.
 			_ = agreed.conn.SetDeadline(time.Now().Add(s.closeTimeout))
 		}
 	}
-	if err := w.serve(agreed, descriptor, client, left); err != nil {
-		left()
+	if err := c.worker.serve(c, agreed, descriptor, client); err != nil {
+		c.left()
 		return err
 	}
 	return nil
@@ -377,11 +430,12 @@ func (s *Server) choose(e *export) *worker {
 	return s.workers[least]
 }
 
-// leave undoes choose.
-func (s *Server) leave(e *export, w *worker) {
+// leave undoes admit and choose for a connection.
+func (s *Server) leave(c *connection) {
+	c.export.leave()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.perWorker[w.index]--
+	c.export.perWorker[c.worker.index]--
 }
 
 // Close ends the server. Connections end after the requests that the server has received, or when

@@ -72,6 +72,27 @@ func (s socket) send(g *rawsocket.Gather) (int, unix.Errno) {
 	return rawsocket.Send(int(s), g)
 }
 
+// peerState reports whether the peer will send nothing more, and whether the connection is lost.
+func (s socket) peerState() (isHalf, isLost bool) {
+	state := [1]unix.PollFd{{Fd: int32(s), Events: unix.POLLRDHUP}}
+	if _, err := unix.Poll(state[:], 0); err != nil {
+		return false, false
+	}
+	return state[0].Revents&unix.POLLRDHUP != 0,
+		state[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+}
+
+// peerStateOf is peerState for a connection of the Go runtime, which may have been closed.
+func peerStateOf(conn syscall.Conn) (isHalf, isLost bool) {
+	raw, err := conn.SyscallConn()
+	if err != nil || raw.Control(func(fd uintptr) {
+		isHalf, isLost = socket(fd).peerState()
+	}) != nil {
+		return true, false // what it has received is on its way
+	}
+	return isHalf, isLost
+}
+
 // poller is an epoll instance that reports which sockets of a worker are ready. It is
 // level-triggered, so its own descriptor is readable exactly while a socket is ready, and an engine
 // can sleep on it.

@@ -29,7 +29,7 @@ func (s *Server) decrypt(encrypted *tls.Conn) (socket, error) {
 	s.running.Go(func() {
 		var input sync.WaitGroup
 		input.Go(func() {
-			// The client is done: requests in progress still get their replies.
+			// After a request to disconnect, requests in progress still get their replies.
 			_, _ = io.CopyBuffer(onlyWriter{far}, onlyReader{encrypted}, make([]byte, copyBuffer))
 			_ = far.(*net.UnixConn).CloseWrite()
 		})

@@ -29,11 +29,12 @@ type worker struct {
 
 	// The thread's.
 	disks    []attachedDisk
-	slots    []*connection    // by the slots of the poller; nil where there is none
-	ready    []*connection    // have something to do
-	out      rawsocket.Gather // of the connection that sends
-	draining bool             // takes no more connections
-	empty    chan struct{}    // closed when the last connection has ended; nil unless stop waits
+	slots    []*connection        // by the slots of the poller; nil where there is none
+	reserved map[*connection]bool // have a place, and negotiate
+	ready    []*connection        // have something to do
+	out      rawsocket.Gather     // of the connection that sends
+	draining bool                 // takes no more connections
+	empty    chan struct{}        // closed when the last connection has ended; nil unless stop waits
 }
 
 // attachedDisk is the disk of an export on this worker.
@@ -51,7 +52,8 @@ func startWorker(index int, config *Config) (*worker, error) {
 	if err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
-	w := &worker{index: index, log: config.Log, engine: engine, poller: poller}
+	w := &worker{index: index, log: config.Log, engine: engine, poller: poller,
+		reserved: make(map[*connection]bool)}
 	if err := engine.Add(w); err != nil {
 		poller.close()
 		return nil, errors.Join(err, engine.Close())
@@ -115,31 +117,83 @@ func (w *worker) logFailure(what string, err error) {
 	}
 }
 
-// serve takes over a connection that has negotiated, and calls left when that has ended. It closes
-// the socket if it fails.
-func (w *worker) serve(agreed *agreement, s socket, client string, left func()) error {
-	err := w.do(func() error {
-		i := slices.IndexFunc(w.disks, func(d attachedDisk) bool {
-			return d.export == agreed.export
-		})
-		if i < 0 || w.draining || agreed.export.ended.Load() {
-			return fmt.Errorf("export %q has ended", agreed.name)
+// reserve opens a session for a connection that negotiates.
+func (w *worker) reserve(c *connection) error {
+	return w.do(func() error {
+		i := slices.IndexFunc(w.disks, func(d attachedDisk) bool { return d.export == c.export })
+		if i < 0 || w.isOver(c.export) {
+			return errEnded(c.export)
 		}
-		c := newConnection(w, agreed, s, client, left)
 		var err error
-		if c.session, err = w.disks[i].disk.Open(c); err != nil {
-			return err
+		if c.session, err = w.disks[i].disk.Open(c); err == nil {
+			w.reserved[c] = true
 		}
+		return err
+	})
+}
+
+// isOver reports whether the worker takes no more connections to an export.
+func (w *worker) isOver(e *export) bool { return w.draining || e.ended.Load() }
+
+func errEnded(e *export) error { return fmt.Errorf("export %q has ended", e.name) }
+
+// cancel undoes reserve, unless stop has done that.
+func (w *worker) cancel(c *connection) {
+	_ = w.do(func() error {
+		w.closeReserved(c)
+		return nil
+	})
+}
+
+func (w *worker) closeReserved(c *connection) {
+	if w.reserved[c] {
+		delete(w.reserved, c)
+		c.session.Close()
+	}
+}
+
+// serve takes over a connection that has a place and has negotiated. It closes the socket if it
+// fails.
+func (w *worker) serve(c *connection, agreed *agreement, s socket, client string) error {
+	err := w.do(func() error {
+		if !w.reserved[c] || w.isOver(c.export) {
+			w.closeReserved(c)
+			return errEnded(c.export)
+		}
+		c.start(agreed, s, client)
 		if err := w.place(c); err != nil {
-			c.session.Close()
+			w.closeReserved(c)
 			return err
 		}
+		delete(w.reserved, c)
 		return nil
 	})
 	if err != nil {
 		s.close()
 	}
 	return err
+}
+
+// leaving returns the connections to an export whose clients will send nothing more. It ends those
+// whose clients are gone.
+func (w *worker) leaving(e *export) (all []*connection) {
+	_ = w.do(func() error {
+		for _, c := range w.slots {
+			if c != nil && c.export == e && c.isLeaving() {
+				all = append(all, c)
+			}
+		}
+		return nil
+	})
+	return all
+}
+
+// end ends a connection.
+func (w *worker) end(c *connection, reason string) {
+	_ = w.do(func() error {
+		c.close(reason)
+		return nil
+	})
 }
 
 // place gives a connection a slot, and starts to watch its socket.
@@ -192,6 +246,9 @@ func (w *worker) stop(ctx context.Context) error {
 			if c != nil {
 				c.close("the server shuts down")
 			}
+		}
+		for c := range w.reserved {
+			w.closeReserved(c)
 		}
 		for _, d := range w.disks {
 			w.engine.Remove(d.disk)
