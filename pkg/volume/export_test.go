@@ -23,6 +23,15 @@ func SetSync(v Volume, sync func() error) { v.(*storeVolume).store.(*fileStore).
 // CarryOut carries out a change that a file volume has accepted before.
 func CarryOut(v Volume, r *Request) error { return v.(*storeVolume).store.(*fileStore).change(r) }
 
+// CheckPlace examines whether the file of a volume is where it was.
+func CheckPlace(v Volume) error { return v.(*storeVolume).store.(*fileStore).place.check() }
+
+// SetPlaceCheck replaces the search for the files of volumes, until restore.
+func SetPlaceCheck(check func() error) (restore func()) {
+	checkPlace = func(*place) error { return check() }
+	return func() { checkPlace = (*place).check }
+}
+
 // SetInspectInterval sets how often a volume is inspected. Failures are logged every tenth time.
 func SetInspectInterval(v Volume, interval time.Duration) {
 	v.(*storeVolume).health.inspections.Reset(interval)
@@ -66,3 +75,12 @@ func SetPauseClock(now func() time.Duration, bound time.Duration) (restore func(
 
 // MaxCleanEnds is the most proofs of clean ends in a directory.
 const MaxCleanEnds = maxCleanEnds
+
+// NewDevicePlace returns the check of a device that has a made-up entry in sysfs.
+func NewDevicePlace(entry string) (check, closePlace func() error, err error) {
+	p, err := placeAt(entry, "device")
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.check, p.close, nil
+}

@@ -159,9 +159,15 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	if config.regular && canFindExtents(int(file.Fd())) {
 		info.Capabilities |= CanReportExtents
 	}
+	if config.place, err = newPlace(file, b.Path); err != nil {
+		return nil, fmt.Errorf("find the directory of %q: %w", b.Path, err)
+	}
+	if err := config.place.check(); err != nil {
+		return nil, errors.Join(err, config.place.close())
+	}
 	s, err := newFileStore(file, config)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, config.place.close())
 	}
 	v := newStoreVolume(info, s, config.health)
 	v.size = config.size

@@ -67,6 +67,9 @@ type fileStore struct {
 	noAllocate  atomic.Bool
 }
 
+// checkPlace is replaced by tests.
+var checkPlace = (*place).check
+
 // fileStoreConfig describes how a file was opened.
 type fileStoreConfig struct {
 	readOnly  bool
@@ -78,6 +81,7 @@ type fileStoreConfig struct {
 	regular   bool // a file, which a write beyond its end extends, and not a block device
 	witness   witness
 	end       *cleanEnd
+	place     *place
 	*health
 }
 
@@ -345,7 +349,7 @@ func (s *fileStore) makeDurable() error {
 		cause = readNothing(s.fd)
 	}
 	if cause == nil {
-		return s.checkSize()
+		return errors.Join(s.checkPlace(), s.checkSize())
 	}
 	return s.fail(&failure{
 		rejects: rejectChanges,
@@ -377,11 +381,28 @@ func readNothing(fd int) error {
 	})
 }
 
-// inspect notices a truncated file even if nobody uses the volume, and one that has grown.
+// inspect notices a file that is gone or truncated even if nobody uses the volume, and one that has
+// grown.
 func (s *fileStore) inspect() {
-	if s.checkSize() == nil {
+	if s.checkPlace() == nil && s.checkSize() == nil {
 		_ = s.follow()
 	}
+}
+
+// checkPlace fails the volume if its file or device has been removed or replaced.
+func (s *fileStore) checkPlace() error {
+	if err := s.rejection(true); err != nil {
+		return err
+	}
+	gone := checkPlace(s.place)
+	if gone == nil {
+		return nil
+	}
+	return s.fail(&failure{
+		rejects: rejectAll,
+		message: "the volume's file or device is gone: it fails every request until it is reopened",
+		err:     gone,
+	})
 }
 
 // follow makes the volume as large as the file or device is, if that has grown.
@@ -518,7 +539,7 @@ func (s *fileStore) close() error {
 			err = s.end.prove(s.file, s.log)
 		}
 	}
-	return errors.Join(err, s.file.Close())
+	return errors.Join(err, s.place.close(), s.file.Close())
 }
 
 // stop ends the goroutines that were started. Changes may still be passed on to the flush pool, so

@@ -66,3 +66,17 @@ func diskSequence(fd int) (uint64, error) {
 	}
 	return sequence, nil
 }
+
+// statEntry describes what has a name, which ends with a zero, in an open directory. Unlike
+// unix.Statx, it does not allocate.
+func statEntry(directory int, name []byte, found *entry) error {
+	var stat unix.Statx_t
+	_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(directory),
+		uintptr(unsafe.Pointer(unsafe.SliceData(name))), unix.AT_SYMLINK_NOFOLLOW,
+		unix.STATX_INO|unix.STATX_NLINK, uintptr(unsafe.Pointer(&stat)), 0)
+	if errno != 0 {
+		return errno
+	}
+	*found = entry{major: stat.Dev_major, minor: stat.Dev_minor, inode: stat.Ino, links: stat.Nlink}
+	return nil
+}

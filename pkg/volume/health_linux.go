@@ -202,9 +202,14 @@ func (h *health) logRepeated() {
 	})
 }
 
-// watch logs failures and inspects the store until stop is closed.
+// watch logs failures and inspects the store until stop is closed. Storage that does not answer,
+// such as a network file system, delays only the inspection.
 func (h *health) watch(s store, stop <-chan struct{}) {
 	defer h.inspections.Stop()
+	var inspecting sync.WaitGroup
+	defer inspecting.Wait() // it uses the store, which is closed next
+	var isInspecting atomic.Bool
+	missed := 0
 	for n := 1; ; {
 		select {
 		case <-stop:
@@ -212,7 +217,15 @@ func (h *health) watch(s store, stop <-chan struct{}) {
 		case <-h.news:
 			h.logNew()
 		case <-h.inspections.C:
-			s.inspect()
+			if isInspecting.CompareAndSwap(false, true) {
+				missed = 0
+				inspecting.Go(func() {
+					s.inspect()
+					isInspecting.Store(false)
+				})
+			} else if missed++; missed == logEvery {
+				h.log.Warn("the volume's storage does not answer, so the volume cannot be inspected")
+			}
 			if n++; n%logEvery == 0 {
 				h.logRepeated()
 			}

@@ -232,3 +232,38 @@ func TestACleanEndIsNoLoss(t *testing.T) {
 		t.Errorf("after a target was killed, the flush returned %v", err)
 	}
 }
+
+// What is put into a file that is gone would be lost, although every system call succeeds.
+func TestAVolumeWhoseFileIsGoneFails(t *testing.T) {
+	for name, lose := range map[string]func(file string) error{
+		"removed": os.Remove,
+		"renamed": func(file string) error { return os.Rename(file, file+".old") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
+			address := "unix:" + filepath.Join(c.dir, "target.sock")
+			file := filepath.Join(c.dir, "disk.img")
+			c.volumes = []string{"disk=file:" + file + ",size=1MiB"}
+			c.startTarget("--admin-listen", address)
+			c.relay = c.startRelay("comch")
+			content := filepath.Join(c.dir, "content")
+			writeFile(t, content, make([]byte, 1<<20))
+			c.mustRun("put", content)
+			if err := lose(file); err != nil {
+				t.Fatal(err)
+			}
+			if run := c.initiator("put", content); run.Wait() == 0 {
+				t.Errorf("put succeeds: %s", run.Stdout.String())
+			}
+			testkit.Eventually(t, "the volume has failed", func() bool {
+				v := volumeList(t, address)["disk"]
+				return v.State == string(volume.Broken) && strings.Contains(v.Reason, name)
+			})
+			c.target.Signal(syscall.SIGTERM)
+			if code := c.target.Wait(); code == 0 ||
+				strings.Contains(c.target.Stderr.String(), "flushed and closed") {
+				t.Errorf("the target ends with %d: %s", code, c.target.Stderr.String())
+			}
+		})
+	}
+}
