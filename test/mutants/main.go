@@ -35,6 +35,10 @@ func main() {
 			rows = append(rows, m)
 		}
 	}
+	if len(rows) == 0 {
+		fmt.Fprintf(os.Stderr, "mutants: no mutant matches %q: -list shows their names\n", *pattern)
+		os.Exit(2)
+	}
 	if *list {
 		for _, m := range rows {
 			fmt.Printf("%-45s %s\n", m.name, m.breaks)
@@ -59,8 +63,8 @@ func main() {
 	}
 }
 
-// runAll tries the mutants of the module at root, and prints each verdict. Each worker has a copy of
-// the module, and first checks the tests of some packages.
+// runAll tries the mutants of the module at root, and prints each verdict. Each worker has a copy
+// of the module, and first checks the tests of some packages.
 func runAll(ctx context.Context, root string, rows []mutant, workers int) ([]verdict, error) {
 	directory, err := os.MkdirTemp("", "mutants-")
 	if err != nil {

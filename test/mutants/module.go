@@ -95,7 +95,7 @@ func (m *module) with(row *mutant, do func()) error {
 // compile compiles the tests of a package, for runTests.
 func (m *module) compile(ctx context.Context, pkg string) error {
 	output, err := run(ctx, compileLimit, m.root, nil,
-		"go", "test", "-c", "-trimpath", "-vet=off", "-o", m.binary, pkg)
+		"go", "test", "-c", "-trimpath", "-vet=off", "-ldflags=-s -w", "-o", m.binary, pkg)
 	if err != nil {
 		return fmt.Errorf("compile the tests of %s: %w\n%s", pkg, err, output)
 	}

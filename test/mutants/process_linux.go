@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"syscall"
 	"time"
@@ -37,12 +38,10 @@ func run(ctx context.Context, limit time.Duration, dir string, environment []str
 	}
 	bound := unix.Rlimit{Cur: maxData, Max: maxData}
 	if err := unix.Prlimit(command.Process.Pid, unix.RLIMIT_DATA, &bound, nil); err != nil {
-		killGroup()
-		command.Wait()
-		return "", err
+		return "", errors.Join(err, killGroup(), command.Wait())
 	}
 	err := command.Wait()
-	killGroup() // processes that a test has left
+	_ = killGroup() // processes that a test has left; there are none as a rule
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -26,7 +26,7 @@ type mutant struct {
 // test names tests of one package.
 type test struct {
 	pkg string // ./pkg/target
-	// run is ^TestA$ or ^(TestA|TestB)$, for a subtest followed by a slash and the subtest's pattern.
+	// run is ^TestA$ or ^(TestA|TestB)$, for a subtest followed by a slash and its pattern.
 	run string
 }
 
