@@ -377,6 +377,21 @@ func TestAStuckLaneDoesNotHoldUpTheOthersOfItsSession(t *testing.T) {
 	}
 }
 
+func TestAStepFailsIfItFailsOnALane(t *testing.T) {
+	failure := errors.New("made up")
+	taken := [4]bool{}
+	err := OnAll([]int{0, 1, 2, 3}, func(lane int) error {
+		taken[lane] = true
+		if lane == 2 {
+			return failure
+		}
+		return nil
+	})
+	if !errors.Is(err, failure) || taken != [4]bool{true, true, true, true} {
+		t.Errorf("lanes %v took the step: %v", taken, err)
+	}
+}
+
 func TestALaneIsNotQuiescedBeforeItsLastCompletion(t *testing.T) {
 	r := newTargetRig(t)
 	together(t, r.lane.worker, func() {

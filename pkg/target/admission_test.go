@@ -159,6 +159,18 @@ func TestSessionsBeyondTheRateAreToldATurnOfTheirOwn(t *testing.T) {
 	}
 }
 
+func TestASessionBeyondTheRateIsNotAdmitted(t *testing.T) {
+	r := newSessionRate(1, zap.NewNop())
+	if err := r.admit(time.Now().Add(time.Hour)); err != nil { // the next one, an hour early
+		t.Fatal(err)
+	}
+	a := newAdmission(8, r)
+	_, pending := fill(a, "192.0.2.1", 1)
+	if err := a.admit(pending[0], &session{}); !errors.Is(err, status.Again) || a.count() != 0 {
+		t.Errorf("%d sessions beyond the rate are admitted: %v", a.count(), err)
+	}
+}
+
 func TestALackOfDescriptorsLowersTheLimitUntilSessionsBegin(t *testing.T) {
 	a := admissionOf(64) // 128 pending connections
 	for i := range 4 {

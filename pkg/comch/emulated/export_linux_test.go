@@ -122,6 +122,20 @@ func TestExportsAreLimited(t *testing.T) {
 	}
 }
 
+func TestAllExportsOfAConnectionTogetherAreBounded(t *testing.T) {
+	const size, sealed = 4096, unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+	limits := highestLimits
+	limits.MaxExportBytes = 2 * size
+	table := newExportTable(limits)
+	for id, want := range []error{nil, nil, status.TooBig} {
+		err := table.add(uint32(id+1), &peerExport{descriptor: memfd(t, size, sealed),
+			access: memory.PCIRead, length: size})
+		if !errors.Is(err, want) {
+			t.Errorf("export %d of %d bytes: %v, want %v", id+1, size, err, want)
+		}
+	}
+}
+
 func FuzzParseExportToken(f *testing.F) {
 	f.Add(exportToken{id: 3, access: memory.PCIRead, length: 1 << 40}.encode())
 	f.Add([]byte{})
