@@ -146,6 +146,21 @@ func (s *side) attack(records ...record) {
 	c.own.header.tail.Store(c.tail)
 }
 
+// register registers more memory, in one of the domains of the device, and returns its key.
+func (s *side) register(domain *registration.Domain, access memory.Access) uint32 {
+	s.t.Helper()
+	region, err := domain.Register(memory.Wrap(make([]byte, sideBytes)), access)
+	must(s.t, err)
+	s.t.Cleanup(func() { must(s.t, region.Deregister()) })
+	return region.RemoteKey()
+}
+
+// otherDomain returns a domain of another session on the same device.
+func (s *side) otherDomain() *registration.Domain {
+	table := s.domain.(*registration.Domain).Table()
+	return registration.NewDomain("test", table, func() {})
+}
+
 func TestForgedRecordsEndTheConnection(t *testing.T) {
 	key := func(s *side) uint32 { return s.mem.RemoteKey() }
 	for name, test := range map[string]struct {
@@ -165,6 +180,13 @@ func TestForgedRecordsEndTheConnection(t *testing.T) {
 		}, status.NotPermitted},
 		"Write that wraps around": {func(v *side) []record {
 			return []record{{kind: recordWrite, key: key(v), length: 8, address: ^uint64(0) - 3}}
+		}, status.NotPermitted},
+		"Write without the right": {func(v *side) []record {
+			other := v.register(v.domain.(*registration.Domain), allRights&^memory.RemoteWrite)
+			return []record{{kind: recordWrite, key: other, length: 8}}
+		}, status.NotPermitted},
+		"Write to another domain": {func(v *side) []record {
+			return []record{{kind: recordWrite, key: v.register(v.otherDomain(), allRights), length: 8}}
 		}, status.NotPermitted},
 		"Write from memory that is not lent": {func(v *side) []record {
 			return []record{{kind: recordWrite, key: key(v), length: 8, lent: 2}}
@@ -193,12 +215,25 @@ func TestForgedRecordsEndTheConnection(t *testing.T) {
 			other.lent = 255
 			return []record{r, other}
 		}, status.Unexpected},
+		"Read without the right": {func(v *side) []record {
+			other := v.register(v.domain.(*registration.Domain), allRights&^memory.RemoteRead)
+			return []record{{kind: recordRead, key: other, length: 8}}
+		}, status.NotPermitted},
+		"Read of another domain": {func(v *side) []record {
+			return []record{{kind: recordRead, key: v.register(v.otherDomain(), allRights), length: 8}}
+		}, status.NotPermitted},
+		"Read across the end": {func(v *side) []record {
+			return []record{{kind: recordRead, key: key(v), length: 8, address: sideBytes - 7}}
+		}, status.NotPermitted},
 		"Read beyond the depth": {func(v *side) []record {
 			r := record{kind: recordRead, key: key(v), length: 8}
 			return []record{r, r, r}
 		}, status.Unexpected},
 		"Read into memory that is not lent": {func(v *side) []record {
 			return []record{{kind: recordRead, key: key(v), length: 8, lent: 4}}
+		}, status.Unexpected},
+		"Read into memory that is lent for reading": {func(v *side) []record {
+			return []record{{kind: recordRead, key: key(v), length: 8, lent: 1}}
 		}, status.Unexpected},
 		"Response without a Read": {func(*side) []record {
 			return []record{{kind: recordResponse, length: 8, last: true}}
@@ -299,6 +334,24 @@ func TestForgedMessagesEndTheConnection(t *testing.T) {
 				Key: victim.mem.LocalKey(), Address: offset, Length: attackedBytes}}}))
 			checkAttack(t, attacker, victim, offset, test.code, test.records)
 		})
+	}
+}
+
+// A record is not carried out unless all of it, and nothing impossible, has been written.
+func TestAForgedTailCarriesNothingOut(t *testing.T) {
+	for _, tail := range []uint64{recordBytes, 2*recordBytes - 1, ringBytes + 2*recordBytes,
+		^uint64(0)} {
+		attacker, victim := connected(t)
+		attacker.conn.own.write(0, &record{kind: recordWrite, key: victim.mem.RemoteKey(),
+			length: recordBytes})
+		attacker.conn.own.header.tail.Store(tail)
+		victim.poll()
+		if err := victim.conn.Err(); status.CodeOf(err) != status.Unexpected {
+			t.Errorf("tail %d: the victim's connection ended with %v", tail, err)
+		}
+		if !bytes.Equal(victim.mem.Bytes(), bytes.Repeat([]byte{0xee}, sideBytes)) {
+			t.Errorf("tail %d: the victim's memory was changed", tail)
+		}
 	}
 }
 
