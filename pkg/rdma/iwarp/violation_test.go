@@ -233,6 +233,7 @@ func checkViolation(t *testing.T, c violationCase, useCRC bool) {
 	w.receive(5, 1024, 64)
 	frames := c.frames(w)
 	w.write(frames)
+	_ = w.peer.CloseWrite() // a connection that accepts the frames ends, too
 	var terminate []byte
 	for terminate == nil || opcode(terminate[3]&rdmapOpcodeOf) != opTerminate {
 		terminate = w.readFPDU()
@@ -282,6 +283,7 @@ func TestWrongCRCCompletesNothing(t *testing.T) {
 	frame := w.sendFrame(1, []byte("hello"))
 	frame[len(frame)-1] ^= 1
 	w.write(frame)
+	_ = w.peer.CloseWrite()
 	if e := parseTerminate(w.readFPDU()); e.Layer != layerLLP || e.Code != violationCRC.code {
 		t.Errorf("Terminate %v", &e)
 	}
