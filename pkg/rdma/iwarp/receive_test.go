@@ -52,9 +52,35 @@ func TestAReadOfMemoryThatIsDeregisteredMeanwhileFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.write(frame[len(frame)-1:])
+	_ = w.peer.CloseWrite()
 	e := terminateOf(t, w.awaitEnd())
 	if v := violationReadSTag; e.Layer != v.layer || e.Type != v.kind || e.Code != v.code {
 		t.Errorf("ended with %v", e)
+	}
+}
+
+// A Write may arrive in pieces that are copied, or that the kernel writes to the memory itself.
+func TestAWriteToMemoryThatIsDeregisteredMeanwhileFails(t *testing.T) {
+	for _, size := range []int{64, 4 * directBytes} {
+		w := newWireTest(t, false)
+		content := bytes.Repeat([]byte{1}, size)
+		sink := w.register(memory.Wrap(content), allRights)
+		frame := tagged(w, taggedHeader{op: opWrite, last: true, stag: sink.RemoteKey()}, size)
+		w.write(frame[:taggedBytes])
+		w.pollUntil("the header", func() bool { return w.conn.receiver.left == size })
+		if err := sink.Deregister(); err != nil {
+			t.Fatal(err)
+		}
+		w.write(frame[taggedBytes:])
+		_ = w.peer.CloseWrite() // a connection that accepts the frame ends, too
+		err := w.awaitEnd()
+		if bytes.ContainsRune(content, 0) {
+			t.Errorf("%d bytes: memory was written after Deregister had returned", size)
+		}
+		e := terminateOf(t, err)
+		if v := violationWriteSTag; e.Layer != v.layer || e.Type != v.kind || e.Code != v.code {
+			t.Errorf("%d bytes: ended with %v", size, e)
+		}
 	}
 }
 

@@ -22,6 +22,28 @@ func TestAFullRingWaitsForThePeer(t *testing.T) {
 	}
 }
 
+// The source of a Write is lent to the peer, which copies from it.
+func TestALentWriteCompletesWhenThePeerHasCarriedItOut(t *testing.T) {
+	peer, sender := connected(t)
+	c := sender.conn
+	c.lent = []lentMemory{{region: sender.mem}}
+	must(t, c.PostSend([]rdma.SendRequest{{Opcode: rdma.OpWrite, RemoteKey: peer.mem.RemoteKey(),
+		Local: rdma.Segment{Key: sender.mem.LocalKey(), Length: 8}}}))
+	for range 3 {
+		sender.poll()
+	}
+	if c.published != recordBytes || len(sender.polled) > 0 {
+		t.Fatalf("%d bytes are published, completions %+v", c.published, sender.polled)
+	}
+	peer.conn.own.header.consumed.Store(c.published)
+	for range 3 {
+		sender.poll()
+	}
+	if len(sender.polled) != 1 || sender.polled[0].Status != rdma.StatusSuccess {
+		t.Errorf("completions %+v", sender.polled)
+	}
+}
+
 // A full ring has room again as soon as the peer has consumed it, which may be while the connection
 // completes the requests before the one that waits for room.
 func TestRoomIsNoticedWheneverThePeerMakesIt(t *testing.T) {
