@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -270,6 +271,18 @@ func TestThePortsOfTheNetworkAreTried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var hangingUp sync.WaitGroup
+	defer hangingUp.Wait()
+	defer listener.Close()
+	hangingUp.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	})
 	address := netip.MustParseAddrPort(listener.Addr().String())
 	m := machineWith(t, nil)
 	m.Targets = []Target{{Address: address}, {Address: address}}
