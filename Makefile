@@ -277,9 +277,10 @@ mutants: ## Break one promise at a time and check that a test notices; write the
 	go run ./test/mutants -run '$(MUTANTS)' -write docs/mutants.md
 
 .PHONY: soak
+soak: export ZC_RELAY_SEED = fresh
 soak: ## Long tests of everything, long fuzzing, a million simulated schedules (takes most of a day on two cores)
-	go test $(RACE) -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
-	go test $(RACE) -timeout 30m ./test/chain -rdma auto
+	go test $(RACE) -count=1 -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
+	go test $(RACE) -count=1 -timeout 30m ./test/chain -rdma auto
 	scripts/fuzz.sh 60s
 	KILLS=100 test/packages/run.sh
 	TAGS=soak test/ceph/run.sh
