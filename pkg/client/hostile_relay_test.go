@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -408,13 +409,22 @@ func TestAVolumeThatDoesNotFitIsRejected(t *testing.T) {
 }
 
 func TestOpenFailsWhenNoRelayOffersTheChannel(t *testing.T) {
-	provider := emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
-	_, err := client.Open(context.Background(), client.Config{
-		Provider: provider, Device: emulated.DefaultHostDevice,
-		ControlTimeout: 100 * time.Millisecond,
+	synctest.Test(t, func(t *testing.T) {
+		openWithoutRelay(t, emulated.New(emulated.Options{
+			Directory: filepath.Join(t.TempDir(), "comch")}))
 	})
-	if !errors.Is(err, status.NotFound) {
-		t.Errorf("open: %v", err)
+}
+
+// openWithoutRelay expects that Open searches for a relay until it times out.
+func openWithoutRelay(t *testing.T, provider comch.Provider) {
+	t.Helper()
+	const timeout = 10 * time.Second
+	begun := time.Now()
+	_, err := client.Open(t.Context(), client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice, ControlTimeout: timeout,
+	})
+	if waited := time.Since(begun); !errors.Is(err, status.NotFound) || waited != timeout {
+		t.Errorf("open: %v, after %v", err, waited)
 	}
 }
 
@@ -435,11 +445,5 @@ func (p *slowSearch) Connect(ctx context.Context, _ comch.ClientConfig) (comch.C
 }
 
 func TestASearchThatTheTimeOutEndsHasFoundNoRelay(t *testing.T) {
-	_, err := client.Open(context.Background(), client.Config{
-		Provider: &slowSearch{}, Device: emulated.DefaultHostDevice,
-		ControlTimeout: time.Second,
-	})
-	if !errors.Is(err, status.NotFound) {
-		t.Errorf("open: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) { openWithoutRelay(t, &slowSearch{}) })
 }
