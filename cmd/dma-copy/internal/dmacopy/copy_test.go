@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -271,9 +273,36 @@ func TestSidesThatSpeakDifferentlySaySo(t *testing.T) {
 	}
 }
 
+// slowSearch is a provider that finds no DPU. Each search after the first takes until the end of
+// its context.
+type slowSearch struct {
+	comch.Provider
+	searches int
+}
+
+func (p *slowSearch) Connect(ctx context.Context, _ comch.ClientConfig) (comch.Connection, error) {
+	p.searches++
+	if p.searches > 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, status.Errorf(status.NotFound, "no server")
+}
+
+func TestASearchThatTheTimeoutEndsHasFoundNoDPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := Config{Comch: &slowSearch{}, ConnectTimeout: time.Minute}
+		if _, err := connect(t.Context(), &config); !errors.Is(err, status.NotFound) ||
+			!strings.Contains(err.Error(), "is dma-copy --side dpu running?") {
+			t.Errorf("host: %v", err)
+		}
+	})
+}
+
 func TestNobodyComes(t *testing.T) {
 	s := newSite(t)
-	s.host.ConnectTimeout, s.dpu.ConnectTimeout = 50*time.Millisecond, 50*time.Millisecond
+	// The host looks for the DPU at least once.
+	s.host.ConnectTimeout, s.dpu.ConnectTimeout = time.Second, 50*time.Millisecond
 	if _, err := RunHost(context.Background(), s.host); !errors.Is(err, status.NotFound) ||
 		!strings.Contains(err.Error(), "is dma-copy --side dpu running?") {
 		t.Errorf("host: %v", err)

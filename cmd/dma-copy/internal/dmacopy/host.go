@@ -43,17 +43,23 @@ func RunHost(ctx context.Context, config Config) (Result, error) {
 func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, config.ConnectTimeout)
 	defer cancel()
+	var missing error // why the latest search has found no DPU
 	for interval := shortestRetry; ; interval = min(2*interval, longestRetry) {
 		connection, err := config.Comch.Connect(ctx, comch.ClientConfig{Device: config.Device,
 			Name: ServiceName})
-		if err == nil || !(errors.Is(err, status.NotFound) || errors.Is(err, status.Full)) {
-			return connection, err
+		switch {
+		case err == nil:
+			return connection, nil
+		case errors.Is(err, status.NotFound), errors.Is(err, status.Full):
+			missing = err
+		case missing == nil || ctx.Err() == nil: // otherwise the time has ended a search
+			return nil, err
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return nil, fmt.Errorf("no DPU found within %v: is dma-copy --side dpu running? %w",
-					config.ConnectTimeout, err)
+					config.ConnectTimeout, missing)
 			}
 			return nil, context.Cause(ctx)
 		case <-time.After(interval):
