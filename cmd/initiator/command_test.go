@@ -602,6 +602,19 @@ func TestEveryFailureUnderJSONIsADocument(t *testing.T) {
 	}
 }
 
+func TestASessionMayEndDuringItsClose(t *testing.T) {
+	for _, command := range []string{"bench --rw read --run-limit-operation-count 100 --queues 1",
+		"verify --queues 1 --length 1MiB", "put -", "get --length 4KiB -"} {
+		for _, code := range []status.Code{status.Shutdown, status.ConnectionReset} {
+			r := newRelay()
+			r.closeErr = fmt.Errorf("close volume: %w", code)
+			if o := r.call(context.Background(), "content", command); o.code != program.ExitOK {
+				t.Errorf("%s: exit code %d: %s", command, o.code, o.stderr)
+			}
+		}
+	}
+}
+
 func TestCancellingABenchIsNoFailure(t *testing.T) {
 	r := newRelay()
 	ctx, cancel := context.WithCancel(context.Background())

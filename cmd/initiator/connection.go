@@ -229,12 +229,17 @@ func connectError(err error) error {
 }
 
 // closeVolume closes the volume in an orderly way even if ctx has been cancelled. It returns
-// failure, if any, in preference to an error from closing.
+// failure, if any, in preference to an error from closing. It is no error if the session ends
+// meanwhile, for instance because the relay is being restarted: everything that the command has
+// asked for is done.
 func closeVolume(ctx context.Context, v volume, failure error) error {
 	failure = explained(v, failure)
 	err := exceptLoss(v.Close(context.WithoutCancel(ctx)))
 	if failure != nil {
 		return failure
+	}
+	if supervisor.IsConnectionLost(status.CodeOf(err)) {
+		return nil
 	}
 	return during(phaseClose, err)
 }
