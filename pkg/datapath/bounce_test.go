@@ -3,6 +3,8 @@ package datapath
 import (
 	"bytes"
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -242,6 +244,29 @@ func TestATargetCannotRespondWhileDataIsBeingCopied(t *testing.T) {
 	r.target.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Result, Slot: 0, Generation: 1})
 	r.expectFailure(status.Unexpected)
 	r.engine.release(1, nil)
+}
+
+func TestASlowCopyIsNotBlamedOnTheTarget(t *testing.T) {
+	for name, request := range map[string]*iomsg.Message{
+		"write": writeRequest(7), "read": readRequest(7),
+	} {
+		r := newRelayRigWith(t, relayRigOptions{bounce: true})
+		r.start()
+		r.client.send(request)
+		if request.Type == iomsg.Read {
+			m := r.target.receive(iomsg.DataConnection)
+			m.Type = iomsg.Result
+			r.target.send(iomsg.DataConnection, &m)
+		}
+		r.engine.awaitHeld(t, 1)
+		r.lane.CheckDeadline(0)
+		err := r.awaitFailure()
+		if !errors.Is(err, status.TimeOut) || strings.Contains(err.Error(), "target") ||
+			!strings.Contains(err.Error(), "DMA") {
+			t.Errorf("%s: the lane failed with %v", name, err)
+		}
+		r.engine.release(1, nil)
+	}
 }
 
 func TestARequestIsFailedOnlyWhenItsCopyHasEnded(t *testing.T) {

@@ -296,12 +296,16 @@ func (l *RelayLane) Wake() { l.worker.engine.Wake() }
 // CheckDeadline fails the lane if a request has been in flight for longer than timeout.
 func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 	l.worker.engine.Do(func() {
-		oldestNs, ok := l.slots.oldestNs()
-		if l.state == laneRunning && ok && nanotime()-oldestNs > int64(timeout) {
-			l.keepsDelivering = true
-			l.fail(status.Errorf(status.TimeOut,
-				"target did not respond to an IO within %v", timeout))
+		oldest := l.slots.oldest()
+		if l.state != laneRunning || oldest == nil || nanotime()-oldest.startNs <= int64(timeout) {
+			return
 		}
+		l.keepsDelivering = true
+		culprit := "target did not respond to an IO"
+		if oldest.copying {
+			culprit = "the DMA engine did not copy the data of an IO"
+		}
+		l.fail(status.Errorf(status.TimeOut, "%s within %v", culprit, timeout))
 	})
 }
 

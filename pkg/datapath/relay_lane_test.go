@@ -230,14 +230,21 @@ func (r *relayRig) response() iomsg.Message {
 // expectFailure waits until the lane has failed and checks its code.
 func (r *relayRig) expectFailure(code status.Code) {
 	r.t.Helper()
+	if err := r.awaitFailure(); !errors.Is(err, code) {
+		r.t.Errorf("the lane failed with %v, want %v", err, code)
+	}
+}
+
+// awaitFailure waits until the lane has failed, and returns the reason.
+func (r *relayRig) awaitFailure() error {
+	r.t.Helper()
 	select {
 	case err := <-r.failure:
-		if !errors.Is(err, code) {
-			r.t.Errorf("the lane failed with %v, want %v", err, code)
-		}
+		return err
 	case <-time.After(testTimeout):
 		r.t.Fatal("the lane did not fail")
 	}
+	panic("unreachable")
 }
 
 func readRequest(userData uint64) *iomsg.Message {
@@ -967,9 +974,8 @@ func TestTheOldestRequestDecidesTheDeadline(t *testing.T) {
 		slots[i], _ = table.claim(&request, &iomsg.Message{}, startNs)
 	}
 	for _, want := range []int64{3, 5, 9} {
-		got, ok := table.oldestNs()
-		if !ok || got != want {
-			t.Errorf("the oldest request began at %d, want %d", got, want)
+		if got := table.oldest(); got == nil || got.startNs != want {
+			t.Errorf("the oldest request is %+v, want the one begun at %d", got, want)
 		}
 		for _, slot := range slots {
 			if table.slots[slot].startNs == want {
@@ -977,7 +983,7 @@ func TestTheOldestRequestDecidesTheDeadline(t *testing.T) {
 			}
 		}
 	}
-	if _, ok := table.oldestNs(); ok {
+	if table.oldest() != nil {
 		t.Error("a request is in flight although all have completed")
 	}
 }

@@ -70,14 +70,14 @@ func (t *slotTable) release(index uint32) {
 	t.free = append(t.free, index)
 }
 
-// oldestNs returns when the oldest transaction in flight began. The second result is false if there
-// is none.
-func (t *slotTable) oldestNs() (ns int64, ok bool) {
+// oldest returns the transaction in flight that began first, or nil if there is none.
+func (t *slotTable) oldest() *slot {
+	var oldest *slot
 	for i := range t.slots {
 		s := &t.slots[i]
-		if s.inFlight && (!ok || s.startNs < ns) {
-			ns, ok = s.startNs, true
+		if s.inFlight && (oldest == nil || s.startNs < oldest.startNs) {
+			oldest = s
 		}
 	}
-	return ns, ok
+	return oldest
 }
