@@ -280,12 +280,28 @@ func (c *channel) startSession(connection comch.Connection) {
 		return
 	}
 	s := newSession(c, connection)
-	c.mu.Lock()
-	c.sessions[s] = struct{}{}
-	c.mu.Unlock()
-	s.throttle.SetLimits(c.settings.Load().QoS.Session) // from now on, reconfigure changes them
+	c.adopt(s)
 	c.accepted.Add(1)
 	c.running.Go(s.run)
+}
+
+// adopt adds a session with the rate limits of the current settings. From then on, reconfigure
+// changes them.
+func (c *channel) adopt(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sessions[s] = struct{}{}
+	s.throttle.SetLimits(c.settings.Load().QoS.Session)
+}
+
+// limitSessions gives all sessions the rate limits of the current settings.
+func (c *channel) limitSessions() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	limits := c.settings.Load().QoS.Session
+	for s := range c.sessions {
+		s.throttle.SetLimits(limits)
+	}
 }
 
 // forget removes a session that has been released.
@@ -443,8 +459,8 @@ func (c *channel) reconfigure(config *ChannelConfig) error {
 	c.settings.Store(config)
 	c.targets.configure(config)
 	c.throttle.SetLimits(config.QoS.Channel)
+	c.limitSessions()
 	for _, s := range c.openSessions() {
-		s.throttle.SetLimits(config.QoS.Session)
 		for _, lane := range s.openLanes() {
 			lane.Wake()
 		}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -87,5 +89,31 @@ func TestASessionMayMakeTheRelayConnectAFewTimesInARow(t *testing.T) {
 	}
 	if err := s.awaitDial(t.Context(), netip.AddrPort{}); !errors.Is(err, status.Again) {
 		t.Errorf("connects once more: %v", err)
+	}
+}
+
+// TestASessionThatOpensDuringAReloadHasTheNewLimits lets a reload change the limits at any moment of
+// the session's beginning.
+func TestASessionThatOpensDuringAReloadHasTheNewLimits(t *testing.T) {
+	limited := func(iops uint32) *ChannelConfig {
+		return &ChannelConfig{QoS: QoS{Session: datapath.RateLimits{IOPS: iops,
+			Burst: time.Second}}}
+	}
+	c := &channel{sessions: make(map[*session]struct{})}
+	for round := range uint32(2000) {
+		former, next := limited(1+2*round), limited(2+2*round)
+		c.settings.Store(former)
+		s := &session{}
+		var both sync.WaitGroup
+		both.Go(func() { c.adopt(s) })
+		both.Go(func() {
+			c.settings.Store(next)
+			c.limitSessions()
+		})
+		both.Wait()
+		if got := s.throttle.Limits(); got != next.QoS.Session {
+			t.Fatalf("round %d: the limits are %+v, want %+v", round, got, next.QoS.Session)
+		}
+		delete(c.sessions, s)
 	}
 }
