@@ -213,7 +213,9 @@ func (r *dialectRelay) StartStorage(ctx context.Context) error {
 func (r *dialectRelay) StopStorage(ctx context.Context) error {
 	draining, cancel := context.WithTimeout(ctx, r.session.target.config.ControlTimeout)
 	defer cancel()
-	r.session.drain(draining)
+	if n := r.session.drain(draining); n > 0 {
+		return status.Errorf(status.TimeOut, "%d IOs have not completed", n)
+	}
 	return r.session.Stop(ctx)
 }
 

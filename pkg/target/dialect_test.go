@@ -30,6 +30,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	volumehook "github.com/zc-relay/zc-relay/pkg/volume/hook"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 // theirRelay is a relay of the DOCA storage applications that a test plays step by step. Its
@@ -214,8 +216,8 @@ func (r *theirRelay) segment(offset uint64) rdma.Segment {
 		Address: r.region.Base() + offset}
 }
 
-// exchange sends an IO message on a queue, and returns the target's.
-func (r *theirRelay) exchange(queue int, message []byte) []byte {
+// submit sends an IO message on a queue.
+func (r *theirRelay) submit(queue int, message []byte) {
 	r.Helper()
 	copy(r.memory.Bytes()[messageSent:], message)
 	connection := r.connections[queue][dialects.RoleControl]
@@ -225,6 +227,13 @@ func (r *theirRelay) exchange(queue int, message []byte) []byte {
 		r.Fatal(err)
 	}
 	connection.Flush()
+}
+
+// exchange sends an IO message on a queue, and returns the target's.
+func (r *theirRelay) exchange(queue int, message []byte) []byte {
+	r.Helper()
+	r.submit(queue, message)
+	connection := r.connections[queue][dialects.RoleControl]
 	completions := make([]rdma.Completion, 1)
 	for r.ctx.Err() == nil {
 		if r.queue.Poll(completions) == 0 {
@@ -284,6 +293,29 @@ func TestMessagesOfTheApplicationsAreChecked(t *testing.T) {
 	}
 	r.mustCall(&dialects.StopStorage{})
 	r.mustCall(&dialects.Shutdown{})
+}
+
+// A stop may take as long as the target's control timeout, and then fails.
+func TestAStopFailsWhileIOIsInFlight(t *testing.T) {
+	injector, _ := faulttest.New(t, "volume:read:freeze")
+	disk := volumehook.Wrap(volumetest.OpenMemory(t, "1MiB"), volumehook.Config{Injector: injector})
+	r := startForTheirRelay(t, dialects.DOCA3_2, func(config *target.Config) {
+		config.Volumes = map[string]target.Export{"disk": {Volume: disk}}
+		config.ControlTimeout = 5 * time.Second
+	})
+	r.begin()
+	message := make([]byte, iomsg.Size)
+	binary.BigEndian.PutUint32(message, uint32(iomsg.Read))
+	binary.BigEndian.PutUint32(message[20:], theirBuffer)
+	binary.BigEndian.PutUint64(message[24:], theirBuffer)
+	r.submit(0, message)
+	for injector.Rules()[0].Matches == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if reply, err := r.call(&dialects.StopStorage{}); !errors.Is(err, status.TimeOut) {
+		t.Errorf("stop with IO in flight: %v, %+v", err, reply)
+	}
+	injector.Release()
 }
 
 func TestAConversationWithARelayOfTheApplications(t *testing.T) {
