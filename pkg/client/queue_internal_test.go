@@ -58,13 +58,17 @@ func (eagerConnection) Abort() {}
 // newEagerRelay returns a relay with a queue that has submitted a request.
 func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 	t.Helper()
-	v := &Volume{config: Config{IOTimeout: -1}, info: Info{Depth: 2}}
+	const block = 512
+	v := &Volume{config: Config{IOTimeout: -1},
+		info: Info{Depth: 2, BlockSize: block, BufferSize: block}}
+	v.size.Store(block)
 	s := &session{volume: v, connection: eagerConnection{}, memory: &dataMemory{}}
 	s.evidence.Store(released)
 	r := &eagerRelay{state: progress.Running}
 	q := newQueue(v, 0, &comchPair{session: s, consumer: eagerConsumer{eagerRelay: r},
 		producer: eagerProducer{}})
-	if err := q.Submit(&Request{Type: iomsg.Read, Length: 512, Tag: 7}); err != nil {
+	q.memoryEnd = block
+	if err := q.Submit(&Request{Type: iomsg.Read, Length: block, Tag: 7}); err != nil {
 		t.Fatal(err)
 	}
 	return r, q
