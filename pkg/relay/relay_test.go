@@ -27,6 +27,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
@@ -154,6 +155,7 @@ type chainOptions struct {
 	rdma                      rdma.Provider   // of the relay
 	network                   network.Network // the same; nil for that of this machine
 	logger                    *zap.Logger     // the same
+	ioTimeout                 retry.Bound     // the same
 }
 
 func startChainWith(t *testing.T, options chainOptions) *chain {
@@ -172,7 +174,8 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Cleanup(c.proxy.running.Wait)
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
 	c.startRelay(relay.ChannelConfig{
-		Targets: []netip.AddrPort{netip.MustParseAddrPort(c.proxy.listener.Addr().String())},
+		Targets:   []netip.AddrPort{netip.MustParseAddrPort(c.proxy.listener.Addr().String())},
+		IOTimeout: options.ioTimeout,
 	})
 	c.connect()
 	return c

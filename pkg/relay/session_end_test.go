@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -46,8 +47,19 @@ func (g *gate) close(t *testing.T) (open func()) {
 	return sync.OnceFunc(g.mu.Unlock)
 }
 
-// startIO sets up a session and sends a read, which a held target does not answer.
+// startIO sets up a session and sends a read, which a held target does not answer. It returns when
+// the read is in flight.
 func (c *chain) startIO(holdTarget func()) {
+	c.t.Helper()
+	c.sendIO(holdTarget)
+	await(c.t, "the read is in flight", func() bool {
+		s := c.relay.Channels()[0].OpenSessions
+		return len(s) == 1 && len(s[0].Queues) == 1 && s[0].Queues[0].InFlight == 1
+	})
+}
+
+// sendIO is startIO, but does not wait.
+func (c *chain) sendIO(holdTarget func()) {
 	c.t.Helper()
 	var relayConsumer comch.ConsumerID
 	for _, request := range c.session()[:4] {
@@ -77,10 +89,6 @@ func (c *chain) startIO(holdTarget func()) {
 		c.t.Fatal(err)
 	}
 	producer.Flush()
-	await(c.t, "the read is in flight", func() bool {
-		s := c.relay.Channels()[0].OpenSessions
-		return len(s) == 1 && len(s[0].Queues) == 1 && s[0].Queues[0].InFlight == 1
-	})
 }
 
 // completions polls the results that the client has received so far.
@@ -137,6 +145,20 @@ func TestNoRequestCompletesWhileAStuckWorkerCannotRevoke(t *testing.T) {
 	c.expectUnreleased()
 	open()
 	c.expectRelease()
+}
+
+func TestAnIOThatTheTargetDoesNotAnswerTimesOut(t *testing.T) {
+	var targetGate gate
+	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(),
+		ioTimeout: retry.Within(10 * time.Millisecond)})
+	c.sendIO(func() { t.Cleanup(targetGate.close(t)) })
+	var received [1]comch.Received
+	await(t, "the read completes", func() bool { return c.consumer.Poll(received[:]) == 1 })
+	var m iomsg.Message
+	iomsg.Decode(c.consumer.Memory()[received[0].Offset:], &m)
+	if m.UserData != 5 || m.Result != status.TimeOut {
+		t.Errorf("the read completes with %+v", m)
+	}
 }
 
 // stickyProvider creates memory regions of the client's size that cannot be deregistered while it

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -76,6 +78,49 @@ func TestARejectedExportUsesNothingOfTheLimit(t *testing.T) {
 	}
 	if n := s.channel.exported.Load(); n != 60 {
 		t.Errorf("%d bytes count as exported, want those of the other sessions", n)
+	}
+}
+
+// importing is a connection to a client that has exported memory with all rights.
+type importing struct {
+	comch.Connection
+	region *memory.Region
+}
+
+func (c importing) ImportMemory([]byte) (*memory.Region, memory.Access, error) {
+	return c.region, memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite, nil
+}
+
+func TestAnExportGrantsTheTargetNoMoreThanTheRelay(t *testing.T) {
+	for _, access := range []memory.Access{
+		memory.RemoteWrite, memory.RemoteWrite | memory.PCIRead,
+		memory.RemoteRead, memory.RemoteRead | memory.PCIWrite,
+	} {
+		s := &session{channel: &channel{}, connection: importing{region: memory.Wrap(make([]byte, 50))},
+			settings: &ChannelConfig{Limits: Limits{MaxExport: 100}}}
+		m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50, Access: access}}
+		if err := s.importMemory(m); !errors.Is(err, status.InvalidValue) {
+			t.Errorf("an export with access %#x: %v", access, err)
+		}
+	}
+}
+
+func TestASessionBeginsWhenTheFormerIsReleased(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // so that it does not wait
+	clients := epoch.NewRegistry(epoch.Config{Restart: true})
+	former := epoch.NewSession(func(error) {})
+	if err := clients.Supersede(ctx, epoch.Instance{}, 1, former); err != nil {
+		t.Fatal(err)
+	}
+	s := &session{channel: &channel{clients: clients}, epoch: epoch.NewSession(func(error) {}),
+		connection: importing{region: memory.Wrap(make([]byte, 50))},
+		announced:  &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
+		settings:   &ChannelConfig{Limits: Limits{MaxExport: 100, MaxOutstanding: 1}}}
+	_, err := s.ConfigureDataPath(ctx, &controlmsg.ConfigureDataPath{QueueCount: 1, Depth: 1,
+		BufferSize: 512, Epoch: 2, Export: controlmsg.Export{Length: 50}})
+	if !errors.Is(err, status.TimeOut) {
+		t.Errorf("a session begins although the former is not released: %v", err)
 	}
 }
 
