@@ -1,10 +1,13 @@
 package registration
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 const allRights = memory.LocalWrite | memory.RemoteRead | memory.RemoteWrite
@@ -49,6 +52,63 @@ func TestDeregisterWaitsForUses(t *testing.T) {
 			t.Error("deregistered memory is used")
 		}
 	})
+}
+
+func TestADomainInUseCannotBeClosed(t *testing.T) {
+	closed := 0
+	d := NewDomain("test", NewTable(), func() { closed++ })
+	r := register(t, d)
+	if !d.Acquire() { // as a connection does
+		t.Fatal("a connection cannot use an open domain")
+	}
+	for what, release := range map[string]func(){
+		"memory": func() { _ = r.Deregister() }, "a connection": d.Release,
+	} {
+		if err := d.Close(); !errors.Is(err, status.InUse) || closed > 0 {
+			t.Errorf("close a domain with %s: %v", what, err)
+		}
+		release()
+	}
+	if err := d.Close(); err != nil || closed != 1 {
+		t.Errorf("close: %v, %d times", err, closed)
+	}
+	if _, err := d.Register(memory.Wrap(make([]byte, 8)), allRights); !errors.Is(err,
+		status.BadState) || d.Acquire() {
+		t.Errorf("a closed domain is used: %v", err)
+	}
+}
+
+func TestLocalSegmentsAreChecked(t *testing.T) {
+	table := NewTable()
+	d := NewDomain("test", table, func() {})
+	r, other := register(t, d), register(t, NewDomain("test", table, func() {}))
+	readable, err := d.Register(memory.Wrap(make([]byte, 64)), memory.RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		segment rdma.Segment
+		code    status.Code
+	}{
+		"all of it": {rdma.Segment{Key: r.LocalKey(), Length: 64}, status.Success},
+		"nothing":   {rdma.Segment{}, status.Success},
+		"across the end": {rdma.Segment{Key: r.LocalKey(), Address: 1, Length: 64},
+			status.InvalidValue},
+		"wraps around": {rdma.Segment{Key: r.LocalKey(), Address: ^uint64(0), Length: 2},
+			status.InvalidValue},
+		"of another key":     {rdma.Segment{Key: r.LocalKey() ^ 1, Length: 1}, status.InvalidValue},
+		"of another domain":  {rdma.Segment{Key: other.LocalKey(), Length: 1}, status.InvalidValue},
+		"of read-only bytes": {rdma.Segment{Key: readable.LocalKey(), Length: 1}, status.NotPermitted},
+	} {
+		_, err := d.Resolve(test.segment, memory.LocalWrite)
+		if test.code == status.Success && err != nil ||
+			test.code != status.Success && !errors.Is(err, test.code) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := d.Resolve(rdma.Segment{Key: readable.LocalKey(), Length: 1}, 0); err != nil {
+		t.Errorf("a source without rights: %v", err)
+	}
 }
 
 // A batch that touches many regions must release each of them.
