@@ -33,6 +33,12 @@ type test struct {
 // mutants is the whole table: add the rows of a new file here.
 var mutants = slices.Concat(
 	datapathMutants,
+	volumeMutants,
+	gatewayMutants,
+	verifyMutants,
+	nbdMutants,
+	rdmaMutants,
+	supportMutants,
 )
 
 // names returns the test functions that t runs.
