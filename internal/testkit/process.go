@@ -142,7 +142,10 @@ func (p *Process) AwaitLogOrEnd(text string) (found bool) {
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.Signal(syscall.SIGSTOP)
-	Eventually(p.t, p.Name+" has stopped", p.hasStopped)
+	Eventually(p.t, p.Name+" has stopped", func() bool { return p.hasStopped() || p.HasEnded() })
+	if p.HasEnded() {
+		p.t.Fatalf("%s exited before it was stopped", p.Name)
+	}
 }
 
 // Continue lets a process that has stopped run again.

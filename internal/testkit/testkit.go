@@ -16,6 +16,7 @@ package testkit
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -27,13 +28,18 @@ const Patience = 4 * time.Minute
 // Eventually waits until condition holds. what completes "waiting until".
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	const longest = 10 * time.Millisecond
+	const yields, longest = 100, 10 * time.Millisecond
 	deadline := time.Now().Add(Patience)
-	for pause := 50 * time.Microsecond; !condition(); pause = min(2*pause, longest) {
+	for tries, pause := 0, 50*time.Microsecond; !condition(); tries++ {
+		if tries < yields {
+			runtime.Gosched() // what is imminent is cheaper to wait for this way
+			continue
+		}
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out waiting until %s", what)
 		}
 		time.Sleep(pause)
+		pause = min(2*pause, longest)
 	}
 }
 

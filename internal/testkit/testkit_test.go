@@ -96,7 +96,11 @@ func TestALogIsReadToItsEndBeforeTheExitIsJudged(t *testing.T) {
 }
 
 func TestAStoppedProcessContinues(t *testing.T) {
-	p := testkit.Start(t, exec.Command("cat"))
+	cat := exec.Command("cat")
+	if _, err := cat.StdinPipe(); err != nil { // which stays open, so that it does not end
+		t.Fatal(err)
+	}
+	p := testkit.Start(t, cat)
 	p.Stop()
 	p.Continue()
 	p.Signal(syscall.SIGTERM)
