@@ -11,12 +11,14 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // receive returns the next message, and the content of the file that came with it, if any.
 func (m *manager) receive() (message, content string) {
 	m.t.Helper()
-	if err := m.socket.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
+	if err := m.socket.SetReadDeadline(time.Now().Add(testkit.Patience)); err != nil {
 		m.t.Fatal(err)
 	}
 	b, rights := make([]byte, 4096), make([]byte, 4096)

@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -188,16 +189,6 @@ func start(t *testing.T, config Config) (*supervisor.Supervisor, []*worker) {
 	return run, workers
 }
 
-// await waits until a condition holds.
-func await(t *testing.T, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("what was waited for did not happen within a minute")
-		}
-	}
-}
-
 func TestWarmupIsNotMeasured(t *testing.T) {
 	p := testParameters(benchsuite.RandomRead)
 	p.Warmup = time.Millisecond
@@ -205,7 +196,7 @@ func TestWarmupIsNotMeasured(t *testing.T) {
 	config := configOf(t, p, v)
 	run, workers := start(t, config)
 	for _, w := range workers {
-		await(t, func() bool { return w.recorder.publishedOperations.Load() > 0 })
+		testkit.Eventually(t, "an operation is published", func() bool { return w.recorder.publishedOperations.Load() > 0 })
 	}
 	if err := run.Wait(context.Background(), func() {}); err != nil {
 		t.Fatal(err)
@@ -318,7 +309,7 @@ func TestRequestsThatNeverCompleteAreGivenUp(t *testing.T) {
 		v.Stalled.Store(true)
 		config := configOf(t, p, v)
 		run, workers := start(t, config)
-		await(t, func() bool {
+		testkit.Eventually(t, "both queues are full", func() bool {
 			return v.Queue(0).Submitted.Load() == 8 &&
 				v.Queue(1).Submitted.Load() == 8
 		})
