@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -18,7 +19,7 @@ import (
 func (r *fakeRelay) openForBlocking(config client.Config) *client.Volume {
 	r.t.Helper()
 	config.Provider, config.Device = r.provider, emulated.DefaultHostDevice
-	config.BufferSize, config.ControlTimeout = testBlock, testTimeout
+	config.BufferSize, config.ControlTimeout = testBlock, testkit.Patience
 	config.Policy = progress.Policy{Mode: progress.Event}
 	v, err := client.Open(context.Background(), config)
 	if err != nil {
@@ -40,7 +41,7 @@ func (r *fakeRelay) respond(request iomsg.Message) {
 // TestRequestsWaitParkedForTheLeaseOfALostSession begins requests while another one waits for the
 // relay to release the memory of a session that is lost.
 func TestRequestsWaitParkedForTheLeaseOfALostSession(t *testing.T) {
-	reconnect := &retry.Policy{Total: retry.Within(testTimeout)}
+	reconnect := &retry.Policy{Total: retry.Within(testkit.Patience)}
 	for name, test := range map[string]struct {
 		reconnect *retry.Policy
 		end       func(*client.Volume)
@@ -53,8 +54,8 @@ func TestRequestsWaitParkedForTheLeaseOfALostSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const late = 3
 			r := newSilentRelay(t)
-			v := r.openForBlocking(client.Config{SyncDepth: 1 + late, IOTimeout: testTimeout,
-				ReleaseTimeout: testTimeout, Reconnect: test.reconnect})
+			v := r.openForBlocking(client.Config{SyncDepth: 1 + late, IOTimeout: testkit.Patience,
+				ReleaseTimeout: testkit.Patience, Reconnect: test.reconnect})
 			outcomes := make(chan error, 1+late)
 			read := func() {
 				_, err := v.ReadAt(make([]byte, testBlock), 0)
@@ -63,13 +64,13 @@ func TestRequestsWaitParkedForTheLeaseOfALostSession(t *testing.T) {
 			go read()
 			r.request()
 			r.cut()
-			await(t, "the client knows", v.HasLostSession)
+			testkit.Eventually(t, "the client knows", v.HasLostSession)
 			for range late {
 				go read()
 			}
-			await(t, "the later requests are parked", func() bool { return v.Parked() == late })
+			testkit.Eventually(t, "the later requests are parked", func() bool { return v.Parked() == late })
 			slept := v.BlockingStats().Sleeps
-			await(t, "their thread sleeps", func() bool { return v.BlockingStats().Sleeps > slept })
+			testkit.Eventually(t, "their thread sleeps", func() bool { return v.BlockingStats().Sleeps > slept })
 			test.end(v)
 			for range 1 + late {
 				if err := <-outcomes; !errors.Is(err, status.Shutdown) {
@@ -84,7 +85,7 @@ func TestRequestsWaitParkedForTheLeaseOfALostSession(t *testing.T) {
 func TestRequestsWaitParkedForARelayThatTakesNone(t *testing.T) {
 	r := newFakeRelay(t)
 	r.receives = 1
-	v := r.openForBlocking(client.Config{SyncDepth: 2, IOTimeout: testTimeout})
+	v := r.openForBlocking(client.Config{SyncDepth: 2, IOTimeout: testkit.Patience})
 	outcomes := make(chan error, 2)
 	for range 2 {
 		go func() {
@@ -93,9 +94,9 @@ func TestRequestsWaitParkedForARelayThatTakesNone(t *testing.T) {
 		}()
 	}
 	first := r.request()
-	await(t, "the other request is parked", func() bool { return v.Parked() == 1 })
+	testkit.Eventually(t, "the other request is parked", func() bool { return v.Parked() == 1 })
 	slept := v.BlockingStats().Sleeps
-	await(t, "their thread sleeps", func() bool { return v.BlockingStats().Sleeps > slept })
+	testkit.Eventually(t, "their thread sleeps", func() bool { return v.BlockingStats().Sleeps > slept })
 	if err := r.consumers[0].PostReceive(0, iomsg.Size, 0); err != nil {
 		t.Fatal(err)
 	}

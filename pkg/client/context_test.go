@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 )
@@ -16,7 +17,7 @@ func openBlocking(t *testing.T) *client.Volume {
 	r := newFakeRelay(t)
 	v, err := client.Open(context.Background(), client.Config{
 		Provider: r.provider, Device: emulated.DefaultHostDevice, SyncDepth: testDepth,
-		BufferSize: testBlock, ControlTimeout: testTimeout, IOTimeout: testTimeout,
+		BufferSize: testBlock, ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience,
 	})
 	if err != nil {
 		t.Fatal(err)

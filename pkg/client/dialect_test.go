@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -63,11 +64,11 @@ func startTheirRelay(
 	t *testing.T, v dialects.Version, script func(r *theirRelay),
 ) client.Config {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	config := client.Config{
 		Provider: plainProvider{emulated.New(emulated.Options{
 			Directory: filepath.Join(t.TempDir(), "comch")})},
-		Device: emulated.DefaultHostDevice, Protocol: v, ControlTimeout: testTimeout,
+		Device: emulated.DefaultHostDevice, Protocol: v, ControlTimeout: testkit.Patience,
 		Queues: theirQueues, Depth: testDepth, BufferSize: testBlock, SyncDepth: -1,
 	}
 	name := client.ChannelName3
@@ -260,12 +261,8 @@ func carryOut(t *testing.T, queue *client.Queue, request client.Request) client.
 	}
 	queue.Flush()
 	var results [1]client.Result
-	for deadline := time.Now().Add(testTimeout); queue.Poll(results[:]) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the request has no result")
-		}
-		time.Sleep(20 * time.Microsecond)
-	}
+	testkit.Eventually(t, "the request has a result",
+		func() bool { return queue.Poll(results[:]) > 0 })
 	return results[0]
 }
 

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -21,9 +23,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// testTimeout bounds every wait; only a failing test reaches it.
-const testTimeout = 2 * time.Minute
 
 const (
 	testDepth = 4
@@ -56,7 +55,7 @@ type fakeRelay struct {
 
 func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *fakeRelay {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	r := &fakeRelay{
 		t: t, cancel: cancel, ended: make(chan struct{}), receives: 64,
 		imported: make(chan *memory.Region, 16), started: make(chan struct{}, 16),
@@ -178,12 +177,8 @@ func (r *fakeRelay) newQueue(
 func (r *fakeRelay) request() iomsg.Message {
 	r.t.Helper()
 	received := make([]comch.Received, 1)
-	for deadline := time.Now().Add(testTimeout); r.consumers[0].Poll(received) == 0; {
-		if time.Now().After(deadline) {
-			r.t.Fatal("the client sent nothing")
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
+	testkit.Eventually(r.t, "the client has sent something",
+		func() bool { return r.consumers[0].Poll(received) > 0 })
 	var m iomsg.Message
 	iomsg.Decode(r.consumers[0].Memory()[received[0].Offset:], &m)
 	return m
@@ -211,7 +206,7 @@ func (r *fakeRelay) openWith(config client.Config) *client.Volume {
 	r.t.Helper()
 	config.Provider, config.Device = r.provider, emulated.DefaultHostDevice
 	config.Queues, config.Depth, config.BufferSize = 1, testDepth, testBlock
-	config.SyncDepth, config.ControlTimeout = -1, testTimeout
+	config.SyncDepth, config.ControlTimeout = -1, testkit.Patience
 	v, err := client.Open(context.Background(), config)
 	if err != nil {
 		r.t.Fatal(err)
@@ -226,16 +221,10 @@ func results(t *testing.T, q *client.Queue, count int) []client.Result {
 	t.Helper()
 	var all []client.Result
 	batch := make([]client.Result, 8)
-	for deadline := time.Now().Add(testTimeout); len(all) < count; {
-		n := q.Poll(batch)
-		all = append(all, batch[:n]...)
-		if time.Now().After(deadline) {
-			t.Fatalf("got %d of %d results", len(all), count)
-		}
-		if n == 0 {
-			time.Sleep(100 * time.Microsecond)
-		}
-	}
+	testkit.Eventually(t, fmt.Sprintf("there are %d results", count), func() bool {
+		all = append(all, batch[:q.Poll(batch)]...)
+		return len(all) >= count
+	})
 	return all
 }
 
@@ -277,7 +266,7 @@ func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) 
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newFakeRelay(t)
-			v := r.open(testTimeout)
+			v := r.open(testkit.Patience)
 			q := v.Queue(0)
 			submit(t, q, 1)
 			request := r.request()
@@ -327,7 +316,7 @@ func TestALostRequestTimesOutUnderLoad(t *testing.T) {
 	submit(t, q, 7)
 	r.request() // gets no response
 	received, batch := make([]comch.Received, 1), make([]client.Result, 8)
-	for deadline := time.Now().Add(testTimeout); v.Err() == nil; {
+	for deadline := time.Now().Add(testkit.Patience); v.Err() == nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("the lost request does not time out")
 		}
@@ -377,7 +366,7 @@ func TestARelayThatNeverRespondsTimesOut(t *testing.T) {
 
 func TestOutstandingRequestsFailWhenTheRelayDies(t *testing.T) {
 	r := newFakeRelay(t)
-	v := r.open(testTimeout)
+	v := r.open(testkit.Patience)
 	submit(t, v.Queue(0), 7)
 	r.cancel()
 	if got := results(t, v.Queue(0), 1); got[0].Code == status.Success {
@@ -399,7 +388,7 @@ func TestAVolumeThatDoesNotFitIsRejected(t *testing.T) {
 		v, err := client.Open(context.Background(), client.Config{
 			Provider: r.provider, Device: emulated.DefaultHostDevice,
 			Queues: 1, Depth: testDepth, BufferSize: testBlock,
-			SyncDepth: -1, ControlTimeout: testTimeout,
+			SyncDepth: -1, ControlTimeout: testkit.Patience,
 		})
 		if err == nil {
 			v.Abort()

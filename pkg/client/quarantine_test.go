@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -38,15 +39,6 @@ func release(t *testing.T, imported *memory.Region) {
 	}
 }
 
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
-
 func TestRequestsFailOnlyWhenTheRelayHasReleasedTheirBuffers(t *testing.T) {
 	for name, end := range map[string]func(*fakeRelay){
 		"the client's timeout":  func(*fakeRelay) {},
@@ -62,7 +54,7 @@ func TestRequestsFailOnlyWhenTheRelayHasReleasedTheirBuffers(t *testing.T) {
 			end(r)
 			batch := make([]client.Result, testDepth)
 			early := 0
-			await(t, "the session has failed", func() bool {
+			testkit.Eventually(t, "the session has failed", func() bool {
 				early += q.Poll(batch)
 				return v.Err() != nil
 			})
@@ -119,8 +111,9 @@ func regionMappings(t *testing.T) int {
 // openReconnecting opens a volume that reopens itself after any loss.
 func openReconnecting(r *fakeRelay) *client.Volume {
 	return r.openWith(client.Config{
-		IOTimeout: testTimeout, ReleaseTimeout: 50 * time.Millisecond,
-		Reconnect: &retry.Policy{Total: retry.Within(testTimeout), FirstPause: time.Millisecond},
+		IOTimeout: testkit.Patience, ReleaseTimeout: 50 * time.Millisecond,
+		Reconnect: &retry.Policy{Total: retry.Within(testkit.Patience),
+			FirstPause: time.Millisecond},
 	})
 }
 
@@ -145,7 +138,7 @@ func TestAReopenedVolumeLeavesQuarantinedMemoryToTheRelay(t *testing.T) {
 
 	read := client.Request{Type: iomsg.Read, Length: testBlock}
 	var err error
-	await(t, "the queue has a session", func() bool {
+	testkit.Eventually(t, "the queue has a session", func() bool {
 		err = q.Submit(&read)
 		return !errors.Is(err, status.Again)
 	})
@@ -174,7 +167,7 @@ func TestAReopenedVolumeLeavesQuarantinedMemoryToTheRelay(t *testing.T) {
 	if err := q.Submit(&read); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the former memory is freed", func() bool { return regionMappings(t) == 2 })
+	testkit.Eventually(t, "the former memory is freed", func() bool { return regionMappings(t) == 2 })
 	fresh[0]++
 }
 
@@ -183,7 +176,7 @@ func loseMemoryTwice(t *testing.T, r *fakeRelay, v *client.Volume) {
 	t.Helper()
 	q := v.Queue(0)
 	loseSession(t, r, q)
-	await(t, "the queue has a session", func() bool {
+	testkit.Eventually(t, "the queue has a session", func() bool {
 		q.SwitchMemory()
 		err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
 		return err == nil
@@ -197,7 +190,7 @@ func loseMemoryTwice(t *testing.T, r *fakeRelay, v *client.Volume) {
 func TestQuarantineIsBounded(t *testing.T) {
 	r := newSilentRelay(t)
 	v := r.openWith(client.Config{
-		IOTimeout: testTimeout, ReleaseTimeout: 50 * time.Millisecond,
+		IOTimeout: testkit.Patience, ReleaseTimeout: 50 * time.Millisecond,
 		Reconnect: &retry.Policy{Attempts: retry.Times(3), FirstPause: time.Millisecond},
 	})
 	loseMemoryTwice(t, r, v)
@@ -222,7 +215,7 @@ func TestAVolumeWaitsForTheReleaseOfMemoryInQuarantine(t *testing.T) {
 			release(t, kept[which])
 			<-r.started
 			q := v.Queue(0)
-			await(t, "the queue has a session", func() bool {
+			testkit.Eventually(t, "the queue has a session", func() bool {
 				q.SwitchMemory()
 				err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
 				return err == nil
@@ -232,7 +225,7 @@ func TestAVolumeWaitsForTheReleaseOfMemoryInQuarantine(t *testing.T) {
 }
 
 func TestOpenTouchesAllDataMemory(t *testing.T) {
-	v := newFakeRelay(t).open(testTimeout)
+	v := newFakeRelay(t).open(testkit.Patience)
 	smaps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
 		t.Fatal(err)
@@ -268,8 +261,9 @@ func TestABlockingMethodOutlastsManyLosses(t *testing.T) {
 	r := newFakeRelay(t)
 	v, err := client.Open(t.Context(), client.Config{Provider: r.provider,
 		Device: emulated.DefaultHostDevice, SyncDepth: 1, BufferSize: testBlock,
-		ControlTimeout: testTimeout, IOTimeout: testTimeout,
-		Reconnect: &retry.Policy{Total: retry.Within(testTimeout), FirstPause: time.Millisecond}})
+		ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience,
+		Reconnect: &retry.Policy{Total: retry.Within(testkit.Patience),
+			FirstPause: time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +289,7 @@ func TestABlockingMethodOutlastsManyLosses(t *testing.T) {
 func TestAVolumeIsReopenedOnDemand(t *testing.T) {
 	r := newFakeRelay(t)
 	reason := errors.New("a request hangs")
-	if err := r.open(testTimeout).Reopen(reason); !errors.Is(err, status.NotSupported) {
+	if err := r.open(testkit.Patience).Reopen(reason); !errors.Is(err, status.NotSupported) {
 		t.Errorf("a volume without a policy: %v", err)
 	}
 	v := openReconnecting(newFakeRelay(t))
@@ -311,7 +305,7 @@ func TestAVolumeIsReopenedOnDemand(t *testing.T) {
 	if q.Session() != former {
 		t.Error("the session changes before all of its requests have been reported")
 	}
-	await(t, "the queue has another session", func() bool {
+	testkit.Eventually(t, "the queue has another session", func() bool {
 		return q.Poll(make([]client.Result, 1)) == 0 && q.Session() > former
 	})
 }

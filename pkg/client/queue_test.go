@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -18,7 +19,7 @@ import (
 // complete them, and polls the results, all on one thread.
 func roundTrip(t testing.TB) func() {
 	r := newFakeRelay(t)
-	q := r.open(testTimeout).Queue(0)
+	q := r.open(testkit.Patience).Queue(0)
 	consumer, producer := r.consumers[0], r.producers[0]
 	received := make([]comch.Received, testDepth)
 	results := make([]client.Result, testDepth)
@@ -58,7 +59,7 @@ func roundTrip(t testing.TB) func() {
 
 func TestAResultSaysWhyTheVolumeHasFailedTheRequest(t *testing.T) {
 	r := newFakeRelay(t)
-	q := r.open(testTimeout).Queue(0)
+	q := r.open(testkit.Patience).Queue(0)
 	consumer, producer := r.consumers[0], r.producers[0]
 	received, results := make([]comch.Received, 1), make([]client.Result, 1)
 	for _, c := range []struct {
@@ -182,7 +183,7 @@ func TestSubmitRefusesWhatDoesNotFit(t *testing.T) {
 	r := newFakeRelay(t)
 	v, err := client.Open(t.Context(), client.Config{Provider: r.provider,
 		Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, BufferSize: 2 * testBlock,
-		MemorySize: memory, SyncDepth: 2, ControlTimeout: testTimeout, IOTimeout: testTimeout})
+		MemorySize: memory, SyncDepth: 2, ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
