@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
@@ -65,7 +66,7 @@ func TestAConnectionBeginsBehindTheBarrierOfItsExport(t *testing.T) {
 		}
 		return nil
 	}
-	server, _ := startServer(t, nbd.Config{BarrierTimeout: patience}, export)
+	server, _ := startServer(t, nbd.Config{BarrierTimeout: testkit.Patience}, export)
 	path := t.TempDir() + "/nbd"
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -121,7 +122,7 @@ func TestAnExportThatIsNotReadyIsRefused(t *testing.T) {
 			other.greet()
 			other.write(append(optionHeader(optExportName, 4), "disk"...))
 			other.expectEnd()
-			eventually(t, "nobody has a place", func() bool {
+			testkit.Eventually(t, "nobody has a place", func() bool {
 				return server.Status()[0].Connections == 0
 			})
 			export.set(func() { export.barrier, export.sessions = nil, 1 })
@@ -153,7 +154,7 @@ func TestAClientThatLeavesAtTheBarrierLeavesNothingBehind(t *testing.T) {
 		_ = c.conn.Close()
 		open <- struct{}{}
 	}
-	eventually(t, "all places are free", func() bool {
+	testkit.Eventually(t, "all places are free", func() bool {
 		connections := server.Status()[0].Connections
 		export.mu.Lock()
 		defer export.mu.Unlock()
@@ -195,7 +196,7 @@ func TestAConnectionThatIsLeavingIsWaitedForAndThenEnded(t *testing.T) {
 				requests, want = append(w, former.encode(call{kind: nbd.Disconnect})...), 1
 			}
 			former.write(requests)
-			eventually(t, "the server has received the requests", func() bool {
+			testkit.Eventually(t, "the server has received the requests", func() bool {
 				return server.Status()[0].InFlight == want
 			})
 			if !test.disconnects {
@@ -226,13 +227,13 @@ func TestRequestsOfAClientThatIsGoneAreNotRead(t *testing.T) {
 			data := bytes.Repeat([]byte{1}, 1<<20)
 			c.write(c.encode(call{kind: nbd.Write, length: 1 << 20, data: data}))
 			c.write(c.encode(call{kind: nbd.Write, offset: 4 << 20, length: 512, data: data[:512]}))
-			eventually(t, "the first write has all of the room", func() bool {
+			testkit.Eventually(t, "the first write has all of the room", func() bool {
 				export.mu.Lock()
 				defer export.mu.Unlock()
 				return export.used == export.room
 			})
 			_ = c.conn.Close()
-			eventually(t, "the connection has ended", func() bool {
+			testkit.Eventually(t, "the connection has ended", func() bool {
 				return server.Status()[0].Connections == 0
 			})
 			export.set(func() { export.held = false })
@@ -256,7 +257,7 @@ func TestAHastyDisconnectIsRegular(t *testing.T) {
 		}
 		_ = c.conn.Close()
 	}
-	eventually(t, "all connections have ended", func() bool {
+	testkit.Eventually(t, "all connections have ended", func() bool {
 		return logs.FilterMessage("NBD client disconnected").Len() == rounds
 	})
 	for _, entry := range logs.FilterMessage("NBD client disconnected").All() {

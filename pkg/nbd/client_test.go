@@ -14,13 +14,11 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience bounds every wait. Only a test that hangs reaches it.
-const patience = 2 * time.Minute
 
 // The client has its own idea of the numbers of the protocol, so that a wrong constant of the
 // server does not go unnoticed.
@@ -64,7 +62,7 @@ func startServer(t testing.TB, config nbd.Config, export nbd.Export) (*nbd.Serve
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		if err := server.Close(ctx); err != nil {
 			t.Error(err)
@@ -108,7 +106,7 @@ func dial(t testing.TB, path string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	return &client{t: t, conn: conn}
@@ -397,16 +395,6 @@ func (c *client) awaitAll(calls map[uint64]call) map[uint64]*outcome {
 		}
 	}
 	return outcomes
-}
-
-// eventually waits until condition holds.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
 }
 
 func (r call) String() string {

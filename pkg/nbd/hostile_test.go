@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
@@ -60,7 +61,7 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 	if mostMemory > memoryBefore+16<<20 {
 		t.Errorf("%d bytes for %d pending negotiations", mostMemory-memoryBefore, pending)
 	}
-	eventually(t, "only the pending negotiations are left", func() bool {
+	testkit.Eventually(t, "only the pending negotiations are left", func() bool {
 		return runtime.NumGoroutine() <= before+pending+4
 	})
 }
@@ -87,7 +88,7 @@ func TestASlowReaderHurtsNobodyElse(t *testing.T) {
 			}
 		}
 	})
-	eventually(t, "the slow client fills its share", func() bool {
+	testkit.Eventually(t, "the slow client fills its share", func() bool {
 		export.mu.Lock()
 		defer export.mu.Unlock()
 		return export.used >= export.room-export.buffer
@@ -110,7 +111,7 @@ func TestASlowReaderHurtsNobodyElse(t *testing.T) {
 	}
 	_ = slow.conn.Close()
 	sending.Wait()
-	eventually(t, "the slow client's share is free", func() bool {
+	testkit.Eventually(t, "the slow client's share is free", func() bool {
 		return server.Status()[0].Connections == 1
 	})
 }
@@ -140,13 +141,13 @@ func TestAClientThatReadsNothingOverTLSIsNotWaitedFor(t *testing.T) {
 	c.choose(structured)
 	c.write(c.encode(call{kind: nbd.Read, length: export.room}))
 	c.read(1) // then all of the read has its buffers
-	eventually(t, "the worker has sent more than the client's socket holds", func() bool {
+	testkit.Eventually(t, "the worker has sent more than the client's socket holds", func() bool {
 		export.mu.Lock()
 		defer export.mu.Unlock()
 		return export.used <= export.room-export.buffer
 	})
 	c.write(make([]byte, len(c.encode(call{})))) // violates the protocol
-	eventually(t, "the worker has ended the connection", func() bool {
+	testkit.Eventually(t, "the worker has ended the connection", func() bool {
 		return server.Status()[0].Connections == 0
 	})
 	closed := make(chan error, 1)
@@ -156,7 +157,7 @@ func TestAClientThatReadsNothingOverTLSIsNotWaitedFor(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testkit.Patience):
 		t.Error("the server waits for a client that reads nothing")
 	}
 }
@@ -230,7 +231,7 @@ func TestClientsThatVanishLeaveNothingBehind(t *testing.T) {
 		_, _ = c.conn.Write(b[:len(b)*(i%11)/11])
 		_ = c.conn.Close()
 	}
-	eventually(t, "all connections have ended and all buffers are released", func() bool {
+	testkit.Eventually(t, "all connections have ended and all buffers are released", func() bool {
 		s := server.Status()[0]
 		export.mu.Lock()
 		defer export.mu.Unlock()
@@ -269,7 +270,7 @@ func FuzzNegotiation(f *testing.F) {
 		c := dial(t, path)
 		c.read(18)
 		checkRefusals(t, feed(t, c, input))
-		eventually(t, "the connection has ended", func() bool {
+		testkit.Eventually(t, "the connection has ended", func() bool {
 			return server.Status()[0].Connections == 0
 		})
 	})
@@ -290,7 +291,7 @@ func FuzzTransmission(f *testing.F) {
 	server, path := startServer(f, nbd.Config{Log: zap.NewNop()}, export)
 	f.Fuzz(func(t *testing.T, m byte, input []byte) {
 		feed(t, connect(t, path, modes[int(m)%len(modes)]), input)
-		eventually(t, "the connection has ended and its buffers are released", func() bool {
+		testkit.Eventually(t, "the connection has ended and its buffers are released", func() bool {
 			s := server.Status()[0]
 			export.mu.Lock()
 			defer export.mu.Unlock()

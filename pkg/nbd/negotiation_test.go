@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -136,7 +137,7 @@ func TestRefusalsDoNotEchoAnyAmountOfTheClientsInput(t *testing.T) {
 		c.write(append(optionHeader(optExportName, len(long)), long...))
 		c.expectEnd()
 	}
-	eventually(t, "all reasons are logged", func() bool { return logs.Len() == 6 })
+	testkit.Eventually(t, "all reasons are logged", func() bool { return logs.Len() == 6 })
 	for _, entry := range logs.All() {
 		printabletest.Bounded(t, errors.New(fmt.Sprint(entry.ContextMap()["error"])))
 	}
@@ -198,7 +199,7 @@ func TestAClientThatGetsNoExportIsLogged(t *testing.T) {
 			c.mustOption(optInfo, append(text("disk"), 0, 0)) // what there is instead
 			c.option(optGo, append(text("nothing"), 0, 0))
 			leave(c)
-			eventually(t, "the reason is logged", func() bool {
+			testkit.Eventually(t, "the reason is logged", func() bool {
 				for _, entry := range logs.TakeAll() {
 					if entry.ContextMap()["error"] == `there is no export "nothing"` {
 						return true
@@ -344,7 +345,7 @@ func TestConnectionsBeyondTheLimitAreRefused(t *testing.T) {
 	}
 	first.write(first.encode(call{kind: nbd.Disconnect}))
 	first.expectEnd()
-	eventually(t, "the first connection has ended", func() bool {
+	testkit.Eventually(t, "the first connection has ended", func() bool {
 		return server.Status()[0].Connections == 1
 	})
 	third.choose(simple)

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -54,7 +55,7 @@ func TestRequestsDoWhatTheyDoToAnArray(t *testing.T) {
 			if o := c.do(r); o.failure != nbd.Success || !bytes.Equal(o.data, model) {
 				t.Errorf("in the end the export differs from the model (%v)", o.failure)
 			}
-			eventually(t, "all buffers are released", func() bool {
+			testkit.Eventually(t, "all buffers are released", func() bool {
 				export.mu.Lock()
 				defer export.mu.Unlock()
 				return export.used == 0
@@ -386,7 +387,7 @@ func starve(t *testing.T, export *memoryExport, c *client, r call) {
 	denied := 0
 	export.set(func() { export.kept, denied = export.room, export.starved })
 	c.write(c.encode(r))
-	eventually(t, "the disk has denied room", func() bool {
+	testkit.Eventually(t, "the disk has denied room", func() bool {
 		export.mu.Lock()
 		defer export.mu.Unlock()
 		return export.starved > denied
@@ -432,12 +433,12 @@ func TestTheEndOfAServerAnswersWhatItHasReceived(t *testing.T) {
 		sent = append(sent, c.encode(calls[cookie])...)
 	}
 	c.write(sent) // in one piece, which is received as one
-	eventually(t, "requests are in progress", func() bool {
+	testkit.Eventually(t, "requests are in progress", func() bool {
 		return server.Status()[0].InFlight == inProgress
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- server.Close(t.Context()) }()
-	eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
+	testkit.Eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
 	impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if err := server.Close(impatient); !errors.Is(err, status.TimeOut) {
@@ -469,7 +470,7 @@ func TestAnExportEndsWhileTheServerCloses(t *testing.T) {
 	<-asked
 	closed := make(chan error, 1)
 	go func() { closed <- server.Close(t.Context()) }()
-	eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
+	testkit.Eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
 	close(goOn)
 	if err := <-closed; err != nil {
 		t.Error(err)
@@ -502,7 +503,7 @@ func TestDisconnectAnswersWhatWasSentBefore(t *testing.T) {
 	c := connect(t, path, simple)
 	read := call{kind: nbd.Read, cookie: 7, length: 4096}
 	c.write(append(c.encode(read), c.encode(call{kind: nbd.Disconnect})...))
-	eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
+	testkit.Eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
 	export.set(func() { export.held = false })
 	if o := c.await(read); o.failure != nbd.Success {
 		t.Errorf("read fails with %v", o.failure)
@@ -525,14 +526,14 @@ func TestTheEndOfAServerAnswersWhatWasSentBefore(t *testing.T) {
 	data := make([]byte, 100<<10)
 	w := c.encode(call{kind: nbd.Write, cookie: 7, length: uint64(len(data)), data: data})
 	c.write(w[:50<<10]) // the rest follows after the server was told to end
-	eventually(t, "the write has arrived", func() bool { return server.Status()[0].InFlight == 1 })
+	testkit.Eventually(t, "the write has arrived", func() bool { return server.Status()[0].InFlight == 1 })
 	closed := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		closed <- server.Close(ctx)
 	}()
-	eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
+	testkit.Eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
 	export.set(func() { export.held = false })
 	c.write(w[50<<10:])
 	if o := c.await(call{kind: nbd.Write, cookie: 7}); o.failure != nbd.Success {
@@ -556,7 +557,7 @@ func TestAServerThatEndsDoesNotWaitForEver(t *testing.T) {
 	}
 	c := connect(t, listen(t, server), structured)
 	c.write(c.encode(call{kind: nbd.Read, length: 1}))
-	eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
+	testkit.Eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	if err := server.Close(ctx); err == nil {
@@ -628,7 +629,7 @@ func TestAnExportThatEndsTakesNoConnectionThatIsNegotiating(t *testing.T) {
 	c.greet()
 	data := append(text("disk"), 0, 1, 0, 2) // with the description
 	c.write(append(optionHeader(optGo, len(data)), data...))
-	eventually(t, "the client has a place", func() bool {
+	testkit.Eventually(t, "the client has a place", func() bool {
 		return server.Status()[0].Connections == 1
 	})
 	server.EndExport("disk")
@@ -649,5 +650,5 @@ func TestRequestsAreCounted(t *testing.T) {
 		s.Connections != 1 || s.Accepted != 1 {
 		t.Errorf("status is %+v", s)
 	}
-	eventually(t, "nothing is in flight", func() bool { return server.Status()[0].InFlight == 0 })
+	testkit.Eventually(t, "nothing is in flight", func() bool { return server.Status()[0].InFlight == 0 })
 }
