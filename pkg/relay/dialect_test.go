@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -465,7 +466,7 @@ func TestRequestsOutOfOrderAreRejected(t *testing.T) {
 // long it may take is tested in package dialects.
 func TestTheTimeToEndBeginsWhenAnInitiatorOf2_10Stops(t *testing.T) {
 	c := startDialectChain(t)
-	await(t, "the session of the test's own client has ended",
+	testkit.Eventually(t, "the session of the test's own client has ended",
 		func() bool { return c.relay.Sessions() == 0 })
 	i := connectInitiator(t, c.provider, dialects.DOCA2_10)
 	i.start()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -43,7 +44,7 @@ func (g *gate) policy() progress.Policy {
 func (g *gate) close(t *testing.T) (open func()) {
 	t.Helper()
 	g.mu.Lock()
-	await(t, "the worker is held up", g.waiting.Load)
+	testkit.Eventually(t, "the worker is held up", g.waiting.Load)
 	return sync.OnceFunc(g.mu.Unlock)
 }
 
@@ -52,7 +53,7 @@ func (g *gate) close(t *testing.T) (open func()) {
 func (c *chain) startIO(holdTarget func()) {
 	c.t.Helper()
 	c.sendIO(holdTarget)
-	await(c.t, "the read is in flight", func() bool {
+	testkit.Eventually(c.t, "the read is in flight", func() bool {
 		s := c.relay.Channels()[0].OpenSessions
 		return len(s) == 1 && len(s[0].Queues) == 1 && s[0].Queues[0].InFlight == 1
 	})
@@ -105,7 +106,7 @@ func (c *chain) loseTarget() {
 // and observers see.
 func (c *chain) expectUnreleased() {
 	c.t.Helper()
-	await(c.t, "the client loses its connection", func() bool {
+	testkit.Eventually(c.t, "the client loses its connection", func() bool {
 		select {
 		case <-c.connection.Done():
 			return true
@@ -127,7 +128,7 @@ func (c *chain) expectUnreleased() {
 
 func (c *chain) expectRelease() {
 	c.t.Helper()
-	await(c.t, "the session is released", func() bool {
+	testkit.Eventually(c.t, "the session is released", func() bool {
 		return c.relay.Sessions() == 0 && c.relay.Channels()[0].ExportedBytes == 0
 	})
 }
@@ -153,7 +154,7 @@ func TestAnIOThatTheTargetDoesNotAnswerTimesOut(t *testing.T) {
 		ioTimeout: retry.Within(10 * time.Millisecond)})
 	c.sendIO(func() { t.Cleanup(targetGate.close(t)) })
 	var received [1]comch.Received
-	await(t, "the read completes", func() bool { return c.consumer.Poll(received[:]) == 1 })
+	testkit.Eventually(t, "the read completes", func() bool { return c.consumer.Poll(received[:]) == 1 })
 	var m iomsg.Message
 	iomsg.Decode(c.consumer.Memory()[received[0].Offset:], &m)
 	if m.UserData != 5 || m.Result != status.TimeOut {
@@ -218,7 +219,7 @@ func (r stickyRegion) Deregister() error {
 }
 
 func TestNoRequestCompletesWhileTheMemoryIsRegistered(t *testing.T) {
-	t.Cleanup(relay.SetEndTimes(testTimeout, time.Millisecond))
+	t.Cleanup(relay.SetEndTimes(testkit.Patience, time.Millisecond))
 	var targetGate gate
 	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{})}
 	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})
@@ -231,7 +232,7 @@ func TestNoRequestCompletesWhileTheMemoryIsRegistered(t *testing.T) {
 }
 
 func TestDestroyObjectsFailsWhileTheMemoryIsRegistered(t *testing.T) {
-	t.Cleanup(relay.SetEndTimes(testTimeout, time.Millisecond))
+	t.Cleanup(relay.SetEndTimes(testkit.Patience, time.Millisecond))
 	var targetGate gate
 	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{})}
 	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})

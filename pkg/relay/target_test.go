@@ -9,25 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// testTimeout bounds every wait. Only a test that hangs reaches it.
-const testTimeout = time.Minute
-
-// await waits until condition holds.
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
 
 // volumeReply describes the volume of a fakeTarget.
 var volumeReply = controlmsg.OpenVolumeReply{Volume: "disk", Size: 1 << 20, BlockSize: 4096,
@@ -123,7 +111,7 @@ func (c *chain) link() relay.LinkStatus { return c.relay.Channels()[0].Link }
 
 func (c *chain) awaitReady() {
 	c.t.Helper()
-	await(c.t, "the target is ready", func() bool { return c.link().State == relay.LinkReady })
+	testkit.Eventually(c.t, "the target is ready", func() bool { return c.link().State == relay.LinkReady })
 }
 
 func TestATargetThatDisconnectsAtOnceIsNotDialledInALoop(t *testing.T) {
@@ -131,7 +119,7 @@ func TestATargetThatDisconnectsAtOnceIsNotDialledInALoop(t *testing.T) {
 	c := startRelayTo(t, f, relay.ChannelConfig{
 		Reconnect: retry.Policy{FirstPause: time.Hour, LongestPause: time.Hour},
 	})
-	await(t, "the relay waits before it tries again", func() bool {
+	testkit.Eventually(t, "the relay waits before it tries again", func() bool {
 		if f.dialled.Load() > 5 {
 			t.Fatal("the target is dialled without a pause")
 		}
@@ -146,10 +134,10 @@ func TestATargetThatDisconnectsAtOnceIsNotDialledInALoop(t *testing.T) {
 func TestAShortConnectionCountsAsAnAttempt(t *testing.T) {
 	f := startFakeTarget(t, func(int) (error, bool) { return nil, true })
 	c := startRelayTo(t, f, relay.ChannelConfig{Reconnect: retry.Policy{
-		Attempts: retry.Times(3), FirstPause: testTimeout, LongestPause: testTimeout,
+		Attempts: retry.Times(3), FirstPause: testkit.Patience, LongestPause: testkit.Patience,
 		Random: func() float64 { return 4 }, // shortens every pause to nothing
 	}})
-	await(t, "the relay gives up", func() bool { return c.link().State == relay.LinkGivenUp })
+	testkit.Eventually(t, "the relay gives up", func() bool { return c.link().State == relay.LinkGivenUp })
 	if got := f.dialled.Load(); got != 4 {
 		t.Errorf("the target was dialled %d times", got)
 	}
@@ -161,7 +149,7 @@ func TestALinkThatHasLastedStartsANewSchedule(t *testing.T) {
 		// Every connection lasts longer than this pause.
 		Attempts: retry.Times(1), FirstPause: 1, LongestPause: 1,
 	}})
-	await(t, "the relay has connected more often than one schedule allows",
+	testkit.Eventually(t, "the relay has connected more often than one schedule allows",
 		func() bool { return c.link().Connects > 5 })
 }
 
@@ -197,7 +185,7 @@ func TestAClientThatOpensTooOftenIsRejectedByTheRelay(t *testing.T) {
 	c := startRelayTo(t, f, relay.ChannelConfig{SessionWait: retry.Within(0)})
 	c.awaitReady()
 	c.connect()
-	await(t, "the relay rejects the client", func() bool {
+	testkit.Eventually(t, "the relay rejects the client", func() bool {
 		err := c.call(&controlmsg.OpenVolume{})
 		switch {
 		case errors.Is(err, status.Again) && strings.Contains(err.Error(), "too often"):
@@ -239,7 +227,7 @@ func TestClientsLearnWhenTheTargetAdmitsSessions(t *testing.T) {
 		return controlmsg.Postpone(time.Minute, "too many"), true
 	})
 	c := startRelayTo(t, f, relay.ChannelConfig{SessionWait: retry.Within(0)})
-	await(t, "the relay waits", func() bool { return c.link().State == relay.LinkWaiting })
+	testkit.Eventually(t, "the relay waits", func() bool { return c.link().State == relay.LinkWaiting })
 	c.connect()
 	err := c.call(&controlmsg.OpenVolume{})
 	if after := controlmsg.RetryAfter(err); !errors.Is(err, status.Again) ||

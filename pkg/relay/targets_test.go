@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -82,7 +83,7 @@ func (c *chain) status() relay.ChannelStatus { return c.relay.Channels()[0] }
 
 func (c *chain) awaitTarget(f *fakeTarget) {
 	c.t.Helper()
-	await(c.t, "the channel uses the target", func() bool {
+	testkit.Eventually(c.t, "the channel uses the target", func() bool {
 		s := c.status()
 		return s.Target == f.listener.Address() && s.Link.State == relay.LinkReady
 	})
@@ -94,7 +95,7 @@ func TestAChannelFollowsItsVolumeFromTargetToTarget(t *testing.T) {
 			volume, all := startOwners(t, 3)
 			c := &chain{t: t}
 			c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), TargetOrder: order,
-				Reconnect: quickly, SessionWait: retry.Within(testTimeout)})
+				Reconnect: quickly, SessionWait: retry.Within(testkit.Patience)})
 			c.awaitTarget(all[0])
 			for moves, next := range []int{1, 2, 0, 2} {
 				volume.move(next)
@@ -107,7 +108,7 @@ func TestAChannelFollowsItsVolumeFromTargetToTarget(t *testing.T) {
 				if s := c.status(); s.TargetMoves != uint64(moves+1) || len(s.Targets) != len(all) {
 					t.Errorf("the channel is %+v", s)
 				}
-				await(t, "the others are stand-bys with a next attempt", func() bool {
+				testkit.Eventually(t, "the others are stand-bys with a next attempt", func() bool {
 					for i, target := range c.status().Targets {
 						l := &target.Link
 						if i != next && (l.State != relay.LinkStandBy || l.NextTry.IsZero() ||
@@ -133,7 +134,7 @@ func TestAChannelLeavesATargetThatHasNotNoticedATakeOver(t *testing.T) {
 	volume, all := startOwners(t, 2)
 	c := &chain{t: t}
 	c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly,
-		SessionWait: retry.Within(testTimeout)})
+		SessionWait: retry.Within(testkit.Patience)})
 	c.awaitTarget(all[0])
 	open := func() {
 		t.Helper()
@@ -147,7 +148,7 @@ func TestAChannelLeavesATargetThatHasNotNoticedATakeOver(t *testing.T) {
 	volume.owner.Store(1)
 	select {
 	case <-c.requester.Done():
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the session at the former owner does not end")
 	}
 	if err := c.requester.Err(); !strings.Contains(err.Error(), "moved") {
@@ -173,17 +174,17 @@ func TestATakeOverByATargetWithTwoAddressesIsOneMove(t *testing.T) {
 	}
 	c := &chain{t: t}
 	c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly,
-		SessionWait: retry.Within(testTimeout)})
+		SessionWait: retry.Within(testkit.Patience)})
 	c.awaitTarget(all[0])
 	volume.stale.Store(3) // both addresses of the second target lead to an owner
 	volume.move(1)
-	await(t, "both addresses are ready", func() bool { return c.readyTargets() == 2 })
+	testkit.Eventually(t, "both addresses are ready", func() bool { return c.readyTargets() == 2 })
 	c.connect()
 	defer func() { c.requester.Close(nil) }()
 	if err := c.call(&controlmsg.OpenVolume{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the former owner is a stand-by", func() bool {
+	testkit.Eventually(t, "the former owner is a stand-by", func() bool {
 		return c.status().Targets[0].Link.State == relay.LinkStandBy
 	})
 	if s := c.status(); s.TargetMoves != 1 {
@@ -208,7 +209,7 @@ func TestAddressesOfOneTargetAreNotSeveralTargets(t *testing.T) {
 		} else {
 			volume.move(0)
 		}
-		await(t, "both addresses are ready", func() bool {
+		testkit.Eventually(t, "both addresses are ready", func() bool {
 			ready := 0
 			for _, target := range c.status().Targets {
 				if target.Link.State == relay.LinkReady && target.Link.Connects == process+1 {
@@ -228,7 +229,7 @@ func TestAPortThatIsNoTargetsIsExplained(t *testing.T) {
 	c := &chain{t: t}
 	c.startRelay(relay.ChannelConfig{Reconnect: quickly, ControlTimeout: 10 * time.Millisecond,
 		Targets: []netip.AddrPort{silent.Address()}})
-	await(t, "the relay asks for the port", func() bool {
+	testkit.Eventually(t, "the relay asks for the port", func() bool {
 		err := c.status().Targets[0].Link.LastError
 		return errors.Is(err, status.TimeOut) && strings.Contains(err.Error(), "--listen-port")
 	})
@@ -257,14 +258,14 @@ func TestALoopbackAddressWithoutATargetIsNoOtherTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &chain{t: t}
-	c.startRelay(relay.ChannelConfig{Reconnect: quickly, ControlTimeout: testTimeout,
+	c.startRelay(relay.ChannelConfig{Reconnect: quickly, ControlTimeout: testkit.Patience,
 		Targets: []netip.AddrPort{serving.listener.Address(), address}})
 	link := func(i int) relay.LinkStatus { return c.status().Targets[i].Link }
 	isRejected := func(i int) bool {
 		err := link(i).LastError
 		return err != nil && strings.Contains(err.Error(), "does not keep the others from writing")
 	}
-	await(t, "the target is rejected beside a silent one", func() bool { return isRejected(0) })
+	testkit.Eventually(t, "the target is rejected beside a silent one", func() bool { return isRejected(0) })
 	if link(0).Connects > 0 {
 		t.Error("the target was accepted beside a silent one")
 	}
@@ -275,7 +276,7 @@ func TestALoopbackAddressWithoutATargetIsNoOtherTarget(t *testing.T) {
 	other := startFakeTarget(t, func(int) (error, bool) { return nil, false },
 		func(f *fakeTarget) { f.address = address })
 	other.process.Store(2)
-	await(t, "the other target is rejected", func() bool { return isRejected(1) })
+	testkit.Eventually(t, "the other target is rejected", func() bool { return isRejected(1) })
 	if s := c.status(); s.Target != serving.listener.Address() ||
 		link(0).State != relay.LinkReady {
 		t.Errorf("the channel is %+v", s)
@@ -283,11 +284,11 @@ func TestALoopbackAddressWithoutATargetIsNoOtherTarget(t *testing.T) {
 	isDown.Store(true)
 	close(lost)
 	before := uint64(0)
-	await(t, "the first target is lost", func() bool {
+	testkit.Eventually(t, "the first target is lost", func() bool {
 		before = link(1).Failures
 		return link(0).State != relay.LinkReady
 	})
-	await(t, "the other target has tried again", func() bool {
+	testkit.Eventually(t, "the other target has tried again", func() bool {
 		return link(1).Failures > before+1 || link(1).Connects > 0
 	})
 	if link(1).Connects > 0 || !isRejected(1) {
@@ -343,11 +344,11 @@ func TestALoopbackAddressThatTheMachineLacksIsNoOtherTarget(t *testing.T) {
 			if test.serves {
 				c.awaitTarget(serving)
 			} else {
-				await(t, "the target is rejected", func() bool { return serving.opened.Load() > 3 })
+				testkit.Eventually(t, "the target is rejected", func() bool { return serving.opened.Load() > 3 })
 			}
 			tryAgain := func() {
 				before := link().Failures
-				await(t, "the address is tried again", func() bool {
+				testkit.Eventually(t, "the address is tried again", func() bool {
 					return link().Failures > before+2
 				})
 			}
@@ -392,7 +393,7 @@ func TestTheOrderOfTargetsDecidesBetweenThoseThatAreReady(t *testing.T) {
 			c := &chain{t: t}
 			c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), TargetOrder: order,
 				Reconnect: retry.Policy{FirstPause: time.Hour, LongestPause: time.Hour}})
-			await(t, "all targets are ready", func() bool { return c.readyTargets() == len(all) })
+			testkit.Eventually(t, "all targets are ready", func() bool { return c.readyTargets() == len(all) })
 			if order == relay.PreferredOrder {
 				c.awaitTarget(all[0])
 			} // otherwise the first to answer serves
@@ -401,7 +402,7 @@ func TestTheOrderOfTargetsDecidesBetweenThoseThatAreReady(t *testing.T) {
 				former := current
 				down[current].Store(true)
 				close(ends[current])
-				await(t, "the channel has moved", func() bool {
+				testkit.Eventually(t, "the channel has moved", func() bool {
 					current = indexOf(all, c.status().Target)
 					return current != former
 				})
@@ -455,7 +456,7 @@ func TestTargetsThatCannotReplaceOneAnotherAreRefused(t *testing.T) {
 			c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly})
 			c.awaitTarget(all[0])
 			firstIsReady.Store(true)
-			await(t, "the second target is refused", func() bool {
+			testkit.Eventually(t, "the second target is refused", func() bool {
 				second := c.status().Targets[1].Link
 				return second.State == relay.LinkWaiting && second.LastError != nil &&
 					strings.Contains(second.LastError.Error(), test.want)

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
@@ -29,11 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
-// testTimeout bounds every wait. Only a test that hangs reaches it.
-const testTimeout = time.Minute
-
 // quiet keeps control connections alive however slow the machine is.
-var quiet = controlmsg.KeepAliveConfig{Interval: time.Second, DeadAfter: testTimeout}
+var quiet = controlmsg.KeepAliveConfig{Interval: time.Second, DeadAfter: testkit.Patience}
 
 // startTarget starts a target with the volume "disk", which runs until the test ends.
 func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
@@ -50,7 +48,7 @@ func newTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	config := target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
-		ControlTimeout: testTimeout, KeepAlive: quiet, SessionRate: 1e6,
+		ControlTimeout: testkit.Patience, KeepAlive: quiet, SessionRate: 1e6,
 	}
 	configure(&config)
 	s, err := target.New(t.Context(), config)
@@ -116,7 +114,7 @@ func relayWithoutVolume(t *testing.T, address netip.AddrPort, secure *tls.Config
 		}
 	}
 	r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
-		Timeout: testTimeout, KeepAlive: quiet})
+		Timeout: testkit.Patience, KeepAlive: quiet})
 	t.Cleanup(func() { r.Close(nil) })
 	_, err := r.Greet(t.Context())
 	return r, err
@@ -182,7 +180,7 @@ func TestSilentConnectionsLockNoRelayOut(t *testing.T) {
 			if got := s.Sessions(); got != maxSessions {
 				t.Errorf("%d sessions, want %d", got, maxSessions)
 			}
-			if !isAborted(t, attackers[0], testTimeout) {
+			if !isAborted(t, attackers[0], testkit.Patience) {
 				t.Error("the oldest silent connection stays")
 			}
 			if isAborted(t, attackers[silent-1], time.Millisecond) {
@@ -199,13 +197,13 @@ func greet(t *testing.T, address netip.AddrPort) *controlmsg.Requester {
 	for begun := time.Now(); ; {
 		r := controlmsg.NewRequester(
 			controlmsg.NewTCPTransport(dial(t, address), controlmsg.TCPConfig{}),
-			controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: testTimeout})
+			controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: testkit.Patience})
 		_, err := r.Greet(t.Context())
 		if err == nil {
 			return r
 		}
 		r.Close(nil)
-		if !errors.Is(err, status.TimeOut) || time.Since(begun) > testTimeout {
+		if !errors.Is(err, status.TimeOut) || time.Since(begun) > testkit.Patience {
 			t.Fatal(err)
 		}
 	}
@@ -218,7 +216,7 @@ func TestARelayThatOpensNoVolumeIsEnded(t *testing.T) {
 	r := greet(t, s.Address())
 	defer func() { r.Close(nil) }()
 	for begun := time.Now(); errors.Is(openVolume(t, r, "none"), status.NotFound); {
-		if time.Since(begun) > testTimeout {
+		if time.Since(begun) > testkit.Patience {
 			t.Fatal("a session that opens no volume goes on")
 		}
 	}

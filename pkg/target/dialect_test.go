@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
@@ -414,7 +415,7 @@ func TestOverIWARPNothingIsDetected(t *testing.T) {
 		config.DetectProtocol, config.ControlTimeout = true, 100*time.Millisecond
 	})
 	silent := dial(t, s.Address())
-	if err := silent.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
+	if err := silent.SetReadDeadline(time.Now().Add(testkit.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, silent); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -444,7 +445,7 @@ func TestBeginningsOfMessagesEndTheirConnectionAlone(t *testing.T) {
 		if err := stream.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
+		if err := stream.SetReadDeadline(time.Now().Add(testkit.Patience)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, stream); errors.Is(err, os.ErrDeadlineExceeded) {

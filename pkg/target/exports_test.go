@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
@@ -131,7 +132,7 @@ func TestALostSessionKeepsNobodyOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost.Close(errors.New("the relay has crashed"))
-	await(t, "the volume is free", func() bool {
+	testkit.Eventually(t, "the volume is free", func() bool {
 		r, _, err := opener{t: t, target: s, owner: 1, exclusive: true}.open()
 		if err == nil {
 			destroy(t, r)
@@ -223,7 +224,7 @@ func TestOffersComeAndGoUnderLoad(t *testing.T) {
 				stream := dial(t, s.Address())
 				transport := controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{})
 				r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
-					Role: controlmsg.RoleRelay, Timeout: testTimeout, KeepAlive: quiet})
+					Role: controlmsg.RoleRelay, Timeout: testkit.Patience, KeepAlive: quiet})
 				_, err := r.Greet(t.Context())
 				if err == nil {
 					err = openVolume(t, r, "disk")
@@ -457,7 +458,7 @@ func TestChangedRightsEndOnlySessionsThatUseWhatIsLost(t *testing.T) {
 	expectLost := func(what string, r *controlmsg.Requester) {
 		select {
 		case <-r.Done():
-		case <-time.After(testTimeout):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("%s goes on", what)
 		}
 		if err := r.Err(); !errors.Is(err, status.NotPermitted) {

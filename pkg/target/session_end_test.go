@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -47,7 +48,7 @@ func TestTheNextSessionBeginsWhenAStuckWorkerResumes(t *testing.T) {
 	resume := sync.OnceFunc(stuck.Unlock)
 	t.Cleanup(resume)
 	former.Close(nil)
-	await(t, "the session has ended", func() bool { return s.Sessions() == 0 })
+	testkit.Eventually(t, "the session has ended", func() bool { return s.Sessions() == 0 })
 	resume()
 	next, err := relayTo(t, s.Address(), nil)
 	if err != nil {
@@ -70,10 +71,10 @@ func TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded(t *testing.T) {
 	sessions := s.Sessions() // one of them is the relay's
 	var writing sync.WaitGroup
 	writing.Go(func() { _, _ = former.WriteAt(make([]byte, 4096), 0) })
-	await(t, "the write is in flight", stuck.submitted.Load)
+	testkit.Eventually(t, "the write is in flight", stuck.submitted.Load)
 	former.Abort()
 	writing.Wait()
-	await(t, "the former session has ended", func() bool { return s.Sessions() < sessions })
+	testkit.Eventually(t, "the former session has ended", func() bool { return s.Sessions() < sessions })
 
 	open := func(ctx context.Context, m *controlmsg.ConfigureDataPath) error {
 		next, err := relayTo(t, s.Address(), nil)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -105,15 +106,6 @@ func (q stuckQueue) Poll(completed []*volume.Request) int {
 	return q.Queue.Poll(completed)
 }
 
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
-
 func TestATargetRunsUntilItsVolumesHaveCompletedEverything(t *testing.T) {
 	disk := volumetest.OpenMemory(t, "1MiB")
 	stuck := &stuckVolume{Volume: disk}
@@ -121,7 +113,7 @@ func TestATargetRunsUntilItsVolumesHaveCompletedEverything(t *testing.T) {
 	s, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: stuck}}, CPUs: []int{datapath.NoCPU},
-		ControlTimeout: testTimeout, KeepAlive: quiet, DrainTimeout: retry.Within(0),
+		ControlTimeout: testkit.Patience, KeepAlive: quiet, DrainTimeout: retry.Within(0),
 		Logger: zap.New(core),
 	})
 	if err != nil {
@@ -135,9 +127,9 @@ func TestATargetRunsUntilItsVolumesHaveCompletedEverything(t *testing.T) {
 	v := openVolumeOf(t, s)
 	var writing sync.WaitGroup
 	writing.Go(func() { _, _ = v.WriteAt(make([]byte, 4096), 0) })
-	await(t, "the write is in flight", stuck.submitted.Load)
+	testkit.Eventually(t, "the write is in flight", stuck.submitted.Load)
 	stop()
-	await(t, "the release has timed out", func() bool { return logged.Len() > 0 })
+	testkit.Eventually(t, "the release has timed out", func() bool { return logged.Len() > 0 })
 	select {
 	case err := <-ran:
 		t.Errorf("Run returned while a volume was using a session's memory: %v", err)
@@ -162,7 +154,7 @@ func openVolumeOf(t *testing.T, s *target.Target) *client.Volume {
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
 			ChannelID: relay.ChannelID{Device: emulated.DefaultDevice,
 				Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName},
-			Targets: []netip.AddrPort{s.Address()}, Volume: "disk", ControlTimeout: testTimeout,
+			Targets: []netip.AddrPort{s.Address()}, Volume: "disk", ControlTimeout: testkit.Patience,
 			KeepAlive: quiet,
 		}}},
 	})
@@ -185,7 +177,7 @@ func openVolumeOf(t *testing.T, s *target.Target) *client.Volume {
 	})
 	v, err := client.Open(t.Context(),
 		client.Config{Provider: provider, Device: emulated.DefaultHostDevice,
-			ControlTimeout: testTimeout})
+			ControlTimeout: testkit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
