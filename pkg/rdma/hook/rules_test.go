@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -113,13 +114,11 @@ func pair(t *testing.T, injector *fault.Injector) (hooked, plain *end) {
 // await polls both ends until condition holds.
 func (e *end) await(what string, a, b *end, condition func() bool) {
 	e.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); progress.Yield() {
+	testkit.Eventually(e.t, what+" has come", func() bool {
 		a.poll()
 		b.poll()
-		if time.Now().After(deadline) {
-			e.t.Fatalf("timed out waiting for %s", what)
-		}
-	}
+		return condition()
+	})
 }
 
 func (e *end) poll() {
