@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -152,7 +153,8 @@ func TestContentThatHasChangedSinceACleanEndHasAnotherWriteVerifier(t *testing.T
 			if err != nil {
 				t.Fatal(err)
 			}
-			await(t, func() bool { // the clock of change times is coarse
+			// The clock of change times is coarse.
+			testkit.Eventually(t, "the change has a time of its own", func() bool {
 				if err := errors.Join(os.WriteFile(path, make([]byte, 1<<20), 0o600),
 					os.Chtimes(path, time.Time{}, before.ModTime())); err != nil {
 					t.Fatal(err)

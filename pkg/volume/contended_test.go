@@ -10,21 +10,12 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
 
 func standBy(v volume.Volume) error {
 	err, _ := v.Ownership().State()
@@ -57,11 +48,11 @@ func TestAnUnusedOwnerHandsTheVolumeOverWhereItIsWanted(t *testing.T) {
 			owners)
 	}
 	release()
-	eventually(t, "the owner hands the volume over", func() bool {
+	testkit.Eventually(t, "the owner hands the volume over", func() bool {
 		return standBy(second) == nil && standBy(first) != nil
 	})
 	first.Ownership().Want()
-	eventually(t, "the volume comes back", func() bool { return standBy(first) == nil })
+	testkit.Eventually(t, "the volume comes back", func() bool { return standBy(first) == nil })
 	for _, v := range []volume.Volume{first, second} {
 		volumetest.CloseVolume(t, v)
 	}
@@ -103,7 +94,7 @@ func TestOfEagerProgramsExactlyOneOwnsTheVolume(t *testing.T) {
 	// A closed volume passes to a stand-by.
 	volumetest.CloseVolume(t, volumes[0])
 	volumes = volumes[1:]
-	eventually(t, "a stand-by owns the volume", func() bool { return owner() >= 0 })
+	testkit.Eventually(t, "a stand-by owns the volume", func() bool { return owner() >= 0 })
 	if info := volumes[owner()].Info(); info.Size != 1<<20 || info.UUID != (volume.UUID{1}) {
 		t.Errorf("the volume is %+v", info)
 	}
@@ -136,7 +127,7 @@ func TestAStoppedOwnerWritesNothingAfterATakeOver(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "the stand-by owns the volume",
+		testkit.Eventually(t, "the stand-by owns the volume",
 			func() bool { return standBy(volumes[next]) == nil })
 		programs[former].Continue()
 		done := make([]*volume.Request, inFlight)
@@ -151,7 +142,7 @@ func TestAStoppedOwnerWritesNothingAfterATakeOver(t *testing.T) {
 		if bytes.Contains(image.Content(), ghost[:16]) {
 			t.Fatal("a former owner has written")
 		}
-		eventually(t, "the former owner is a stand-by", func() bool {
+		testkit.Eventually(t, "the former owner is a stand-by", func() bool {
 			err := standBy(volumes[former])
 			return errors.Is(err, status.NoLock) &&
 				strings.Contains(err.Error(), "taken the image over")
@@ -212,7 +203,7 @@ func TestAfterAPauseNothingHappensBeforeTheOwnerIsKnown(t *testing.T) {
 	poll := func(want int) {
 		t.Helper()
 		got := 0
-		eventually(t, "the requests complete", func() bool {
+		testkit.Eventually(t, "the requests complete", func() bool {
 			got += queue.Poll(completed)
 			return got >= want
 		})
@@ -231,7 +222,7 @@ func TestAfterAPauseNothingHappensBeforeTheOwnerIsKnown(t *testing.T) {
 	}
 	d.verdict <- nil
 	poll(1)
-	eventually(t, "the parked request is started", func() bool { return d.started.Load() == 3 })
+	testkit.Eventually(t, "the parked request is started", func() bool { return d.started.Load() == 3 })
 	last := d.last.Load()
 	pause()
 	parked := submit()
@@ -269,7 +260,7 @@ func TestACheckDuringWhichTheProgramStandsStillProvesNothing(t *testing.T) {
 	now.Add(int64(bound) + 1)
 	d.verdict <- nil
 	asked := false
-	eventually(t, "the owner is checked again, or the request is started", func() bool {
+	testkit.Eventually(t, "the owner is checked again, or the request is started", func() bool {
 		select {
 		case <-d.asked:
 			asked = true
@@ -281,7 +272,7 @@ func TestACheckDuringWhichTheProgramStandsStillProvesNothing(t *testing.T) {
 		t.Fatal("a request was started after a check that was interrupted")
 	}
 	d.verdict <- nil
-	eventually(t, "the request is started", func() bool { return d.started.Load() == 1 })
+	testkit.Eventually(t, "the request is started", func() bool { return d.started.Load() == 1 })
 	r.Complete(nil)
 	volumetest.Await(t, queue, 1)
 	volumetest.CloseQueue(t, queue)

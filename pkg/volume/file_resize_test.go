@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -104,7 +105,7 @@ func TestAVolumeOnABlockDeviceGrowsWithIt(t *testing.T) {
 	if output, err := exec.Command("losetup", "--set-capacity", device).CombinedOutput(); err != nil {
 		t.Fatalf("losetup: %v: %s", err, output)
 	}
-	eventually(t, "the volume has grown", func() bool { return v.Info().Size == 2*mib })
+	testkit.Eventually(t, "the volume has grown", func() bool { return v.Info().Size == 2*mib })
 	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: 2*mib - 4096, Length: 4096,
 		Buffer: make([]byte, 4096)})
 	volumetest.CloseQueue(t, queue)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -119,11 +120,15 @@ func TestTruncationOfAFileIsNoticedByWritesAnywhere(t *testing.T) {
 	}
 	r := volume.Request{Operation: iomsg.OpWrite, Offset: 512 << 10, Length: 4096,
 		Buffer: make([]byte, 4096)}
-	await(t, func() bool { volumetest.Do(t, queue, &r); return r.Err != nil })
+	testkit.Eventually(t, "a request past the end fails", func() bool {
+		volumetest.Do(t, queue, &r)
+		return r.Err != nil
+	})
 	if status.CodeOf(r.Err) != status.IOFailed {
 		t.Errorf("write: %v", r.Err)
 	}
-	await(t, func() bool { return logged.FilterMessage(truncated).Len() == 1 })
+	testkit.Eventually(t, "the truncation is logged",
+		func() bool { return logged.FilterMessage(truncated).Len() == 1 })
 	closeFailed(t, v, queue, status.IOFailed)
 }
 
@@ -134,11 +139,15 @@ func TestTruncationOfAFileIsNoticedWithoutChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: make([]byte, 4096)}
-	await(t, func() bool { volumetest.Do(t, queue, &r); return r.Err != nil })
+	testkit.Eventually(t, "a request past the end fails", func() bool {
+		volumetest.Do(t, queue, &r)
+		return r.Err != nil
+	})
 	if status.CodeOf(r.Err) != status.IOFailed {
 		t.Errorf("read: %v", r.Err)
 	}
-	await(t, func() bool { return logged.FilterMessage(truncated).Len() == 1 })
+	testkit.Eventually(t, "the truncation is logged",
+		func() bool { return logged.FilterMessage(truncated).Len() == 1 })
 	completed := make([]*volume.Request, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		_ = queue.Submit(&r)
@@ -147,17 +156,6 @@ func TestTruncationOfAFileIsNoticedWithoutChanges(t *testing.T) {
 		t.Errorf("rejecting a read takes %v allocations", n)
 	}
 	closeFailed(t, v, queue, status.IOFailed)
-}
-
-// await waits for a condition that another goroutine will fulfil.
-func await(t *testing.T, condition func() bool) {
-	t.Helper()
-	const limit = 10 * time.Minute
-	for deadline := time.Now().Add(limit); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the condition was not fulfilled within %v", limit)
-		}
-	}
 }
 
 func TestFailuresAreLoggedOncePerSeriesAndThenCounted(t *testing.T) {
@@ -178,7 +176,7 @@ func TestFailuresAreLoggedOncePerSeriesAndThenCounted(t *testing.T) {
 	}
 
 	fail()
-	await(t, func() bool { return first().Len() == 1 })
+	testkit.Eventually(t, "the failure is logged", func() bool { return first().Len() == 1 })
 	fields := first().All()[0].ContextMap()
 	for key, want := range map[string]any{"volume": "v", "operation": "write", "cause": "ENOSPC",
 		"offset_bytes": uint64(4096), "length_bytes": uint64(512 << 10)} {
@@ -199,7 +197,7 @@ func TestFailuresAreLoggedOncePerSeriesAndThenCounted(t *testing.T) {
 		t.Errorf("logged %v", fields)
 	}
 	fail()
-	await(t, func() bool { return first().Len() == 2 })
+	testkit.Eventually(t, "the failure is logged again", func() bool { return first().Len() == 2 })
 
 	want := []volume.Failure{{Operation: iomsg.OpWrite, Cause: "ENOSPC", Count: 4}}
 	if got := v.Failures(); !slices.Equal(got, want) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -73,7 +74,8 @@ func TestAVolumeFailsOnceItsFileIsGone(t *testing.T) {
 							t.Errorf("%v returned %v", r.Operation, r.Err)
 						}
 					}
-					await(t, func() bool { return v.Failed() != nil })
+					testkit.Eventually(t, "the volume has failed",
+						func() bool { return v.Failed() != nil })
 					for _, operation := range []iomsg.Operation{iomsg.OpRead, iomsg.OpWrite,
 						iomsg.OpFlush} {
 						r := volume.Request{Operation: operation, Length: 4096, Buffer: block}
@@ -233,7 +235,7 @@ func TestStorageThatDoesNotAnswerDelaysOnlyItsInspection(t *testing.T) {
 		return nil
 	})()
 	v, queue, logged := openLogged(t, volume.FileBackend{Path: path}, time.Millisecond)
-	await(t, func() bool {
+	testkit.Eventually(t, "a warning is logged", func() bool {
 		return logged.FilterMessageSnippet("storage does not answer").Len() == 1
 	})
 	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096,

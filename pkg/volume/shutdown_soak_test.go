@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
@@ -66,7 +67,7 @@ func shutDownUnderLoad(t *testing.T, kind, device, directory string, how int,
 		writers.Go(func() { writeUntilFailure(t, v, writer, blocks, written[:], &completed) })
 	}
 	// Some blocks are durable, and more are on their way.
-	await(t, func() bool { return completed.Load() > 20 })
+	testkit.Eventually(t, "some writes are complete", func() bool { return completed.Load() > 20 })
 	time.Sleep(time.Duration(random.Int64N(int64(60 * time.Millisecond))))
 	shutDown(t, directory, how)
 	writers.Wait()

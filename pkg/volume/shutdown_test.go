@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -44,7 +45,7 @@ func mountDevice(t *testing.T, kind, device, directory string) (unmount func()) 
 			t.Errorf("unmount %s: %v", kind, err)
 		}
 		// A mount namespace that another program has just created may still hold a copy.
-		await(t, func() bool {
+		testkit.Eventually(t, "nobody else has the device", func() bool {
 			fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL, 0)
 			_ = unix.Close(fd)
 			return err == nil

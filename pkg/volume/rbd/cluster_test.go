@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -290,7 +291,7 @@ func TestAResizedImageChangesTheVolume(t *testing.T) {
 	for _, mib := range []uint64{12, 4} {
 		ceph(t, "rbd", "resize", "--no-progress", "--allow-shrink", "--size", fmt.Sprint(mib),
 			pool()+"/"+name)
-		await(t, func() bool { return v.Info().Size == mib<<20 })
+		testkit.Eventually(t, "the volume has the new size", func() bool { return v.Info().Size == mib<<20 })
 	}
 	// A queue from before, which does not know of the cut, gets errors instead of data.
 	r := volume.Request{Operation: iomsg.OpWrite, Offset: 6 << 20, Length: 4096,
@@ -298,16 +299,6 @@ func TestAResizedImageChangesTheVolume(t *testing.T) {
 	volumetest.Do(t, old, &r)
 	if !errors.Is(r.Err, status.IOFailed) {
 		t.Errorf("a write past the end returned %v", r.Err)
-	}
-}
-
-// await waits for a condition.
-func await(t testing.TB, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the condition did not become true within 2 minutes")
-		}
 	}
 }
 
@@ -336,7 +327,7 @@ func TestAFencedVolumeFailsEverythingAndSaysWhy(t *testing.T) {
 		"watcher=")[1])[0]
 	fenceByHand(t, address)
 	r := volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: make([]byte, 4096)}
-	await(t, func() bool { // the OSDs need a moment to learn of it
+	testkit.Eventually(t, "the OSDs know the fence", func() bool {
 		volumetest.Do(t, queue, &r)
 		return r.Err != nil
 	})

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -302,7 +303,7 @@ func outliveDefaultFence(t *testing.T) {
 	t.Helper()
 	const decoy = "192.0.2.1:0/1"
 	ceph(t, "ceph", "osd", "blocklist", "add", decoy)
-	await(t, func() bool {
+	testkit.Eventually(t, "the fence of the decoy has ended", func() bool {
 		return !strings.Contains(ceph(t, "ceph", "osd", "blocklist", "ls"), decoy)
 	})
 }
@@ -328,7 +329,8 @@ func TestAFencedTargetIsAStandByThatCanTakeOver(t *testing.T) {
 		fenceByHand(t, former)
 		start := time.Now()
 		owner := -1
-		await(t, func() bool { // usually the other target, but the fenced one may be faster
+		testkit.Eventually(t, "another target owns the image", func() bool {
+			// Usually the other one, but the fenced one may be faster.
 			owner = slices.IndexFunc([]int{0, 1}, func(i int) bool { return standBy(i) == nil })
 			now := lockAddress(t, name)
 			return owner >= 0 && standBy(1-owner) != nil && now != "" && now != former
@@ -393,7 +395,7 @@ func TestAClosingOwnerIsNotFenced(t *testing.T) {
 	})
 	for range closeRounds {
 		var v *volume.Driven
-		await(t, func() (owned bool) {
+		testkit.Eventually(t, "the volume can be opened", func() (owned bool) {
 			var err error
 			v, err = contend(t, moving)
 			if err != nil && !errors.Is(err, status.InUse) {
@@ -558,13 +560,13 @@ func TestAFencedStandByConnectsAnew(t *testing.T) {
 		t.Fatalf("the second target is no stand-by: %v", err)
 	}
 	var fenced string
-	await(t, func() bool {
+	testkit.Eventually(t, "the group has a connection", func() bool {
 		fenced = rbd.GroupAddress(t, "other")
 		return fenced != ""
 	})
 	fenceByHand(t, fenced)
 	volumetest.CloseVolume(t, owner)
-	await(t, func() bool {
+	testkit.Eventually(t, "the stand-by owns the image", func() bool {
 		err, _ := waiting.Ownership().State()
 		return err == nil
 	})
