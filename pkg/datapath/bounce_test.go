@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -72,7 +73,7 @@ func (e *heldEngine) release(n int, err error) {
 // awaitHeld waits until n copies have been submitted and not released.
 func (e *heldEngine) awaitHeld(t *testing.T, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); ; time.Sleep(time.Millisecond) {
 		e.mu.Lock()
 		held := len(e.held) - e.released
 		e.mu.Unlock()

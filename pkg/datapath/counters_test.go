@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -17,7 +18,7 @@ import (
 // published after the response that a test has received.
 func awaitCounts(t *testing.T, set *CounterSet, wanted func(*QueueCounts) bool) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
+	deadline := time.Now().Add(testkit.Patience)
 	for {
 		queues := set.Queues()
 		if len(queues) != 1 || queues[0].Queue != testQueue {

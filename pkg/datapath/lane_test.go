@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -93,7 +94,7 @@ func stateOf(t *testing.T, l *lane) (state laneState) {
 // lane's peer had sent when it closed both connections.
 func awaitDisconnected(t *testing.T, l *lane) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); ; time.Sleep(time.Millisecond) {
 		gone := 0
 		together(t, l.worker, func() {
 			for role := range iomsg.ConnectionRoleCount {
@@ -284,7 +285,7 @@ func TestLifeCycleOfATargetLane(t *testing.T) {
 // awaitStop waits until the lane has handled its stop message, as far as it can.
 func awaitStop(t *testing.T, l *lane) {
 	t.Helper()
-	waitUntil(t, "stop has arrived", func() (arrived bool) {
+	testkit.Eventually(t, "stop has arrived", func() (arrived bool) {
 		together(t, l.worker, func() { arrived = l.stop != stopNone })
 		return arrived
 	})
@@ -360,7 +361,7 @@ func TestAStuckLaneDoesNotHoldUpTheOthersOfItsSession(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 			defer cancel()
 			var others sync.WaitGroup
 			lanes := []*dependentLane{{others: &others}, {others: &others}, {others: &others}}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -119,7 +120,7 @@ func (r *forwardRig) drive(action func(context.Context) error) {
 // driveWorkers turns workers until an action of the control plane returns.
 func driveWorkers(t testing.TB, action func(context.Context) error, workers ...*Worker) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- action(ctx) }()
@@ -229,7 +230,7 @@ func connectEmulated(b testing.TB) (client, server comch.Connection) {
 			c.Abort()
 			select {
 			case <-c.Done():
-			case <-time.After(testTimeout):
+			case <-time.After(testkit.Patience):
 				b.Error("the connection does not end")
 			}
 			_ = c.Close() // it has ended already

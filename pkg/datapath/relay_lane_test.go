@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -221,7 +222,7 @@ func (r *relayRig) response() iomsg.Message {
 		var m iomsg.Message
 		iomsg.Decode(b[:], &m)
 		return m
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		r.t.Fatal("the client got no response")
 	}
 	panic("unreachable")
@@ -241,7 +242,7 @@ func (r *relayRig) awaitFailure() error {
 	select {
 	case err := <-r.failure:
 		return err
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		r.t.Fatal("the lane did not fail")
 	}
 	panic("unreachable")
@@ -552,7 +553,7 @@ func TestAClientThatOwesReceivesIsNotServed(t *testing.T) {
 	bad := readRequest(1)
 	bad.Type = 99
 	r.client.send(bad)
-	waitUntil(t, "a response waits for a receive", func() (waits bool) {
+	testkit.Eventually(t, "a response waits for a receive", func() (waits bool) {
 		together(t, r.lane.worker, func() { waits = r.lane.outbox.Len() == 1 })
 		return waits
 	})
@@ -867,7 +868,7 @@ func TestARequestThatAStoppingTargetDeclinesCompletesWithTheSession(t *testing.T
 	}
 	<-r.targetShutdown
 	// The lane counts at the end of its turn.
-	waitUntil(t, "no request awaits the target", func() bool { return r.lane.InFlight() == 0 })
+	testkit.Eventually(t, "no request awaits the target", func() bool { return r.lane.InFlight() == 0 })
 	if n := len(r.targetShutdown); n != 0 {
 		t.Errorf("the lane reported the target's end %d more times", n)
 	}
@@ -918,7 +919,7 @@ func TestARequestIsCopiedBeforeItsReceiveIsPostedAgain(t *testing.T) {
 	case <-r.target.received[iomsg.DataConnection]:
 	case b := <-r.client.producer.responses:
 		t.Errorf("the relay has read %x, which the client has written later", b)
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		t.Error("the relay does not forward the request")
 	}
 }
@@ -952,7 +953,7 @@ func TestARequestNeedsTheRightToTheClientsMemory(t *testing.T) {
 				var m iomsg.Message
 				iomsg.Decode(b[:], &m)
 				got = m.Result
-			case <-time.After(testTimeout):
+			case <-time.After(testkit.Patience):
 				t.Fatal("the relay does nothing")
 			}
 			want := status.NotPermitted

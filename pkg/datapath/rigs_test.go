@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -24,13 +25,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout bounds every wait. Only a failing test reaches it.
-const testTimeout = 2 * time.Minute
-
 var loopback = netip.MustParseAddr("127.0.0.1")
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -239,7 +237,7 @@ func (p *rdmaPeer) receive(role iomsg.ConnectionRole) iomsg.Message {
 		var m iomsg.Message
 		iomsg.Decode(b[:], &m)
 		return m
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		p.t.Fatalf("no message on the %v connection", role)
 	}
 	panic("unreachable")
@@ -261,7 +259,7 @@ func (p *rdmaPeer) transfer(role iomsg.ConnectionRole,
 	select {
 	case c := <-p.completions:
 		return c.Status
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		p.t.Fatal("the transfer does not complete")
 	}
 	panic("unreachable")

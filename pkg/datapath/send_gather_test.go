@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -375,7 +376,7 @@ func (r *targetRig) stall(role iomsg.ConnectionRole) *stalledConnection {
 	r.t.Helper()
 	stalled := &stalledConnection{capacity: sendQueueDepth(testDepth)}
 	c := &r.lane.connections[role]
-	waitUntil(r.t, "the hello has been sent", func() (sent bool) {
+	testkit.Eventually(r.t, "the hello has been sent", func() (sent bool) {
 		together(r.t, r.lane.worker, func() {
 			if sent = c.send.pending() == 0; sent {
 				stalled.Connection, c.rdma = c.rdma, stalled

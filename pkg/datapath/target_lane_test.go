@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -230,7 +231,7 @@ func (r *targetRig) expectFailure(code status.Code) {
 		if !errors.Is(err, code) {
 			r.t.Errorf("the lane failed with %v, want %v", err, code)
 		}
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		r.t.Fatal("the lane did not fail")
 	}
 }
@@ -542,7 +543,7 @@ func TestADrainingTargetLaneRejectsNewRequests(t *testing.T) {
 
 func eventuallyInFlight(t *testing.T, l *TargetLane, count int) {
 	t.Helper()
-	waitUntil(t, fmt.Sprintf("%d requests are in flight", count),
+	testkit.Eventually(t, fmt.Sprintf("%d requests are in flight", count),
 		func() bool { return l.InFlight() == count })
 }
 
@@ -564,7 +565,7 @@ func TestLongFetchesDoNotExhaustTheTransactions(t *testing.T) {
 		case b = <-r.relay.received[iomsg.DataConnection]:
 		case err := <-r.failure:
 			t.Fatalf("the lane failed: %v", err)
-		case <-time.After(testTimeout):
+		case <-time.After(testkit.Patience):
 			t.Fatal("the lane has stopped responding")
 		}
 		var m iomsg.Message
@@ -597,7 +598,7 @@ func TestALaneQuiescesAfterItsRelayIsLostAndItsVolumeIOCompletes(t *testing.T) {
 	r.volume.queue.release()
 	select {
 	case <-r.lane.Quiesced():
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		t.Error("the lane does not quiesce")
 	}
 }

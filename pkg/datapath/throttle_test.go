@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -126,16 +127,6 @@ func TestThrottledLanesShareAndNoneStarves(t *testing.T) {
 	})
 }
 
-// waitUntil waits for a condition.
-func waitUntil(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", testTimeout, what)
-		}
-	}
-}
-
 func TestAThrottledLaneSleepsUntilItMayContinue(t *testing.T) {
 	var session Throttle
 	session.SetLimits(RateLimits{IOPS: 100})
@@ -154,7 +145,7 @@ func TestAThrottledLaneSleepsUntilItMayContinue(t *testing.T) {
 	if elapsed, least := time.Since(begun), (requests-1)*10*time.Millisecond; elapsed < least {
 		t.Errorf("%d requests at 100 IOPS took %v, want at least %v", requests, elapsed, least)
 	}
-	waitUntil(t, "the worker sleeps again", func() bool {
+	testkit.Eventually(t, "the worker sleeps again", func() bool {
 		return r.lane.worker.Stats().Sleeps > before.Sleeps
 	})
 	stats := r.lane.worker.Stats()

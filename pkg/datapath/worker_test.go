@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -93,7 +94,7 @@ func TestAStuckWorkerHoldsUpNoLaneBeyondItsContext(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("a caller whose context has ended: %v", err)
 		}
-	case <-time.After(testTimeout / 4):
+	case <-time.After(testkit.Patience / 4):
 		t.Error("a caller whose context has ended waits for the worker")
 	}
 	close(release)
