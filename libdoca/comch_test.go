@@ -7,30 +7,30 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/libdoca/internal/docatest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// until progresses engines until condition holds. It gives up after a time that only a hang takes.
+// until progresses engines until condition holds.
 func until(t testing.TB, what string, condition func() bool, pes ...P) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); {
-		idle := true
-		for _, pe := range pes {
-			if docatest.Progress(pe) {
-				idle = false
+	testkit.Eventually(t, what, func() bool {
+		for !condition() {
+			idle := true
+			for _, pe := range pes {
+				if docatest.Progress(pe) {
+					idle = false
+				}
+			}
+			if idle {
+				return false
 			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
-		}
-		if idle {
-			time.Sleep(50 * time.Microsecond)
-		}
-	}
+		return true
+	})
 }
 
 // control is a server or a client.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 )
 
@@ -31,16 +32,14 @@ func TestAnIdleConnectionSurvivesTheLossOfAProbe(t *testing.T) {
 	}
 	await := func(what string, condition func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
+		testkit.Eventually(t, what, func() bool {
 			select {
 			case err := <-received:
 				t.Fatalf("the connection ended before %s: %v", what, err)
 			default:
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("timed out before %s", what)
-			}
-		}
+			return condition()
+		})
 	}
 	control(t, far, func(fd int) error { // drops all that arrives
 		drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}

@@ -8,15 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Connect returns the two ends of a transport for one test, which closes or aborts both.
 type Connect func(t testing.TB) (near, far controlmsg.Transport)
-
-// patience bounds every wait, so that a test that would hang fails.
-const patience = time.Minute
 
 // RunTransport checks the promises of controlmsg.Transport, as subtests of t.
 func RunTransport(t *testing.T, connect Connect) {
@@ -33,7 +31,7 @@ func RunTransport(t *testing.T, connect Connect) {
 		{"ASessionRuns", sessionRuns},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 			defer cancel()
 			near, far := connect(t)
 			test.run(t, ctx, near, far)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/conformancetest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -67,9 +68,6 @@ func Run(t *testing.T, config Config) {
 		})
 	}
 }
-
-// patience bounds every wait, so that a test that would hang fails.
-const patience = time.Minute
 
 // bench is the state of one test: an open device, and helpers to use it.
 type bench struct {
@@ -200,11 +198,11 @@ func (l *loop) record(event dma.Event) { l.events = append(l.events, event) }
 // await makes progress until count events have been delivered, and removes and returns them.
 func (l *loop) await(count int) []dma.Event {
 	l.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testkit.Patience)
 	for len(l.events) < count {
 		l.engine.Idle(l.engine.Progress())
 		if time.Now().After(deadline) {
-			l.Fatalf("%d of %d events were delivered within %v", len(l.events), count, patience)
+			l.Fatalf("%d of %d events were delivered within %v", len(l.events), count, testkit.Patience)
 		}
 	}
 	events := l.events

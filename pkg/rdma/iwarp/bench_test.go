@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -244,7 +245,7 @@ func costPerMessage(b *testing.B, size int, crc bool) {
 func newIdleConnections(t testing.TB, count int) rdma.CompletionQueue {
 	t.Helper()
 	x, y := newSide(t, false), newSide(t, false)
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	listener, err := y.device.Listen(ctx, netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {

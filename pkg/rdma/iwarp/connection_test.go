@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -14,7 +15,7 @@ import (
 func (s *side) awaitDisconnected(t *testing.T) rdma.CompletionStatus {
 	t.Helper()
 	var completions [16]rdma.Completion
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testkit.Patience); time.Now().Before(deadline); {
 		for _, c := range completions[:s.queue.Poll(completions[:])] {
 			if c.Opcode == rdma.OpDisconnected {
 				s.disconnected = true

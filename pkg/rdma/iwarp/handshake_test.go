@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -64,7 +65,7 @@ func (e *endpoint) dial() *net.TCPConn {
 	if err != nil {
 		e.Fatal(err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(testTimeout))
+	_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 	e.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -143,7 +144,7 @@ func (e *endpoint) closeAll(conns []*connection) {
 func (e *endpoint) collectEnd() {
 	e.Helper()
 	completions := make([]rdma.Completion, 1)
-	deadline := time.Now().Add(testTimeout)
+	deadline := time.Now().Add(testkit.Patience)
 	for e.config.Queue.Poll(completions) == 0 || completions[0].Opcode != rdma.OpDisconnected {
 		if time.Now().After(deadline) {
 			e.Fatal("the connection did not end")
@@ -187,7 +188,7 @@ func TestSilentClientsTimeOut(t *testing.T) {
 }
 
 func TestSilentClientsCannotLockOutOthers(t *testing.T) {
-	e := newEndpoint(t, Options{MaxPendingHandshakes: 4, HandshakeTimeout: testTimeout})
+	e := newEndpoint(t, Options{MaxPendingHandshakes: 4, HandshakeTimeout: testkit.Patience})
 	var silent []*net.TCPConn
 	for range 20 {
 		silent = append(silent, e.dial())
@@ -222,7 +223,7 @@ func (l poorListener) Accept() (network.Stream, error) {
 }
 
 func TestSilentClientsGiveUpTheirDescriptors(t *testing.T) {
-	e := newEndpoint(t, Options{Network: poor{after: 7}, HandshakeTimeout: testTimeout})
+	e := newEndpoint(t, Options{Network: poor{after: 7}, HandshakeTimeout: testkit.Patience})
 	var silent []*net.TCPConn
 	for range 7 {
 		silent = append(silent, e.dial())
@@ -279,7 +280,7 @@ func (e *endpoint) responder(serve func(conn *net.TCPConn)) netip.AddrPort {
 			return
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(testTimeout))
+		_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 		if _, err := io.ReadFull(conn, make([]byte, mpaHeaderBytes+enhancedBytes)); err == nil {
 			serve(conn)
 		}

@@ -9,14 +9,12 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 )
-
-const testTimeout = 2 * time.Minute
 
 // link is a connection whose two ends are in one process.
 type link struct {
@@ -96,7 +94,7 @@ func connectVia(t testing.TB, crc bool, via func(netip.AddrPort) netip.AddrPort)
 // connect connects x to y. The link's teardown becomes part of the test's cleanup.
 func (l *link) connect(t testing.TB, via func(netip.AddrPort) netip.AddrPort) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	listener, err := l.y.device.Listen(ctx, netip.AddrPortFrom(l.y.address, 0))
 	if err != nil {

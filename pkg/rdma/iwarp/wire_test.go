@@ -12,15 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
-
-// testTimeout bounds the wait for events that must happen.
-const testTimeout = 2 * time.Minute
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
@@ -123,7 +121,7 @@ func tcpPair(t testing.TB) (x, y *net.TCPConn) {
 	if y, err = l.AcceptTCP(); err != nil {
 		t.Fatal(err)
 	}
-	_ = y.SetDeadline(time.Now().Add(testTimeout))
+	_ = y.SetDeadline(time.Now().Add(testkit.Patience))
 	t.Cleanup(func() { _ = y.Close() })
 	return x, y
 }
@@ -143,7 +141,7 @@ func memoryPair(t testing.TB) (x, y network.Stream) {
 	if y, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	_ = y.SetDeadline(time.Now().Add(testTimeout))
+	_ = y.SetDeadline(time.Now().Add(testkit.Patience))
 	return x, y
 }
 
@@ -178,7 +176,7 @@ func (w *wireTest) poll() int {
 
 func (w *wireTest) pollUntil(what string, done func() bool) {
 	w.Helper()
-	for deadline := time.Now().Add(testTimeout); !done(); {
+	for deadline := time.Now().Add(testkit.Patience); !done(); {
 		if w.poll() == 0 {
 			runtime.Gosched()
 		}
@@ -275,7 +273,7 @@ func (w *wireTest) post(opcode rdma.Opcode, id uint64, offset, length int) {
 
 // contextFor returns a context that ends with the test.
 func contextFor(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
