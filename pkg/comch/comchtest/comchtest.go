@@ -8,13 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/zc-relay/zc-relay/internal/conformancetest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -38,9 +37,6 @@ type Config struct {
 	// Groups restricts the suite to the groups with these names; empty means all.
 	Groups []string
 }
-
-// patience bounds every wait, so that a test that would hang fails.
-const patience = time.Minute
 
 // suite is one run of the suite.
 type suite struct {
@@ -116,9 +112,7 @@ func (s *suite) hostDevice() string { return cmp.Or(s.HostDevice, "b1:00.0") }
 // testContext returns a context that bounds a test.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
+	return testkit.Context(t)
 }
 
 // newName returns a server name that no other test uses.
@@ -195,33 +189,17 @@ func wantCode(t *testing.T, what string, err error, code status.Code) {
 	}
 }
 
-// await polls condition until it holds.
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen within %v", what, patience)
-		}
-		runtime.Gosched()
-	}
-}
-
 // awaitDone waits for the end of a connection.
 func awaitDone(t *testing.T, connection comch.Connection) {
 	t.Helper()
-	select {
-	case <-connection.Done():
-	case <-time.After(patience):
-		t.Fatalf("connection has not ended within %v", patience)
-	}
+	testkit.Receive(t, "the connection has ended", connection.Done())
 }
 
 // awaitReceived polls until a receive completes.
 func awaitReceived(t *testing.T, consumer comch.Consumer) comch.Received {
 	t.Helper()
 	var received [1]comch.Received
-	await(t, "a message", func() bool { return consumer.Poll(received[:]) == 1 })
+	testkit.Eventually(t, "a message arrives", func() bool { return consumer.Poll(received[:]) == 1 })
 	return received[0]
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -40,10 +41,10 @@ func (s *suite) newHarness(t *testing.T) *harness {
 // await makes progress until condition holds.
 func (h *harness) await(what string, condition func() bool) {
 	h.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testkit.Patience)
 	for !condition() {
 		if time.Now().After(deadline) {
-			h.t.Fatalf("%s did not happen within %v", what, patience)
+			h.t.Fatalf("%s did not happen within %v", what, testkit.Patience)
 		}
 		if h.engine.Progress() == 0 {
 			runtime.Gosched()

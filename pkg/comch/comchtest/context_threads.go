@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -87,7 +88,7 @@ func onThread(setup func(*thread) (stateful, error)) error {
 	if err != nil {
 		return errors.Join(err, engine.Close())
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testkit.Patience)
 	for context.State() != progress.Idle {
 		if time.Now().After(deadline) {
 			t.fail(errors.New("the context did not become idle"))
@@ -351,7 +352,7 @@ func (p *randomRun) runActor(script []int, mayEnd <-chan struct{}, newRole func(
 }
 
 func (a *actor) progressUntil(what string, condition func() bool) {
-	for deadline := time.Now().Add(patience); !condition(); {
+	for deadline := time.Now().Add(testkit.Patience); !condition(); {
 		if time.Now().After(deadline) {
 			a.fail("%T waited in vain until %s", a.role, what)
 			return

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -194,7 +195,7 @@ func testInUse(t *testing.T, from, to comch.Connection) {
 func testConsumerClosed(t *testing.T, from, to comch.Connection) {
 	x, other := newPath(t, from, to), newPath(t, from, to)
 	closeAll(t, x.consumer)
-	await(t, "the end of the producer",
+	testkit.Eventually(t, "the producer has ended",
 		func() bool { return x.producer.State() != progress.Running })
 	wantCode(t, "send to a closed consumer", x.producer.Send([]byte("x"), nil), status.NotConnected)
 	if got := other.producer.State(); got != progress.Running {
@@ -211,7 +212,7 @@ func testStop(t *testing.T, from, to comch.Connection) {
 	x.consumer.Stop()
 	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID(), Created: true})
 	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID()})
-	await(t, "the end of the producer",
+	testkit.Eventually(t, "the producer has ended",
 		func() bool { return x.producer.State() != progress.Running })
 	wantCode(t, "send to a stopped consumer", x.producer.Send([]byte("lost"), nil),
 		status.NotConnected)
@@ -294,7 +295,7 @@ func post(t *testing.T, consumer comch.Consumer, count int) {
 // send sends a message and waits until it has been sent.
 func send(t *testing.T, producer comch.Producer, message, immediate []byte) {
 	t.Helper()
-	await(t, "room for a message", func() bool {
+	testkit.Eventually(t, "there is room for a message", func() bool {
 		collect(producer)
 		err := producer.Send(message, immediate)
 		if err != nil && err != error(status.Again) {
@@ -304,7 +305,7 @@ func send(t *testing.T, producer comch.Producer, message, immediate []byte) {
 	})
 	producer.Flush()
 	if isLate(producer) {
-		await(t, "the completion of a send", func() bool {
+		testkit.Eventually(t, "a send completes", func() bool {
 			n := collect(producer)
 			if n == 0 && producer.State() != progress.Running {
 				t.Fatal(producer.(comch.LateProducer).Err())
@@ -339,7 +340,7 @@ func wantRejected(t *testing.T, what string, from comch.Connection, x path,
 		return x.producer
 	}
 	late.Flush()
-	await(t, "the end of the producer", func() bool {
+	testkit.Eventually(t, "the producer has ended", func() bool {
 		if late.Poll() != 0 {
 			t.Fatalf("%s: it succeeded", what)
 		}
@@ -363,7 +364,7 @@ func testNothingPosted(t *testing.T, from, to comch.Connection) {
 	}
 	post(t, x.consumer, 1)
 	if held {
-		await(t, "the completion of the send", func() bool { return collect(x.producer) == 1 })
+		testkit.Eventually(t, "the send completes", func() bool { return collect(x.producer) == 1 })
 	} else {
 		send(t, x.producer, []byte("x"), nil)
 		wantCode(t, "send a second message", x.producer.Send([]byte("y"), nil), status.Again)
@@ -423,7 +424,7 @@ func testTooLong(t *testing.T, from, to comch.Connection) {
 	}
 	x.consumer.Flush()
 	if !isLate(x.producer) {
-		await(t, "the posted receive", func() bool {
+		testkit.Eventually(t, "the posted receive completes", func() bool {
 			return x.producer.Send(make([]byte, 11), nil) != error(status.Again)
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/conformancetest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -156,11 +157,7 @@ func runOnDPA(t *testing.T, dpa comch.DPA, f func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal("the kernel was not called")
-	}
+	testkit.Receive(t, "the kernel is called", done)
 }
 
 func (s *suite) testMsgQDirection(t *testing.T) {
@@ -635,7 +632,7 @@ func (s *suite) testDPAUnknownConsumer(t *testing.T) {
 			t.Error(err)
 		}
 		closeAll(t, consumer)
-		await(t, "the consumer's end at the producer", func() bool {
+		testkit.Eventually(t, "the producer knows that the consumer has ended", func() bool {
 			err := producer.PostSendImmediate(consumer.ID(), nil, false)
 			return errIsOneOf(err, status.NotFound)
 		})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -58,8 +59,8 @@ func readable(t *testing.T, descriptor int, bound time.Duration) bool {
 // sleep waits for an armed waiter and drains it, as an engine does.
 func sleep(t *testing.T, waiter progress.Waiter) {
 	t.Helper()
-	if !readable(t, waiter.Descriptor(), patience) {
-		t.Errorf("%T was not woken within %v", waiter, patience)
+	if !readable(t, waiter.Descriptor(), testkit.Patience) {
+		t.Errorf("%T was not woken within %v", waiter, testkit.Patience)
 	}
 	waiter.Drain()
 	waiter.Disarm()
@@ -73,7 +74,7 @@ func testArm(t *testing.T, from, to comch.Connection) {
 	x.producer.Disarm()
 	post(t, x.consumer, 1)
 	if !isLate(x.producer) { // a late producer waits for room only after Send has found none
-		await(t, "the posted receive", func() bool {
+		testkit.Eventually(t, "the posted receive completes", func() bool {
 			armed := x.producer.Arm()
 			if armed {
 				x.producer.Disarm()
@@ -86,7 +87,7 @@ func testArm(t *testing.T, from, to comch.Connection) {
 	}
 	x.consumer.Disarm()
 	send(t, x.producer, []byte("x"), nil)
-	await(t, "the message", func() bool {
+	testkit.Eventually(t, "the message arrives", func() bool {
 		armed := x.consumer.Arm()
 		if armed {
 			x.consumer.Disarm()
@@ -153,7 +154,7 @@ func testLateProducerWakes(t *testing.T, x path) {
 		post(t, x.consumer, 1)
 		sleep(t, x.producer)
 		if err == nil {
-			await(t, "the completion of the send", func() bool { return collect(x.producer) == 1 })
+			testkit.Eventually(t, "the send completes", func() bool { return collect(x.producer) == 1 })
 		} else {
 			send(t, x.producer, []byte("x"), nil)
 		}
@@ -178,7 +179,7 @@ func testEndWakes(t *testing.T, from, to comch.Connection) {
 		sleep(t, waiter)
 		if late { // a device may signal several times: when it flushes, and when it tells why
 			awaitDone(t, to)
-			await(t, "silence after the end", func() bool {
+			testkit.Eventually(t, "there is silence after the end", func() bool {
 				waiter.Drain()
 				armed := waiter.Arm()
 				silent := armed && !readable(t, waiter.Descriptor(), 0)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -141,7 +142,7 @@ func TestLimitsOfServersBoundTheirConnections(t *testing.T) {
 			}
 			user, lingering := uint32(unix.Getuid()), &listened.(*server).pool.lingering
 			awaitNothingHeld(t, &listening.(*provider).account,
-				func() { lingering.freeAll(user, testTimeout, nil) })
+				func() { lingering.freeAll(user, testkit.Patience, nil) })
 		})
 	}
 }
@@ -189,7 +190,7 @@ func TestStuckDescriptorsEndTheirConnection(t *testing.T) {
 	}
 	release()
 	peer.close()
-	if !c.cleanup.waitFor(0, testTimeout, nil) {
+	if !c.cleanup.waitFor(0, testkit.Patience, nil) {
 		t.Error("the connection is not cleaned up after the descriptor is closed")
 	}
 	if held := c.account.current(); held != (holdings{}) {
@@ -217,7 +218,7 @@ func TestEndedConnectionsReceiveNoDescriptors(t *testing.T) {
 	}
 	close(working)
 	c.socket.close()
-	if !c.cleanup.waitFor(0, testTimeout, nil) {
+	if !c.cleanup.waitFor(0, testkit.Patience, nil) {
 		t.Error("the connection is not cleaned up")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/broker"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -72,7 +73,7 @@ func TestImportsDoNotWaitForDescriptorsOfABroker(t *testing.T) {
 				answered <- struct{}{}
 			})
 			var release func()
-			for deadline, isStuck := time.Now().Add(testTimeout), false; !isStuck; {
+			for deadline, isStuck := time.Now().Add(testkit.Patience), false; !isStuck; {
 				if time.Now().After(deadline) {
 					t.Fatal("no descriptor was stuck and charged")
 				}
@@ -87,15 +88,15 @@ func TestImportsDoNotWaitForDescriptorsOfABroker(t *testing.T) {
 					c.account.current().descriptors > before.descriptors
 				if !isStuck {
 					release()
-					c.cleanup.waitFor(0, testTimeout, nil)
+					c.cleanup.waitFor(0, testkit.Patience, nil)
 				}
 			}
 			wantNoWait(t, release, func() {
 				c.Abort()
-				c.waitStopped(testTimeout)
+				c.waitStopped(testkit.Patience)
 			})
 			release()
-			if !c.cleanup.waitFor(0, testTimeout, nil) {
+			if !c.cleanup.waitFor(0, testkit.Patience, nil) {
 				t.Error("the import is not cleaned up")
 			}
 			if held := c.account.current(); held != (holdings{}) {
@@ -119,7 +120,7 @@ func TestClosingImportedMemoryDoesNotWaitForItsBroker(t *testing.T) {
 		closeDescriptor(stuck)
 		releases <- release
 	})
-	c.brokerTimeout = testTimeout
+	c.brokerTimeout = testkit.Patience
 	region, access, err := c.ImportMemory(descriptor)
 	if err != nil || access&memory.PCIWrite == 0 {
 		t.Fatalf("rights %#x, error %v", access, err)
@@ -139,7 +140,7 @@ func TestClosingImportedMemoryDoesNotWaitForItsBroker(t *testing.T) {
 		t.Errorf("what cannot be closed is not charged: %+v, %+v before", now, held)
 	}
 	release()
-	if !c.cleanup.waitFor(0, testTimeout, nil) {
+	if !c.cleanup.waitFor(0, testkit.Patience, nil) {
 		t.Error("the import is not cleaned up")
 	}
 	if now := c.account.current(); now != before {

@@ -7,13 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/stucktest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/internal/wakeup"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
-
-// testTimeout bounds every wait. Only a failing test reaches it.
-const testTimeout = 2 * time.Minute
 
 // blockingDescriptor returns a descriptor whose last close blocks until release is called.
 func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
@@ -49,7 +47,7 @@ func wantNoWait(t *testing.T, release, call func()) {
 	}()
 	select {
 	case <-returned:
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		t.Error("the call waits for a descriptor from the peer")
 		release()
 		<-returned
@@ -86,7 +84,7 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 			closeDescriptor(button)
 			wantNoWait(t, release, func() { use(t, bell) })
 			release()
-			bell.cleanup.waitFor(0, testTimeout, nil)
+			bell.cleanup.waitFor(0, testkit.Patience, nil)
 		})
 	}
 }
@@ -124,7 +122,7 @@ func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 				created.Flush()
 			})
 			release()
-			server.cleanup.waitFor(0, testTimeout, nil)
+			server.cleanup.waitFor(0, testkit.Patience, nil)
 			_ = created.Close()
 			client.Abort()
 		})

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -306,14 +307,14 @@ func TestRejectedConsumerReturnsItsRingMemory(t *testing.T) {
 			t.Errorf("a consumer with the same id: %v", err)
 		}
 	}
-	c.cleanup.waitFor(0, testTimeout, nil)
+	c.cleanup.waitFor(0, testkit.Patience, nil)
 	if held := c.account.current(); charged.ringBytes == 0 || held != charged {
 		t.Errorf("%+v is charged, want %+v", held, charged)
 	}
 	c.Abort()
 	c.waitStopped(time.Minute)
-	c.pool.lingering.freeAll(c.peer.UID, testTimeout, nil)
-	c.cleanup.waitFor(0, testTimeout, nil)
+	c.pool.lingering.freeAll(c.peer.UID, testkit.Patience, nil)
+	c.cleanup.waitFor(0, testkit.Patience, nil)
 	if c.account.current().ringBytes != 0 {
 		t.Errorf("%d bytes of ring memory are charged after the end", c.account.current().ringBytes)
 	}

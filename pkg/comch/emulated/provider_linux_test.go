@@ -3,6 +3,7 @@ package emulated
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -32,14 +34,11 @@ func TestProviderConforms(t *testing.T) {
 // them.
 func awaitNothingHeld(t *testing.T, a *account, free func()) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for a.current() != (holdings{}) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the connections of the %s still hold %+v", a.name, a.current())
-		}
-		free()
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, fmt.Sprintf("the connections of the %s hold nothing", a.name),
+		func() bool {
+			free()
+			return a.current() == (holdings{})
+		})
 }
 
 func BenchmarkProvider(b *testing.B) {
@@ -61,7 +60,7 @@ func TestConnectionsLeakNothing(t *testing.T) {
 	for round := range leakRounds {
 		useConnection(t, provider, listened, round)
 	}
-	listened.(*server).pool.lingering.freeAll(uint32(unix.Getuid()), testTimeout, nil)
+	listened.(*server).pool.lingering.freeAll(uint32(unix.Getuid()), testkit.Patience, nil)
 	awaitCount(t, "descriptors", countDescriptors, descriptorsBefore)
 	awaitCount(t, "mappings", countMappings, mappingsBefore)
 }
@@ -149,11 +148,6 @@ func countMappings(t *testing.T) int {
 // awaitCount waits for cleanup in the background.
 func awaitCount(t *testing.T, what string, count func(*testing.T) int, want int) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for count(t) > want {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d %s remain, want at most %d", count(t), what, want)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, fmt.Sprintf("at most %d %s remain", want, what),
+		func() bool { return count(t) <= want })
 }

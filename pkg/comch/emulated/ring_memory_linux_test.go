@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -63,7 +64,7 @@ func TestClientCannotKeepRingMemoryOfTheServer(t *testing.T) {
 			}
 			// The consumer tells of its end before it releases the ring.
 			for start := time.Now(); allocatedBytes(t, kept) != 0; time.Sleep(time.Millisecond) {
-				if time.Since(start) > testTimeout {
+				if time.Since(start) > testkit.Patience {
 					t.Fatalf("%d bytes are still allocated", allocatedBytes(t, kept))
 				}
 			}
@@ -102,9 +103,9 @@ func TestRingMemoryOutlivesItsConnectionUntilItIsNeeded(t *testing.T) {
 			defer func() { _ = created.Close() }()
 			start := time.Now()
 			server.Abort()
-			server.waitStopped(testTimeout)
+			server.waitStopped(testkit.Patience)
 			if needed {
-				server.pool.lingering.freeAll(server.peer.UID, testTimeout, nil)
+				server.pool.lingering.freeAll(server.peer.UID, testkit.Patience, nil)
 			}
 			if freed := allocatedBytes(t,
 				created.(*consumer).region.Descriptor()) == 0; freed != needed &&
