@@ -60,12 +60,24 @@ func (l *Locks) Lock(h *Hold) bool {
 
 // Wait locks a range for a change, and returns when it is locked.
 func (l *Locks) Wait(start, end uint64) *Hold {
+	h := &Hold{Start: start, End: end}
+	l.wait(h)
+	return h
+}
+
+// WaitToRead returns when no orphan overlaps a range.
+func (l *Locks) WaitToRead(start, end uint64) {
+	if l.orphans.Load() > 0 {
+		l.wait(&Hold{Start: start, End: end, IsRead: true})
+	}
+}
+
+func (l *Locks) wait(h *Hold) {
 	granted := make(chan struct{})
-	h := &Hold{Start: start, End: end, Granted: func() { close(granted) }}
+	h.Granted = func() { close(granted) }
 	if !l.Lock(h) {
 		<-granted
 	}
-	return h
 }
 
 // mustWait reports whether h conflicts with a range that is held, or with one that waits longer.

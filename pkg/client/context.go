@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
@@ -15,8 +16,10 @@ func (v *Volume) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 }
 
 // WriteAtContext is WriteAt, except that it also returns when ctx ends, with the cause of that.
-// Then it returns 0 bytes, and any part of p may have been written, or may be written until the
-// volume is closed. The caller may use p again.
+// Then it returns 0 bytes, and any part of p may have been written, or may be written later. The
+// caller may use p again, and may write again: what it does next comes later. Calls of blocking
+// methods for the same blocks, reads included, and all flushes wait until what was in progress has
+// been carried out, or never will be because the session has ended.
 func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
 	return during(ctx, func(c *call) (int, error) { return v.writeAt(c, p, off) })
 }
@@ -26,7 +29,7 @@ func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, 
 func (v *Volume) FlushContext(ctx context.Context) error {
 	s := v.sync.Load()
 	_, err := during(ctx, func(c *call) (int, error) {
-		err := v.Flush()
+		err := v.submitAndWait(c, iomsg.Flush, 0, 0, 0)
 		if c.end(0, err) != nil && errors.Is(err, ErrWritesLost) {
 			v.writes.reportAgain(s.queue)
 		}
@@ -36,7 +39,8 @@ func (v *Volume) FlushContext(ctx context.Context) error {
 }
 
 // TrimContext is Trim, except that it also returns when ctx ends, with the cause of that. Any part
-// of the range may then have been trimmed, or may be trimmed until the volume is closed.
+// of the range may then have been trimmed, or may be trimmed later, with the consequences that
+// WriteAtContext describes.
 func (v *Volume) TrimContext(ctx context.Context, off, length int64) error {
 	_, err := during(ctx, func(c *call) (int, error) {
 		return 0, v.clearRange(c, iomsg.Trim, 0, off, length)
@@ -45,8 +49,8 @@ func (v *Volume) TrimContext(ctx context.Context, off, length int64) error {
 }
 
 // WriteZeroesContext is WriteZeroes, except that it also returns when ctx ends, with the cause of
-// that. Any part of the range may then have been zeroed, or may be zeroed until the volume is
-// closed.
+// that. Any part of the range may then have been zeroed, or may be zeroed later, with the
+// consequences that WriteAtContext describes.
 func (v *Volume) WriteZeroesContext(ctx context.Context, off, length int64) error {
 	_, err := during(ctx, func(c *call) (int, error) {
 		return 0, v.clearRange(c, iomsg.WriteZeroes, 0, off, length)
@@ -78,14 +82,17 @@ func (v *Volume) ExtentsContext(ctx context.Context, off, length int64) ([]iomsg
 }
 
 // call is one call of a blocking method whose caller may leave before it has ended. Requests cannot
-// be called back, so the call goes on, but no longer touches the caller's memory and starts nothing
-// new. A nil call is one whose caller stays.
+// be called back, so the call goes on, but no longer touches the caller's memory, starts nothing
+// new, and repeats nothing. What it changes becomes an orphan: whatever overlaps it, and every
+// flush, waits until its requests have no effect any more. A nil call is one whose caller stays.
 type call struct {
-	mu    sync.Mutex
-	left  error // why the caller has left before the end
-	ended chan struct{}
-	n     int // the outcome, once ended is closed
-	fault error
+	mu     sync.Mutex
+	left   error // why the caller has left before the end
+	ended  chan struct{}
+	n      int // the outcome, once ended is closed
+	fault  error
+	ranges *rangelock.Locks // that hold belongs to
+	hold   *rangelock.Hold  // of the range that the call is changing; nil for none
 }
 
 // during carries out a call on its own goroutine and waits until it has ended, or until ctx ends.
@@ -107,6 +114,9 @@ func during(ctx context.Context, carryOut func(*call) (int, error)) (int, error)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.left = context.Cause(ctx); !c.hasEnded() {
+			if c.hold != nil {
+				c.ranges.Abandon(c.hold)
+			}
 			return 0, c.left
 		}
 	}
@@ -136,6 +146,32 @@ func (c *call) end(n int, err error) error {
 		close(c.ended)
 	}
 	return c.left
+}
+
+// lock locks a range for a change. It fails if the caller has left.
+func (c *call) lock(ranges *rangelock.Locks, start, end uint64) (*rangelock.Hold, error) {
+	held := ranges.Wait(start, end)
+	if c == nil {
+		return held, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left != nil {
+		ranges.Unlock(held)
+		return nil, c.left
+	}
+	c.ranges, c.hold = ranges, held
+	return held, nil
+}
+
+// unlock undoes lock.
+func (c *call) unlock(ranges *rangelock.Locks, held *rangelock.Hold) {
+	if c != nil {
+		c.mu.Lock()
+		c.hold = nil
+		c.mu.Unlock()
+	}
+	ranges.Unlock(held)
 }
 
 // err returns why the caller has left, or nil if it has not.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,7 @@ func (v *Volume) readAt(c *call, p []byte, off int64) (int, error) {
 	if short {
 		p = p[:rest]
 	}
+	s.ranges.WaitToRead(uint64(off), uint64(off)+uint64(len(p)))
 	n, err := s.transfer(c, p, uint64(off), s.startRead, s.finishRead)
 	if err == nil && short {
 		err = io.EOF
@@ -68,7 +70,7 @@ func (v *Volume) writeAt(c *call, p []byte, off int64) (int, error) {
 }
 
 // Flush makes all writes that completed before the call durable.
-func (v *Volume) Flush() error { return v.submitAndWait(iomsg.Flush, 0, 0, 0) }
+func (v *Volume) Flush() error { return v.submitAndWait(nil, iomsg.Flush, 0, 0, 0) }
 
 // Trim discards the content of a range of whole blocks. What reads return afterwards is undefined.
 func (v *Volume) Trim(off, length int64) error {
@@ -101,7 +103,7 @@ func (v *Volume) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, lengt
 			return err
 		}
 		n := min(length, longestRange)
-		if err := v.submitAndWait(t, flags, uint64(off), uint32(n)); err != nil {
+		if err := v.submitAndWait(c, t, flags, uint64(off), uint32(n)); err != nil {
 			return err
 		}
 		off += n
@@ -166,6 +168,7 @@ func (v *Volume) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 		return nil, err
 	}
 	defer v.releaseSync()
+	s.ranges.WaitToRead(uint64(off), uint64(off)+uint64(length))
 	slot := <-s.free
 	defer func() {
 		slot.request.Range = 0
@@ -178,7 +181,7 @@ func (v *Volume) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 			return nil, err
 		}
 		slot.request.Range = uint64(min(length, longestExtents))
-		slot.start(iomsg.Extents, uint64(off), size)
+		slot.start(c, iomsg.Extents, uint64(off), size)
 		if err := slot.wait(); err != nil {
 			return nil, err
 		}
@@ -195,16 +198,21 @@ func (v *Volume) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 }
 
 // submitAndWait carries out one request that moves no data.
-func (v *Volume) submitAndWait(t iomsg.Type, flags iomsg.Flags, offset uint64,
+func (v *Volume) submitAndWait(c *call, t iomsg.Type, flags iomsg.Flags, offset uint64,
 	length uint32) error {
 	s, err := v.acquireSync()
 	if err != nil {
 		return err
 	}
 	defer v.releaseSync()
-	if length > 0 {
-		held := s.ranges.Wait(offset, offset+uint64(length))
-		defer s.ranges.Unlock(held)
+	if t == iomsg.Flush {
+		s.ranges.WaitToRead(0, math.MaxUint64)
+	} else {
+		held, err := c.lock(&s.ranges, offset, offset+uint64(length))
+		if err != nil {
+			return err
+		}
+		defer c.unlock(&s.ranges, held)
 	}
 	slot := <-s.free
 	defer func() {
@@ -212,7 +220,7 @@ func (v *Volume) submitAndWait(t iomsg.Type, flags iomsg.Flags, offset uint64,
 		s.free <- slot
 	}()
 	slot.request.Flags = flags
-	slot.start(t, offset, length)
+	slot.start(c, t, offset, length)
 	return slot.wait()
 }
 
@@ -245,8 +253,11 @@ func (s *syncIO) write(c *call, p []byte, offset uint64) (int, error) {
 
 // writeBlocks writes whole blocks.
 func (s *syncIO) writeBlocks(c *call, p []byte, offset uint64) (int, error) {
-	held := s.ranges.Wait(offset, offset+uint64(len(p)))
-	defer s.ranges.Unlock(held)
+	held, err := c.lock(&s.ranges, offset, offset+uint64(len(p)))
+	if err != nil {
+		return 0, err
+	}
+	defer c.unlock(&s.ranges, held)
 	return s.transfer(c, p, offset, s.startWrite, s.finishWrite)
 }
 
@@ -254,18 +265,21 @@ func (s *syncIO) writeBlocks(c *call, p []byte, offset uint64) (int, error) {
 func (s *syncIO) writePart(c *call, p []byte, offset uint64) error {
 	block := uint64(s.volume.info.BlockSize)
 	start := offset &^ (block - 1)
-	held := s.ranges.Wait(start, start+block)
-	defer s.ranges.Unlock(held)
+	held, err := c.lock(&s.ranges, start, start+block)
+	if err != nil {
+		return err
+	}
+	defer c.unlock(&s.ranges, held)
 	slot := <-s.free
 	defer func() { s.free <- slot }()
-	slot.start(iomsg.Read, start, uint32(block))
+	slot.start(c, iomsg.Read, start, uint32(block))
 	if err := slot.wait(); err != nil {
 		return err
 	}
 	if err := c.copy(slot.buffer[offset-start:], p); err != nil {
 		return err
 	}
-	slot.start(iomsg.Write, start, uint32(block))
+	slot.start(c, iomsg.Write, start, uint32(block))
 	return slot.wait()
 }
 
@@ -342,7 +356,7 @@ func (s *syncIO) startRead(p *piece) error {
 		return err
 	}
 	start, length := s.span(p)
-	p.slot.start(iomsg.Read, start, length)
+	p.slot.start(p.call, iomsg.Read, start, length)
 	return nil
 }
 
@@ -358,7 +372,7 @@ func (s *syncIO) startWrite(p *piece) error {
 	if err := p.call.copy(p.slot.buffer, p.data); err != nil {
 		return err
 	}
-	p.slot.start(iomsg.Write, p.offset, uint32(len(p.data)))
+	p.slot.start(p.call, iomsg.Write, p.offset, uint32(len(p.data)))
 	return nil
 }
 
@@ -386,6 +400,7 @@ type syncIO struct {
 type syncSlot struct {
 	owner     *syncIO
 	request   Request
+	call      *call       // that the request belongs to
 	memory    *dataMemory // that buffer is a part of
 	buffer    []byte
 	command   func() // submit, bound once so that passing it to the engine does not allocate
@@ -472,6 +487,11 @@ func (slot *syncSlot) submit() {
 		slot.done <- Result{Code: status.Shutdown}
 		return
 	}
+	if err := slot.call.err(); err != nil {
+		slot.submitErr = err // the caller has left, and nobody wants the request any more
+		slot.done <- Result{Code: status.Unknown}
+		return
+	}
 	if slot.memory.generation < q.memory.generation {
 		slot.session = 0 // nothing to wait for: wait moves the slot to the new memory
 		slot.done <- Result{Code: status.Again}
@@ -528,8 +548,8 @@ func (s *syncIO) switchMemory() {
 }
 
 // start submits a new request from the slot.
-func (slot *syncSlot) start(t iomsg.Type, offset uint64, length uint32) {
-	slot.request.Type, slot.request.Offset, slot.request.Length = t, offset, length
+func (slot *syncSlot) start(c *call, t iomsg.Type, offset uint64, length uint32) {
+	slot.call, slot.request.Type, slot.request.Offset, slot.request.Length = c, t, offset, length
 	slot.restart()
 }
 
@@ -543,9 +563,9 @@ func (slot *syncSlot) restart() {
 }
 
 // wait waits for the outcome of start. If a lost session left the request unfinished, wait repeats
-// it in the next session. A repeated read returns the data at the time of the repetition. Repeating
-// a write is safe, because a session is served only after all IO of the sessions before it has
-// finished.
+// it in the next session, unless the caller has left. Either way wait returns when the request has
+// no effect any more, because a session is served only after all IO of the sessions before it has
+// finished. A repeated read returns the data at the time of the repetition.
 func (slot *syncSlot) wait() error {
 	v := slot.owner.volume
 	var repeats retry.Repeats
@@ -554,12 +574,15 @@ func (slot *syncSlot) wait() error {
 		if result.Code == status.Success {
 			return nil
 		}
-		if !v.canReconnect() || (result.Code != status.Again && !isSessionEnd(result.Code)) ||
-			!repeats.Allow(time.Now(), v.config.Reconnect.Total) {
+		if !v.canReconnect() || (result.Code != status.Again && !isSessionEnd(result.Code)) {
 			return slot.failure(&result)
 		}
+		canRepeat := repeats.Allow(time.Now(), v.config.Reconnect.Total)
 		if err := v.awaitSession(slot.session); err != nil {
 			return fmt.Errorf("%v: %w", slot, err)
+		}
+		if !canRepeat {
+			return slot.failure(&result)
 		}
 		slot.restart()
 	}
