@@ -84,8 +84,8 @@ func openRepeating(t *testing.T) (*fakeRelay, *client.Volume) {
 	r := newFakeRelay(t)
 	v, err := client.Open(context.Background(), client.Config{
 		Provider: r.provider, Device: emulated.DefaultHostDevice, SyncDepth: 2 * testDepth,
-		BufferSize: 2 * testBlock, ControlTimeout: testTimeout, IOTimeout: testTimeout,
-		Reconnect: &retry.Policy{Total: retry.Within(testTimeout), FirstPause: time.Millisecond},
+		BufferSize: 2 * testBlock, ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience,
+		Reconnect: &retry.Policy{Total: retry.Within(testkit.Patience), FirstPause: time.Millisecond},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestARequestThatWasGivenUpIsNotRepeated(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(testTimeout):
+			case <-time.After(testkit.Patience):
 				t.Error("the relay has got another flush than that of the caller who waits")
 			}
 		})
