@@ -63,12 +63,13 @@ func TestClientsCannotMakeTheRelayDialWithoutBound(t *testing.T) {
 func TestASessionThatWaitsForATargetWaitsForItsTurnToDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &channel{dials: retry.NewPace(channelDialInterval)}
+		settings := &ChannelConfig{Limits: Limits{MaxSessions: 1}, SessionWait: retry.Forever()}
 		start := time.Now()
-		for i := range 3 {
-			s := &session{channel: c, dials: retry.NewPace(sessionDialInterval),
-				settings: &ChannelConfig{Limits: Limits{MaxSessions: 1}, SessionWait: retry.Forever()}}
+		for i := range time.Duration(3) {
+			s := &session{channel: c, settings: settings,
+				dials: retry.NewPace(sessionDialInterval)}
 			err := s.awaitDial(t.Context(), netip.AddrPort{})
-			if waited := time.Since(start); err != nil || waited != time.Duration(i)*channelDialInterval {
+			if waited := time.Since(start); err != nil || waited != i*channelDialInterval {
 				t.Errorf("session %d dials after %v, %v", i, waited, err)
 			}
 		}

@@ -99,7 +99,7 @@ func newEngine(tb testing.TB, q *client.Queue) *progress.Engine {
 	return engine
 }
 
-// randomBytes returns bytes that differ from place to place. Those of another seed differ from them.
+// randomBytes returns bytes that differ from place to place, and from those of another seed.
 func randomBytes(n int, seed byte) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
