@@ -267,7 +267,8 @@ func TestASendEndsWhenEnoughDataTravelsAheadOfIt(t *testing.T) {
 
 func TestAPeerChoosesTheSizeOfSendsWithinBounds(t *testing.T) {
 	for size, want := range map[uint32]uint32{
-		0: 1, 1: 1, iomsg.Size: 1, 3*iomsg.Size + 1: 3, messagesPerSend * iomsg.Size: messagesPerSend,
+		0: 1, 1: 1, iomsg.Size: 1, 3*iomsg.Size + 1: 3,
+		messagesPerSend * iomsg.Size:       messagesPerSend,
 		(messagesPerSend + 1) * iomsg.Size: messagesPerSend, 1<<32 - 1: messagesPerSend,
 	} {
 		var c connection

@@ -96,8 +96,9 @@ func TestAnExportGrantsTheTargetNoMoreThanTheRelay(t *testing.T) {
 		memory.RemoteWrite, memory.RemoteWrite | memory.PCIRead,
 		memory.RemoteRead, memory.RemoteRead | memory.PCIWrite,
 	} {
-		s := &session{channel: &channel{}, connection: importing{region: memory.Wrap(make([]byte, 50))},
-			settings: &ChannelConfig{Limits: Limits{MaxExport: 100}}}
+		s := &session{channel: &channel{},
+			connection: importing{region: memory.Wrap(make([]byte, 50))},
+			settings:   &ChannelConfig{Limits: Limits{MaxExport: 100}}}
 		m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50, Access: access}}
 		if err := s.importMemory(m); !errors.Is(err, status.InvalidValue) {
 			t.Errorf("an export with access %#x: %v", access, err)
