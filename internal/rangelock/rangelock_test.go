@@ -52,9 +52,38 @@ func TestReadsWaitForOrphansOnly(t *testing.T) {
 	if !l.Lock(&Hold{Start: 10, End: 11, IsRead: true}) {
 		t.Fatal("a read waits for an orphan elsewhere")
 	}
+	l.Lock(&Hold{Start: 20, End: 30})
+	if !l.Lock(&Hold{Start: 25, End: 26, IsRead: true}) {
+		t.Fatal("a read waits for a change whose owner lives, because of an orphan elsewhere")
+	}
 	if l.Unlock(change); !granted || !l.Lock(read) {
 		t.Error("a read waits although the orphan has gone")
 	}
+}
+
+// A change waits for those that overlap it and wait longer, until they are withdrawn.
+func TestWhoWaitsLongerGoesFirst(t *testing.T) {
+	var l Locks
+	granted := ""
+	hold := func(name string, start, end uint64) *Hold {
+		return &Hold{Start: start, End: end, Granted: func() { granted += name }}
+	}
+	a, b, c := hold("a", 0, 10), hold("b", 5, 15), hold("c", 12, 20)
+	d, e := hold("d", 18, 25), hold("e", 17, 18)
+	if !l.Lock(a) || !l.Lock(d) || l.Lock(b) || l.Lock(c) || l.Lock(e) {
+		t.Fatal("other ranges are held than a and d")
+	}
+	if l.Unlock(d); granted != "" {
+		t.Fatalf("granted %q although b waits longer", granted)
+	}
+	if !l.Withdraw(b) || granted != "c" {
+		t.Fatalf("granted %q when b was withdrawn, want c", granted)
+	}
+	l.Unlock(a)
+	if l.Unlock(c); granted != "ce" {
+		t.Errorf("granted %q, want c and e", granted)
+	}
+	l.Unlock(e)
 }
 
 // model is what Locks must do: it looks at every pair.
