@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/gateway"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -57,7 +58,7 @@ func (v volume) submitted() (n uint64) {
 }
 
 func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -234,7 +235,7 @@ func TestAVolumeThatIsLostForGoodHasNoOrphans(t *testing.T) {
 func TestAnOrphanThatHangsEndsWithItsSession(t *testing.T) {
 	v := newVolume(1)
 	config := gateway.Config{Volume: v, Queues: []gateway.Queue{v.Queue(0)}, Sessions: 2,
-		Repeat: true, RepeatFor: retry.Within(patience), OrphanPatience: time.Millisecond}
+		Repeat: true, RepeatFor: retry.Within(testkit.Patience), OrphanPatience: time.Millisecond}
 	e, err := gateway.New(config)
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/gateway"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -29,7 +30,6 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	patience   = 2 * time.Minute
 	volumeSize = 1 << 20
 	block      = 512
 	buffer     = 16 << 10
@@ -212,12 +212,10 @@ func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, leng
 	for first := true; first || length > 0; first = false {
 		var op *nbd.Operation
 		var outcome chan nbd.Errno
-		for deadline := time.Now().Add(patience); op == nil; {
+		testkit.Eventually(th.t, "there is room for an operation", func() bool {
 			op, outcome = th.submit(command, flags, offset, length, data)
-			if time.Now().After(deadline) {
-				th.t.Fatal("there is never room for an operation")
-			}
-		}
+			return op != nil
+		})
 		failure := <-outcome
 		n := op.Length
 		th.do(func() {
@@ -240,7 +238,7 @@ func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, leng
 func newExport(t testing.TB, v volume, queues, sessions int) *gateway.Export {
 	t.Helper()
 	config := gateway.Config{Volume: v, Sessions: sessions, Repeat: true,
-		RepeatFor: retry.Within(patience)}
+		RepeatFor: retry.Within(testkit.Patience)}
 	for i := range queues {
 		config.Queues = append(config.Queues, v.Queue(i))
 	}
@@ -595,7 +593,7 @@ func TestAnOperationOutlastsManyLossesButNotItsOwn(t *testing.T) {
 	for _, test := range []struct {
 		within time.Duration
 		want   nbd.Errno
-	}{{patience, nbd.Success}, {0, nbd.IOError}} {
+	}{{testkit.Patience, nbd.Success}, {0, nbd.IOError}} {
 		v := newVolume(1)
 		lost := 0
 		v.Intercept = func(r *client.Request) status.Code {
@@ -647,13 +645,14 @@ func TestASessionIsUsedAgainWhenItsOperationsHaveEnded(t *testing.T) {
 		}
 	})
 	v.Stalled.Store(false)
-	deadline := time.Now().Add(patience)
-	for err := error(status.Full); err != nil; time.Sleep(time.Millisecond) {
-		th.do(func() { th.session, err = th.disk.Open(th) })
-		if time.Now().After(deadline) {
-			t.Fatal("the session is never free")
-		}
-	}
+	testkit.Eventually(t, "the session is free", func() (free bool) {
+		th.do(func() {
+			var err error
+			th.session, err = th.disk.Open(th)
+			free = err == nil
+		})
+		return free
+	})
 	data := make([]byte, 2*buffer)
 	if failure := th.call(nbd.Read, 0, 3, uint64(len(data)), data); failure != nbd.Success {
 		t.Error(failure)
@@ -682,11 +681,7 @@ func TestASessionWhoseMemoryIsInQuarantineGetsNewMemory(t *testing.T) {
 			t.Error("memory that the relay may still use is used again")
 		}
 	})
-	select {
-	case <-th.madeRoom:
-	case <-time.After(patience):
-		t.Fatal("the session is never told that there is room")
-	}
+	testkit.Receive(t, "the session is told that there is room", th.madeRoom)
 	data := make([]byte, 2*buffer)
 	if failure := th.call(nbd.Read, 0, 3, uint64(len(data)), data); failure != nbd.Success {
 		t.Error(failure)
