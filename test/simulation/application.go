@@ -88,14 +88,20 @@ const poisonMark = 0xdeadbeef << 32
 // openTime is how long an application tries to open its volume.
 const openTime = 2 * time.Minute
 
-// open opens the volume. It tries again, because the relay may be down.
-func (a *application) open(ctx context.Context) {
+// open opens a volume. It tries again, because the relay may be down.
+func open(ctx context.Context, config client.Config) (*client.Volume, error) {
 	begun := time.Now()
-	volume, err := client.Open(ctx, a.config())
+	volume, err := client.Open(ctx, config)
 	for err != nil && time.Since(begun) < openTime && ctx.Err() == nil {
 		time.Sleep(100 * time.Millisecond)
-		volume, err = client.Open(ctx, a.config())
+		volume, err = client.Open(ctx, config)
 	}
+	return volume, err
+}
+
+// open opens the application's volume.
+func (a *application) open(ctx context.Context) {
+	volume, err := open(ctx, a.config())
 	a.world.mu.Lock()
 	defer a.world.mu.Unlock()
 	if err != nil {

@@ -22,7 +22,11 @@ type Plan struct {
 	Queues       int `json:"queues"`  // of each application
 	Depth        int `json:"depth"`
 	Buffer       int `json:"buffer"`   // blocks of the largest request
-	Requests     int `json:"requests"` // of each application
+	Requests     int `json:"requests"` // of each application, and of each user of a caller
+	// Callers is the number of goroutines of a program that uses blocking methods; 0 is no program.
+	// It closes its volume after a while, unless that is 0.
+	Callers           int           `json:"callers,omitempty"`
+	CallersLeaveAfter time.Duration `json:"callers_leave_after_ns,omitempty"`
 	// CRC protects RDMA connections. Only then does the network flip bits in them.
 	CRC bool `json:"crc"`
 	// Staged makes the relay move data through bounce buffers.
@@ -105,6 +109,12 @@ func NewPlan(seed uint64) Plan {
 	p.Staged = r.IntN(4) == 0
 	if r.IntN(4) == 0 {
 		p.IOPS = pick(r, uint32(200), 2000)
+	}
+	if r.IntN(3) == 0 {
+		p.Callers = 1 + r.IntN(4)
+		if r.IntN(2) == 0 {
+			p.CallersLeaveAfter = time.Duration(r.ExpFloat64() * float64(time.Second))
+		}
 	}
 	return p
 }

@@ -320,8 +320,8 @@ func (w *world) begin(f *Fault) {
 	t := f.Subject % len(w.targets)
 	target := w.targets[t]
 	var client *process
-	if n := len(w.applications); n > 0 {
-		client = w.applications[f.Subject%n].process
+	if clients := w.clients(); len(clients) > 0 {
+		client = clients[f.Subject%len(clients)]
 	}
 	w.productive.Store(true)
 	switch f.Kind {
@@ -406,6 +406,11 @@ func (w *world) crash(t int, powerLoss bool, at time.Time) {
 		for _, a := range w.applications {
 			if a.disk == w.disks[t] {
 				a.crashed()
+			}
+		}
+		for _, c := range w.callers {
+			if c.disk == w.disks[t] {
+				c.crashed()
 			}
 		}
 	}

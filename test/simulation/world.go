@@ -55,6 +55,7 @@ type world struct {
 	running  sync.WaitGroup // main functions
 
 	applications     []*application
+	callers          []*caller
 	applicationCount int
 	processes        int
 	usedBlocks       []int
@@ -114,6 +115,9 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 	for i := range p.Applications {
 		w.startInitiator(i%p.Targets, p.Requests)
 	}
+	if p.Callers > 0 {
+		w.startCaller(0)
+	}
 	w.chaos()
 	w.calm()
 	w.newcomers("after all faults")
@@ -164,6 +168,11 @@ func (w *world) inspect(d *disk, block int, data []byte) {
 	for _, a := range w.applications {
 		if a.disk == d && block >= a.first && block < a.first+len(a.blocks) {
 			a.inspect(block, data)
+			return
+		}
+	}
+	for _, c := range w.callers {
+		if c.inspect(d, block, data) {
 			return
 		}
 	}
@@ -246,6 +255,11 @@ func (w *world) calm() {
 			w.violate("%s: the volume failed for good: %v", a.name, a.failure)
 		}
 	}
+	for _, c := range w.callers {
+		if c.failure != nil && !c.process.dead {
+			w.violate("%s: the volume failed for good: %v", c.name, c.failure)
+		}
+	}
 }
 
 // await runs the schedule until condition holds.
@@ -264,7 +278,21 @@ func (w *world) await(what string, condition func() bool) {
 
 func (w *world) allFinished() bool {
 	return !slices.ContainsFunc(w.applications,
-		func(a *application) bool { return !a.finished && !a.process.dead })
+		func(a *application) bool { return !a.finished && !a.process.dead }) &&
+		!slices.ContainsFunc(w.callers,
+			func(c *caller) bool { return !c.finished.Load() && !c.process.dead })
+}
+
+// clients returns the processes that use volumes.
+func (w *world) clients() []*process {
+	var all []*process
+	for _, a := range w.applications {
+		all = append(all, a.process)
+	}
+	for _, c := range w.callers {
+		all = append(all, c.process)
+	}
+	return all
 }
 
 // laterNewcomers is how often newcomers uses each channel, newcomerRequests how many requests a
@@ -301,11 +329,13 @@ func (w *world) shutdown() {
 				a.checkPoison(slot)
 			}
 		}
-		a.process.stop()
+	}
+	for _, p := range w.clients() {
+		p.stop()
 	}
 	w.await("clients to close", func() bool {
-		return !slices.ContainsFunc(w.applications,
-			func(a *application) bool { return !a.process.dead && !a.process.exited.Load() })
+		return !slices.ContainsFunc(w.clients(),
+			func(p *process) bool { return !p.dead && !p.exited.Load() })
 	})
 	w.relay.stop()
 	w.await("the relay to exit", func() bool { return w.relay.exited.Load() })
@@ -372,6 +402,10 @@ func (w *world) describe() string {
 		for _, o := range a.operation {
 			fmt.Fprintf(&b, "\n    %v", o)
 		}
+	}
+	for _, c := range w.callers {
+		fmt.Fprintf(&b, "\n  %s: opened %v, finished %v, dead %v", c.name, c.volume.Load() != nil,
+			c.finished.Load(), c.process.dead)
 	}
 	for _, p := range w.alive {
 		fmt.Fprintf(&b, "\n  %s: frozen %v, exited %v, %d threads wait", p.name, p.frozen,
