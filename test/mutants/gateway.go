@@ -8,7 +8,7 @@ var gatewayMutants = []mutant{
 		old:    "l.mustWait(w, l.waiting[:i])",
 		new:    "l.mustWait(w, nil)",
 		breaks: "A change does not overtake one that overlaps it and waits longer.",
-		tests:  []test{{"./internal/rangelock", "^TestLocksDoWhatTheirModelDoes$"}},
+		tests:  []test{{"./internal/rangelock", "^TestWhoWaitsLongerGoesFirst$"}},
 	},
 	{
 		name:   "rangelock-touching-ranges-conflict",
@@ -48,7 +48,7 @@ var gatewayMutants = []mutant{
 		old:    "\tl.waiting = slices.Delete(l.waiting, i, i+1)\n\tl.grantAndUnlock(h)\n",
 		new:    "\tl.waiting = slices.Delete(l.waiting, i, i+1)\n\tl.mu.Unlock()\n",
 		breaks: "What has waited behind a change that is withdrawn goes on.",
-		tests:  []test{{"./internal/rangelock", "^TestLocksDoWhatTheirModelDoes$"}},
+		tests:  []test{{"./internal/rangelock", "^TestWhoWaitsLongerGoesFirst$"}},
 	},
 	{
 		name:   "gateway-trim-takes-no-lock",
@@ -77,8 +77,8 @@ var gatewayMutants = []mutant{
 	{
 		name:   "gateway-flush-passes-orphans",
 		file:   "cmd/initiator/internal/gateway/operation.go",
-		old:    "\t\top.hold.End = math.MaxUint64\n",
-		new:    "",
+		old:    "op.hold.End = math.MaxUint64",
+		new:    "op.hold.End = min(op.end, math.MaxUint64)",
 		breaks: "A flush waits for changes whose connection has ended.",
 		tests:  []test{{"./cmd/initiator/internal/gateway", "^TestWhatOverlapsAnOrphanWaitsForIt$"}},
 	},
@@ -94,7 +94,7 @@ var gatewayMutants = []mutant{
 		name:   "gateway-ends-a-lost-change-with-its-session",
 		file:   "cmd/initiator/internal/gateway/disk.go",
 		old:    "over || op.sentIn != session {",
-		new:    "true {",
+		new:    "over || op.sentIn <= session {",
 		breaks: "What a session has lost counts until the next one has begun.",
 		tests:  []test{{"./cmd/initiator/internal/gateway", "^TestAnOrphanOfALostSessionLastsUntilTheNextBegins$"}},
 	},
