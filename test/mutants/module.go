@@ -15,7 +15,7 @@ const (
 	// testLimit is how long the tests of a mutant may take; one that hangs is killed.
 	testLimit = 30 * time.Second
 	// scheduleLimit is how long a simulated schedule may take on average, beyond testLimit.
-	scheduleLimit = 100 * time.Millisecond
+	scheduleLimit = time.Second
 	// exitLimit is how long a test process may take to end after its own time limit.
 	exitLimit = 15 * time.Second
 )

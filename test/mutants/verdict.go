@@ -163,7 +163,8 @@ func (m *module) measure(ctx context.Context, pkg string, rows []mutant) (baseli
 	}
 	if schedules > 0 {
 		if output, err := m.runSchedules(ctx, schedules); err != nil {
-			b[simulation] = fmt.Errorf("simulated schedules fail unmutated: %w\n%s", err, output)
+			b[simulation] = fmt.Errorf("simulated schedules fail unmutated, in %s: %w",
+				firstSeed(output), err)
 		}
 	}
 	return b, ctx.Err()
