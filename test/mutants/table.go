@@ -33,6 +33,10 @@ type test struct {
 // mutants is the whole table: add the rows of a new file here.
 var mutants = slices.Concat(
 	datapathMutants,
+	sessionMutants,
+	controlMutants,
+	clientMutants,
+	comchMutants,
 	volumeMutants,
 	gatewayMutants,
 	verifyMutants,

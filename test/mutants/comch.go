@@ -1,0 +1,287 @@
+package main
+
+// comchMutants break the shared memory between client and relay, and the memory that they share.
+var comchMutants = []mutant{
+	// Rings.
+	{
+		name:   "ring-believes-the-length-of-a-message",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "		if length > posted.length || immediateLength",
+		new:    "		if immediateLength",
+		breaks: "A message is not longer than the buffer that was posted for it.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestInvalidCompletionIsAViolation$"}},
+	},
+	{
+		name:   "ring-believes-the-length-of-immediate-data",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "posted.length || immediateLength > r.immediate ||",
+		new:    "posted.length ||",
+		breaks: "Immediate data is not longer than the consumer accepts.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestInvalidCompletionIsAViolation$"}},
+	},
+	{
+		name:   "ring-believes-any-producer",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "producer == 0 || producer > r.highestProducer.Load() {",
+		new:    "producer == 0 {",
+		breaks: "A message comes from a producer that the peer has opened.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestInvalidCompletionIsAViolation$"}},
+	},
+	{
+		name:   "ring-reads-a-buffer-from-shared-memory",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "		next.Offset = posted.offset\n",
+		new:    "		next.Offset = uint32(r.shared.posted[position] >> 32)\n",
+		breaks: "The peer cannot move a buffer that was posted.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestThePeerCannotMoveAPostedBuffer$"}},
+	},
+	{
+		name:   "ring-accepts-any-sequence",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "	if sequence == r.previousSequence() {\n",
+		new:    "	if sequence != 0 || r.previousSequence() == 0 {\n",
+		breaks: "A sequence that cannot be is a violation, which ends the connection.",
+		tests:  []test{{"./pkg/comch/emulated", "^(TestInvalidCompletionIsAViolation|TestClearedCompletionIsAViolation)$"}},
+	},
+	{
+		name:   "ring-posts-more-receives-than-agreed",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "	if r.posted-r.completed >= r.receives {\n",
+		new:    "	if r.posted-r.completed > r.receives {\n",
+		breaks: "A consumer posts no more receives than it has announced.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestRingBehavesLikeAQueue$"}},
+	},
+	{
+		name:   "ring-posts-a-buffer-outside-its-memory",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "	if uint64(offset)+uint64(length) > size {\n",
+		new:    "	if uint64(offset+length) > size {\n",
+		breaks: "A posted buffer lies within the consumer's memory, even if its end wraps.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestABufferOutsideTheMemoryIsNotPosted$"}},
+	},
+	{
+		name:   "ring-wakes-no-producer",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "	return r.shared.header.producersWaiting.Load() != 0\n",
+		new:    "	return false\n",
+		breaks: "A producer that waits for a receive is woken.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestAProducerThatWaitsIsWokenByAReceive$"}},
+	},
+	{
+		name:   "ring-sleeps-although-a-message-is-there",
+		file:   "pkg/comch/emulated/consumer.go",
+		old:    "	if c.ring.ready() {\n		sleeping.Store(0)\n		return false\n	}\n",
+		new:    "",
+		breaks: "A consumer does not sleep while a message is there.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestAConsumerDoesNotSleepWhileAMessageIsThere$"}},
+	},
+	{
+		name:   "ring-writes-outside-the-peers-memory",
+		file:   "pkg/comch/emulated/producer.go",
+		old:    "		if offset+length > uint64(len(s.shared.memory)) {\n",
+		new:    "		if offset > uint64(len(s.shared.memory)) {\n",
+		breaks: "A posted buffer that the peer makes up is a violation.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestInvalidPostedReceiveIsAViolation$"}},
+	},
+	{
+		name:   "ring-believes-any-number-of-receives",
+		file:   "pkg/comch/emulated/producer.go",
+		old:    "	if posted-index > s.capacity {\n",
+		new:    "	if posted-index > 2*s.capacity {\n",
+		breaks: "A count of receives that the ring cannot hold is a violation.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestInvalidPostedReceiveIsAViolation$"}},
+	},
+	{
+		name:   "ring-sends-to-a-consumer-that-has-gone",
+		file:   "pkg/comch/emulated/producer.go",
+		old:    "	return used && s.shared.header.posted.Load() == 0\n",
+		new:    "	return false && used\n",
+		breaks: "A consumer that was closed is no violation.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestSendToARevokedRingIsNotAViolation$"}},
+	},
+
+	// Limits of connections, and exports.
+	{
+		name:   "connection-takes-all-descriptors",
+		file:   "pkg/comch/emulated/account.go",
+		old:    "	case !isOwn && own.descriptors > limit-held:\n",
+		new:    "	case false:\n",
+		breaks: "A connection takes no more descriptors than it leaves to the others.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestConnectionsTakeNoMoreThanTheyLeave$"}},
+	},
+	{
+		name:   "connection-takes-all-ring-memory",
+		file:   "pkg/comch/emulated/account.go",
+		old:    "	case !isOwn && own.ringBytes > limit-held:\n",
+		new:    "	case false:\n",
+		breaks: "A connection takes no more ring memory than it leaves to the others.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestConnectionsTakeNoMoreThanTheyLeave$"}},
+	},
+	{
+		name: "refused-reservation-stays",
+		file: "pkg/comch/emulated/account.go",
+		old: `	if err := a.checkLocked(h, h); err != nil {
+		return err
+	}
+	for level := a; level != nil; level = level.parent {
+		level.held = level.held.plus(h)
+	}
+	return nil
+`,
+		new: `	for level := a; level != nil; level = level.parent {
+		level.held = level.held.plus(h)
+	}
+	return a.checkLocked(h, holdings{})
+`,
+		breaks: "A reservation that is refused takes nothing.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestRefusedReservationsTakeNothing$"}},
+	},
+	{
+		name:   "export-exceeds-the-bytes-of-its-connection",
+		file:   "pkg/comch/emulated/export_linux.go",
+		old:    "	if size > t.maxBytes-others {\n",
+		new:    "	if size > t.maxBytes {\n",
+		breaks: "All exports of a connection together are bounded.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestAllExportsOfAConnectionTogetherAreBounded$"}},
+	},
+	{
+		name:   "export-is-charged-as-announced",
+		file:   "pkg/comch/emulated/export_linux.go",
+		old:    "	return max(announced, uint64(stat.Size), uint64(stat.Blocks)*blockSize), nil\n",
+		new:    "	return announced, nil\n",
+		breaks: "An export counts with all the memory of its file.",
+		tests:  []test{{"./pkg/comch/emulated", "^(TestUnsealedOrOversizedMemoryIsRejected|TestMemoryThatGrowsAfterExportIsRejected)$"}},
+	},
+	{
+		name:   "import-grants-the-rights-of-the-descriptor",
+		file:   "pkg/comch/emulated/export_linux.go",
+		old:    "	if e.length != token.length || e.access != token.access {\n",
+		new:    "	if e.length != token.length {\n",
+		breaks: "A memory descriptor grants no rights but those that the peer has exported.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestADescriptorNamesWhatThePeerHasExported$"}},
+	},
+	{
+		name:   "import-accepts-a-damaged-descriptor",
+		file:   "pkg/comch/emulated/export_linux.go",
+		old:    "	if crc32.Checksum(checked, castagnoli) != sum {\n",
+		new:    "	if _ = checked; sum == 0 {\n",
+		breaks: "A damaged memory descriptor is rejected.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestADescriptorNamesWhatThePeerHasExported$"}},
+	},
+
+	// Memory of others.
+	{
+		name:   "memory-that-can-shrink-is-imported",
+		file:   "pkg/memory/region_linux.go",
+		old:    "	if seals&requiredSeals != requiredSeals {\n",
+		new:    "	if seals&requiredSeals == 0 {\n",
+		breaks: "Imported memory cannot shrink below its mapping.",
+		tests:  []test{{"./pkg/memory", "^TestUnsafeMemoryIsNotImported$"}},
+	},
+	{
+		name:   "memory-shorter-than-announced-is-imported",
+		file:   "pkg/memory/region_linux.go",
+		old:    "	if stat.Size < 0 || uint64(stat.Size) < length {\n",
+		new:    "	if stat.Size < 0 {\n",
+		breaks: "Imported memory has the length that its owner announced.",
+		tests:  []test{{"./pkg/memory", "^TestUnsafeMemoryIsNotImported$"}},
+	},
+	{
+		name:   "memory-larger-than-the-limit-is-imported",
+		file:   "pkg/memory/region_linux.go",
+		old:    "	if uint64(stat.Size) > limit {\n",
+		new:    "	if false {\n",
+		breaks: "Imported memory is bounded.",
+		tests:  []test{{"./pkg/memory", "^TestUnsafeMemoryIsNotImported$"}},
+	},
+	{
+		name:   "memory-for-reading-is-mapped-for-writing",
+		file:   "pkg/memory/region_linux.go",
+		old:    "	if access.Has(PCIWrite) {\n",
+		new:    "	if true {\n",
+		breaks: "Memory that was exported for reading cannot be written.",
+		tests:  []test{{"./pkg/memory", "^TestMemoryImportedForReadingCannotBeWritten$"}},
+	},
+	{
+		name:   "memory-taken-away-crashes-the-process",
+		file:   "pkg/memory/copy.go",
+		old:    "	if !r.untrusted {\n		copyBlock(dst, src, next)\n		return nil\n	}\n	previous := debug.SetPanicOnFault(true)\n",
+		new:    "	previous := debug.SetPanicOnFault(false)\n",
+		breaks: "Memory that its owner takes away fails the request, and not the process.",
+		tests:  []test{{"./pkg/memory", "^TestMemoryTakenAwayByItsOwnerReturnsAnError$"}},
+	},
+	{
+		name:   "memory-of-others-hides-a-fault-of-its-own",
+		file:   "pkg/memory/copy.go",
+		old:    "	if !ok || !r.contains(addressed.Addr()) {\n",
+		new:    "	if !ok {\n",
+		breaks: "A fault elsewhere is not blamed on the region.",
+		tests:  []test{{"./pkg/memory", "^TestFaultOfOtherMemoryIsNotBlamedOnTheRegion$"}},
+	},
+	{
+		name:   "memory-range-wraps-around",
+		file:   "pkg/memory/region.go",
+		old:    "	if offset > r.length || length > r.length-offset {\n",
+		new:    "	if offset+length > r.length {\n",
+		breaks: "Ranges are checked without wrapping around.",
+		tests:  []test{{"./pkg/memory", "^TestRangesAreCheckedWithoutWrappingAround$"}},
+	},
+	{
+		name:   "lease-ends-with-that-of-another-export",
+		file:   "pkg/memory/lease_linux.go",
+		old:    "number: r.leases.Add(1)}",
+		new:    "number: min(r.leases.Add(1), 1)}",
+		breaks: "Each export has a lease of its own.",
+		tests:  []test{{"./pkg/memory", "^TestALeaseEndsWithTheLastUseOfThePeer$"}},
+	},
+	{
+		name:   "lease-ends-while-a-device-holds-the-memory",
+		file:   "pkg/memory/lease_linux.go",
+		old:    "	return func() error { return unix.Close(fd) }, nil\n",
+		new:    "	return func() error { return nil }, unix.Close(fd)\n",
+		breaks: "A lease lasts as long as a device reaches the memory.",
+		tests:  []test{{"./pkg/memory", "^TestADeviceKeepsALease$"}},
+	},
+
+	// Messages.
+	{
+		name:   "extents-exceed-their-range",
+		file:   "pkg/iomsg/extents.go",
+		old:    "		if e.Length > length-described {\n",
+		new:    "		if e.Length > length {\n",
+		breaks: "A table of extents describes no more than was asked for.",
+		tests:  []test{{"./pkg/iomsg", "^TestTablesThatCannotBeTrueAreRefused$"}},
+	},
+	{
+		name:   "extents-describe-nothing",
+		file:   "pkg/iomsg/extents.go",
+		old:    "	if described == 0 {\n",
+		new:    "	if false {\n",
+		breaks: "A table of extents describes something, so that its reader gets on.",
+		tests:  []test{{"./pkg/iomsg", "^TestTablesThatCannotBeTrueAreRefused$"}},
+	},
+	{
+		name:   "extents-do-not-fill-memory",
+		file:   "pkg/iomsg/iomsg.go",
+		old:    "return t == Read || t == Extents }",
+		new:    "return t == Read }",
+		breaks: "A request for extents needs the right to write to the client's memory.",
+		tests:  []test{{"./pkg/iomsg", "^TestTypesAreClassified$"}},
+	},
+	{
+		name:   "flag-of-the-relay-is-allowed-to-clients",
+		file:   "pkg/iomsg/iomsg.go",
+		old:    "	ClientFlags = FUA | Deallocate | Traced\n",
+		new:    "	ClientFlags = FUA | Deallocate | Traced | Pushed\n",
+		breaks: "A client cannot claim that its data has been pushed.",
+		tests:  []test{{"./pkg/datapath", "^TestAClientCannotSetThePushedFlag$"}},
+	},
+	{
+		name:   "result-keeps-the-type-of-its-request",
+		file:   "pkg/iomsg/iomsg.go",
+		old:    "	binary.BigEndian.PutUint32(buf[offsetType:], uint32(Result))\n",
+		new:    "",
+		breaks: "A response is the request, of which type and result have changed.",
+		tests:  []test{{"./pkg/iomsg", "^TestResultKeepsTheRequestExceptTypeAndOutcome$"}},
+	},
+}
