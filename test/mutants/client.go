@@ -212,8 +212,8 @@ var clientMutants = []mutant{
 	{
 		name:   "client-writes-parts-of-blocks-at-the-same-time",
 		file:   "pkg/client/synchronous.go",
-		old:    "held := s.ranges.Wait(start, start+block)",
-		new:    "held := s.ranges.Wait(start, start)",
+		old:    "held, err := c.lock(&s.ranges, start, start+block)",
+		new:    "held, err := c.lock(&s.ranges, start, start)",
 		breaks: "Writes to parts of the same block do not undo each other.",
 		tests:  []test{{"./test/chain", "^TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther$"}},
 	},
