@@ -127,6 +127,7 @@ type volume interface {
 	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)
 	Flush() error
+	NewFlusher() *client.Flusher
 	ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error)
 	Done() <-chan struct{}
 	Err() error

@@ -67,8 +67,8 @@ const MaxError = 2048
 
 // Error returns an error that matches what err matches, and whose text is that of err as one line
 // of at most MaxError bytes. Errors of other packages may contain any amount of what a peer has
-// sent: those of crypto/tls and crypto/x509 quote names of certificates, and protocols that the peer
-// offers.
+// sent: those of crypto/tls and crypto/x509 quote names of certificates, and protocols that the
+// peer offers.
 func Error(err error) error { return &boundedError{err} }
 
 type boundedError struct{ err error }

@@ -4,7 +4,7 @@
 // reads the block, changes it, and writes it back, undoes no other change, and a change that nobody
 // waits for any more does not overtake one that began later. Reads run beside changes, except that
 // they wait for an orphan: a change that was sent and whose owner has gone. Nobody can say whether
-// an orphan has happened, so nobody may see, or be told, that it has not, and then find that it has.
+// an orphan has happened. So nobody may see that it has not, and then find that it has.
 package rangelock
 
 import (

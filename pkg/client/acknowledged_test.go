@@ -18,10 +18,13 @@ type model struct {
 	current *session
 	// open holds, for each queue, the numbers of the completed writes that no flush has made
 	// durable.
-	open    []map[uint64]bool
-	seen    []int // losses that each queue's flushes have reported
-	losses  int
-	flushes []modelFlush // outstanding
+	open   []map[uint64]bool
+	users  []*Flusher // first one for each queue
+	seen   []int      // losses that each user's flushes have reported
+	losses int
+	// reported is how many losses some flush has reported.
+	reported int
+	flushes  []modelFlush // outstanding
 }
 
 type modelFlush struct {
@@ -32,10 +35,11 @@ type modelFlush struct {
 
 func newModel(t *rapid.T, queues int) *model {
 	m := &model{t: t, current: &session{number: 1, info: Info{WriteVerifier: 1}},
-		seen: make([]int, queues)}
+		users: make([]*Flusher, queues), seen: make([]int, queues)}
 	m.writes.durable = make([]uint64, queues)
 	for i := range queues {
 		q := &Queue{index: i}
+		m.users[i] = &q.user
 		q.session.Store(m.current)
 		m.queues = append(m.queues, q)
 		m.open = append(m.open, map[uint64]bool{})
@@ -76,29 +80,67 @@ func (m *model) switchSession(i int) {
 	q.session.Store(m.current)
 }
 
-// submit submits a flush on queue i. The flush must report every loss that this queue's flushes
-// have not reported yet.
-func (m *model) submit(i int) {
+// join adds a user, who learns of no loss before the current session.
+func (m *model) join() {
+	m.loseAll(m.current)
+	f := &Flusher{}
+	m.writes.join(f, m.queues, m.current)
+	m.users, m.seen = append(m.users, f), append(m.seen, m.losses)
+}
+
+// loseAll counts the losses of queues that have not switched to a session yet.
+func (m *model) loseAll(to *session) {
+	for i, q := range m.queues {
+		if from := q.session.Load(); from.number < to.number {
+			m.lose(i, from, to)
+		}
+	}
+}
+
+// attempt submits a flush of a user on queue i, whose outcome reaches the user or not.
+func (m *model) attempt(i, user int, reaches bool) {
+	q, f := m.queues[i], m.users[user]
+	m.loseAll(q.session.Load())
+	attempt := &Flusher{attempt: f, seen: m.writes.lossesKnownTo(f)}
+	err := m.writes.beginFlush(q, attempt, m.queues, make([]uint64, len(m.queues)))
+	if (err != nil) != (m.seen[user] != m.losses) {
+		m.t.Fatalf("an attempt of user %d after %d of %d losses: %v", user, m.seen[user], m.losses,
+			err)
+	}
+	if reaches {
+		m.writes.inform(f, attempt)
+		m.inform(user)
+	}
+}
+
+// inform notes that a user has got the outcome of a flush.
+func (m *model) inform(user int) {
+	if m.seen[user] != m.losses {
+		m.seen[user], m.reported = m.losses, m.losses
+	}
+}
+
+// submit submits a flush of a user on queue i. The flush must report every loss that this user's
+// flushes have not reported yet.
+func (m *model) submit(i, user int) {
 	q := m.queues[i]
 	session := q.session.Load()
 	f := modelFlush{session: session, cover: make([]uint64, len(m.queues))}
-	for j, other := range m.queues {
-		if theirs := other.session.Load(); theirs.number < session.number {
-			m.lose(j, theirs, session)
-		}
+	m.loseAll(session)
+	for j := range m.queues {
 		covered := map[uint64]bool{}
 		for n := range m.open[j] {
 			covered[n] = true
 		}
 		f.covered = append(f.covered, covered)
 	}
-	err := m.writes.beginFlush(q, m.queues, f.cover)
-	if m.seen[i] != m.losses {
+	err := m.writes.beginFlush(q, m.users[user], m.queues, f.cover)
+	if m.seen[user] != m.losses {
 		if !errors.Is(err, ErrWritesLost) || !errors.Is(err, status.IOFailed) {
-			m.t.Fatalf("a flush on queue %d does not report %d losses: %v", i, m.losses-m.seen[i],
-				err)
+			m.t.Fatalf("a flush on queue %d does not report %d losses: %v", i,
+				m.losses-m.seen[user], err)
 		}
-		m.seen[i] = m.losses
+		m.inform(user)
 		return
 	}
 	if err != nil {
@@ -129,9 +171,16 @@ func TestFlushesReportEveryLossOnceAndNothingElse(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"acknowledge":    func(t *rapid.T) { m.acknowledge(queue.Draw(t, "queue")) },
 			"switch session": func(t *rapid.T) { m.switchSession(queue.Draw(t, "queue")) },
-			"flush":          func(t *rapid.T) { m.submit(queue.Draw(t, "queue")) },
-			"restart":        func(*rapid.T) { m.change(true) },
-			"reconnect":      func(*rapid.T) { m.change(false) },
+			"join":           func(*rapid.T) { m.join() },
+			"flush": func(t *rapid.T) {
+				i := queue.Draw(t, "queue")
+				m.submit(i, rapid.SampledFrom([]int{i, len(m.users) - 1}).Draw(t, "user"))
+			},
+			"attempt": func(t *rapid.T) {
+				m.attempt(queue.Draw(t, "queue"), len(m.users)-1, rapid.Bool().Draw(t, "reaches"))
+			},
+			"restart":   func(*rapid.T) { m.change(true) },
+			"reconnect": func(*rapid.T) { m.change(false) },
 			"complete": func(t *rapid.T) {
 				if len(m.flushes) == 0 {
 					t.Skip("no flush is outstanding")
@@ -140,13 +189,9 @@ func TestFlushesReportEveryLossOnceAndNothingElse(t *testing.T) {
 				m.complete(i, rapid.Bool().Draw(t, "success"))
 			},
 			"": func(t *rapid.T) {
-				reported := 0
-				for _, n := range m.seen {
-					reported = max(reported, n)
-				}
-				if err := m.writes.unreported(); (err != nil) != (reported != m.losses) {
+				if err := m.writes.unreported(); (err != nil) != (m.reported != m.losses) {
 					t.Fatalf("%d of %d losses were reported, unreported returned %v",
-						reported, m.losses, err)
+						m.reported, m.losses, err)
 				}
 			},
 		})

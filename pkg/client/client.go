@@ -96,7 +96,7 @@ type Config struct {
 	// effect after the session that follows its own has begun.
 	//
 	// The client rejects a volume with another UUID (ErrAnotherVolume). When the target has
-	// restarted and may have lost writes, the next flush fails (ErrWritesLost).
+	// restarted and may have lost writes, the next flush fails (ErrWritesLost): see Flusher.
 	Reconnect *retry.Policy
 	// ReadOnly opens the volume for reading: nothing that the application, the relay, or the target
 	// does in the session can change it, and changes fail with status.NotPermitted.

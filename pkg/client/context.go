@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"sync"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
@@ -24,19 +23,8 @@ func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, 
 	return during(ctx, func(c *call) (int, error) { return v.writeAt(c, p, off) })
 }
 
-// FlushContext is Flush, except that it also returns when ctx ends, with the cause of that. The
-// flush goes on. If it then fails with ErrWritesLost, the next flush or Close does, too.
-func (v *Volume) FlushContext(ctx context.Context) error {
-	s := v.sync.Load()
-	_, err := during(ctx, func(c *call) (int, error) {
-		err := v.submitAndWait(c, iomsg.Flush, 0, 0, 0)
-		if c.end(0, err) != nil && errors.Is(err, ErrWritesLost) {
-			v.writes.reportAgain(s.queue)
-		}
-		return 0, err
-	})
-	return err
-}
+// FlushContext is Flush, except that it also returns when ctx ends, with the cause of that.
+func (v *Volume) FlushContext(ctx context.Context) error { return v.everybody.FlushContext(ctx) }
 
 // TrimContext is Trim, except that it also returns when ctx ends, with the cause of that. Any part
 // of the range may then have been trimmed, or may be trimmed later, with the consequences that

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ type Request struct {
 	Memory uint64
 	// Tag is returned in the Result.
 	Tag uint64
+	// Flusher is the user on whose behalf a Flush is submitted, which decides which losses it
+	// reports. nil means a user of the queue's own. Other types ignore it.
+	Flusher *Flusher
 }
 
 // Result is the outcome of the Request with the same tag. The transport does not touch the
@@ -104,7 +108,7 @@ type Queue struct {
 	session      atomic.Pointer[session]   // pair.session, for other threads
 	engine       atomic.Pointer[progress.Engine]
 	acknowledged atomic.Uint64 // volatile writes completed so far
-	lossesSeen   uint64        // guarded by acknowledgedWrites.mu
+	user         Flusher       // of flushes that have no other
 
 	sampler sampler
 }
@@ -144,7 +148,7 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 // A request that does not fit the volume or the memory fails at once, with status.InvalidValue or
 // status.TooBig. status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
 // means that the volume is being reopened: keep polling. A flush fails with ErrWritesLost when
-// writes may have been lost (see Config.Reconnect), a read or write with ErrMemoryReplaced until
+// writes may have been lost (see Flusher), a read or write with ErrMemoryReplaced until
 // the queue has switched to new memory. After the volume has failed, Submit returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
 	if err := q.check(r); err != nil {
@@ -171,7 +175,8 @@ func (q *Queue) Submit(r *Request) error {
 		if s.cover == nil {
 			s.cover = make([]uint64, len(q.volume.queues))
 		}
-		if err := q.volume.writes.beginFlush(q, q.volume.queues, s.cover); err != nil {
+		user := cmp.Or(r.Flusher, &q.user)
+		if err := q.volume.writes.beginFlush(q, user, q.volume.queues, s.cover); err != nil {
 			return err
 		}
 	}

@@ -69,8 +69,10 @@ func (v *Volume) writeAt(c *call, p []byte, off int64) (int, error) {
 	return s.write(c, p, uint64(off))
 }
 
-// Flush makes all writes that completed before the call durable.
-func (v *Volume) Flush() error { return v.submitAndWait(nil, iomsg.Flush, 0, 0, 0) }
+// Flush makes all writes that completed before the call durable. Once writes may have been lost, it
+// fails with ErrWritesLost for good, because the volume does not know which of its callers have
+// learned of that. A program that goes on after a loss has a Flusher for each user.
+func (v *Volume) Flush() error { return v.everybody.Flush() }
 
 // Trim discards the content of a range of whole blocks. What reads return afterwards is undefined.
 func (v *Volume) Trim(off, length int64) error {
@@ -103,7 +105,8 @@ func (v *Volume) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, lengt
 			return err
 		}
 		n := min(length, longestRange)
-		if err := v.submitAndWait(c, t, flags, uint64(off), uint32(n)); err != nil {
+		r := Request{Type: t, Flags: flags, Offset: uint64(off), Length: uint32(n)}
+		if err := v.submitAndWait(c, &r); err != nil {
 			return err
 		}
 		off += n
@@ -198,17 +201,16 @@ func (v *Volume) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 }
 
 // submitAndWait carries out one request that moves no data.
-func (v *Volume) submitAndWait(c *call, t iomsg.Type, flags iomsg.Flags, offset uint64,
-	length uint32) error {
+func (v *Volume) submitAndWait(c *call, r *Request) error {
 	s, err := v.acquireSync()
 	if err != nil {
 		return err
 	}
 	defer v.releaseSync()
-	if t == iomsg.Flush {
+	if r.Type == iomsg.Flush {
 		s.ranges.WaitToRead(0, math.MaxUint64)
 	} else {
-		held, err := c.lock(&s.ranges, offset, offset+uint64(length))
+		held, err := c.lock(&s.ranges, r.Offset, r.Offset+uint64(r.Length))
 		if err != nil {
 			return err
 		}
@@ -216,11 +218,11 @@ func (v *Volume) submitAndWait(c *call, t iomsg.Type, flags iomsg.Flags, offset 
 	}
 	slot := <-s.free
 	defer func() {
-		slot.request.Flags = 0
+		slot.request.Flags, slot.request.Flusher = 0, nil
 		s.free <- slot
 	}()
-	slot.request.Flags = flags
-	slot.start(c, t, offset, length)
+	slot.request.Flags, slot.request.Flusher = r.Flags, r.Flusher
+	slot.start(c, r.Type, r.Offset, r.Length)
 	return slot.wait()
 }
 

@@ -31,6 +31,8 @@ type Volume struct {
 	session atomic.Pointer[session]
 	sync    atomic.Pointer[syncIO]
 	writes  acknowledgedWrites
+	// everybody is the user of Flush.
+	everybody Flusher
 
 	clock atomic.Int64 // nanoseconds since Open, updated every clockTick
 
@@ -136,6 +138,7 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 		return nil, err
 	}
 	v := &Volume{config: config, done: make(chan struct{}), changed: make(chan struct{})}
+	v.everybody = Flusher{volume: v, isEverybody: true}
 	v.ctx, v.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := v.open(ctx, deadline, connection); err != nil {
 		err = fmt.Errorf("open channel %q on device %q: %w", config.ChannelName, config.Device, err)

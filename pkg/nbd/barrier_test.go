@@ -162,8 +162,8 @@ func TestAClientThatLeavesAtTheBarrierLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// A client has said that it leaves, or has died while its requests wait behind one for which there is
-// no room. A new client waits for the end of the connection, but not for ever.
+// A client has said that it leaves, or has died while its requests wait behind one for which there
+// is no room. A new client waits for the end of the connection, but not for ever.
 func TestAConnectionThatIsLeavingIsWaitedForAndThenEnded(t *testing.T) {
 	own := credentials(t, mutualtlstest.NewAuthority(t), "server.test")
 	for _, test := range []struct {

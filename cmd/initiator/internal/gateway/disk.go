@@ -50,8 +50,7 @@ type session struct {
 	// are not claimed.
 	operations []operation
 	free       []uint32
-	// lossPending means that writes may have been lost and no flush of this session has said so.
-	lossPending bool
+	user       *client.Flusher // on whose behalf the session flushes
 }
 
 func newDisk(e *Export, i int, engine *progress.Engine) *disk {
@@ -90,7 +89,7 @@ func newDisk(e *Export, i int, engine *progress.Engine) *disk {
 func (d *disk) Open(handler nbd.Handler) (nbd.Session, error) {
 	for i := range d.sessions {
 		if s := &d.sessions[i]; s.handler == nil && len(s.free) == operationsPerSession {
-			s.handler, s.lossPending = handler, false
+			s.handler, s.user = handler, d.export.config.Volume.NewFlusher()
 			return s, nil
 		}
 	}
@@ -175,8 +174,8 @@ func (d *disk) lose(op *operation, outcome nbd.Errno) {
 	d.lost = append(d.lost, op.Slot)
 }
 
-// endLost ends the operations that have ended with their session, once the next session has begun, or
-// there will be none. It returns their number.
+// endLost ends the operations that have ended with their session, once the next session has begun,
+// or there will be none. It returns their number.
 func (d *disk) endLost() int {
 	session, over := d.queue.Session(), d.export.config.Volume.Err() != nil
 	former := d.lost
@@ -194,16 +193,11 @@ func (d *disk) endLost() int {
 // locked goes on with an operation that has its range now.
 func (d *disk) locked(op *operation) {
 	op.state = queued
-	s := op.session
-	switch {
-	case s.handler == nil:
+	if op.session.handler == nil {
 		d.finish(op, nbd.Shutdown)
-	case op.Command == nbd.Flush && s.lossPending:
-		s.lossPending = false
-		d.finish(op, nbd.IOError)
-	default:
-		d.goOn(op)
+		return
 	}
+	d.goOn(op)
 }
 
 // goOn submits the next request of an operation, or ends it if there is none.
@@ -241,18 +235,11 @@ func (d *disk) submit(op *operation) error {
 
 // submitted is called after submit, unless the request has to wait.
 func (d *disk) submitted(op *operation, err error) {
-	switch {
-	case err == nil:
-		op.state, op.sentIn, op.isRepeated = sent, d.queue.Session(), false
-	case errors.Is(err, client.ErrWritesLost):
-		for i := range d.sessions {
-			d.sessions[i].lossPending = true
-		}
-		op.session.lossPending = false
-		d.finish(op, nbd.IOError)
-	default:
+	if err != nil { // also client.ErrWritesLost
 		d.finish(op, errnoOf(status.CodeOf(err), status.CauseOf(err)))
+		return
 	}
+	op.state, op.sentIn, op.isRepeated = sent, d.queue.Session(), false
 }
 
 // switchMemory goes over to new memory, if there is any, with everything that is in use.

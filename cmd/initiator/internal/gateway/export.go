@@ -6,9 +6,9 @@
 // block while it keeps others from changing it. It repeats what a lost session has left unfinished.
 //
 // The end of a connection is a barrier. What the connection has not sent to the volume is dropped.
-// What it has sent is an orphan: whatever overlaps it, and every flush, waits for its end, and so does
-// every new connection. If that takes too long, the export has the volume reopened, because no request
-// of a session has an effect once the next session has begun.
+// What it has sent is an orphan: whatever overlaps it, and every flush, waits for its end, and so
+// does every new connection. If that takes too long, the export has the volume reopened, because no
+// request of a session has an effect once the next session has begun.
 package gateway
 
 import (
@@ -32,6 +32,7 @@ type Volume interface {
 	Info() client.Info
 	Memory() []byte
 	Err() error
+	NewFlusher() *client.Flusher
 	Reopen(reason error) error
 }
 

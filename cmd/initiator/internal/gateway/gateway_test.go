@@ -547,28 +547,30 @@ func TestChangesOfPartsOfBlocksDoNotUndoEachOther(t *testing.T) {
 }
 
 func TestLostWritesAreReportedToEachConnectionOnce(t *testing.T) {
-	v := newVolume(1)
-	e := newExport(t, v, 1, 2)
-	th := start(t, e, 0)
-	second := th.another()
-	if failure := th.call(nbd.Flush, 0, 0, 0, nil); failure != nbd.Success {
-		t.Fatalf("flush: %v", failure)
-	}
-	v.Intercept = func(r *client.Request) status.Code {
-		v.Restart(true)
-		v.Intercept = v.apply
-		return status.ConnectionReset
-	}
-	if failure := second.call(nbd.Write, 0, 0, 3, []byte("abc")); failure != nbd.Success {
-		t.Fatalf("write: %v", failure)
-	}
-	for name, session := range map[string]*thread{"first": th, "second": second} {
-		for i, want := range []nbd.Errno{nbd.IOError, nbd.Success} {
-			if failure := session.call(nbd.Flush, 0, 0, 0, nil); failure != want {
-				t.Errorf("flush %d of the %s connection: %v, want %v", i+1, name, failure, want)
+	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
+		if failure := x.call(nbd.Flush, 0, 0, 0, nil); failure != nbd.Success {
+			t.Fatalf("flush: %v", failure)
+		}
+		v.Intercept = func(r *client.Request) status.Code {
+			v.Restart(true)
+			v.Intercept = v.apply
+			return status.ConnectionReset
+		}
+		if failure := y.call(nbd.Write, 0, 0, 3, []byte("abc")); failure != nbd.Success {
+			t.Fatalf("write: %v", failure)
+		}
+		for name, session := range map[string]*thread{"first": x, "second": y} {
+			for i, want := range []nbd.Errno{nbd.IOError, nbd.Success} {
+				if failure := session.call(nbd.Flush, 0, 0, 0, nil); failure != want {
+					t.Errorf("flush %d of the %s connection: %v, want %v", i+1, name, failure, want)
+				}
 			}
 		}
-	}
+		x.leave()
+		if failure := x.another().call(nbd.Flush, 0, 0, 0, nil); failure != nbd.Success {
+			t.Errorf("flush of a connection that has begun after the loss: %v", failure)
+		}
+	})
 }
 
 func TestTheCauseOfAFailureDecidesWhatTheClientSees(t *testing.T) {

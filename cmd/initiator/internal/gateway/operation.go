@@ -150,7 +150,7 @@ func (op *operation) bytes(offset, length uint64) []byte {
 
 // next sets the next request. It returns false if there is none.
 func (op *operation) next() bool {
-	op.request = client.Request{Type: requestTypes[op.Command]}
+	op.request = client.Request{Type: requestTypes[op.Command], Flusher: op.session.user}
 	if op.Flags&nbd.FUA != 0 && op.Command != nbd.Read && op.Command != nbd.Cache &&
 		op.Command != nbd.Flush {
 		op.request.Flags = iomsg.FUA

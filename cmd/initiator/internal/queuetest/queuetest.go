@@ -3,6 +3,7 @@
 package queuetest
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,7 @@ type Volume struct {
 	restarts atomic.Uint64
 	held     atomic.Pointer[func(r *client.Request) bool]
 	losses   atomic.Uint64
+	reported sync.Map // how many of them a *client.Flusher has reported
 	lost     atomic.Pointer[error]
 	queues   []*Queue
 }
@@ -68,6 +70,21 @@ func (v *Volume) Data() []byte { return v.data }
 // of one volume share both.
 func (v *Volume) Share(data []byte, mu *sync.Mutex) { v.data, v.mu = data, mu }
 
+// NewFlusher returns a user who knows of all losses so far.
+func (v *Volume) NewFlusher() *client.Flusher {
+	f := new(client.Flusher)
+	v.reported.Store(f, v.losses.Load())
+	return f
+}
+
+// reportsLoss reports whether a flush of a user has to report a loss, which it then has.
+func (v *Volume) reportsLoss(user *client.Flusher) bool {
+	losses := v.losses.Load()
+	former, _ := v.reported.Swap(user, losses)
+	known, _ := former.(uint64)
+	return known != losses
+}
+
 // Hold keeps requests for which held returns true from completing, until the next call or restart.
 // nil holds none.
 func (v *Volume) Hold(held func(r *client.Request) bool) { v.held.Store(&held) }
@@ -90,7 +107,7 @@ func (v *Volume) Lost() error {
 }
 
 // Restart makes everything outstanding fail with status.ConnectionReset, as after a restart of the
-// target. With loss, the next flush on each queue reports lost writes. Call it before the run or
+// target. With loss, the next flush of each user reports lost writes. Call it before the run or
 // from Intercept.
 func (v *Volume) Restart(loss bool) {
 	if loss {
@@ -137,12 +154,12 @@ type Queue struct {
 	// number so far.
 	Unflushed, MostUnflushed int
 	// RefuseEvery makes every nth Submit find the queue full; 0 means none.
-	RefuseEvery    int
-	calls          int
-	memory, next   []byte // in use, and after SwitchMemory
-	session        uint64 // restarts of the target that the queue knows of
-	lossesReported uint64
-	engine         *progress.Engine
+	RefuseEvery  int
+	calls        int
+	memory, next []byte // in use, and after SwitchMemory
+	session      uint64 // restarts of the target that the queue knows of
+	user         client.Flusher
+	engine       *progress.Engine
 }
 
 // Submit queues a request.
@@ -159,8 +176,7 @@ func (q *Queue) Submit(r *client.Request) error {
 		}
 		return client.ErrReopening
 	}
-	if losses := q.volume.losses.Load(); r.Type == iomsg.Flush && losses != q.lossesReported {
-		q.lossesReported = losses
+	if r.Type == iomsg.Flush && q.volume.reportsLoss(cmp.Or(r.Flusher, &q.user)) {
 		return client.ErrWritesLost
 	}
 	if r.Type != iomsg.Flush && &q.next[0] != &q.memory[0] {
