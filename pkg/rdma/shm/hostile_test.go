@@ -186,7 +186,8 @@ func TestForgedRecordsEndTheConnection(t *testing.T) {
 			return []record{{kind: recordWrite, key: other, length: 8}}
 		}, status.NotPermitted},
 		"Write to another domain": {func(v *side) []record {
-			return []record{{kind: recordWrite, key: v.register(v.otherDomain(), allRights), length: 8}}
+			other := v.register(v.otherDomain(), allRights)
+			return []record{{kind: recordWrite, key: other, length: 8}}
 		}, status.NotPermitted},
 		"Write from memory that is not lent": {func(v *side) []record {
 			return []record{{kind: recordWrite, key: key(v), length: 8, lent: 2}}
@@ -220,7 +221,8 @@ func TestForgedRecordsEndTheConnection(t *testing.T) {
 			return []record{{kind: recordRead, key: other, length: 8}}
 		}, status.NotPermitted},
 		"Read of another domain": {func(v *side) []record {
-			return []record{{kind: recordRead, key: v.register(v.otherDomain(), allRights), length: 8}}
+			other := v.register(v.otherDomain(), allRights)
+			return []record{{kind: recordRead, key: other, length: 8}}
 		}, status.NotPermitted},
 		"Read across the end": {func(v *side) []record {
 			return []record{{kind: recordRead, key: key(v), length: 8, address: sideBytes - 7}}
