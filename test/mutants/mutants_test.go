@@ -198,7 +198,8 @@ func TestTheSummaryCountsEveryVerdict(t *testing.T) {
 }
 
 func TestTheTableKeepsTheRowsThatWereNotRun(t *testing.T) {
-	rows := []mutant{{name: "a"}, {name: "b", file: "f", breaks: "B."}, {name: "c", survives: "Why."}}
+	rows := []mutant{{name: "a"}, {name: "b", file: "f", breaks: "B."}, {name: "c", survives: "Why."},
+		{name: "new", file: "f", breaks: "N."}}
 	document := "Before.\n" + tableBegin + tableHead + "| gone | G. |\n| a | A. |\n| b | old |\n" +
 		tableEnd + "\nAfter.\n"
 	got, err := updateTable(document, rows, []verdict{
@@ -206,7 +207,8 @@ func TestTheTableKeepsTheRowsThatWereNotRun(t *testing.T) {
 		{row: &rows[2], outcome: survived},
 	})
 	want := "Before.\n" + tableBegin + tableHead + "| a | A. |\n" +
-		"| b | B. | `f` | `pkg/p` `TestB` (hangs) |\n| c |  | `` | – Why. |\n" + tableEnd + "\nAfter.\n"
+		"| b | B. | `f` | `pkg/p` `TestB` (hangs) |\n| c |  | `` | – Why. |\n" +
+		"| new | N. | `f` | not run yet |\n" + tableEnd + "\nAfter.\n"
 	if err != nil || got != want {
 		t.Errorf("%v:\n%s\nwant\n%s", err, got, want)
 	}

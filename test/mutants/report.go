@@ -91,15 +91,21 @@ func updateTable(document string, rows []mutant, verdicts []verdict) (string, er
 	}
 	out := before + tableBegin + tableHead
 	for _, row := range rows {
-		out += lines[row.name]
+		line, ok := lines[row.name]
+		if !ok {
+			line = (&verdict{row: &row}).line()
+		}
+		out += line
 	}
 	return out + tableEnd + after, nil
 }
 
-// line returns the verdict as a line of the table.
+// line returns the verdict, or that there is none yet, as a line of the table.
 func (v *verdict) line() string {
 	by := "**" + string(v.outcome) + "**"
 	switch {
+	case v.outcome == "":
+		by = "not run yet"
 	case v.outcome == killed:
 		by = "`" + strings.Replace(v.killer, " ", "` `", 1) + "`"
 		if how, ok := strings.CutSuffix(by, ")`"); ok {
