@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
@@ -41,7 +42,7 @@ func connect(t testing.TB) (near, far *net.TCPConn) {
 // generous returns a context that ends only if the test hangs.
 func generous(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

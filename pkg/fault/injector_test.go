@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -177,7 +178,7 @@ func TestEnterWaitsAsLongAsItsRuleSays(t *testing.T) {
 		if err := enter(t.Context(), nil, "listen"); !errors.Is(err, status.NoMemory) {
 			t.Errorf("a failing operation returned %v", err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		if err := enter(ctx, nil, "accept"); !errors.Is(err, status.TimeOut) {
 			t.Errorf("a frozen operation without time returned %v", err)

@@ -50,7 +50,7 @@ type initiator struct {
 
 func connectInitiator(t *testing.T, provider comch.Provider, v dialects.Version) *initiator {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	t.Cleanup(cancel)
 	connection, err := provider.Connect(ctx, comch.ClientConfig{
 		Device: emulated.DefaultHostDevice, Name: client.DefaultChannelName})

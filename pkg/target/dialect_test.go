@@ -84,7 +84,7 @@ func startForTheirRelay(
 			change(config)
 		}
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	r := &theirRelay{T: t, ctx: ctx, version: v, target: s}
 	stream, err := network.Kernel{}.Dial(ctx, netip.Addr{}, s.Address())
 	if err != nil {

@@ -11,11 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 func testStatus() any { return map[string]string{"schema": "test/1"} }
@@ -38,7 +39,7 @@ func startAdmin(t *testing.T,
 	}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		if err := a.Shutdown(ctx); err != nil {
 			t.Error(err)

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -125,7 +126,7 @@ func wait[T any](t *testing.T, c <-chan T) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(2 * time.Minute):
+	case <-time.After(testkit.Patience):
 		t.Fatal("nothing has happened for two minutes")
 		panic("unreachable")
 	}

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
@@ -110,7 +111,7 @@ func TestAProviderThatNeverWaitsCarriesMessages(t *testing.T) {
 // carryMessage sends a message on the data path from a host to a DPU.
 func carryMessage(t *testing.T, provider comch.Provider) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	server := must[comch.Server](t)(provider.Listen(ctx, comch.ServerConfig{Name: "server"}))
 	client := must[comch.Connection](t)(provider.Connect(ctx, comch.ClientConfig{Name: "server"}))

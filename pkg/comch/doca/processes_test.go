@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
@@ -55,7 +56,7 @@ func TestHostProcess(t *testing.T) {
 	}
 	provider := comchdoca.New(comchdoca.Options{Loader: emulateIn(t, directory, libdoca.Config{
 		Devices: []libdoca.Device{{PCI: "b1:00.0", Role: libdoca.Host}}})})
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	connection := must[comch.Connection](t)(provider.Connect(ctx,
 		comch.ClientConfig{Name: "server"}))
@@ -264,7 +265,7 @@ func startHost(t *testing.T) (*dpu, *exec.Cmd) {
 	d := &dpu{loader: emulateIn(t, directory, libdoca.Config{Devices: []libdoca.Device{
 		{PCI: "03:00.0", Representors: []libdoca.Representor{{PCI: "b1:00.0"}}}}})}
 	var cancel context.CancelFunc
-	d.ctx, cancel = context.WithTimeout(context.Background(), 2*time.Minute)
+	d.ctx, cancel = context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	provider := comchdoca.New(comchdoca.Options{Loader: d.loader})
 	d.server = must[comch.Server](t)(provider.Listen(d.ctx, comch.ServerConfig{Name: "server"}))

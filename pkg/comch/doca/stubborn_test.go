@@ -10,8 +10,8 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
@@ -31,7 +31,7 @@ func newStubborn(t *testing.T) comch.Provider {
 
 // testContext bounds a test that would hang.
 func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

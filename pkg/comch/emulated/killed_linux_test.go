@@ -12,11 +12,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -167,7 +167,7 @@ func connectToChild(t *testing.T, role string) *childPeer {
 	directory := t.TempDir()
 	provider := New(Options{Directory: directory})
 	p := &childPeer{}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	var err error
 	if role == "server" || role == "server-busy" {

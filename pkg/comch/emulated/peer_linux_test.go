@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 )
@@ -67,7 +68,7 @@ func awaitEnd(tb testing.TB, c comch.Connection) error {
 	select {
 	case <-c.Done():
 		return c.Err()
-	case <-time.After(time.Minute):
+	case <-time.After(testkit.Patience):
 		tb.Fatal("the connection has not ended")
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -68,7 +67,7 @@ func TestConnectionsLeakNothing(t *testing.T) {
 // useConnection uses all features of a connection, and ends it in one of several ways.
 func useConnection(t *testing.T, provider comch.Provider, server comch.Server, round int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	client, err := provider.Connect(ctx, comch.ClientConfig{Name: "storage"})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/comch/hook"
@@ -32,7 +33,7 @@ const (
 // connect connects both ends over a provider with hooks.
 func connect(t *testing.T, injector *fault.Injector) *link {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	t.Cleanup(cancel)
 	provider := wrap(t, injector)
 	server, err := provider.Listen(ctx, comch.ServerConfig{Name: "test"})

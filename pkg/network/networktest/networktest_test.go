@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 )
@@ -332,7 +333,7 @@ func TestDialCanWaitAndFail(t *testing.T) {
 				return context.Cause(ctx)
 			},
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		_, err := n.Host(clientAddress).Dial(ctx, clientAddress,
 			netip.AddrPortFrom(serverAddress, 1))

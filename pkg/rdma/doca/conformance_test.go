@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
@@ -202,7 +203,7 @@ func TestAHookedProviderConnectsByDetails(t *testing.T) {
 
 func TestANewcomerIsServedWhileSilentClientsHoldTheListener(t *testing.T) {
 	const silent = 1000
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	provider := rdmadoca.New(rdmadoca.Options{Loader: emulate(t, libdoca.Release3_3),
 		Device: "03:00.0"})

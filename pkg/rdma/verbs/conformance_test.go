@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/rdma/rdmatest"
@@ -173,7 +174,7 @@ func violate(t *testing.T, options verbs.Options, address netip.Addr, f frame) {
 	victim.bytes[0] = 0xa5
 	stream := l.acceptStream(address, victim)
 	defer stream.Close()
-	must(t, stream.SetReadDeadline(time.Now().Add(testTimeout)))
+	must(t, stream.SetReadDeadline(time.Now().Add(testkit.Patience)))
 	ended := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, stream) // at most a Terminate
@@ -205,7 +206,7 @@ func violate(t *testing.T, options verbs.Options, address netip.Addr, f frame) {
 // awaitEnd polls until the connection has ended.
 func (s *side) awaitEnd(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testkit.Patience); time.Now().Before(deadline); {
 		for _, c := range s.completions[:s.queue.Poll(s.completions[:])] {
 			if c.Opcode == rdma.OpDisconnected {
 				return
@@ -234,7 +235,7 @@ func (l *link) acceptStream(address netip.Addr, accepting *side) net.Conn {
 	accepting.conn, err = arrived.Accept(t.Context(), accepting.config())
 	must(t, err)
 	reply := make([]byte, 20)
-	must(t, stream.SetReadDeadline(time.Now().Add(testTimeout)))
+	must(t, stream.SetReadDeadline(time.Now().Add(testkit.Patience)))
 	_, err = io.ReadFull(stream, reply)
 	must(t, err)
 	_, err = io.CopyN(io.Discard, stream, int64(binary.BigEndian.Uint16(reply[18:])))

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
@@ -163,7 +164,6 @@ const (
 	linkMemory   = 1 << 20
 	linkRequests = 128
 	linkReads    = 8
-	testTimeout  = 30 * time.Second // only failing tests reach it
 )
 
 // side is one end of a link.
@@ -254,7 +254,7 @@ func (s *side) end(t testing.TB) {
 		return
 	}
 	s.conn.Close()
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testkit.Patience); time.Now().Before(deadline); {
 		for _, c := range s.completions[:s.queue.Poll(s.completions[:])] {
 			if c.Opcode == rdma.OpDisconnected {
 				return
@@ -273,7 +273,7 @@ func (s *side) config() rdma.ConnectionConfig {
 
 // connect connects both sides and sends the first message.
 func (l *link) connect(address netip.Addr) {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	listener, err := l.device.Listen(ctx, netip.AddrPortFrom(address, 0))
 	must(l.t, err)
@@ -352,9 +352,9 @@ func (l *link) await(s *side, count int) (collected int) {
 			continue
 		}
 		if deadline.IsZero() {
-			deadline = time.Now().Add(testTimeout)
+			deadline = time.Now().Add(testkit.Patience)
 		} else if time.Now().After(deadline) {
-			l.t.Fatalf("got %d completions within %v, want %d", collected, testTimeout, count)
+			l.t.Fatalf("got %d completions within %v, want %d", collected, testkit.Patience, count)
 		}
 	}
 	return collected

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
@@ -184,7 +185,7 @@ func TestOneQueueServesOwnAndForeignDomains(t *testing.T) {
 				pair[1].send(t, 64)
 				poll := []unix.PollFd{{Fd: int32(own.x.queue.Descriptor()), Events: unix.POLLIN}}
 				for {
-					n, err := unix.Poll(poll, int(testTimeout.Milliseconds()))
+					n, err := unix.Poll(poll, int(testkit.Patience.Milliseconds()))
 					if errors.Is(err, unix.EINTR) {
 						continue
 					}
@@ -222,7 +223,7 @@ func TestAFailedConnectionReleasesTheForeignDevice(t *testing.T) {
 		must(t, err)
 		config := rdma.ConnectionConfig{Domain: domain, Queue: queue, SendRequests: 4,
 			ReceiveRequests: 4}
-		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		for range 2 {
 			nobody := netip.AddrPortFrom(address, 1)
 			if c, err := device.Connect(ctx, nobody, config); err == nil {

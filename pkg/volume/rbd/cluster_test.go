@@ -340,7 +340,7 @@ func TestAFencedVolumeFailsEverythingAndSaysWhy(t *testing.T) {
 		t.Errorf("a read after that returned %v", r.Err)
 	}
 	volumetest.CloseQueue(t, queue)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	_ = v.Close(ctx) // reports that it could not flush
 }
@@ -388,7 +388,7 @@ func TestASilentClusterDelaysNoOtherGroup(t *testing.T) {
 	}()
 	select {
 	case <-served:
-	case <-time.After(2 * time.Minute):
+	case <-time.After(testkit.Patience):
 		t.Error("a volume of another group was not opened and closed within 2 minutes")
 	}
 	close(release)
