@@ -393,8 +393,7 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 	c, _ := nbdChain(t, "1MiB")
 	socket := filepath.Join(c.dir, "s")
 	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri")
-	p.AwaitLog("serving NBD clients")
-	uri := strings.TrimSpace(p.Stdout.String())
+	uri := printedURI(t, p)
 	info := exec.Command("nbdinfo", "--size", uri)
 	if output, err := info.CombinedOutput(); err != nil ||
 		strings.TrimSpace(string(output)) != "1048576" {
@@ -434,6 +433,15 @@ func awaitLine(t *testing.T, p *testkit.Process, texts ...string) {
 	})
 }
 
+// printedURI waits until a gateway with --print-uri serves clients, and returns its URI.
+func printedURI(t *testing.T, p *testkit.Process) string {
+	t.Helper()
+	p.AwaitLog("serving NBD clients")
+	testkit.Eventually(t, "the URI is printed",
+		func() bool { return strings.HasSuffix(p.Stdout.String(), "\n") })
+	return strings.TrimSpace(p.Stdout.String())
+}
+
 func TestNBDClientsUseTLS(t *testing.T) {
 	t.Parallel()
 	tooltest.Require(t, "nbdinfo")
@@ -442,8 +450,7 @@ func TestNBDClientsUseTLS(t *testing.T) {
 	own := authority.Write(filepath.Join(c.dir, "gateway"), []string{"localhost", "127.0.0.1"})
 	p := c.initiator(append([]string{"nbd", "--listen", "127.0.0.1:0", "--print-uri",
 		"--tls-allowed-name", "client.test"}, tlsFlagsOf(own)...)...)
-	p.AwaitLog("serving NBD clients")
-	uri := strings.TrimSpace(p.Stdout.String())
+	uri := printedURI(t, p)
 	port := uri[strings.LastIndex(uri, ":"):]
 	for _, test := range []struct {
 		name, uri string
@@ -597,8 +604,7 @@ func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
 	const attackers, pending, memory = 10_000, 64, 32 << 20
 	c, _ := nbdChain(t, "1MiB")
 	p := c.initiator("nbd", "--listen", "127.0.0.1:0", "--print-uri")
-	p.AwaitLog("serving NBD clients")
-	uri := strings.TrimSpace(p.Stdout.String())
+	uri := printedURI(t, p)
 	address := strings.Trim(strings.TrimPrefix(uri, "nbd://"), "/")
 	memoryBefore, descriptorsBefore := anonymousMemory(t, p), p.Descriptors()
 	var open []net.Conn

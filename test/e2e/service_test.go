@@ -190,11 +190,12 @@ func TestSIGHUPAppliesChangesAndNamesThoseThatNeedARestart(t *testing.T) {
 	c.startTarget()
 	file := filepath.Join(c.dir, "relay.yaml")
 	c.configure(file, "", "first", "second")
-	c.relay = spawn(t, "zc-relay", append([]string{"run", "--config", file}, relayFlags()...)...)
+	c.relay = spawn(t, "zc-relay", append([]string{"run", "--config", file, "--metrics-listen",
+		"127.0.0.1:0"}, relayFlags()...)...)
 	c.relay.AwaitLog("listening for clients")
 	live := c.initiator("verify", "--command-channel-name", "first", "--queues", "1",
 		"--queue-depth", "4", "--length", "256KiB", "--runtime", patience, "--output", "json")
-	c.relay.AwaitLog("client connected")
+	c.awaitIO()
 
 	c.configure(file, "log: {level: debug}\nrdma: {crc: true}\n", "first", "third")
 	c.relay.Signal(syscall.SIGHUP)
