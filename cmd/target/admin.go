@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -39,14 +38,53 @@ func (a *administered) AdminSessions() []admin.Session {
 
 // AdminVolumes lists the volumes by name.
 func (a *administered) AdminVolumes() []admin.Volume {
-	uses := a.Uses()
-	a.volumes.mu.Lock()
-	defer a.volumes.mu.Unlock()
+	return a.volumes.list(a.Uses())
+}
+
+// list describes the volumes that are served, opened, or closed, by name.
+func (v *volumes) list(uses map[string]target.Use) []admin.Volume {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	var all []admin.Volume
-	for _, name := range slices.Sorted(maps.Keys(a.volumes.served)) {
-		all = append(all, a.volumes.served[name].describe(uses[name]))
+	for name, s := range v.served {
+		all = append(all, s.describe(uses[name]))
 	}
+	for name, p := range v.pending {
+		if v.served[name] == nil {
+			all = append(all, p.describe())
+		}
+	}
+	slices.SortFunc(all, func(one, other admin.Volume) int { return cmp.Compare(one.Name, other.Name) })
 	return all
+}
+
+// VolumeStates returns the state of each volume, also of those that are being opened or closed.
+func (a *administered) VolumeStates() map[string]volume.State {
+	return a.volumes.addPending(a.Target.VolumeStates())
+}
+
+// addPending adds the states of volumes that are being opened or closed.
+func (v *volumes) addPending(states map[string]volume.State) map[string]volume.State {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for name, p := range v.pending {
+		if _, served := states[name]; !served {
+			states[name] = p.state
+		}
+	}
+	return states
+}
+
+// describe returns the volume as administrators see it.
+func (p *pending) describe() admin.Volume {
+	kind, _, _ := strings.Cut(p.config.Backend, ":")
+	return admin.Volume{
+		State: string(p.state), Since: p.since.UTC(), Kind: kind, UUID: volume.UUID{}.String(),
+		NewVolume: admin.NewVolume{Name: p.config.Name, Backend: p.config.Backend,
+			BlockSize: p.config.BlockSize, Readers: p.config.Readers, Writers: p.config.Writers,
+			Owners: p.config.Owners},
+		Origin: admin.OriginConfiguration,
+	}
 }
 
 // describe returns the volume as administrators see it.
@@ -56,9 +94,9 @@ func (s *served) describe(use target.Use) admin.Volume {
 	if s.added {
 		origin = admin.OriginAdministrator
 	}
-	state, reason := volume.StateOf(s.Volume)
+	now := s.Volume.Status()
 	return admin.Volume{
-		State: string(state), Reason: textOf(reason),
+		State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
 		NewVolume: admin.NewVolume{Name: s.config.Name, Backend: s.config.Backend,
 			BlockSize: info.BlockSize, Readers: s.config.Readers, Writers: s.config.Writers,
 			Owners: s.config.Owners},

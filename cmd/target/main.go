@@ -10,6 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -148,17 +151,22 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		}
 		return err
 	}
-	env.SetStatus(describe(t))
 	administered := &administered{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
+	env.SetStatus(describe(administered))
 	env.SetTrace("target", "the volume")
 	env.SetSessions(administered)
 	env.SetVolumes(administered)
 	env.BoundTeardown(t)
 	reloader := &reloader{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
 	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
-	if err := announce(ctx, env, t, c.Listen.AddressFile); err != nil {
+	if err := announce(ctx, env, administered, c.Listen.AddressFile); err != nil {
 		return errors.Join(err, t.Close())
 	}
+	watched, stopWatching := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer stopWatching()
+	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.VolumeStates) })
 	return service.RunAndClose(ctx, t)
 }
 
@@ -173,21 +181,63 @@ func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
 
 // announce makes metrics, log, readiness, address file, and service manager report that relays can
 // connect.
-func announce(ctx context.Context, env *service.Environment, t *target.Target,
+func announce(ctx context.Context, env *service.Environment, t *administered,
 	addressFile string) error {
 	if err := env.Register(metrics.NewTargetCollector(t)); err != nil {
 		return err
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
 		zap.Stringer("rdma", t.RDMAAddress()))
-	env.SetReady(nil)
-	context.AfterFunc(ctx, func() { env.SetReady(context.Cause(ctx)) })
+	env.SetReady(notReady(t.VolumeStates()))
 	if addressFile != "" {
 		if err := writeAtomically(addressFile, t.Address().String()+"\n"); err != nil {
 			return err
 		}
 	}
 	return env.Started(t.Workers)
+}
+
+// readinessInterval is the time between two looks at the volumes.
+const readinessInterval = time.Second
+
+// watchReadiness reports whether the target is of use to relays, until ctx ends.
+func watchReadiness(ctx context.Context, setReady func(error),
+	states func() map[string]volume.State) {
+	ticker := time.NewTicker(readinessInterval)
+	defer ticker.Stop()
+	former := ""
+	for {
+		select {
+		case <-ctx.Done():
+			setReady(context.Cause(ctx))
+			return
+		case <-ticker.C:
+		}
+		now, reason := "", notReady(states())
+		if reason != nil {
+			now = reason.Error()
+		}
+		if now != former {
+			former = now
+			setReady(reason)
+		}
+	}
+}
+
+// notReady returns why a target with volumes in these states is of no use. One volume that has
+// failed does not keep the others from being served, and the next one can be added at any time.
+func notReady(states map[string]volume.State) error {
+	var unusable []string
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		if states[name].Means().IsUsable {
+			return nil
+		}
+		unusable = append(unusable, fmt.Sprintf("volume %q is %s", name, states[name]))
+	}
+	if len(unusable) == 0 {
+		return nil
+	}
+	return status.Errorf(status.BadState, "%s", strings.Join(unusable, ", "))
 }
 
 // writeAtomically makes a file appear with its whole content.
@@ -256,29 +306,22 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 	}, nil
 }
 
-// textOf returns the text of an error, "" for none.
-func textOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
 // describe returns a function that adds a target's volumes, sessions and workers to its status.
-func describe(t *target.Target) func(*statusreport.Document) {
+func describe(t *administered) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
 		d.Workers = statusreport.Workers(t.Workers())
 		d.Sessions = &statusreport.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
 		offered, counters := t.Offered(), t.Counters()
 		for _, name := range slices.Sorted(maps.Keys(offered)) {
 			info := offered[name].Volume.Info()
-			state, reason := volume.StateOf(offered[name].Volume)
+			now := offered[name].Volume.Status()
 			d.Volumes = append(d.Volumes, statusreport.Volume{
-				State: string(state), Reason: textOf(reason),
+				State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
 				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
 				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
 				Queues:   statusreport.Queues(counters[name]),
 			})
 		}
+		d.Volumes = append(d.Volumes, t.volumes.describePending(offered)...)
 	}
 }

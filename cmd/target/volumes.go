@@ -15,6 +15,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -24,6 +25,13 @@ import (
 
 // volumeCloseTimeout bounds the flush of a volume that is closed.
 const volumeCloseTimeout = time.Minute
+
+// openTimeout bounds the wait for storage, such as a device that hangs, to open a volume. A Ceph
+// cluster may take more than a minute to notice that a former owner has died.
+var openTimeout = 3 * time.Minute
+
+// openVolume is replaced by tests.
+var openVolume = volume.Open
 
 // volumes opens the configured volumes, and opens and closes them as the configuration and
 // administrators change them.
@@ -37,7 +45,10 @@ type volumes struct {
 
 	mu     sync.Mutex         // guards what follows
 	served map[string]*served // by name
-	closed bool               // no more changes
+	// pending holds volumes that are being opened or closed, by name, unless one of that name is
+	// served.
+	pending map[string]pending
+	closed  bool // no more changes
 	// changes are those that are under way, which take as long as the requests of the sessions that
 	// they end. One is added only while closed is false.
 	changes sync.WaitGroup
@@ -49,6 +60,44 @@ type served struct {
 	target.Export
 	alias bool // another name of a volume that is served under its own
 	added bool // by an administrator, and not by the configuration
+}
+
+// pending is a volume that is being opened or closed.
+type pending struct {
+	config config.Volume
+	state  volume.State
+	since  time.Time
+}
+
+// begins notes that a volume is being opened or closed, until the returned function is called.
+func (v *volumes) begins(c config.Volume, state volume.State) (ended func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p := pending{config: c, state: state, since: time.Now()}
+	v.pending[c.Name] = p
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.pending[c.Name].since.Equal(p.since) {
+			delete(v.pending, c.Name)
+		}
+	}
+}
+
+// describePending returns the volumes for the status that are not offered.
+func (v *volumes) describePending(offered map[string]target.Export) []statusreport.Volume {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var all []statusreport.Volume
+	for _, name := range slices.Sorted(maps.Keys(v.pending)) {
+		if _, isOffered := offered[name]; !isOffered {
+			p := v.pending[name]
+			all = append(all, statusreport.Volume{Name: name, UUID: volume.UUID{}.String(),
+				BlockSize: p.config.BlockSize, State: string(p.state), Since: p.since.UTC(),
+				Queues: []statusreport.Queue{}})
+		}
+	}
+	return all
 }
 
 // openVolumes opens all configured volumes, or none.
@@ -63,7 +112,8 @@ func openVolumes(c *config.Target, log *zap.Logger,
 		return nil, fmt.Errorf("%w: choose another one by --state-directory", err)
 	}
 	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log), ends: ends,
-		turn: make(chan struct{}, 1), served: make(map[string]*served)}
+		turn: make(chan struct{}, 1), served: make(map[string]*served),
+		pending: make(map[string]pending)}
 	for _, c := range ordered(c.Volumes) {
 		if err := v.open(c); err != nil {
 			return nil, errors.Join(err, v.close())
@@ -126,7 +176,8 @@ func (v *volumes) newServed(c config.Volume) (*served, error) {
 		return s, nil
 	}
 	spec.Log, spec.Keeper, spec.CleanEnds = v.log, v.kept, v.ends
-	opened, err := volume.Open(spec)
+	defer v.begins(c, volume.Opening)()
+	opened, err := v.openWithin(spec, openTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +227,40 @@ func (v *volumes) change(carryOut func()) error {
 		carryOut()
 	})
 	return nil
+}
+
+// openWithin opens a volume. If that takes too long, it fails, and closes the volume should it be
+// opened later: storage that hangs must not keep other volumes from being served, added, and
+// removed.
+func (v *volumes) openWithin(spec volume.Spec, limit time.Duration) (volume.Volume, error) {
+	type outcome struct {
+		volume volume.Volume
+		err    error
+	}
+	opened := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		o.volume, o.err = openVolume(spec)
+		opened <- o
+	}()
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	select {
+	case o := <-opened:
+		return o.volume, o.err
+	case <-timeout.C:
+	}
+	go func() {
+		if o := <-opened; o.err == nil {
+			v.log.Warn("storage has answered too late: closing the volume again",
+				zap.String("volume", spec.Name))
+			if err := o.volume.Close(context.Background()); err != nil {
+				v.log.Error("close volume", zap.String("volume", spec.Name), zap.Error(err))
+			}
+		}
+	}()
+	return nil, status.Errorf(status.TimeOut, "open volume %q: its storage has not answered within "+
+		"%v: look at the kernel's log, and at the mount or the device", spec.Name, limit)
 }
 
 // prepare opens the volumes that configs has in addition, so that a configuration with one that
@@ -437,12 +522,13 @@ func (v *volumes) close() error {
 	v.mu.Unlock()
 	v.changes.Wait()
 	v.mu.Lock()
-	defer v.mu.Unlock()
+	closing := v.served
+	v.served = nil
+	v.mu.Unlock()
 	var errs []error
-	for _, s := range v.served {
+	for _, s := range closing {
 		errs = append(errs, v.closeVolume(s))
 	}
-	v.served = nil
 	return errors.Join(errs...)
 }
 
@@ -450,6 +536,7 @@ func (v *volumes) closeVolume(s *served) error {
 	if s.alias {
 		return nil
 	}
+	defer v.begins(s.config, volume.Closed)()
 	ctx, cancel := context.WithTimeout(context.Background(), volumeCloseTimeout)
 	defer cancel()
 	if err := s.Volume.Close(ctx); err != nil {

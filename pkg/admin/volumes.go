@@ -32,9 +32,10 @@ type Volume struct {
 	// is the client that has it open exclusively, "" if none has.
 	Sessions int    `json:"sessions"`
 	Holder   string `json:"holder,omitempty"`
-	// State is a volume.State: serving, stand-by, or failed. Reason says why it is not serving.
-	State  string `json:"state"`
-	Reason string `json:"reason,omitempty"`
+	// State is a volume.State, which the volume entered at Since. Reason says why it is not serving.
+	State  string    `json:"state"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
 	// Origin is OriginConfiguration or OriginAdministrator.
 	Origin string `json:"origin"`
 }

@@ -467,7 +467,7 @@ func (t *Target) Counters() map[string]*datapath.CounterSet {
 func (t *Target) VolumeStates() map[string]volume.State {
 	states := make(map[string]volume.State)
 	for name, e := range t.exports.all() {
-		states[name], _ = volume.StateOf(e.Volume)
+		states[name] = e.Volume.Status().State
 	}
 	return states
 }

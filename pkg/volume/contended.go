@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,7 +45,8 @@ type contended struct {
 	info  Info       // when last owned
 
 	stop      context.CancelFunc
-	contended chan struct{} // closed when run has returned
+	began     atomic.Pointer[time.Time] // when the volume began to close
+	contended chan struct{}             // closed when run has returned
 }
 
 // openContended opens a volume, as its owner if nobody else is. It fails if that is impossible for
@@ -222,18 +224,23 @@ func (v *contended) Failures() []Failure {
 	return v.inner.Failures()
 }
 
-// Failed returns why the volume rejects requests; nil at a stand-by.
-func (v *contended) Failed() error {
+// Status returns the state of the volume.
+func (v *contended) Status() Status {
+	if began := v.began.Load(); began != nil {
+		return Status{State: Closed, Since: *began}
+	}
+	standBy, isStandBy := v.ownership.status()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.inner == nil {
-		return nil
+	if isStandBy || v.inner == nil {
+		return standBy
 	}
-	return v.inner.Failed()
+	return v.inner.Status()
 }
 
 // Close makes everything durable, releases the volume, and lets others own it.
 func (v *contended) Close(ctx context.Context) error {
+	v.began.CompareAndSwap(nil, new(time.Now()))
 	v.stop()
 	select {
 	case <-v.contended:

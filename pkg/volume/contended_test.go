@@ -86,9 +86,9 @@ func TestOfEagerProgramsExactlyOneOwnsTheVolume(t *testing.T) {
 		t.Errorf("a queue of a stand-by: %v", err)
 	}
 	for i, want := range []volume.State{volume.Serving, volume.StandBy} {
-		if state, reason := volume.StateOf(volumes[i]); state != want ||
-			(reason == nil) != (want == volume.Serving) {
-			t.Errorf("volume %d is %s: %v", i, state, reason)
+		if now := volumes[i].Status(); now.State != want ||
+			(now.Reason == nil) != (want == volume.Serving) || now.Since.IsZero() {
+			t.Errorf("volume %d is %+v", i, now)
 		}
 	}
 	// A closed volume passes to a stand-by.

@@ -27,6 +27,7 @@ func TestVolumeAcceptsNoMoreWritesAfterAFailedFlush(t *testing.T) {
 	spec := fileSpec(filepath.Join(t.TempDir(), "volume"), 1<<20)
 	spec.Log = zap.New(core)
 	v := open(t, spec)
+	opened := v.Status().Since
 	fail := true
 	volume.SetSync(v, func() error {
 		if fail {
@@ -52,12 +53,16 @@ func TestVolumeAcceptsNoMoreWritesAfterAFailedFlush(t *testing.T) {
 		}
 	}
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: block})
-	if state, reason := volume.StateOf(v); state != volume.Broken || !errors.Is(reason, unix.EIO) {
-		t.Errorf("the volume is %s: %v", state, reason)
+	if now := v.Status(); now.State != volume.Failed || !errors.Is(now.Reason, unix.EIO) ||
+		!now.IsReadable || now.Since.Before(opened) {
+		t.Errorf("the volume is %+v", now)
 	}
 	volumetest.CloseQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.EIO) {
 		t.Errorf("Close returned %v after content was lost", err)
+	}
+	if now := v.Status(); now.State != volume.Closed || now.Since.Before(opened) {
+		t.Errorf("in the end the volume is %+v", now)
 	}
 	for message, want := range map[string]int{
 		"volume IO failed": 1, // the flush that noticed

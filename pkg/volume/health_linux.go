@@ -41,6 +41,7 @@ type failure struct {
 	err     error // with status.IOFailed
 	message string
 	rejects rejects
+	since   time.Time // set by fail
 }
 
 // rejects is which requests a failed volume rejects.
@@ -60,6 +61,7 @@ func (f *failure) Unwrap() error { return f.err }
 // fail makes the volume reject requests from now on, and returns the error of the request that
 // noticed.
 func (h *health) fail(f *failure) error {
+	f.since = time.Now()
 	for {
 		earlier := h.failed.Load()
 		if earlier != nil && earlier.rejects >= f.rejects {

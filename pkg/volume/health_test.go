@@ -67,8 +67,8 @@ func TestVolumeFailsOnceItsFileIsTruncated(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "volume")
 				v, queue, logged := openLogged(t, volume.FileBackend{Path: path, Direct: direct},
 					time.Hour)
-				if state, reason := volume.StateOf(v); state != volume.Serving || reason != nil {
-					t.Errorf("the volume is %s at first: %v", state, reason)
+				if now := v.Status(); now.State != volume.Serving || now.Reason != nil {
+					t.Errorf("the volume is %+v at first", now)
 				}
 				block := bytes.Repeat([]byte{1}, 4096)
 				for _, offset := range []uint64{0, 8192, last} {
@@ -91,9 +91,9 @@ func TestVolumeFailsOnceItsFileIsTruncated(t *testing.T) {
 						t.Errorf("%v at %d: %v", r.Operation, r.Offset, r.Err)
 					}
 				}
-				if state, reason := volume.StateOf(v); state != volume.Broken ||
-					!errors.Is(reason, status.IOFailed) {
-					t.Errorf("the volume is %s: %v", state, reason)
+				if now := v.Status(); now.State != volume.Failed ||
+					!errors.Is(now.Reason, status.IOFailed) || now.IsReadable {
+					t.Errorf("the volume is %+v", now)
 				}
 				closeFailed(t, v, queue, status.IOFailed)
 				if stat, err := os.Stat(path); err != nil || stat.Size() != truncatedSize {

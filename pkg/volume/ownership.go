@@ -11,6 +11,7 @@ import (
 type Ownership struct {
 	mu      sync.Mutex
 	standBy error
+	since   time.Time // when standBy was set
 	changed chan struct{}
 	users   int
 	idle    time.Time // since when there are no users, or the program owns the volume
@@ -40,9 +41,17 @@ func (o *Ownership) State() (standBy error, changed <-chan struct{}) {
 func (o *Ownership) set(standBy error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.standBy, o.idle = standBy, time.Now()
+	now := time.Now()
+	o.standBy, o.since, o.idle = standBy, now, now
 	close(o.changed)
 	o.changed = make(chan struct{})
+}
+
+// status returns the state of a stand-by, and false if this program owns the volume.
+func (o *Ownership) status() (Status, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return Status{State: StandBy, Reason: o.standBy, Since: o.since}, o.standBy != nil
 }
 
 // Use counts a user of the volume, until the returned function is called.

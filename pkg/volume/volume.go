@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -92,38 +93,12 @@ type Volume interface {
 	// Failures returns how many requests have failed since the volume was opened, by operation and
 	// cause, without those of which there were none.
 	Failures() []Failure
-	// Failed returns why the volume rejects requests until it is reopened: all of them, or all but
-	// reads. It returns nil while it does not.
-	Failed() error
+	// Status returns the state of the volume.
+	Status() Status
 	// Close makes everything durable and releases the volume. If ctx ends first, Close fails with
 	// status.TimeOut, continues in the background, and may be called again. All queues must be
 	// closed first.
 	Close(ctx context.Context) error
-}
-
-// State is whether a volume serves requests.
-type State string
-
-// The states of a volume.
-const (
-	Serving State = "serving"
-	// StandBy means that another program owns the volume.
-	StandBy State = "stand-by"
-	// Broken means that the volume has failed, and rejects requests until it is reopened.
-	Broken State = "failed"
-)
-
-// StateOf returns the state of a volume, and unless that is Serving, the reason.
-func StateOf(v Volume) (State, error) {
-	if o := v.Ownership(); o != nil {
-		if reason, _ := o.State(); reason != nil {
-			return StandBy, reason
-		}
-	}
-	if reason := v.Failed(); reason != nil {
-		return Broken, reason
-	}
-	return Serving, nil
 }
 
 // Failure is a number of requests that have failed in the same way.
@@ -253,6 +228,7 @@ type storeVolume struct {
 	memory *memory.Region // nil unless the content is in memory
 	queues atomic.Int32   // number of open queues
 	size   *atomic.Uint64 // the current size in bytes
+	opened time.Time
 
 	resizing sync.Mutex // keeps queues from being opened while the volume becomes smaller
 
@@ -260,6 +236,7 @@ type storeVolume struct {
 	stopWatch chan struct{}
 
 	closing  sync.Once
+	began    atomic.Pointer[time.Time] // when the volume began to close
 	closed   chan struct{}
 	closeErr error // valid once closed is closed
 }
@@ -268,7 +245,7 @@ type storeVolume struct {
 // calls watched.
 func newStoreVolume(info Info, s store, h *health) *storeVolume {
 	v := &storeVolume{info: info, store: s, health: h, size: new(atomic.Uint64),
-		stopWatch: make(chan struct{}), closed: make(chan struct{})}
+		opened: time.Now(), stopWatch: make(chan struct{}), closed: make(chan struct{})}
 	v.size.Store(info.Size)
 	return v
 }
@@ -340,7 +317,16 @@ func (v *storeVolume) checkResize(bytes uint64, shrink bool) error {
 // Failures returns how many requests have failed.
 func (v *storeVolume) Failures() []Failure { return v.health.failures() }
 
-func (v *storeVolume) Failed() error { return v.health.rejection(false) }
+// Status returns the state of the volume.
+func (v *storeVolume) Status() Status {
+	if began := v.began.Load(); began != nil {
+		return Status{State: Closed, Since: *began}
+	}
+	if f := v.health.failed.Load(); f != nil {
+		return Status{State: Failed, Reason: f, Since: f.since, IsReadable: f.rejects < rejectAll}
+	}
+	return Status{State: Serving, Since: v.opened}
+}
 
 // Close makes everything durable and releases the volume.
 func (v *storeVolume) Close(ctx context.Context) error {
@@ -351,6 +337,7 @@ func (v *storeVolume) Close(ctx context.Context) error {
 	// A device that hangs can delay the last flush forever. So the flush runs in the
 	// background, and a later Close may wait for it again.
 	v.closing.Do(func() {
+		v.began.Store(new(time.Now()))
 		go func() {
 			defer close(v.closed)
 			close(v.stopWatch)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,10 +170,10 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	}
 	testkit.Eventually(t, "the truncated volume has failed", func() bool {
 		v := volumeList(t, address)["extra"]
-		return v.State == string(volume.Broken) && strings.Contains(v.Reason, "shorter")
+		return v.State == string(volume.Failed) && strings.Contains(v.Reason, "shorter")
 	})
 	if _, stdout, _ := call(t, "target", "status", "--admin", address); !strings.Contains(stdout,
-		"state failed: ") {
+		"state failed since ") {
 		t.Errorf("the status does not show it: %s", stdout)
 	}
 	a.expect(1, "volume extra is removed, but closing it has failed", "remove", "extra")
@@ -244,8 +245,9 @@ func TestAVolumeWhoseFileIsGoneFails(t *testing.T) {
 			address := "unix:" + filepath.Join(c.dir, "target.sock")
 			file := filepath.Join(c.dir, "disk.img")
 			c.volumes = []string{"disk=file:" + file + ",size=1MiB"}
-			c.startTarget("--admin-listen", address)
-			c.relay = c.startRelay("comch")
+			c.startTarget("--admin-listen", address, "--metrics-listen", "127.0.0.1:0")
+			c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0",
+				"--session-wait", "0s")
 			content := filepath.Join(c.dir, "content")
 			writeFile(t, content, make([]byte, 1<<20))
 			c.mustRun("put", content)
@@ -257,7 +259,25 @@ func TestAVolumeWhoseFileIsGoneFails(t *testing.T) {
 			}
 			testkit.Eventually(t, "the volume has failed", func() bool {
 				v := volumeList(t, address)["disk"]
-				return v.State == string(volume.Broken) && strings.Contains(v.Reason, name)
+				return v.State == string(volume.Failed) && strings.Contains(v.Reason, name)
+			})
+			for who, p := range map[string]*testkit.Process{"target": c.target, "relay": c.relay} {
+				testkit.Eventually(t, "the "+who+" is not ready", func() bool {
+					code, _ := get(t, p, "/readyz")
+					return code == http.StatusServiceUnavailable
+				})
+			}
+			testkit.Eventually(t, "the relay's status says why", func() bool {
+				_, text := get(t, c.relay, "/status")
+				return strings.Contains(text, name)
+			})
+			if !strings.Contains(c.scrape(c.target),
+				`zc_target_volume_state{state="failed",volume="disk"} 1`) {
+				t.Error("the metrics do not show it")
+			}
+			testkit.Eventually(t, "info says why", func() bool {
+				info := c.initiator("info")
+				return info.Wait() != 0 && strings.Contains(info.Stderr.String(), name)
 			})
 			c.target.Signal(syscall.SIGTERM)
 			if code := c.target.Wait(); code == 0 ||

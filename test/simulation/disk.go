@@ -92,7 +92,7 @@ func (o *openDisk) NewQueue(depth int) (volume.Queue, error) {
 func (o *openDisk) Resize(uint64, bool) error { return status.NotSupported }
 
 func (o *openDisk) Failures() []volume.Failure { return nil }
-func (o *openDisk) Failed() error              { return nil }
+func (o *openDisk) Status() volume.Status      { return volume.Status{State: volume.Serving} }
 
 // Close makes everything durable.
 func (o *openDisk) Close(context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,7 +63,8 @@ func newVolumeListCommand(address string) *cobra.Command {
 		}
 		for i := range volumes {
 			if v := &volumes[i]; v.Reason != "" {
-				fmt.Fprintf(table, "%s is %s: %s\n", v.Name, v.State, v.Reason)
+				fmt.Fprintf(table, "%s is %s since %s: %s\n", v.Name, v.State,
+					v.Since.Format(time.RFC3339), v.Reason)
 			}
 		}
 		return table.Flush()

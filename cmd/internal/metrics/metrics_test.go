@@ -105,7 +105,7 @@ type fakeTarget map[string][]volume.Failure
 
 func (f fakeTarget) Failures() map[string][]volume.Failure { return f }
 func (f fakeTarget) VolumeStates() map[string]volume.State {
-	return map[string]volume.State{"disk": volume.Broken, "ram": volume.Serving}
+	return map[string]volume.State{"disk": volume.Failed, "ram": volume.Serving}
 }
 func (f fakeTarget) Sessions() int                   { return 0 }
 func (f fakeTarget) ConnectedQueues() map[string]int { return map[string]int{"shm": 2} }
@@ -134,7 +134,7 @@ zc_target_connected_queues{transport="shm"} 2
 # TYPE zc_target_volume_failures_total counter
 zc_target_volume_failures_total{cause="ENOSPC",op="write",volume="disk"} 3
 zc_target_volume_failures_total{cause="volume_failed",op="flush",volume="disk"} 1
-# HELP zc_target_volume_state Always 1; the label says whether a volume is serving, stand-by, or failed (it rejects requests until it is reopened).
+# HELP zc_target_volume_state Always 1; the label says whether a volume is opening, serving, stand-by, failed, or closed.
 # TYPE zc_target_volume_state gauge
 zc_target_volume_state{state="failed",volume="disk"} 1
 zc_target_volume_state{state="serving",volume="ram"} 1

@@ -59,7 +59,7 @@ func newTargetMetrics() targetMetrics {
 			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.",
 			"volume", "op", "cause"),
 		state: define(targetPrefix+"volume_state", Gauge,
-			"Always 1; the label says whether a volume is serving, stand-by, or failed (it rejects requests until it is reopened).",
+			"Always 1; the label says whether a volume is "+volume.StateNames()+".",
 			"volume", "state"),
 		queues: newQueueMetrics(targetPrefix, "volume",
 			"Time from receiving an IO to sending its answer.",

@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/goldentest"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // guide is the operator's guide. Its tables of all metrics and of all configuration keys lie
@@ -49,6 +50,7 @@ var tables = []struct {
 	make func() string
 }{
 	{"metrics", metricsTable},
+	{"states of a volume", statesTable},
 	{"configuration of zc-relay", func() string { return written(config.WriteRelayTable) }},
 	{"configuration of the target", func() string { return written(config.WriteTargetTable) }},
 }
@@ -79,6 +81,46 @@ func metricsTable() string {
 			strings.ReplaceAll(d.Help, "|", `\|`))
 	}
 	return b.String()
+}
+
+func statesTable() string {
+	isSo := map[bool]string{true: "yes", false: "no"}
+	var b strings.Builder
+	b.WriteString("| state | | the target is ready | alert |\n|---|---|---|---|\n")
+	for _, m := range volume.States {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.State, m.Text, isSo[m.IsUsable],
+			isSo[m.Alerts])
+	}
+	return b.String()
+}
+
+// Everybody who shows the state of a volume, or depends on it, knows the same states.
+func TestTheStatesOfAVolumeAreTheSameEverywhere(t *testing.T) {
+	var names, alerting []string
+	for _, m := range volume.States {
+		names = append(names, string(m.State))
+		if m.Alerts {
+			alerting = append(alerting, string(m.State))
+		}
+		if m.State.Means() != m {
+			t.Errorf("%s means %+v", m.State, m.State.Means())
+		}
+	}
+	enumeration := `"enum":["` + strings.Join(names, `","`) + `"]`
+	for path, want := range map[string]string{
+		"../../../docs/status.schema.json":  enumeration,
+		"../../../docs/volumes.schema.json": enumeration,
+		"../../../deploy/prometheus/alerts.yaml": `zc_target_volume_state{state=~"` +
+			strings.Join(alerting, "|") + `"}==1`,
+	} {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(strings.Join(strings.Fields(string(content)), ""), want) {
+			t.Errorf("%s does not contain %s", path, want)
+		}
+	}
 }
 
 func written(write func(io.Writer)) string {

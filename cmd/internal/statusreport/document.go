@@ -184,11 +184,11 @@ type Volume struct {
 	Size      uint64 `json:"size_bytes"`
 	BlockSize uint32 `json:"block_size_bytes"`
 	ReadOnly  bool   `json:"read_only"`
-	// State is "serving", "stand-by" if another target owns the volume, or "failed" if the volume
-	// rejects requests until it is reopened. Reason says why it is not serving.
-	State  string  `json:"state"`
-	Reason string  `json:"reason,omitempty"`
-	Queues []Queue `json:"queues"`
+	// State is a volume.State, which the volume entered at Since. Reason says why it is not serving.
+	State  string    `json:"state"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+	Queues []Queue   `json:"queues"`
 }
 
 // Queue sums up all queues with one index, over all sessions so far.

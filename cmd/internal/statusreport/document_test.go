@@ -82,7 +82,7 @@ func exampleTarget() *Document {
 			Error: "the configuration is unchanged"},
 		Workers: []Worker{}, Sessions: &SessionCount{Open: 2, Total: 9},
 		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
-			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed",
+			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed", Since: testNow,
 			Reason: "another program has truncated it", Queues: exampleQueues()}},
 		Faults: []Fault{{Rule: "volume:write:p=0.01:delay=5ms", Operations: 1000, Matches: 9}},
 	}

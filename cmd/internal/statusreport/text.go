@@ -195,7 +195,7 @@ func writeVolume(w io.Writer, v *Volume) {
 		size.FormatBytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
 	state := v.State
 	if v.Reason != "" {
-		state += ": " + v.Reason
+		state += " since " + v.Since.Format(time.RFC3339) + ": " + v.Reason
 	}
 	fmt.Fprintf(w, "  state %s\n", state)
 	writeQueues(w, v.Queues)
