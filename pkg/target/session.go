@@ -150,6 +150,9 @@ func (s *session) OpenVolume(
 	if err != nil {
 		return nil, err
 	}
+	if err := checkUsable(e); err != nil {
+		return nil, err
+	}
 	if o := e.Volume.Ownership(); o != nil {
 		standBy, changed := o.State()
 		if standBy != nil {

@@ -211,6 +211,7 @@ func (t *Target) Run(ctx context.Context) error {
 	var accepting sync.WaitGroup
 	rdmaContext, stopRDMA := context.WithCancel(context.Background())
 	accepting.Go(func() { t.acceptRDMA(rdmaContext) })
+	accepting.Go(func() { t.watchVolumes(ctx) })
 	stop := context.AfterFunc(ctx, func() { _ = t.listener.Close() })
 	defer stop()
 	err := t.acceptControl(ctx)

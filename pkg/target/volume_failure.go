@@ -1,0 +1,51 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// failureInterval is the time between two looks for volumes that have failed.
+const failureInterval = time.Second
+
+// checkUsable returns an error if the volume of an export serves nothing, not even reads: a session
+// would only fail each of its requests.
+func checkUsable(e *export) error {
+	now := e.Volume.Status()
+	if now.State != volume.Failed || now.IsReadable {
+		return nil
+	}
+	return fmt.Errorf("volume %q has failed, at %s: %w", e.name, now.Since.UTC().Format(time.RFC3339),
+		now.Reason)
+}
+
+// watchVolumes ends sessions that have opened a volume, and do nothing with it, when it fails. With
+// such a session, a relay knows whether it can serve clients. A session that is in use goes on: its
+// client learns of the failure from its requests.
+func (t *Target) watchVolumes(ctx context.Context) {
+	ticker := time.NewTicker(failureInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			for _, s := range t.admission.open() {
+				s.endIfFailed()
+			}
+		}
+	}
+}
+
+func (s *session) endIfFailed() {
+	e := s.served.Load()
+	if e == nil || len(s.openLanes()) > 0 {
+		return
+	}
+	if err := checkUsable(e); err != nil {
+		s.cancel(err)
+	}
+}
