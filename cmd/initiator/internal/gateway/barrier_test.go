@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -208,6 +209,74 @@ func TestAnOrphanOfALostSessionLastsUntilTheNextBegins(t *testing.T) {
 					t.Error("the request of a dead connection was repeated")
 				}
 			})
+		})
+	}
+}
+
+// lateQueue delivers results late, as hooks do that delay requests.
+type lateQueue struct {
+	gateway.Queue
+	isLate atomic.Bool
+	kept   []client.Result
+}
+
+func (q *lateQueue) Poll(results []client.Result) int {
+	n := q.Queue.Poll(results)
+	q.kept = append(q.kept, results[:n]...)
+	if q.isLate.Load() {
+		return 0
+	}
+	n = copy(results, q.kept)
+	q.kept = q.kept[n:]
+	return n
+}
+
+// The result of an orphan is late: its request has been carried out, or its session has been
+// replaced already.
+func TestAnOrphanWhoseResultIsLateEndsWithTheResult(t *testing.T) {
+	for name, isLost := range map[string]bool{"carried out": false, "lost": true} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(1)
+			q := &lateQueue{Queue: v.Queue(0)}
+			q.isLate.Store(true)
+			e, err := gateway.New(gateway.Config{Volume: v, Queues: []gateway.Queue{q}, Sessions: 2,
+				Repeat: true, RepeatFor: retry.Within(patience)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			y := start(t, e, 0)
+			x := y.another()
+			x.do(func() {
+				if isLost {
+					v.Hold(v.writes('x'))
+				}
+				former := q.Session()
+				op := x.session.Claim(nbd.Write, 0, place, length)
+				copy(op.Data, bytes.Repeat([]byte{'x'}, length))
+				x.session.Submit(op)
+				x.session.Close()
+				if isLost {
+					v.Restart(false)
+				}
+				for len(q.kept) == 0 || isLost && q.Session() == former {
+					x.disk.Poll()
+				}
+			})
+			later := y.begin(nbd.Write, place, length, 'y')
+			if err := e.Barrier(now()); !errors.Is(err, status.Full) {
+				t.Errorf("Barrier before the result: %v", err)
+			}
+			q.isLate.Store(false)
+			if err := e.Barrier(within(t)); err != nil {
+				t.Error(err)
+			}
+			if failure := <-later; failure != nbd.Success {
+				t.Error(failure)
+			}
+			if want := bytes.Repeat([]byte{'y'}, length); !bytes.Equal(v.Data()[place:][:length],
+				want) {
+				t.Error("the orphan has overwritten what came after it")
+			}
 		})
 	}
 }
