@@ -85,7 +85,8 @@ func openRepeating(t *testing.T) (*fakeRelay, *client.Volume) {
 	v, err := client.Open(context.Background(), client.Config{
 		Provider: r.provider, Device: emulated.DefaultHostDevice, SyncDepth: 2 * testDepth,
 		BufferSize: 2 * testBlock, ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience,
-		Reconnect: &retry.Policy{Total: retry.Within(testkit.Patience), FirstPause: time.Millisecond},
+		Reconnect: &retry.Policy{Total: retry.Within(testkit.Patience),
+			FirstPause: time.Millisecond},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -24,8 +24,8 @@ const (
 	// ends.
 	maxOptionData = 32 << 10
 	maxDiscard    = 256 << 10
-	// maxErrorText is the longest text of an error reply, in bytes. Clients end the connection if it
-	// is longer than a string of the protocol.
+	// maxErrorText is the longest text of an error reply, in bytes. Clients end the connection if
+	// it is longer than a string of the protocol.
 	maxErrorText = 512
 	// maxOptions is the number of options of one negotiation.
 	maxOptions = 256

@@ -45,9 +45,9 @@ type Config struct {
 	// replaces the oldest of them, so that silent clients keep nobody out. 0 means
 	// DefaultMaxPending.
 	MaxPending int
-	// NegotiationTimeout bounds a negotiation; 0 means DefaultNegotiationTimeout. It does not include
-	// the wait for the end of former connections, which BarrierTimeout bounds, with 0 for
-	// DefaultBarrierTimeout. The export has half of that time to itself.
+	// NegotiationTimeout bounds a negotiation; 0 means DefaultNegotiationTimeout. It does not
+	// include the wait for the end of former connections, which BarrierTimeout bounds, with 0 for
+	// DefaultBarrierTimeout. Connections that are leaving may use half of that.
 	NegotiationTimeout time.Duration
 	BarrierTimeout     time.Duration
 	// Log may be nil.

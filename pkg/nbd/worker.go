@@ -34,7 +34,7 @@ type worker struct {
 	ready    []*connection        // have something to do
 	out      rawsocket.Gather     // of the connection that sends
 	draining bool                 // takes no more connections
-	empty    chan struct{}        // closed when the last connection has ended; nil unless stop waits
+	empty    chan struct{}        // closed when no connection is left; nil unless stop waits
 }
 
 // attachedDisk is the disk of an export on this worker.

@@ -26,8 +26,8 @@ type Volume struct {
 	Cause status.Cause
 	// Quarantine makes a restart replace Memory, as a relay does that is silent.
 	Quarantine bool
-	// Stalled keeps requests from completing while it is set, and Outage keeps queues from switching
-	// to the next session after a restart.
+	// Stalled keeps requests from completing while it is set, and Outage keeps queues from
+	// switching to the next session after a restart.
 	Stalled, Outage atomic.Bool
 
 	mu       *sync.Mutex // guards data and calls of Intercept
