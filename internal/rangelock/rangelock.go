@@ -58,26 +58,39 @@ func (l *Locks) Lock(h *Hold) bool {
 	return true
 }
 
-// Wait locks a range for a change, and returns when it is locked.
-func (l *Locks) Wait(start, end uint64) *Hold {
+// Wait locks a range for a change, and returns when it is locked. It returns nil if gone is closed
+// before.
+func (l *Locks) Wait(start, end uint64, gone <-chan struct{}) *Hold {
 	h := &Hold{Start: start, End: end}
-	l.wait(h)
+	if !l.wait(h, gone) {
+		return nil
+	}
 	return h
 }
 
-// WaitToRead returns when no orphan overlaps a range.
-func (l *Locks) WaitToRead(start, end uint64) {
-	if l.orphans.Load() > 0 {
-		l.wait(&Hold{Start: start, End: end, IsRead: true})
-	}
+// WaitToRead returns when no orphan overlaps a range. It returns false if gone is closed before.
+func (l *Locks) WaitToRead(start, end uint64, gone <-chan struct{}) bool {
+	return l.orphans.Load() == 0 || l.wait(&Hold{Start: start, End: end, IsRead: true}, gone)
 }
 
-func (l *Locks) wait(h *Hold) {
+func (l *Locks) wait(h *Hold, gone <-chan struct{}) bool {
 	granted := make(chan struct{})
 	h.Granted = func() { close(granted) }
-	if !l.Lock(h) {
-		<-granted
+	if l.Lock(h) {
+		return true
 	}
+	select {
+	case <-granted:
+		return true
+	case <-gone:
+	}
+	if !l.Withdraw(h) {
+		<-granted
+		if !h.IsRead {
+			l.Unlock(h)
+		}
+	}
+	return false
 }
 
 // mustWait reports whether h conflicts with a range that is held, or with one that waits longer.

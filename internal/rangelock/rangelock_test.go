@@ -198,7 +198,7 @@ func TestThoseWhoWaitDoNotUndoEachOther(t *testing.T) {
 	for i := range workers {
 		running.Go(func() {
 			for range rounds {
-				h := l.Wait(0, 512)
+				h := l.Wait(0, 512, nil)
 				former := block
 				former[i%2]++
 				block = former
@@ -209,5 +209,26 @@ func TestThoseWhoWaitDoNotUndoEachOther(t *testing.T) {
 	running.Wait()
 	if want := workers / 2 * rounds; block != [2]int{want, want} {
 		t.Errorf("counted %v, want %d each", block, want)
+	}
+}
+
+func TestWhoeverHasGoneWaitsNoMore(t *testing.T) {
+	var l Locks
+	held, gone := l.Wait(0, 512, nil), make(chan struct{})
+	waited := make(chan bool, 2)
+	go func() { waited <- l.Wait(0, 512, gone) == nil }()
+	go func() {
+		l.Abandon(held)
+		waited <- !l.WaitToRead(0, 512, gone)
+	}()
+	close(gone)
+	for range 2 {
+		if !<-waited {
+			t.Error("a range that is held was granted")
+		}
+	}
+	l.Unlock(held)
+	if next := l.Wait(0, 512, nil); next == nil || len(l.waiting) > 0 {
+		t.Errorf("the range is not free: %d wait for it", len(l.waiting))
 	}
 }

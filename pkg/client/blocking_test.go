@@ -3,7 +3,9 @@ package client_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -111,5 +113,105 @@ func TestRequestsWaitParkedForARelayThatTakesNone(t *testing.T) {
 	}
 	if late := v.BlockingStats().LateWakeups; late > 0 {
 		t.Errorf("%d wake-ups were late", late)
+	}
+}
+
+func TestARequestThatTheRelayDoesNotTakeTimesOut(t *testing.T) {
+	r := newFakeRelay(t)
+	r.receives = 0
+	v := r.openForBlocking(client.Config{SyncDepth: 1, IOTimeout: 100 * time.Millisecond})
+	if err := v.Flush(); !errors.Is(err, status.TimeOut) {
+		t.Errorf("a request without a receive of the relay ended with %v", err)
+	}
+}
+
+// TestASlowBlockDoesNotStarveTheOthers lets callers give up a block that never responds, again and
+// again, at first with all slots at once.
+func TestASlowBlockDoesNotStarveTheOthers(t *testing.T) {
+	const depth, attempts = 4, 100
+	for name, use := range map[string]func(v *client.Volume, ctx context.Context) error{
+		"read": func(v *client.Volume, ctx context.Context) error {
+			_, err := v.ReadAtContext(ctx, make([]byte, testBlock), 0)
+			return err
+		},
+		"write": func(v *client.Volume, ctx context.Context) error {
+			_, err := v.WriteAtContext(ctx, make([]byte, testBlock), 0)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newFakeRelay(t)
+			v := r.openForBlocking(client.Config{SyncDepth: depth, IOTimeout: testkit.Patience})
+			goroutines := runtime.NumGoroutine()
+			giveUpAll := func(count int, sent func()) {
+				ctx, leave := context.WithCancel(t.Context())
+				ended := make(chan error, count)
+				for range count {
+					go func() { ended <- use(v, ctx) }()
+				}
+				sent()
+				leave()
+				for range count {
+					if err := <-ended; !errors.Is(err, context.Canceled) {
+						t.Errorf("a call that was given up ended with %v", err)
+					}
+				}
+			}
+			var slow []iomsg.Message
+			for range 2 { // the slots of the first round can be used for the second
+				atOnce := depth
+				if name == "write" {
+					atOnce = 1 // the others wait for the lock on the range
+				}
+				giveUpAll(depth, func() {
+					for range atOnce {
+						slow = append(slow, r.request())
+					}
+				})
+				giveUpAll(attempts, func() {
+					testkit.Eventually(t, "all calls have begun", func() bool {
+						return runtime.NumGoroutine() >= 2*attempts
+					})
+				})
+				testkit.Eventually(t, "the calls that were given up have ended", func() bool {
+					return runtime.NumGoroutine() <= goroutines+atOnce
+				})
+				others := make(chan error, depth)
+				for i := range int64(depth) {
+					go func() {
+						_, err := v.ReadAt(make([]byte, testBlock), (1+i)*testBlock)
+						others <- err
+					}()
+				}
+				for range depth {
+					request := r.request()
+					if request.StorageOffset == 0 {
+						t.Fatalf("the relay has received %+v", request)
+					}
+					r.respond(request)
+				}
+				for range depth {
+					if err := <-others; err != nil {
+						t.Error(err)
+					}
+				}
+				for _, request := range slow {
+					r.respond(request)
+				}
+				slow = nil
+				testkit.Eventually(t, "the slow block has been released", func() bool {
+					return v.SpareSlots() == depth
+				})
+			}
+		})
+	}
+}
+
+func TestARelayNeedNotHaveRoomForSpareSlots(t *testing.T) {
+	r := newFakeRelay(t)
+	r.volume.MaxDepth = 4
+	v := r.openForBlocking(client.Config{SyncDepth: 3, IOTimeout: testkit.Patience})
+	if depth, spare := v.Info().Depth, v.SpareSlots(); depth != 4 || spare != 1 {
+		t.Errorf("the depth is %d, and %d slots are spare", depth, spare)
 	}
 }

@@ -65,8 +65,9 @@ type Config struct {
 	// for each request that may be outstanding.
 	MemorySize uint64
 	// SyncDepth is how many requests ReadAt, WriteAt, and the other blocking methods may have
-	// outstanding, for all callers together. 0 means DefaultSyncDepth. A negative value disables
-	// these methods.
+	// outstanding, for all callers together. As many more may be outstanding without a caller,
+	// because its context has ended, if the relay allows for that depth: the data memory has
+	// buffers for both. 0 means DefaultSyncDepth. A negative value disables these methods.
 	SyncDepth int
 	// Policy is how the thread behind the blocking methods polls.
 	Policy progress.Policy
@@ -76,7 +77,8 @@ type Config struct {
 	// means the size of the data memory, which suffices for one such session.
 	MaxQuarantined uint64
 	// ControlTimeout bounds Open, except for the allocation of memory, and each step of Close.
-	// IOTimeout bounds how long a request may be outstanding before the session fails. 0 means the
+	// IOTimeout bounds how long a request may be outstanding before the session fails, with all of
+	// its requests: only that makes certain that nobody uses the buffer any more. 0 means the
 	// default; a negative IOTimeout means no limit.
 	ControlTimeout time.Duration
 	IOTimeout      time.Duration
@@ -177,7 +179,7 @@ func (c *Config) setDefaults() {
 		c.MemorySize = uint64(c.Queues) * uint64(c.Depth) * uint64(c.BufferSize)
 	}
 	if c.MaxQuarantined == 0 {
-		c.MaxQuarantined = c.MemorySize + uint64(max(c.SyncDepth, 0))*uint64(c.BufferSize)
+		c.MaxQuarantined = c.MemorySize + 2*uint64(max(c.SyncDepth, 0))*uint64(c.BufferSize)
 	}
 	if c.ControlTimeout == 0 {
 		c.ControlTimeout = DefaultControlTimeout

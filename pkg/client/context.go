@@ -72,15 +72,19 @@ func (v *Volume) ExtentsContext(ctx context.Context, off, length int64) ([]iomsg
 // call is one call of a blocking method whose caller may leave before it has ended. Requests cannot
 // be called back, so the call goes on, but no longer touches the caller's memory, starts nothing
 // new, and repeats nothing. What it changes becomes an orphan: whatever overlaps it, and every
-// flush, waits until its requests have no effect any more. A nil call is one whose caller stays.
+// flush, waits until its requests have no effect any more. The slots of these requests count apart:
+// see syncIO. A nil call is one whose caller stays.
 type call struct {
-	mu     sync.Mutex
-	left   error // why the caller has left before the end
+	gone   chan struct{} // closed when the caller has left
+	mu     sync.Mutex    // guards the fields below
+	left   error         // why the caller has left before the end
 	ended  chan struct{}
 	n      int // the outcome, once ended is closed
 	fault  error
 	ranges *rangelock.Locks // that hold belongs to
 	hold   *rangelock.Hold  // of the range that the call is changing; nil for none
+	slots  []*syncSlot      // that the call uses
+	read   *read            // what the call reads; nil for nothing
 }
 
 // during carries out a call on its own goroutine and waits until it has ended, or until ctx ends.
@@ -91,7 +95,7 @@ func during(ctx context.Context, carryOut func(*call) (int, error)) (int, error)
 	if ctx.Done() == nil {
 		return carryOut(nil)
 	}
-	c := &call{ended: make(chan struct{})}
+	c := &call{gone: make(chan struct{}), ended: make(chan struct{})}
 	go func() {
 		n, err := carryOut(c)
 		_ = c.end(n, err)
@@ -99,16 +103,38 @@ func during(ctx context.Context, carryOut func(*call) (int, error)) (int, error)
 	select {
 	case <-c.ended:
 	case <-ctx.Done():
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.left = context.Cause(ctx); !c.hasEnded() {
-			if c.hold != nil {
-				c.ranges.Abandon(c.hold)
-			}
-			return 0, c.left
+		if err := c.leave(context.Cause(ctx)); err != nil {
+			return 0, err
 		}
 	}
 	return c.n, c.fault
+}
+
+// leave is called when the caller leaves because of cause, which it returns, or nil if the call has
+// ended before.
+func (c *call) leave(cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hasEnded() {
+		return nil
+	}
+	c.left = cause
+	close(c.gone)
+	if c.hold != nil {
+		c.ranges.Abandon(c.hold)
+	}
+	for _, slot := range c.slots {
+		slot.owner.abandon(slot, c.read)
+	}
+	return cause
+}
+
+// hasLeft returns a channel that is closed when the caller has left.
+func (c *call) hasLeft() <-chan struct{} {
+	if c == nil {
+		return nil
+	}
+	return c.gone
 }
 
 // hasEnded reports whether end has been called.
@@ -138,9 +164,12 @@ func (c *call) end(n int, err error) error {
 
 // lock locks a range for a change. It fails if the caller has left.
 func (c *call) lock(ranges *rangelock.Locks, start, end uint64) (*rangelock.Hold, error) {
-	held := ranges.Wait(start, end)
+	held := ranges.Wait(start, end, c.hasLeft())
 	if c == nil {
 		return held, nil
+	}
+	if held == nil {
+		return nil, c.err()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,3 +19,11 @@ func onThread[T any](v *Volume, f func(*syncIO) T) T {
 
 // BlockingStats returns the counters of the thread behind the blocking methods.
 func (v *Volume) BlockingStats() progress.Stats { return v.sync.Load().engine.Stats() }
+
+// SpareSlots returns how many slots of the blocking methods can take the place of others.
+func (v *Volume) SpareSlots() int {
+	s := v.sync.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.spare)
+}

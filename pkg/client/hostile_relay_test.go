@@ -154,7 +154,7 @@ func (r *fakeRelay) newQueue(
 	ctx context.Context, connection comch.Connection, id comch.ConsumerID,
 ) uint32 {
 	consumer, err := connection.NewConsumer(ctx,
-		comch.ConsumerConfig{Receives: int(r.receives), MemorySize: int(r.receives) * iomsg.Size})
+		comch.ConsumerConfig{Receives: 64, MemorySize: 64 * iomsg.Size})
 	if err != nil {
 		r.t.Error(err)
 		return 1

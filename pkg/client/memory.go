@@ -83,7 +83,7 @@ func allocate(size uint64) (*memory.Region, error) {
 
 // stagingSize is the size in bytes of the memory of the blocking methods.
 func (v *Volume) stagingSize() uint64 {
-	return uint64(max(v.config.SyncDepth, 0)) * uint64(v.config.BufferSize)
+	return uint64(max(v.config.SyncDepth, 0)+v.spareSlots) * uint64(v.config.BufferSize)
 }
 
 // The evidence that a session's memory is safe to use.

@@ -173,7 +173,12 @@ func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error 
 	if err := v.checkLimits(reply); err != nil {
 		return err
 	}
-	s.info.Queues, s.info.Depth, s.info.BufferSize = v.config.Queues, v.depth(), v.config.BufferSize
+	s.info.Queues, s.info.BufferSize = v.config.Queues, v.config.BufferSize
+	if s.info.Depth = v.depth(); v.config.SyncDepth > 0 {
+		// As many spare slots as slots, if the relay has room for them.
+		s.info.Depth = min(max(s.info.Depth, 2*v.config.SyncDepth), int(reply.MaxDepth))
+		v.spareSlots = min(v.config.SyncDepth, s.info.Depth-v.config.SyncDepth)
+	}
 	v.info = s.info
 	v.size.Store(s.info.Size) // last: see grow
 	return nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +44,11 @@ func (v *Volume) readAt(c *call, p []byte, off int64) (int, error) {
 	if short {
 		p = p[:rest]
 	}
-	s.ranges.WaitToRead(uint64(off), uint64(off)+uint64(len(p)))
+	r, err := s.beginRead(c, uint64(off), uint64(off)+uint64(len(p)))
+	if err != nil {
+		return 0, err
+	}
+	defer s.endRead(c, r)
 	n, err := s.transfer(c, p, uint64(off), s.startRead, s.finishRead)
 	if err == nil && short {
 		err = io.EOF
@@ -171,11 +176,18 @@ func (v *Volume) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 		return nil, err
 	}
 	defer v.releaseSync()
-	s.ranges.WaitToRead(uint64(off), uint64(off)+uint64(length))
-	slot := <-s.free
+	r, err := s.beginRead(c, uint64(off), uint64(off)+uint64(length))
+	if err != nil {
+		return nil, err
+	}
+	defer s.endRead(c, r)
+	slot, err := s.acquire(c)
+	if err != nil {
+		return nil, err
+	}
 	defer func() {
 		slot.request.Range = 0
-		s.free <- slot
+		s.release(c, slot)
 	}()
 	size := min(extentsAtOnce*iomsg.ExtentSize, v.info.BufferSize)
 	var all []iomsg.Extent
@@ -208,7 +220,9 @@ func (v *Volume) submitAndWait(c *call, r *Request) error {
 	}
 	defer v.releaseSync()
 	if r.Type == iomsg.Flush {
-		s.ranges.WaitToRead(0, math.MaxUint64)
+		if !s.ranges.WaitToRead(0, math.MaxUint64, c.hasLeft()) {
+			return c.err()
+		}
 	} else {
 		held, err := c.lock(&s.ranges, r.Offset, r.Offset+uint64(r.Length))
 		if err != nil {
@@ -216,10 +230,13 @@ func (v *Volume) submitAndWait(c *call, r *Request) error {
 		}
 		defer c.unlock(&s.ranges, held)
 	}
-	slot := <-s.free
+	slot, err := s.acquire(c)
+	if err != nil {
+		return err
+	}
 	defer func() {
 		slot.request.Flags, slot.request.Flusher = 0, nil
-		s.free <- slot
+		s.release(c, slot)
 	}()
 	slot.request.Flags, slot.request.Flusher = r.Flags, r.Flusher
 	slot.start(c, r.Type, r.Offset, r.Length)
@@ -272,8 +289,11 @@ func (s *syncIO) writePart(c *call, p []byte, offset uint64) error {
 		return err
 	}
 	defer c.unlock(&s.ranges, held)
-	slot := <-s.free
-	defer func() { s.free <- slot }()
+	slot, err := s.acquire(c)
+	if err != nil {
+		return err
+	}
+	defer s.release(c, slot)
 	slot.start(c, iomsg.Read, start, uint32(block))
 	if err := slot.wait(); err != nil {
 		return err
@@ -302,12 +322,15 @@ func (s *syncIO) transfer(
 	var failure error
 	done := 0
 	for len(p) > 0 || len(pending) > 0 {
-		slot := s.nextSlot(len(p) > 0 && failure == nil, len(pending) == 0)
+		slot, err := s.nextSlot(c, len(p) > 0 && failure == nil, len(pending) == 0)
+		if err != nil {
+			return done, err
+		}
 		if slot == nil {
 			oldest := pending[0]
 			pending = pending[1:]
 			err := finish(&oldest)
-			s.free <- oldest.slot
+			s.release(c, oldest.slot)
 			if failure = errors.Join(failure, err); failure != nil {
 				p = nil // start nothing more
 			} else {
@@ -318,7 +341,7 @@ func (s *syncIO) transfer(
 		n := min(uint64(len(p)), uint64(len(slot.buffer))-offset%uint64(s.volume.info.BlockSize))
 		next := piece{slot: slot, call: c, data: p[:n], offset: offset}
 		if failure = start(&next); failure != nil {
-			s.free <- slot
+			s.release(c, slot)
 			p = nil
 			continue
 		}
@@ -328,20 +351,21 @@ func (s *syncIO) transfer(
 	return done, failure
 }
 
-// nextSlot returns a free slot if one is wanted, or nil. Only a caller that holds no slot may wait
-// for one: otherwise it could wait for itself.
-func (s *syncIO) nextSlot(wanted, mayWait bool) *syncSlot {
+// nextSlot returns a free slot if one is wanted, or nil. Only a call that holds no slot may wait for
+// one: otherwise it could wait for itself. Without a slot it fails if the caller has left.
+func (s *syncIO) nextSlot(c *call, wanted, mayWait bool) (*syncSlot, error) {
 	if !wanted {
-		return nil
+		return nil, nil
 	}
 	if mayWait {
-		return <-s.free
+		return s.acquire(c)
 	}
 	select {
 	case slot := <-s.free:
-		return slot
+		s.lend(c, slot)
+		return slot, nil
 	default:
-		return nil
+		return nil, nil
 	}
 }
 
@@ -381,12 +405,23 @@ func (s *syncIO) startWrite(p *piece) error {
 func (s *syncIO) finishWrite(p *piece) error { return p.slot.wait() }
 
 // syncIO carries out the requests of the blocking methods on its own queue and OS thread.
+//
+// Besides the slots for calls there are spare ones. When a caller leaves, a spare takes the place of
+// each slot that its call still uses, so that requests that nobody waits for leave the others all
+// of the depth. Without a spare, the call keeps the place.
 type syncIO struct {
 	volume *Volume
 	queue  *Queue
 	engine *progress.Engine
 	slots  []syncSlot
 	free   chan *syncSlot
+
+	mu    sync.Mutex  // guards the fields below
+	spare []*syncSlot // that take the place of others
+	// given holds the reads whose callers have left. If no spare is left, other reads of their
+	// blocks wait for them: one block that never responds must not use up everything.
+	given []*read
+
 	// ranges are being changed. No caller waits for one while it holds another.
 	ranges  rangelock.Locks
 	results [pollBatch]Result
@@ -407,8 +442,16 @@ type syncSlot struct {
 	buffer    []byte
 	command   func() // submit, bound once so that passing it to the engine does not allocate
 	done      chan Result
+	since     int64  // when the request began, according to Volume.clock
 	session   uint64 // number of the session that the request was submitted to
 	submitErr error  // why Submit failed
+	replaced  bool   // a spare has taken its place; syncIO.mu guards it
+}
+
+// read is a range of the volume that a call reads.
+type read struct {
+	start, end uint64
+	ended      chan struct{}
 }
 
 func (v *Volume) startSync() error {
@@ -416,11 +459,11 @@ func (v *Volume) startSync() error {
 	if err != nil {
 		return err
 	}
+	count := v.config.SyncDepth + v.spareSlots
 	s := &syncIO{
 		volume: v, queue: v.queues[v.config.Queues], engine: engine,
-		slots: make([]syncSlot, v.config.SyncDepth), free: make(chan *syncSlot, v.config.SyncDepth),
-		parked:  make([]*syncSlot, 0, v.config.SyncDepth),
-		retried: make([]*syncSlot, 0, v.config.SyncDepth),
+		slots: make([]syncSlot, count), free: make(chan *syncSlot, count),
+		parked: make([]*syncSlot, 0, count), retried: make([]*syncSlot, 0, count),
 	}
 	for i := range s.slots {
 		slot := &s.slots[i]
@@ -428,7 +471,11 @@ func (v *Volume) startSync() error {
 		slot.request.Memory = v.config.MemorySize + uint64(i)*uint64(v.info.BufferSize)
 		slot.switchMemory()
 		slot.command, slot.done = slot.submit, make(chan Result, 1)
-		s.free <- slot
+		if i < v.config.SyncDepth {
+			s.free <- slot
+		} else {
+			s.spare = append(s.spare, slot)
+		}
 	}
 	if err := errors.Join(s.queue.Attach(engine), engine.Add(s)); err != nil {
 		_ = engine.Close()
@@ -437,6 +484,116 @@ func (v *Volume) startSync() error {
 	v.sync.Store(s)
 	s.running.Go(s.run)
 	return nil
+}
+
+// acquire waits for a free slot. It fails if the caller leaves before.
+func (s *syncIO) acquire(c *call) (*syncSlot, error) {
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	select {
+	case slot := <-s.free:
+		s.lend(c, slot)
+		return slot, nil
+	case <-c.hasLeft():
+		return nil, c.err()
+	}
+}
+
+// lend notes that a call uses a slot.
+func (s *syncIO) lend(c *call, slot *syncSlot) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slots = append(c.slots, slot)
+	if c.left != nil {
+		s.abandon(slot, c.read)
+	}
+}
+
+// release undoes acquire.
+func (s *syncIO) release(c *call, slot *syncSlot) {
+	if c != nil {
+		c.mu.Lock()
+		c.slots = slices.DeleteFunc(c.slots, func(other *syncSlot) bool { return other == slot })
+		c.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slot.replaced {
+		slot.replaced = false
+		s.spare = append(s.spare, slot)
+		return
+	}
+	s.free <- slot // it has room for all
+}
+
+// abandon is called when the caller has left whose call uses the slot, perhaps for a read. The
+// holder of the call's lock calls it.
+func (s *syncIO) abandon(slot *syncSlot, r *read) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r != nil && !slices.Contains(s.given, r) {
+		s.given = append(s.given, r)
+	}
+	if last := len(s.spare) - 1; last >= 0 {
+		slot.replaced = true
+		s.free <- s.spare[last]
+		s.spare = s.spare[:last]
+	}
+}
+
+// beginRead waits until a read of a range may begin. It fails if the caller leaves before.
+func (s *syncIO) beginRead(c *call, start, end uint64) (*read, error) {
+	if !s.ranges.WaitToRead(start, end, c.hasLeft()) {
+		return nil, c.err()
+	}
+	for given := s.overlapping(start, end); given != nil; given = s.overlapping(start, end) {
+		select {
+		case <-given.ended:
+		case <-c.hasLeft():
+			return nil, c.err()
+		}
+	}
+	if c == nil {
+		return nil, nil
+	}
+	r := &read{start: start, end: end, ended: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read = r
+	return r, nil
+}
+
+// overlapping returns a read that a read of a range has to wait for, or nil.
+func (s *syncIO) overlapping(start, end uint64) *read {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.spare) > 0 {
+		return nil
+	}
+	for _, r := range s.given {
+		if r.start < end && start < r.end {
+			return r
+		}
+	}
+	return nil
+}
+
+// endRead undoes beginRead.
+func (s *syncIO) endRead(c *call, r *read) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.given = slices.DeleteFunc(s.given, func(other *read) bool { return other == r })
+	close(r.ended)
 }
 
 // run is the loop of the thread that owns the queue.
@@ -469,14 +626,28 @@ func (s *syncIO) submitParked() int {
 	}
 	if len(s.parked) == 0 {
 		s.queue.pair.hasRoom(s.engine)
+	} else {
+		s.checkParked(s.parked[0])
 	}
 	return len(s.retried) - len(s.parked)
+}
+
+// checkParked fails the session if the relay has not taken the oldest parked request within
+// IOTimeout.
+func (s *syncIO) checkParked(oldest *syncSlot) {
+	limit := s.volume.config.IOTimeout
+	if limit >= 0 && time.Duration(s.volume.clock.Load()-oldest.since) > limit {
+		s.queue.pair.session.fail(status.Errorf(status.TimeOut,
+			"relay did not take an IO within %v", limit))
+	}
 }
 
 // park keeps a request until the queue takes it.
 func (s *syncIO) park(slot *syncSlot) {
 	s.parked = append(s.parked, slot)
-	if !s.queue.disconnected {
+	if s.queue.disconnected {
+		slot.since = s.volume.clock.Load() // the next session's relay gets all of the time
+	} else {
 		s.queue.pair.awaitRoom(s.engine)
 	}
 }
@@ -538,6 +709,11 @@ func (slot *syncSlot) switchMemory() {
 // switchMemory moves the slots that are free to the memory of the volume's current session. The
 // others move when they are used again.
 func (s *syncIO) switchMemory() {
+	s.mu.Lock()
+	for _, slot := range s.spare {
+		slot.switchMemory()
+	}
+	s.mu.Unlock()
 	for range s.slots {
 		select {
 		case slot := <-s.free:
@@ -557,7 +733,7 @@ func (slot *syncSlot) start(c *call, t iomsg.Type, offset uint64, length uint32)
 
 // restart submits the slot's previous request again.
 func (slot *syncSlot) restart() {
-	slot.submitErr = nil
+	slot.submitErr, slot.since = nil, slot.owner.volume.clock.Load()
 	slot.switchMemory()
 	if !slot.owner.engine.Do(slot.command) {
 		slot.done <- Result{Code: status.Shutdown}

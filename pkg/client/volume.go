@@ -33,6 +33,8 @@ type Volume struct {
 	writes  acknowledgedWrites
 	// everybody is the user of Flush.
 	everybody Flusher
+	// spareSlots are those of the blocking methods beyond SyncDepth.
+	spareSlots int
 
 	clock atomic.Int64 // nanoseconds since Open, updated every clockTick
 
