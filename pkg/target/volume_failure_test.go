@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -44,7 +45,7 @@ func TestRelaysLearnThatAVolumeHasFailed(t *testing.T) {
 	}
 	select {
 	case <-idle.Done():
-	case <-time.After(testTimeout):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the idle session goes on")
 	}
 	if now := s.VolumeStates()["disk"]; now != volume.Failed {

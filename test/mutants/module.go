@@ -106,9 +106,12 @@ func (m *module) compile(ctx context.Context, pkg string) error {
 // if one fails or hangs.
 func (m *module) runTests(ctx context.Context, t test, limit time.Duration, extra ...string,
 ) (string, error) {
+	directory := filepath.Join(m.root, t.pkg)
+	// Where rapid records a failure, to repeat it in the next run, which may be of another mutant.
+	defer func() { _ = os.RemoveAll(filepath.Join(directory, "testdata", "rapid")) }()
 	arguments := append([]string{m.binary, "-test.v", "-test.run", t.run, "-test.timeout",
 		limit.String()}, extra...)
-	return run(ctx, limit+exitLimit, filepath.Join(m.root, t.pkg), nil, arguments...)
+	return run(ctx, limit+exitLimit, directory, nil, arguments...)
 }
 
 // runSchedules runs simulated schedules with the program that compile has built.

@@ -240,7 +240,7 @@ func TestAnOrphanWhoseResultIsLateEndsWithTheResult(t *testing.T) {
 			q := &lateQueue{Queue: v.Queue(0)}
 			q.isLate.Store(true)
 			e, err := gateway.New(gateway.Config{Volume: v, Queues: []gateway.Queue{q}, Sessions: 2,
-				Repeat: true, RepeatFor: retry.Within(patience)})
+				Repeat: true, RepeatFor: retry.Within(testkit.Patience)})
 			if err != nil {
 				t.Fatal(err)
 			}
