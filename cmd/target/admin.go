@@ -54,7 +54,9 @@ func (v *volumes) list(uses map[string]target.Use) []admin.Volume {
 			all = append(all, p.describe())
 		}
 	}
-	slices.SortFunc(all, func(one, other admin.Volume) int { return cmp.Compare(one.Name, other.Name) })
+	slices.SortFunc(all, func(one, other admin.Volume) int {
+		return cmp.Compare(one.Name, other.Name)
+	})
 	return all
 }
 

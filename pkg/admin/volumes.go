@@ -32,7 +32,8 @@ type Volume struct {
 	// is the client that has it open exclusively, "" if none has.
 	Sessions int    `json:"sessions"`
 	Holder   string `json:"holder,omitempty"`
-	// State is a volume.State, which the volume entered at Since. Reason says why it is not serving.
+	// State is a volume.State, which the volume entered at Since. Reason says why it is not
+	// serving.
 	State  string    `json:"state"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`

@@ -146,10 +146,11 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 // Submit sends a request. Call Flush after a batch of requests to wake the relay if it sleeps.
 //
 // A request that does not fit the volume or the memory fails at once, with status.InvalidValue or
-// status.TooBig. status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
-// means that the volume is being reopened: keep polling. A flush fails with ErrWritesLost when
-// writes may have been lost (see Flusher), a read or write with ErrMemoryReplaced until
-// the queue has switched to new memory. After the volume has failed, Submit returns Volume.Err.
+// status.TooBig. status.Again means that the queue is full: poll first. ErrReopening, which matches
+// status.Again, means that the volume is being reopened: keep polling. A flush fails with
+// ErrWritesLost when writes may have been lost (see Flusher), a read or write with
+// ErrMemoryReplaced until the queue has switched to new memory. After the volume has failed, Submit
+// returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
 	if err := q.check(r); err != nil {
 		return err

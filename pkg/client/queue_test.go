@@ -183,7 +183,8 @@ func TestSubmitRefusesWhatDoesNotFit(t *testing.T) {
 	r := newFakeRelay(t)
 	v, err := client.Open(t.Context(), client.Config{Provider: r.provider,
 		Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, BufferSize: 2 * testBlock,
-		MemorySize: memory, SyncDepth: 2, ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience})
+		MemorySize: memory, SyncDepth: 2, ControlTimeout: testkit.Patience,
+		IOTimeout: testkit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,9 +200,11 @@ func TestSubmitRefusesWhatDoesNotFit(t *testing.T) {
 		{client.Request{Type: iomsg.Result}, status.InvalidValue},
 		{client.Request{Type: 77, Length: testBlock}, status.InvalidValue},
 		{client.Request{Type: iomsg.Flush, Flags: iomsg.Traced}, status.InvalidValue},
-		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.Pushed}, status.InvalidValue},
+		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.Pushed},
+			status.InvalidValue},
 		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: 1 << 31}, status.InvalidValue},
-		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.FUA | iomsg.Deallocate}, nil},
+		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.FUA | iomsg.Deallocate},
+			nil},
 		{client.Request{Type: iomsg.Read}, status.InvalidValue},
 		{client.Request{Type: iomsg.Read, Length: 100}, status.InvalidValue},
 		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: 100}, status.InvalidValue},

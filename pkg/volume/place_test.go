@@ -61,7 +61,8 @@ func TestAVolumeFailsOnceItsFileIsGone(t *testing.T) {
 					}
 					v, queue, _ := openLogged(t, volume.FileBackend{Path: path}, interval)
 					block := make([]byte, 4096)
-					do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: block})
+					do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096,
+						Buffer: block})
 					do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
 					if err := lose(path); err != nil {
 						t.Fatal(err)

@@ -46,9 +46,10 @@ func TestDaemonsOutliveTheReadersOfTheirLogs(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer reader.Close()
-				p := spawnWith(t, inheritance{files: []*os.File{writer}}, name, append([]string{"sh", "-c",
-					kind.prepare + `exec "$0" "$@" 2>&3 3>&-`, program(t, name)},
-					args...)...)
+				shell := []string{"sh", "-c", kind.prepare + `exec "$0" "$@" 2>&3 3>&-`,
+					program(t, name)}
+				p := spawnWith(t, inheritance{files: []*os.File{writer}}, name,
+					append(shell, args...)...)
 				if err := writer.Close(); err != nil {
 					t.Fatal(err)
 				}

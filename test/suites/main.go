@@ -1,5 +1,6 @@
 // Command suites runs the tests that a change has to pass: the gate, which is short and runs for
-// every change, and the complete suites with real peers, which run when what they cover has changed.
+// every change, and the complete suites with real peers, which run when what they cover has
+// changed.
 //
 // Usage:
 //

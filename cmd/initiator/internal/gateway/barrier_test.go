@@ -204,8 +204,8 @@ func TestAnOrphanOfALostSessionLastsUntilTheNextBegins(t *testing.T) {
 				if failure := <-later; failure != nbd.Success {
 					t.Error(failure)
 				}
-				if want := bytes.Repeat([]byte{'y'}, length); !bytes.Equal(v.Data()[place:][:length],
-					want) {
+				want := bytes.Repeat([]byte{'y'}, length)
+				if !bytes.Equal(v.Data()[place:][:length], want) {
 					t.Error("the request of a dead connection was repeated")
 				}
 			})
