@@ -176,7 +176,7 @@ func TestNothingOvertakesARequestThatWasGivenUp(t *testing.T) {
 	calls := []func() error{
 		func() error { _, err := v.WriteAt(block, testBlock); return err },
 		func() error { _, err := v.WriteAt(block[:1], 7); return err },
-		func() error { _, err := v.ReadAt(block, 0); return err },
+		func() error { _, err := v.ReadAt(make([]byte, testBlock), 0); return err },
 		func() error { return v.Trim(0, testBlock) },
 		func() error { return v.WriteZeroes(testBlock, testBlock) },
 		v.Flush,
