@@ -5,7 +5,8 @@ import "github.com/zc-relay/zc-relay/pkg/progress"
 // Parked returns how many requests of the blocking methods wait until their queue takes them.
 func (v *Volume) Parked() int { return onThread(v, func(s *syncIO) int { return len(s.parked) }) }
 
-// HasLostSession reports whether the queue of the blocking methods knows that its session has ended.
+// HasLostSession reports whether the queue of the blocking methods knows that its session has
+// ended.
 func (v *Volume) HasLostSession() bool {
 	return onThread(v, func(s *syncIO) bool { return s.queue.disconnected })
 }

@@ -351,8 +351,8 @@ func (s *syncIO) transfer(
 	return done, failure
 }
 
-// nextSlot returns a free slot if one is wanted, or nil. Only a call that holds no slot may wait for
-// one: otherwise it could wait for itself. Without a slot it fails if the caller has left.
+// nextSlot returns a free slot if one is wanted, or nil. Only a call that holds no slot may wait
+// for one: otherwise it could wait for itself. Without a slot it fails if the caller has left.
 func (s *syncIO) nextSlot(c *call, wanted, mayWait bool) (*syncSlot, error) {
 	if !wanted {
 		return nil, nil
@@ -406,9 +406,9 @@ func (s *syncIO) finishWrite(p *piece) error { return p.slot.wait() }
 
 // syncIO carries out the requests of the blocking methods on its own queue and OS thread.
 //
-// Besides the slots for calls there are spare ones. When a caller leaves, a spare takes the place of
-// each slot that its call still uses, so that requests that nobody waits for leave the others all
-// of the depth. Without a spare, the call keeps the place.
+// Besides the slots for calls there are spare ones. When a caller leaves, a spare takes the place
+// of each slot that its call still uses, so that requests that nobody waits for leave the others
+// all of the depth. Without a spare, the call keeps the place.
 type syncIO struct {
 	volume *Volume
 	queue  *Queue

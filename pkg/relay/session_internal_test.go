@@ -138,8 +138,8 @@ func TestASessionMayMakeTheRelayConnectAFewTimesInARow(t *testing.T) {
 	}
 }
 
-// TestASessionThatOpensDuringAReloadHasTheNewLimits lets a reload change the limits at any moment of
-// the session's beginning.
+// TestASessionThatOpensDuringAReloadHasTheNewLimits lets a reload change the limits at any moment
+// of the session's beginning.
 func TestASessionThatOpensDuringAReloadHasTheNewLimits(t *testing.T) {
 	limited := func(iops uint32) *ChannelConfig {
 		return &ChannelConfig{QoS: QoS{Session: datapath.RateLimits{IOPS: iops,

@@ -64,7 +64,8 @@ func newPlace(file *os.File, path string) (*place, error) {
 
 // placeAt returns the place of what has the path real.
 func placeAt(real, path string) (*place, error) {
-	directory, err := os.OpenFile(filepath.Dir(real), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	directory, err := os.OpenFile(filepath.Dir(real),
+		unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -39,8 +39,8 @@ type Spec struct {
 	// Keeper, if not nil, lets a file volume keep its write verifier when the program is killed and
 	// starts again.
 	Keeper Keeper
-	// CleanEnds, if not nil, lets a file volume keep its write verifier when it is closed and opened
-	// again.
+	// CleanEnds, if not nil, lets a file volume keep its write verifier when it is closed and
+	// opened again.
 	CleanEnds *CleanEnds
 	// Log receives the first error of each kind and then, while errors continue, their number every
 	// 10 s; and the reason when the volume stops accepting requests. It may be nil.

@@ -184,7 +184,8 @@ type Volume struct {
 	Size      uint64 `json:"size_bytes"`
 	BlockSize uint32 `json:"block_size_bytes"`
 	ReadOnly  bool   `json:"read_only"`
-	// State is a volume.State, which the volume entered at Since. Reason says why it is not serving.
+	// State is a volume.State, which the volume entered at Since. Reason says why it is not
+	// serving.
 	State  string    `json:"state"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`

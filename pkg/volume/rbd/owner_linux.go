@@ -35,8 +35,8 @@ const (
 	aliveTimeout = 5 * time.Second
 	// fenceExpiry is how long the entry lasts that a new owner adds to the blocklist.
 	fenceExpiry = 10 * 365 * 24 * time.Hour
-	// noticeTimeout is how long Open waits until the cluster has noticed the death of an owner, which
-	// takes 30 s (osd_client_watch_timeout), and noticePause the time between two looks.
+	// noticeTimeout is how long Open waits until the cluster has noticed the death of an owner,
+	// which takes 30 s (osd_client_watch_timeout), and noticePause the time between two looks.
 	noticeTimeout = 40 * time.Second
 	noticePause   = time.Second
 	// contentionDuration is how long a process that dies keeps others from contending for the
@@ -190,8 +190,8 @@ func (d *driver) removeOwner(locked time.Time) error {
 		return err
 	}
 	observe(ownerDead)
-	// An owner that has released the image since then had not died. It answers until it has released
-	// the image, and cannot lock it again before the contention lock ends. Unlike ListLockers,
+	// An owner that has released the image since then had not died. It answers until it has
+	// released the image, and cannot lock it again before the contention lock ends. Unlike ListLockers,
 	// LockGetOwners asks the cluster each time.
 	now, err := other.LockGetOwners()
 	if err != nil {
@@ -214,7 +214,8 @@ func (d *driver) removeOwner(locked time.Time) error {
 	if err := d.cluster.fence(owner.Addr, d.backend.minimumFence()); err != nil {
 		return fmt.Errorf("fence %s, the owner of image %s: %w", owner.Client, path, err)
 	}
-	// librbd calls owners by their addresses, so another target that has been faster keeps its lock.
+	// librbd calls owners by their addresses, so another target that has been faster keeps its
+	// lock.
 	err = withErrno(other.LockBreak(rbd.LockModeExclusive, owner.Addr))
 	switch {
 	case errors.Is(err, unix.EBUSY):

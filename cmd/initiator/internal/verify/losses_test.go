@@ -61,7 +61,8 @@ func (v *volatileVolume) restart() {
 	}
 	if v.garbles {
 		for i := range uint64(testBlocks) {
-			block, durable := v.Data()[i*testBlock:][:testBlock], v.durable[i*testBlock:][:testBlock]
+			block := v.Data()[i*testBlock:][:testBlock]
+			durable := v.durable[i*testBlock:][:testBlock]
 			// The verifier knows the durable content of what was written in an earlier pass, too.
 			if parseHeader(block).generation > 1 && parseHeader(durable).magic &&
 				!bytes.Equal(block, durable) {
