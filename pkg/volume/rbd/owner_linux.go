@@ -191,8 +191,8 @@ func (d *driver) removeOwner(locked time.Time) error {
 	}
 	observe(ownerDead)
 	// An owner that has released the image since then had not died. It answers until it has
-	// released the image, and cannot lock it again before the contention lock ends. Unlike ListLockers,
-	// LockGetOwners asks the cluster each time.
+	// released the image, and cannot lock it again before the contention lock ends. Unlike
+	// ListLockers, LockGetOwners asks the cluster each time.
 	now, err := other.LockGetOwners()
 	if err != nil {
 		return fmt.Errorf("get the owner of the lock of image %s: %w", path, withErrno(err))
