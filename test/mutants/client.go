@@ -215,7 +215,9 @@ var clientMutants = []mutant{
 		old:    "held, err := c.lock(&s.ranges, start, start+block)",
 		new:    "held, err := c.lock(&s.ranges, start, start)",
 		breaks: "Writes to parts of the same block do not undo each other.",
-		tests:  []test{{"./test/chain", "^TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther$"}},
+		survives: "Whether two callers meet in a block is up to the scheduler: the test notices it now " +
+			"and then, and 100 simulated schedules did not.",
+		tests: []test{{"./test/chain", "^TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther$"}},
 	},
 	{
 		name:   "client-reads-beyond-the-volume",
