@@ -186,11 +186,11 @@ var clientMutants = []mutant{
 		tests:  []test{{"./pkg/client", "^TestFlushesReportEveryLossOnceAndNothingElse$"}},
 	},
 	{
-		name:   "client-reports-a-loss-on-one-queue-only",
+		name:   "client-reports-a-loss-to-one-user-only",
 		file:   "pkg/client/losses.go",
-		old:    "	q.lossesSeen, a.reported = a.losses, a.losses\n",
-		new:    "	for _, other := range queues {\n		other.lossesSeen = a.losses\n	}\n	a.reported = a.losses\n",
-		breaks: "The first flush of every queue after a loss reports it.",
+		old:    "	if f.seen == a.losses {\n		return nil\n	}\n	a.informLocked",
+		new:    "	if f.seen == a.losses || a.reported == a.losses {\n		return nil\n	}\n	a.informLocked",
+		breaks: "Every user of a volume learns of a loss from its first flush after it.",
 		tests:  []test{{"./pkg/client", "^TestFlushesReportEveryLossOnceAndNothingElse$"}},
 	},
 	{

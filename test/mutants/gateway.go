@@ -172,29 +172,6 @@ var gatewayMutants = []mutant{
 		},
 	},
 	{
-		name: "gateway-reports-a-loss-to-one-connection",
-		file: "cmd/initiator/internal/gateway/disk.go",
-		old: `			d.sessions[i].lossPending = true
-`,
-		new: `			d.sessions[i].lossPending = false
-`,
-		breaks: "Each connection is told that writes were lost.",
-		tests: []test{
-			{"./cmd/initiator/internal/gateway", "^TestLostWritesAreReportedToEachConnectionOnce$"},
-		},
-	},
-	{
-		name: "gateway-keeps-reporting-a-loss",
-		file: "cmd/initiator/internal/gateway/disk.go",
-		old: `		s.lossPending = false
-`,
-		new:    "",
-		breaks: "Each connection is told once that writes were lost.",
-		tests: []test{
-			{"./cmd/initiator/internal/gateway", "^TestLostWritesAreReportedToEachConnectionOnce$"},
-		},
-	},
-	{
 		name: "gateway-uses-quarantined-memory",
 		file: "cmd/initiator/internal/gateway/disk.go",
 		old: `	op.quarantined = result.Quarantined
