@@ -71,8 +71,6 @@ func runAll(ctx context.Context, root string, rows []mutant, workers int) ([]ver
 		return nil, err
 	}
 	defer os.RemoveAll(directory)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	copies := make([]*module, workers)
 	for i := range copies {
 		if copies[i], err = copyModule(ctx, root, directory); err != nil {
@@ -83,12 +81,9 @@ func runAll(ctx context.Context, root string, rows []mutant, workers int) ([]ver
 	all := baseline{}
 	pkgs := packages(rows)
 	share(copies, len(pkgs), func(m *module, i int) {
-		b, err := m.measure(ctx, pkgs[i], rows)
+		b := m.measure(ctx, pkgs[i], rows)
 		mu.Lock()
 		defer mu.Unlock()
-		if err != nil {
-			cancel(err)
-		}
 		for t, err := range b {
 			all[t] = err
 		}

@@ -109,6 +109,7 @@ func TestCrash(t *testing.T) {
 
 func TestBroken(t *testing.T) { t.Error("fails unmutated") }
 `,
+	"q/q_test.go": "package q\n\nfunc TestUndefined(t *testing.T) {}\n",
 }
 
 func TestVerdicts(t *testing.T) {
@@ -151,7 +152,9 @@ func TestVerdicts(t *testing.T) {
 		"fails unmutated": {row("n < 10", "n < 9", "^TestBroken$"), invalid,
 			"does not pass unmutated"},
 		"bad pattern": {row("n < 10", "n < 9", "TestIsSmall"), invalid, "neither"},
-		"no tests":    {mutant{file: "p/p.go", old: "n < 10", new: "n < 9"}, invalid, "names neither"},
+		"tests do not compile": {mutant{file: "p/p.go", old: "n < 10", new: "n < 9",
+			tests: []test{{"./q", "^TestUndefined$"}}}, invalid, "compile the tests of ./q"},
+		"no tests": {mutant{file: "p/p.go", old: "n < 10", new: "n < 9"}, invalid, "names neither"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdicts, err := runAll(t.Context(), directory, []mutant{c.row}, 1)

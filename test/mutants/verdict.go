@@ -119,8 +119,9 @@ const maxTests = testLimit * 2 / 3
 // although nothing has been changed.
 type baseline map[test]error
 
-// measure runs all tests of the rows in a package once.
-func (m *module) measure(ctx context.Context, pkg string, rows []mutant) (baseline, error) {
+// measure runs all tests of the rows in a package once. A package that does not compile makes only
+// its own tests useless.
+func (m *module) measure(ctx context.Context, pkg string, rows []mutant) baseline {
 	b := baseline{}
 	schedules := 0
 	names := map[string]bool{}
@@ -144,7 +145,13 @@ func (m *module) measure(ctx context.Context, pkg string, rows []mutant) (baseli
 		}
 	}
 	if err := m.compile(ctx, pkg); err != nil {
-		return nil, err
+		for t := range b {
+			b[t] = err
+		}
+		if schedules > 0 {
+			b[simulation] = err
+		}
+		return b
 	}
 	took := map[string]time.Duration{}
 	if len(names) > 0 {
@@ -167,7 +174,7 @@ func (m *module) measure(ctx context.Context, pkg string, rows []mutant) (baseli
 				firstSeed(output), err)
 		}
 	}
-	return b, ctx.Err()
+	return b
 }
 
 // passing returns the tests that pass, with subtests, and how long each took.
