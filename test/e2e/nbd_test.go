@@ -529,6 +529,64 @@ b.flush()
 	}
 }
 
+// A client dies with writes in progress while the relay is down. Others write the same blocks and
+// flush: one that was connected all the time, and one that comes after its death.
+func TestADeadNBDClientWritesNothingMore(t *testing.T) {
+	t.Parallel()
+	tooltest.Require(t, "nbdsh")
+	c, _ := nbdChain(t, "16MiB")
+	writeFile(t, filepath.Join(c.dir, "victim.py"), []byte(`
+import os, time
+h.connect_uri(os.environ["uri"])
+data = nbd.Buffer.from_bytearray(bytearray(b"X" * 262144))
+for i in range(60):
+    h.aio_pwrite(data, i * 262144)
+while h.aio_get_direction() & nbd.AIO_DIRECTION_WRITE:
+    h.poll(10)
+open("sent", "w").close()
+time.sleep(1000)
+`))
+	writeFile(t, filepath.Join(c.dir, "heirs.py"), []byte(`
+import os
+heirs = [nbd.NBD(), nbd.NBD()]
+heirs[0].connect_uri(os.environ["uri"])
+print("standing", flush=True)
+open("go").read()
+heirs[1].connect_uri(os.environ["uri"])
+data = nbd.Buffer.from_bytearray(bytearray(b"Y" * 4096))
+for i in reversed(range(60)):
+    heirs[i % 2].aio_pwrite(data, i * 262144)
+for heir in heirs:
+    while heir.aio_in_flight():
+        heir.poll(1)
+    heir.flush()
+h.connect_uri(os.environ["uri"])
+lost = [i for i in range(60) if h.pread(4096, i * 262144) != b"Y" * 4096]
+assert not lost, lost
+`))
+	p := c.gateway(`mkfifo go; PATH=/usr/bin:$PATH
+		nbdsh -c - <heirs.py & heirs=$!
+		while [ ! -e down ]; do sleep 0.05; done
+		nbdsh -c - <victim.py & victim=$!
+		while [ ! -e sent ]; do sleep 0.05; done
+		kill -9 $victim; wait $victim || true
+		echo dead; echo >go; wait $heirs`, "--queues", "2", "--memory", "16MiB")
+	says := func(word string) {
+		testkit.Eventually(t, "the script says "+word, func() bool {
+			return strings.Contains(p.Stdout.String(), word+"\n")
+		})
+	}
+	says("standing")
+	c.relay.Signal(syscall.SIGKILL)
+	c.relay.Wait()
+	writeFile(t, filepath.Join(c.dir, "down"), nil)
+	says("dead")
+	c.relay = c.startRelay("comch")
+	if code := p.Wait(); code != 0 {
+		t.Errorf("exit code %d: %s", code, tail(p.Stderr.String()))
+	}
+}
+
 func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 	t.Parallel()
 	tooltest.Require(t, "nbdinfo", "qemu-io")
