@@ -216,6 +216,38 @@ func TestAConnectionThatIsLeavingIsWaitedForAndThenEnded(t *testing.T) {
 	}
 }
 
+// A client that comes back finds the place of its former connection, although the server had not
+// noticed the end of that one.
+func TestAClientThatIsGoneHoldsNoPlace(t *testing.T) {
+	_, path := startServer(t, nbd.Config{MaxConnections: 1}, newMemoryExport())
+	for range 50 {
+		c := connect(t, path, structured)
+		_ = c.conn.Close()
+	}
+}
+
+// An operation at one worker may wait for one that a dead connection has left at another.
+func TestDisksStayOpenUntilAllConnectionsHaveEnded(t *testing.T) {
+	export := newMemoryExport()
+	server, path := startServer(t, nbd.Config{Workers: 2}, export)
+	idle, busy := connect(t, path, structured), connect(t, path, structured)
+	export.set(func() { export.held = true })
+	busy.write(busy.encode(call{kind: nbd.Flush}))
+	testkit.Eventually(t, "the request is in progress", func() bool {
+		return server.Status()[0].InFlight == 1
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- server.Close(t.Context()) }()
+	idle.expectEnd()
+	export.set(func() { export.held = false })
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if export.closedEarly {
+		t.Error("a disk was closed while the export had connections")
+	}
+}
+
 // What a client has sent and the server has not read when it is gone has no effect.
 func TestRequestsOfAClientThatIsGoneAreNotRead(t *testing.T) {
 	for _, m := range modes {

@@ -25,9 +25,11 @@ type memoryExport struct {
 	engines []*progress.Engine
 	starved int // how often a session has had no room because of kept
 	open    int
-	used    uint64       // bytes in buffers
-	kept    uint64       // bytes of each session's room that cannot be used now
-	extents []nbd.Extent // of the whole disk
+	// closedEarly is set when a disk was closed although the export had sessions.
+	closedEarly bool
+	used        uint64       // bytes in buffers
+	kept        uint64       // bytes of each session's room that cannot be used now
+	extents     []nbd.Extent // of the whole disk
 }
 
 const testSize = 8 << 20
@@ -100,8 +102,14 @@ func (d *memoryDisk) Open(handler nbd.Handler) (nbd.Session, error) {
 	return &memorySession{disk: d, handler: handler, claimed: make(map[*nbd.Operation]bool)}, nil
 }
 
-func (d *memoryDisk) Flush()       {}
-func (d *memoryDisk) Close() error { return nil }
+func (d *memoryDisk) Flush() {}
+
+func (d *memoryDisk) Close() error {
+	d.export.mu.Lock()
+	defer d.export.mu.Unlock()
+	d.export.closedEarly = d.export.closedEarly || d.export.open > 0
+	return nil
+}
 
 func (d *memoryDisk) Poll() int {
 	n := d.endStarvation()

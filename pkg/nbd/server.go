@@ -346,12 +346,12 @@ func (s *Server) negotiate(conn net.Conn) (*agreement, error) {
 // place for a new one, at the worker with the fewest. Either release or the end of the connection
 // gives the place back.
 func (s *Server) reserve(e *export) (*connection, error) {
-	if err := e.admit(); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.config.BarrierTimeout)
 	defer cancel()
 	s.awaitLeaving(e)
+	if err := e.admit(); err != nil {
+		return nil, err
+	}
 	if err := e.Barrier(ctx); err != nil {
 		e.leave()
 		return nil, err
@@ -468,8 +468,13 @@ func (s *Server) Close(ctx context.Context) error {
 		w.drain(nil)
 	}
 	s.changes.Unlock()
+	// All disks stay open until no connection is left: what one worker has in progress may wait for
+	// what another one has.
 	for _, w := range s.workers {
-		err = errors.Join(err, w.stop(ctx))
+		err = errors.Join(err, w.awaitEmpty(ctx))
+	}
+	for _, w := range s.workers {
+		err = errors.Join(err, w.stop())
 	}
 	s.cancel()
 	s.running.Wait()

@@ -226,21 +226,28 @@ func (w *worker) drain(e *export) {
 	})
 }
 
-// stop ends the thread once all connections have ended, or at once when ctx ends.
-func (w *worker) stop(ctx context.Context) error {
+// awaitEmpty waits until all connections have ended. It fails when ctx ends before that.
+func (w *worker) awaitEmpty(ctx context.Context) error {
 	empty := make(chan struct{})
 	_ = w.do(func() error {
 		w.empty = empty
 		w.checkEmpty()
 		return nil
 	})
-	var failure error
 	select {
 	case <-empty:
+		return nil
 	case <-ctx.Done():
-		failure = status.Errorf(status.TimeOut, "%d NBD connections were aborted: %w",
-			w.connections.Load(), ctx.Err())
 	}
+	if n := w.connections.Load(); n > 0 {
+		return status.Errorf(status.TimeOut, "%d NBD connections were aborted: %w", n, ctx.Err())
+	}
+	return nil
+}
+
+// stop ends the thread, and the connections that there are.
+func (w *worker) stop() error {
+	var failure error
 	_ = w.do(func() error {
 		for _, c := range w.slots {
 			if c != nil {
