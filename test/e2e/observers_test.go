@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,15 +14,17 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
-// readers are the kinds of readers of a log that can go away, each with what a shell does before it
-// starts the program.
+// readers are the kinds of readers of a log that can go away or stop reading, each with what a
+// shell does before it starts the program.
 var readers = map[string]struct {
 	connect func() (reader, writer *os.File, err error)
 	prepare string
+	stays   bool // but reads no more
 }{
-	"pipe":            {os.Pipe, ""},
-	"socket":          {socketPair, ""},
-	"ignored SIGPIPE": {os.Pipe, "trap '' PIPE; "},
+	"pipe":            {connect: os.Pipe},
+	"socket":          {connect: socketPair},
+	"ignored SIGPIPE": {connect: os.Pipe, prepare: "trap '' PIPE; "},
+	"full pipe":       {connect: os.Pipe, stays: true},
 }
 
 func socketPair() (a, b *os.File, err error) {
@@ -32,7 +35,32 @@ func socketPair() (a, b *os.File, err error) {
 	return os.NewFile(uintptr(pair[0]), "a"), os.NewFile(uintptr(pair[1]), "b"), nil
 }
 
-// TestDaemonsOutliveTheReadersOfTheirLogs lets the reader of every log go away once the program
+// fill writes to a pipe, whose reader it gets, until it is full.
+func fill(t *testing.T, reader *os.File) {
+	t.Helper()
+	file, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", reader.Fd()),
+		os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	raw, err := file.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Write(func(descriptor uintptr) bool {
+		var err error
+		for page := make([]byte, 4096); err == nil; {
+			_, err = syscall.Write(int(descriptor), page)
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDaemonsOutliveTheReadersOfTheirLogs lets the reader of every log leave once the program
 // serves. The programs serve on, and end in order.
 func TestDaemonsOutliveTheReadersOfTheirLogs(t *testing.T) {
 	t.Parallel()
@@ -45,7 +73,11 @@ func TestDaemonsOutliveTheReadersOfTheirLogs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer reader.Close()
+				if kind.stays {
+					t.Cleanup(func() { _ = reader.Close() })
+				} else {
+					defer reader.Close()
+				}
 				shell := []string{"sh", "-c", kind.prepare + `exec "$0" "$@" 2>&3 3>&-`,
 					program(t, name)}
 				p := spawnWith(t, inheritance{files: []*os.File{writer}}, name,
@@ -57,6 +89,9 @@ func TestDaemonsOutliveTheReadersOfTheirLogs(t *testing.T) {
 					if !lines.Scan() {
 						t.Fatalf("%s ended before it logged %q", name, ready)
 					}
+				}
+				if kind.stays {
+					fill(t, reader)
 				}
 				return p
 			}

@@ -48,7 +48,7 @@ func New(name string, o Options) (*zap.Logger, zap.AtomicLevel, error) {
 	if output.IsTerminal(os.Stderr) {
 		return newTo(clearedLine{os.Stderr}, name, o)
 	}
-	return newTo(os.Stderr, name, o)
+	return newTo(&unblocked{file: os.Stderr, patience: readerPatience}, name, o)
 }
 
 // clearedLine writes to a terminal from the beginning of the line on, in place of the progress bar
