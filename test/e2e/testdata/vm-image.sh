@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes what a virtual machine needs to use a virtio disk with ext4: Debian's kernel, and an
 # initramfs with busybox that copies the files of the disk again and again. Needs apt-get, which
-# downloads 70 MB, busybox-static, cpio, e2fsprogs, kmod, and xz-utils. Usage: vm-image.sh DIRECTORY
+# downloads 70 MB once, to the user's cache, busybox-static, cpio, e2fsprogs, kmod, and xz-utils.
+# Usage: vm-image.sh DIRECTORY
 #
 # The guest prints "copied N" after each round, until it reads a line from its console. Then it
 # checks the file system, and prints "all is well" if it has seen no error.
@@ -9,8 +10,15 @@ set -euo pipefail
 cd "$1"
 package=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" && !n++ { print $2 }')
 release=${package#linux-image-}
-apt-get -qq -o APT::Sandbox::User=root download "$package"
-dpkg -x "$package"_*.deb kernel
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/zc-relay-vm
+archive=$cache/$(apt-get -qq --print-uris download "$package" | cut -d' ' -f2)
+if [ ! -e "$archive" ]; then
+    apt-get -qq -o APT::Sandbox::User=root download "$package"
+    mkdir -p "$cache"
+    rm -f "$cache"/*.deb
+    mv "$package"_*.deb "$archive"
+fi
+dpkg -x "$archive" kernel
 cp "kernel/boot/vmlinuz-$release" vmlinuz
 [ -d "kernel/lib/modules/$release" ] || mv kernel/usr/lib kernel/
 depmod -b kernel "$release"
