@@ -62,7 +62,8 @@ func (f *faults) hookVolume(ctx context.Context, v volume, log *zap.Logger) volu
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hookedVolume{volume: v, ctx: ctx, cancel: cancel, injector: f.injector,
 		points: volumehook.Points(f.injector)}
-	h.switches.Go(func() { injection.ObeySwitches(ctx, f.injector, log) })
+	signals := injection.Switches()
+	h.switches.Go(func() { injection.ObeySwitches(ctx, signals, f.injector, log) })
 	if f.injector.Has(fault.Volume) {
 		info := v.Info()
 		for i := range info.Queues {

@@ -107,11 +107,19 @@ func Warn(injector *fault.Injector, log *zap.Logger) {
 	}
 }
 
-// ObeySwitches turns all switches on at SIGUSR1. At SIGUSR2 it turns them off and releases
-// everything that is frozen. It returns when ctx ends.
-func ObeySwitches(ctx context.Context, injector *fault.Injector, log *zap.Logger) {
+// Switches returns the signals for ObeySwitches. The Go runtime drops those that come before the
+// call, so it precedes everything that tells others that the program runs.
+func Switches() chan os.Signal {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
+	return signals
+}
+
+// ObeySwitches turns all switches on at SIGUSR1. At SIGUSR2 it turns them off and releases
+// everything that is frozen. It returns when ctx ends.
+func ObeySwitches(
+	ctx context.Context, signals chan os.Signal, injector *fault.Injector, log *zap.Logger,
+) {
 	defer signal.Stop(signals)
 	for {
 		select {

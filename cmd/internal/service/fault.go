@@ -102,8 +102,9 @@ func (e *Environment) startFaults() {
 		return
 	}
 	injection.Warn(e.faults.injector, e.Log)
+	switches := injection.Switches()
 	e.lifecycle.running.Go(func() {
-		injection.ObeySwitches(e.lifecycle.background, e.faults.injector, e.Log)
+		injection.ObeySwitches(e.lifecycle.background, switches, e.faults.injector, e.Log)
 	})
 	if e.faults.trace != nil {
 		e.lifecycle.running.Go(func() { e.writeTrace(e.lifecycle.background) })
