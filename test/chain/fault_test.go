@@ -32,6 +32,7 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 	})
 	gate := c.gate
 	gate.closed.Store(true)
+	c.awaitState(client.DefaultChannelName, relay.LinkReady) // a session does not wait for it
 	v, err := client.Open(c.context(), c.queueConfig(depth))
 	if err != nil {
 		t.Fatal(err)
