@@ -171,7 +171,7 @@ func (c *dialectClient) Stopped() <-chan struct{} {
 func (c *dialectClient) Shutdown(ctx context.Context) (done bool, err error) {
 	done, err = c.session.DestroyObjects(ctx)
 	if err == nil {
-		err = c.session.releaseMemory()
+		err = c.session.releaseMemory(ctx)
 	}
 	return done, err
 }

@@ -59,9 +59,11 @@ type session struct {
 	domain     rdma.ProtectionDomain
 	registered rdma.MemoryRegion // the client's memory, or the bounce buffers
 	reachable  uint64            // bytes of it that the target may reach
-	started    bool              // the data path has been started
-	stopped    bool              // the target has been asked to stop
-	unreleased atomic.Bool       // the session has ended, but its release has failed so far
+	// deregistering and freeing are steps of the release of what is above.
+	deregistering, freeing step
+	started                bool        // the data path has been started
+	stopped                bool        // the target has been asked to stop
+	unreleased             atomic.Bool // the session has ended, but its release has failed so far
 
 	mu       sync.Mutex // guards what follows: others drain the session, and observe its lanes
 	lanes    []*datapath.RelayLane
@@ -257,7 +259,7 @@ func (s *session) ConfigureDataPath(
 		return nil, err
 	}
 	if err := s.importMemory(m); err != nil {
-		return nil, errors.Join(err, s.releaseMemory())
+		return nil, errors.Join(err, s.abandonMemory())
 	}
 	request := *m
 	request.Export = controlmsg.Export{
@@ -269,13 +271,13 @@ func (s *session) ConfigureDataPath(
 	}
 	if s.target.dialect != nil {
 		if err := s.target.exportForDialect(&request, s.registered); err != nil {
-			return nil, errors.Join(err, s.releaseMemory())
+			return nil, errors.Join(err, s.abandonMemory())
 		}
 		s.foreign = dialects.NewTargetTranslator(s.target.version, s.registered.Base())
 	}
 	reply, err := callTarget(ctx, s, &request)
 	if err != nil {
-		return nil, errors.Join(err, s.releaseMemory())
+		return nil, errors.Join(err, s.abandonMemory())
 	}
 	s.config = *m
 	return reply, nil

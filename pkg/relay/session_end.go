@@ -197,7 +197,7 @@ func (s *session) release(ctx context.Context, reason error) error {
 	if err != nil {
 		return err
 	}
-	return s.releaseMemory()
+	return s.releaseMemory(ctx)
 }
 
 // revoke closes all RDMA connections and deregisters the client's memory. Afterwards neither the
@@ -208,15 +208,16 @@ func (s *session) revoke(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("revoke the target's access: %w", err)
 	}
-	return s.deregister() // which waits for a worker that is using the memory: none is any more
+	return s.deregister(ctx) // which waits for a worker that uses the memory: none does any more
 }
 
 // deregister deregisters the client's memory, unless that has been done.
-func (s *session) deregister() error {
+func (s *session) deregister(ctx context.Context) error {
 	if s.registered == nil {
 		return nil
 	}
-	if err := s.registered.Deregister(); err != nil {
+	err := s.deregistering.take(ctx, "deregister", s.registered.Deregister)
+	if err != nil {
 		return fmt.Errorf("deregister the client's memory: %w", err)
 	}
 	s.registered = nil
@@ -257,10 +258,23 @@ func (s *session) closeLanes(ctx context.Context) error {
 
 // releaseMemory releases the client's memory, but not as long as a device may still reach it. All
 // lanes must be closed.
-func (s *session) releaseMemory() error {
-	if err := s.deregister(); err != nil {
+func (s *session) releaseMemory(ctx context.Context) error {
+	if err := s.deregister(ctx); err != nil {
 		return err
 	}
+	return s.freeing.take(ctx, "free the session's memory", s.freeMemory)
+}
+
+// abandonMemory is releaseMemory after a configuration that has failed, perhaps because its time is
+// over.
+func (s *session) abandonMemory() error {
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	return s.releaseMemory(ctx)
+}
+
+// freeMemory frees what releaseMemory has deregistered.
+func (s *session) freeMemory() error {
 	if s.domain != nil {
 		if err := s.domain.Close(); err != nil {
 			return err

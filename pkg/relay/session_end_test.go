@@ -167,6 +167,7 @@ func TestAnIOThatTheTargetDoesNotAnswerTimesOut(t *testing.T) {
 type stickyProvider struct {
 	rdma.Provider
 	stuck atomic.Bool
+	hangs chan struct{} // if not nil, regions hang while they are deregistered, until it is closed
 }
 
 type stickyDevice struct {
@@ -212,6 +213,9 @@ func (d stickyDomain) Register(
 }
 
 func (r stickyRegion) Deregister() error {
+	if r.provider.hangs != nil {
+		<-r.provider.hangs
+	}
 	if r.provider.stuck.Load() {
 		return status.Errorf(status.Driver, "made up")
 	}
@@ -228,6 +232,19 @@ func TestNoRequestCompletesWhileTheMemoryIsRegistered(t *testing.T) {
 	c.loseTarget()
 	c.expectUnreleased()
 	provider.stuck.Store(false)
+	c.expectRelease()
+}
+
+// A device that never answers keeps neither the client nor the relay waiting for ever.
+func TestNoRequestCompletesWhileADeviceHangs(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(time.Millisecond, time.Millisecond))
+	var targetGate gate
+	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{}), hangs: make(chan struct{})}
+	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})
+	c.startIO(func() { t.Cleanup(targetGate.close(t)) })
+	c.loseTarget()
+	c.expectUnreleased()
+	close(provider.hangs)
 	c.expectRelease()
 }
 

@@ -59,12 +59,13 @@ func TestMemoryThatADeviceMayReachStaysMapped(t *testing.T) {
 	registered := &reachableRegion{err: status.Errorf(status.Driver, "made up")}
 	s := &session{channel: &channel{}, region: region, registered: registered, exported: 4096}
 	s.channel.exported.Store(4096)
-	if err := s.releaseMemory(); !errors.Is(err, status.Driver) || s.region == nil ||
+	if err := s.releaseMemory(t.Context()); !errors.Is(err, status.Driver) || s.region == nil ||
 		s.channel.exported.Load() != 4096 {
 		t.Errorf("memory that could not be deregistered is unmapped (%v)", err)
 	}
 	registered.err = nil
-	if err := s.releaseMemory(); err != nil || s.region != nil || s.channel.exported.Load() != 0 {
+	if err := s.releaseMemory(t.Context()); err != nil || s.region != nil ||
+		s.channel.exported.Load() != 0 {
 		t.Errorf("memory that no device reaches stays mapped (%v)", err)
 	}
 }

@@ -334,9 +334,9 @@ var sessionMutants = []mutant{
 	{
 		name: "relay-fails-io-while-the-memory-is-registered",
 		file: "pkg/relay/session_end.go",
-		old: `	return s.deregister() // which waits for a worker that is using the memory: none is any more
+		old: `	return s.deregister(ctx) // which waits for a worker that uses the memory: none does any more
 `,
-		new:    "	_ = s.deregister()\n	return nil\n",
+		new:    "	_ = s.deregister(ctx)\n	return nil\n",
 		breaks: "No request completes while the client's memory has a key.",
 		tests:  []test{{"./pkg/relay", "^TestNoRequestCompletesWhileTheMemoryIsRegistered$"}},
 	},
@@ -376,8 +376,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-unmaps-memory-that-is-registered",
 		file:   "pkg/relay/session_end.go",
-		old:    "	if err := s.deregister(); err != nil {\n		return err\n	}\n	if s.domain",
-		new:    "	_ = s.deregister()\n	if s.domain",
+		old:    "	if err := s.deregister(ctx); err != nil {\n		return err\n	}\n	return s.freeing",
+		new:    "	_ = s.deregister(ctx)\n	return s.freeing",
 		breaks: "The client's memory is not unmapped while a device may still reach it.",
 		tests:  []test{{"./pkg/relay", "^TestMemoryThatADeviceMayReachStaysMapped$"}},
 	},
