@@ -239,6 +239,15 @@ func TestDisksStayOpenUntilAllConnectionsHaveEnded(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- server.Close(t.Context()) }()
 	idle.expectEnd()
+	for range 200 {
+		var before int
+		export.set(func() { before = export.polls[0] })
+		testkit.Eventually(t, "the disk of the idle connection is polled", func() bool {
+			export.mu.Lock()
+			defer export.mu.Unlock()
+			return export.polls[0] > before || export.closedEarly
+		})
+	}
 	export.set(func() { export.held = false })
 	if err := <-closed; err != nil {
 		t.Error(err)

@@ -27,6 +27,7 @@ type memoryExport struct {
 	open    int
 	// closedEarly is set when a disk was closed although the export had sessions.
 	closedEarly bool
+	polls       map[int]int  // by the numbers of the disks
 	used        uint64       // bytes in buffers
 	kept        uint64       // bytes of each session's room that cannot be used now
 	extents     []nbd.Extent // of the whole disk
@@ -38,7 +39,7 @@ func newMemoryExport() *memoryExport {
 	return &memoryExport{
 		info: nbd.Info{Description: "a test", Size: testSize, PreferredBlock: 4096, CanTrim: true,
 			CanWriteZeroes: true},
-		buffer: 256 << 10, room: 1 << 20, sessions: 100, data: make([]byte, testSize),
+		polls: make(map[int]int), buffer: 256 << 10, room: 1 << 20, sessions: 100, data: make([]byte, testSize),
 	}
 }
 
@@ -70,11 +71,12 @@ func (e *memoryExport) Attach(i int, engine *progress.Engine) (nbd.Disk, error) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.engines = append(e.engines, engine)
-	return &memoryDisk{export: e, random: rand.New(rand.NewPCG(uint64(i), 7))}, nil
+	return &memoryDisk{export: e, number: i, random: rand.New(rand.NewPCG(uint64(i), 7))}, nil
 }
 
 type memoryDisk struct {
 	export  *memoryExport
+	number  int
 	random  *rand.Rand
 	pending []pendingOperation
 	starved []*memorySession // have found no room because of export.kept
@@ -143,6 +145,7 @@ func (d *memoryDisk) Poll() int {
 func (d *memoryDisk) endStarvation() int {
 	d.export.mu.Lock()
 	kept := d.export.kept
+	d.export.polls[d.number]++
 	d.export.mu.Unlock()
 	if kept > 0 {
 		return 0
