@@ -211,3 +211,46 @@ func TestNothingOvertakesARequestThatWasGivenUp(t *testing.T) {
 		}
 	}
 }
+
+// A part of a block is being written: the block has been requested. Nobody else changes that block
+// before it has been written back.
+func TestPartsOfABlockAreWrittenOneAfterTheOther(t *testing.T) {
+	r, v := openRepeating(t)
+	outcomes := make(chan error, 2)
+	writePart := func(off int64) {
+		_, err := v.WriteAt([]byte("part"), off)
+		outcomes <- err
+	}
+	go writePart(3)
+	first := r.request()
+	go writePart(30)
+	const rounds, elsewhere = 40, 8 * testBlock
+	for range rounds {
+		written := make(chan error, 1)
+		go func() {
+			_, err := v.WriteAt(make([]byte, testBlock), elsewhere)
+			written <- err
+		}()
+		m := r.request()
+		if m.StorageOffset != elsewhere {
+			t.Fatalf("%v at %d comes between the parts of a change", m.Type, m.StorageOffset)
+		}
+		r.respond(m)
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.respond(first)
+	for _, want := range []iomsg.Type{iomsg.Write, iomsg.Read, iomsg.Write} {
+		m := r.request()
+		if m.Type != want {
+			t.Errorf("the relay has got %v, want %v", m.Type, want)
+		}
+		r.respond(m)
+	}
+	for range 2 {
+		if err := <-outcomes; err != nil {
+			t.Error(err)
+		}
+	}
+}

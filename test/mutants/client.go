@@ -215,9 +215,7 @@ var clientMutants = []mutant{
 		old:    "held, err := c.lock(&s.ranges, start, start+block)",
 		new:    "held, err := c.lock(&s.ranges, start, start)",
 		breaks: "Writes to parts of the same block do not undo each other.",
-		survives: "Whether two callers meet in a block is up to the scheduler: the test notices it now " +
-			"and then, and 100 simulated schedules did not.",
-		tests: []test{{"./test/chain", "^TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther$"}},
+		tests:  []test{{"./pkg/client", "^TestPartsOfABlockAreWrittenOneAfterTheOther$"}},
 	},
 	{
 		name:   "client-reads-beyond-the-volume",
