@@ -39,7 +39,8 @@ func newMemoryExport() *memoryExport {
 	return &memoryExport{
 		info: nbd.Info{Description: "a test", Size: testSize, PreferredBlock: 4096, CanTrim: true,
 			CanWriteZeroes: true},
-		polls: make(map[int]int), buffer: 256 << 10, room: 1 << 20, sessions: 100, data: make([]byte, testSize),
+		buffer: 256 << 10, room: 1 << 20, sessions: 100, data: make([]byte, testSize),
+		polls: make(map[int]int),
 	}
 }
 
