@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -86,7 +87,7 @@ func TestRequestsWaitParkedForTheLeaseOfALostSession(t *testing.T) {
 // TestRequestsWaitParkedForARelayThatTakesNone uses a relay that has room for one request.
 func TestRequestsWaitParkedForARelayThatTakesNone(t *testing.T) {
 	r := newFakeRelay(t)
-	r.receives = 1
+	r.receives.Store(1)
 	v := r.openForBlocking(client.Config{SyncDepth: 2, IOTimeout: testkit.Patience})
 	outcomes := make(chan error, 2)
 	for range 2 {
@@ -118,7 +119,7 @@ func TestRequestsWaitParkedForARelayThatTakesNone(t *testing.T) {
 
 func TestARequestThatTheRelayDoesNotTakeTimesOut(t *testing.T) {
 	r := newFakeRelay(t)
-	r.receives = 0
+	r.receives.Store(0)
 	v := r.openForBlocking(client.Config{SyncDepth: 1, IOTimeout: 100 * time.Millisecond})
 	if err := v.Flush(); !errors.Is(err, status.TimeOut) {
 		t.Errorf("a request without a receive of the relay ended with %v", err)
@@ -208,8 +209,7 @@ func TestASlowBlockDoesNotStarveTheOthers(t *testing.T) {
 }
 
 func TestARelayNeedNotHaveRoomForSpareSlots(t *testing.T) {
-	r := newFakeRelay(t)
-	r.volume.MaxDepth = 4
+	r := newFakeRelay(t, func(m *controlmsg.OpenVolumeReply) { m.MaxDepth = 4 })
 	v := r.openForBlocking(client.Config{SyncDepth: 3, IOTimeout: testkit.Patience})
 	if depth, spare := v.Info().Depth, v.SpareSlots(); depth != 4 || spare != 1 {
 		t.Errorf("the depth is %d, and %d slots are spare", depth, spare)

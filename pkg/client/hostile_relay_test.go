@@ -46,7 +46,7 @@ type fakeRelay struct {
 	configured atomic.Pointer[controlmsg.ConfigureDataPath]
 	readOnly   atomic.Bool
 	// receives is how many requests the relay takes on each queue.
-	receives   uint32
+	receives   atomic.Uint32
 	connection atomic.Value // comch.Connection of the current session
 	started    chan struct{}
 	ended      chan struct{}
@@ -57,7 +57,7 @@ func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *f
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	r := &fakeRelay{
-		t: t, cancel: cancel, ended: make(chan struct{}), receives: 64,
+		t: t, cancel: cancel, ended: make(chan struct{}),
 		imported: make(chan *memory.Region, 16), started: make(chan struct{}, 16),
 		provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")}),
 		volume: controlmsg.OpenVolumeReply{
@@ -65,6 +65,7 @@ func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *f
 			MaxQueues: 4, MaxDepth: 64, MaxBufferSize: 1 << 20,
 		},
 	}
+	r.receives.Store(64)
 	for _, change := range changes {
 		change(&r.volume)
 	}
@@ -159,7 +160,7 @@ func (r *fakeRelay) newQueue(
 		r.t.Error(err)
 		return 1
 	}
-	for i := range r.receives {
+	for i := range r.receives.Load() {
 		if err := consumer.PostReceive(i*iomsg.Size, iomsg.Size, uint64(i)); err != nil {
 			r.t.Error(err)
 		}
