@@ -129,7 +129,7 @@ func TestARequestThatTheRelayDoesNotTakeTimesOut(t *testing.T) {
 // TestASlowBlockDoesNotStarveTheOthers lets callers give up a block that never responds, again and
 // again, at first with all slots at once.
 func TestASlowBlockDoesNotStarveTheOthers(t *testing.T) {
-	const depth, attempts = 4, 100
+	const depth, attempts, rounds = 4, 100, 5
 	for name, use := range map[string]func(v *client.Volume, ctx context.Context) error{
 		"read": func(v *client.Volume, ctx context.Context) error {
 			_, err := v.ReadAtContext(ctx, make([]byte, testBlock), 0)
@@ -177,29 +177,37 @@ func TestASlowBlockDoesNotStarveTheOthers(t *testing.T) {
 				testkit.Eventually(t, "the calls that were given up have ended", func() bool {
 					return runtime.NumGoroutine() <= goroutines+atOnce
 				})
-				others := make(chan error, depth)
-				for i := range int64(depth) {
-					go func() {
-						_, err := v.ReadAt(make([]byte, testBlock), (1+i)*testBlock)
-						others <- err
-					}()
-				}
-				for range depth {
-					request := r.request()
-					if request.StorageOffset == 0 {
-						t.Fatalf("the relay has received %+v", request)
+				patient := make(chan error, 1)
+				go func() { patient <- use(v, context.Background()) }()
+				for range rounds {
+					others := make(chan error, depth)
+					for i := range int64(depth) {
+						go func() {
+							_, err := v.ReadAt(make([]byte, testBlock), (1+i)*testBlock)
+							others <- err
+						}()
 					}
-					r.respond(request)
-				}
-				for range depth {
-					if err := <-others; err != nil {
-						t.Error(err)
+					for range depth {
+						request := r.request()
+						if request.StorageOffset == 0 {
+							t.Fatalf("the relay has received %+v", request)
+						}
+						r.respond(request)
+					}
+					for range depth {
+						if err := <-others; err != nil {
+							t.Error(err)
+						}
 					}
 				}
 				for _, request := range slow {
 					r.respond(request)
 				}
 				slow = nil
+				r.respond(r.request())
+				if err := <-patient; err != nil {
+					t.Error(err)
+				}
 				testkit.Eventually(t, "the slow block has been released", func() bool {
 					return v.SpareSlots() == depth
 				})
