@@ -564,4 +564,12 @@ var datapathMutants = []mutant{
 		breaks: "New rate limits apply at once.",
 		tests:  []test{{"./pkg/datapath", "^TestHigherLimitsEndAWaitForLowerOnes$"}},
 	},
+	{
+		name:   "relay-blames-the-target-for-a-slow-copy",
+		file:   "pkg/datapath/relay_lane.go",
+		old:    "		if oldest.copying {\n",
+		new:    "		if oldest.copying && timeout > 0 {\n",
+		breaks: "A copy that takes too long is not reported as a target that does not respond.",
+		tests:  []test{{"./pkg/datapath", "^TestASlowCopyIsNotBlamedOnTheTarget$"}},
+	},
 }

@@ -51,6 +51,14 @@ var gatewayMutants = []mutant{
 		tests:  []test{{"./internal/rangelock", "^TestWhoWaitsLongerGoesFirst$"}},
 	},
 	{
+		name:   "rangelock-waits-for-who-has-gone",
+		file:   "internal/rangelock/rangelock.go",
+		old:    "	if !l.Withdraw(h) {\n		<-granted\n",
+		new:    "	if false {\n		<-granted\n",
+		breaks: "Whoever has gone neither waits for a range nor gets it.",
+		tests:  []test{{"./internal/rangelock", "^TestWhoeverHasGoneWaitsNoMore$"}},
+	},
+	{
 		name:   "gateway-trim-takes-no-lock",
 		file:   "cmd/initiator/internal/gateway/operation.go",
 		old:    "case nbd.Read, nbd.Cache, nbd.BlockStatus:",

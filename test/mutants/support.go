@@ -370,4 +370,20 @@ var supportMutants = []mutant{
 		breaks: "A release between the match and the wait ends the wait.",
 		tests:  []test{{"./pkg/fault", "^TestEnterWaitsAsLongAsItsRuleSays$"}},
 	},
+	{
+		name:   "program-takes-a-repeated-request-for-force",
+		file:   "cmd/internal/program/signals.go",
+		old:    "		return now.Sub(e.first) >= e.forceAfter\n",
+		new:    "		return true\n",
+		breaks: "SIGTERM to a process and its group is one request to end.",
+		tests:  []test{{"./cmd/internal/program", "^TestAnEndIsForcedBySIGINTTwiceOrSIGTERMLater$"}},
+	},
+	{
+		name:   "program-is-never-forced-by-interrupts",
+		file:   "cmd/internal/program/signals.go",
+		old:    "		return e.interrupts > 1\n",
+		new:    "		return e.interrupts > 1<<20\n",
+		breaks: "SIGINT twice ends a program at once.",
+		tests:  []test{{"./cmd/internal/program", "^TestAnEndIsForcedBySIGINTTwiceOrSIGTERMLater$"}},
+	},
 }
