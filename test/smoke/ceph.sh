@@ -17,7 +17,7 @@ unshare --map-root-user --net bash -euo pipefail -c '
     . test/verbs/chain.sh
     programs=$work scratch=$work/chain
     mkdir -p "$scratch"
-    volume="rbd:$CEPH_POOL/smoke,conf=$CEPH_CONF,create=64MiB"
+    backend="rbd:$CEPH_POOL/smoke,conf=$CEPH_CONF,create=64MiB"
     head -c 3000001 /dev/urandom >"$work/original"
     start_chain 127.0.0.1 auto auto
     initiator put "$work/original"

@@ -1,7 +1,8 @@
 # chain.sh - run target and relay as processes in the VM. Scripts that run there source it, and set
-# $programs and $scratch. $comch is the Comch provider, $isolation that of the relay's channel.
+# $programs and $scratch. $comch is the Comch provider, $isolation that of the relay's channel, and
+# $backend what the target's volume is made of.
 
-target= relay= comch=emulated isolation=direct
+target= relay= comch=emulated isolation=direct backend=memory:16MiB
 
 # wait_for SECONDS COMMAND...: wait until COMMAND succeeds
 wait_for() {
@@ -21,7 +22,7 @@ start_chain() {
     shift 3
     rm -rf "$scratch/comch" "$scratch/address"
     "$programs/target" --listen-address "$address" --listen-port 0 \
-        --address-file "$scratch/address" --volume disk=memory:16MiB \
+        --address-file "$scratch/address" --volume "disk=$backend" \
         --rdma-provider "$target_provider" "$@" 2>"$scratch/target.log" &
     target=$!
     wait_for 30 test -s "$scratch/address" || return 1
