@@ -29,7 +29,7 @@ type span struct {
 	hold       *Hold
 }
 
-// Hold is a range of the volume that is locked, or waits to be. It must not be changed meanwhile.
+// Hold is a range of the volume that is locked, or waits to be. Only Locks changes it meanwhile.
 type Hold struct {
 	Start, End uint64 // in bytes; End is not included
 	// IsRead makes the hold wait for orphans only. Nobody waits for it, and it needs no Unlock.
@@ -119,6 +119,14 @@ func (l *Locks) Abandon(h *Hold) {
 	defer l.mu.Unlock()
 	h.isOrphan = true
 	l.orphans.Add(1)
+}
+
+// Advance unlocks the part before start of a range that is held.
+func (l *Locks) Advance(h *Hold, start uint64) {
+	l.mu.Lock()
+	released := &Hold{Start: h.Start, End: start}
+	h.Start, l.held[h.index].start = start, start
+	l.grantAndUnlock(released)
 }
 
 // Withdraw makes a hold that waits wait no more. It returns false if h does not wait: then its

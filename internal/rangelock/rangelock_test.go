@@ -162,6 +162,14 @@ func TestLocksDoWhatTheirModelDoes(t *testing.T) {
 					l.Abandon(h)
 				}
 			},
+			"advance": func(t *rapid.T) {
+				_, h := remove(m.held)
+				if h.Start+1 == h.End {
+					t.Skip("it is too short")
+				}
+				l.Advance(h, rapid.Uint64Range(h.Start, h.End-1).Draw(t, "start"))
+				check()
+			},
 			"withdraw": func(*rapid.T) {
 				var h *Hold
 				m.waiting, h = remove(m.waiting)

@@ -134,6 +134,38 @@ func TestWhatOverlapsAnOrphanWaitsForIt(t *testing.T) {
 	})
 }
 
+// Zeroes have several parts. What overlaps those that are done goes on.
+func TestALongChangeReleasesWhatItHasDone(t *testing.T) {
+	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
+		const tail = 7 * block // of which the zeroes cover a part
+		v.Hold(func(r *client.Request) bool { return r.Offset == tail })
+		zeroes := x.begin(nbd.WriteZeroes, 5, tail, 0)
+		inTail := y.begin(nbd.Write, tail+block-1, 1, 'y')
+		done := y.begin(nbd.Write, block, tail-block, 'y')
+		testkit.Eventually(t, "what is zeroed is written", func() bool { return len(done) > 0 })
+		if failure := <-done; failure != nbd.Success {
+			t.Errorf("a write to what is zeroed: %v", failure)
+		}
+		select {
+		case failure := <-inTail:
+			t.Errorf("a write to the part in progress: %v", failure)
+		default:
+		}
+		v.Hold(nil)
+		for name, outcome := range map[string]<-chan nbd.Errno{"zeroes": zeroes, "tail": inTail} {
+			if failure := <-outcome; failure != nbd.Success {
+				t.Errorf("%s: %v", name, failure)
+			}
+		}
+		want := append(make([]byte, block), bytes.Repeat([]byte{'y'}, tail-block)...)
+		want = append(want, make([]byte, block)...)
+		want[tail+block-1] = 'y'
+		if !bytes.Equal(v.Data()[:len(want)], want) {
+			t.Error("a change has undone another")
+		}
+	})
+}
+
 // A connection ends with requests in each state: only those that were sent have an effect.
 func TestWhatADeadConnectionHasNotSentIsDropped(t *testing.T) {
 	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {

@@ -162,6 +162,9 @@ func (d *disk) complete(result *client.Result) {
 		d.finish(op, op.takeExtents())
 	case result.Code == status.Success:
 		op.repeats = retry.Repeats{}
+		if op.hasDonePart() {
+			d.export.ranges.Advance(&op.hold, op.position)
+		}
 		d.goOn(op)
 	default:
 		d.finish(op, errnoOf(result.Code, result.Cause))

@@ -136,6 +136,13 @@ func (op *operation) prepareHold() {
 	}
 }
 
+// hasDonePart reports whether the operation is done with a part of its range, before position, for
+// which others need not wait any more. A long trim may have thousands of parts.
+func (op *operation) hasDonePart() bool {
+	return (op.Command == nbd.Trim || op.Command == nbd.WriteZeroes) && !op.modifying &&
+		op.position > op.hold.Start && op.position < op.hold.End
+}
+
 // setData sets Data to the operation's place in the current memory.
 func (op *operation) setData() {
 	if op.bufferSize > 0 && (op.Command == nbd.Read || op.Command == nbd.Write) {
