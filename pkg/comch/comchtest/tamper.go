@@ -28,6 +28,11 @@ type tamperingProducer struct {
 	change func([]byte)
 }
 
+type tamperingLateProducer struct {
+	comch.LateProducer
+	change func([]byte)
+}
+
 func (t tamperingProvider) Connect(ctx context.Context, config comch.ClientConfig,
 ) (comch.Connection, error) {
 	connection, err := t.Provider.Connect(ctx, config)
@@ -43,11 +48,22 @@ func (t tamperingConnection) NewProducer(ctx context.Context, id comch.ConsumerI
 	if err != nil {
 		return nil, err
 	}
+	if late, ok := producer.(comch.LateProducer); ok {
+		return tamperingLateProducer{late, t.change}, nil
+	}
 	return tamperingProducer{producer, t.change}, nil
 }
 
 func (t tamperingProducer) Send(message, immediate []byte) error {
+	return sendChanged(t.Producer, t.change, message, immediate)
+}
+
+func (t tamperingLateProducer) Send(message, immediate []byte) error {
+	return sendChanged(t.LateProducer, t.change, message, immediate)
+}
+
+func sendChanged(p comch.Producer, change func([]byte), message, immediate []byte) error {
 	message = slices.Clone(message)
-	t.change(message)
-	return t.Producer.Send(message, immediate)
+	change(message)
+	return p.Send(message, immediate)
 }
