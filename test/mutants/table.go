@@ -43,6 +43,7 @@ var mutants = slices.Concat(
 	nbdMutants,
 	rdmaMutants,
 	supportMutants,
+	durabilityMutants,
 )
 
 // names returns the test functions that t runs.
