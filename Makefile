@@ -123,7 +123,7 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 	go list $(RACE) -test -export -deps ./... >/dev/null
 	go -C bench list $(RACE) -test -export -deps ./... >/dev/null
 	go -C tools/kubernetes list -test -export -deps . >/dev/null
-	go list -export -deps -test ./... >/dev/null
+	GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' go list -export -deps -test ./... >/dev/null
 	go build -modfile=tools/nfpm/go.mod -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm
 	RDMA_VM_SIW=no test/siw/rdma-vm.sh --build-only
 
@@ -169,8 +169,11 @@ test-verbs: ## Test the verbs provider on Soft-RoCE and siw, in a small VM (Debi
 test-arm64: ## Run unit tests built for linux/arm64 under qemu-user (qemu-user-static, gcc for arm64)
 	scripts/test-arm64.sh $(ARM64_PACKAGES)
 
-# The linter's cache holds paths. One that several clones share names files of clones that are gone.
+# The linter needs files in their true places. Its cache, and what cgo makes with -trimpath, name the
+# clone that has first filled a cache, which may be gone.
+LINT_GOFLAGS := $(filter-out -trimpath,$(GOFLAGS))
 lint: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
+lint: export GOFLAGS := $(LINT_GOFLAGS)
 .PHONY: lint
 lint: ## Check architecture, style and protocol definitions
 	$(TOOL) golangci-lint run ./...
