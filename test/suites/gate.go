@@ -26,7 +26,7 @@ var (
 		{command: "make check-budget", budget: 60},
 	}
 	gateComputing = []step{
-		{command: "make lint", budget: 120},
+		{command: "make lint", budget: 150},
 		{command: "make check-kubernetes", budget: 20},
 		{command: "make test", budget: 600},
 		{command: "make simulate", budget: 60},
