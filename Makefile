@@ -68,12 +68,14 @@ PROGRAM_SETS := ZC_RELAY_PROGRAMS ZC_RELAY_MANUAL_PROGRAMS ZC_RELAY_EXAMPLE_PROG
 with_programs = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && \
 	variables=$$(go run ./internal/testkit/programs "$$directory" $(PROGRAM_SETS)) && eval "$$variables" &&
 
-# Tests wait as much as they compute, so there are more of them than processors. "make lint" vets.
+# Tests wait as much as they compute, so there are more of them than processors, and those that wait
+# most begin first. "make lint" vets.
 # Results are not taken from the cache, because Go does not see which programs a test runs.
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
-	$(with_programs) go test $(RACE) -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 30m ./...
+	$(with_programs) go test $(RACE) -count=1 -vet=off -p $$(($$(nproc) + 2)) -timeout 30m \
+		./test/e2e ./test/chain ./...
 	go -C bench test $(RACE) -vet=off ./...
 
 .PHONY: test-repeatedly
