@@ -17,6 +17,10 @@ FUZZTIME := 5s
 SEEDS := 1000
 FIRST := 1
 
+# The linter needs files in their true places. Its cache, and what cgo makes with -trimpath, name the
+# clone that has first filled a cache, which may be gone.
+LINT_GOFLAGS := $(filter-out -trimpath,$(GOFLAGS))
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -128,7 +132,7 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 	go build -tags netgo,osusergo ./cmd/...
 	go -C bench list $(RACE) -test -export -deps ./... >/dev/null
 	go -C tools/kubernetes list -test -export -deps . >/dev/null
-	GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' go list -export -deps -test ./... >/dev/null
+	GOFLAGS='$(LINT_GOFLAGS)' go list -export -deps -test ./... >/dev/null
 	go build -modfile=tools/nfpm/go.mod -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm
 	RDMA_VM_SIW=no test/siw/rdma-vm.sh --build-only
 
@@ -158,9 +162,13 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 	test/siw/run.sh
 
 .PHONY: test-ceph
-test-ceph: ## Test volumes on Ceph RBD against a small cluster that it starts (ceph-mon, ceph-mgr, ceph-osd, ceph-common, librbd-dev, librados-dev, nbdkit, fio, qemu-utils)
-	tags=$$(scripts/build-ceph.sh --tags) && $(TOOL) golangci-lint run --build-tags "$$tags" ./pkg/volume/rbd/... ./test/e2e
+test-ceph: lint-ceph ## Test volumes on Ceph RBD against a small cluster that it starts (ceph-mon, ceph-mgr, ceph-osd, ceph-common, librbd-dev, librados-dev, nbdkit, fio, qemu-utils)
 	test/ceph/run.sh
+
+.PHONY: lint-ceph
+lint-ceph:
+	tags=$$(scripts/build-ceph.sh --tags) && \
+	$(TOOL) golangci-lint run --build-tags "$$tags" ./pkg/volume/rbd/... ./test/e2e
 
 # Packages whose unit tests also run on arm64.
 ARM64_PACKAGES := ./internal/prefetch ./internal/blockcopy ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software \
@@ -174,11 +182,8 @@ test-verbs: ## Test the verbs provider on Soft-RoCE and siw, in a small VM (Debi
 test-arm64: ## Run unit tests built for linux/arm64 under qemu-user (qemu-user-static, gcc for arm64)
 	scripts/test-arm64.sh $(ARM64_PACKAGES)
 
-# The linter needs files in their true places. Its cache, and what cgo makes with -trimpath, name the
-# clone that has first filled a cache, which may be gone.
-LINT_GOFLAGS := $(filter-out -trimpath,$(GOFLAGS))
-lint: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
-lint: export GOFLAGS := $(LINT_GOFLAGS)
+lint lint-ceph: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
+lint lint-ceph: export GOFLAGS := $(LINT_GOFLAGS)
 .PHONY: lint
 lint: ## Check architecture, style and protocol definitions
 	$(TOOL) golangci-lint run ./...
