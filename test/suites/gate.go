@@ -23,7 +23,7 @@ var (
 		{command: "make check-generated", budget: 30},
 		{command: "make demo", budget: 30},
 		{command: "make demo-unprivileged", budget: 30},
-		{command: "make check-budget", budget: 60},
+		{command: "make check-budget", budget: 90},
 	}
 	gateComputing = []step{
 		{command: "make lint", budget: 120},
