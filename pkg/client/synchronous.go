@@ -500,8 +500,10 @@ func (s *syncIO) acquire(c *call) (*syncSlot, error) {
 	}
 }
 
-// lend notes that a call uses a slot.
+// lend notes that a call uses a slot. If the slot's last request was given up with a silent relay,
+// that may still write to the slot's former memory, so the slot leaves it before the call uses it.
 func (s *syncIO) lend(c *call, slot *syncSlot) {
+	slot.switchMemory()
 	if c == nil {
 		return
 	}
