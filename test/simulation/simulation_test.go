@@ -21,6 +21,7 @@ var (
 	without  = flag.String("without", "", "a kind of fault to leave out")
 	seeds    = flag.Int("seeds", 50, "how many schedules to run")
 	first    = flag.Uint64("first", 1, "the seed of the first")
+	callers  = flag.Bool("callers", false, "draw programs that use the blocking methods, too")
 	verbose  = flag.Bool("log", false, "print the logs of the programs as well")
 	runs     = flag.Int("runs", 20, "how often to run the plan, until it fails")
 	replay   = flag.String("plan", "", "a plan to run instead, as JSON, with a trace of its steps")
@@ -71,6 +72,9 @@ func TestSchedules(t *testing.T) {
 	begun, steps, failures, virtual := time.Now(), 0, 0, time.Duration(0)
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
 		p := NewPlan(seed)
+		if !*callers {
+			p.Callers, p.CallersLeaveAfter = 0, 0
+		}
 		p.Faults = slices.DeleteFunc(p.Faults,
 			func(f Fault) bool { return string(f.Kind) == *without })
 		announce(t, seed)
