@@ -493,6 +493,11 @@ func (s *syncIO) acquire(c *call) (*syncSlot, error) {
 	}
 	select {
 	case slot := <-s.free:
+		if s.stopping.Load() {
+			// The relay may still use the buffer of a request that the end has cut off.
+			s.free <- slot
+			return nil, status.Errorf(status.Shutdown, "the volume is being closed")
+		}
 		s.lend(c, slot)
 		return slot, nil
 	case <-c.hasLeft():
