@@ -21,12 +21,12 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
-	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
-	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -238,7 +237,7 @@ func closeVolume(ctx context.Context, v volume, failure error) error {
 	if failure != nil {
 		return failure
 	}
-	if supervisor.IsConnectionLost(status.CodeOf(err)) {
+	if client.IsConnectionLost(status.CodeOf(err)) {
 		return nil
 	}
 	return during(phaseClose, err)
@@ -251,7 +250,7 @@ const disconnectReasonTimeout = time.Second
 // explained adds to the failure of a request the reason why the connection ended, if that made it
 // fail.
 func explained(v volume, failure error) error {
-	if failure == nil || !supervisor.IsConnectionLost(status.CodeOf(failure)) {
+	if failure == nil || !client.IsConnectionLost(status.CodeOf(failure)) {
 		return failure
 	}
 	select {

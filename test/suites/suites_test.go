@@ -92,7 +92,7 @@ func TestSuitesFor(t *testing.T) {
 		{"librbd", "pkg/volume/rbd/owner_linux.go", "ceph"},
 		{"an NBD reply", "pkg/nbd/reply.go", "tools repeat ceph mutants"},
 		{"the gateway and a package",
-			"cmd/initiator/internal/gateway/disk.go deploy/packages/postinstall.sh",
+			"pkg/gateway/disk.go deploy/packages/postinstall.sh",
 			"tools packages repeat ceph mutants"},
 		{"the chart", "deploy/kubernetes/zc-relay/values.yaml", "kubernetes"},
 		{"a library", "go.mod go.sum", everything},

@@ -8,13 +8,13 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"

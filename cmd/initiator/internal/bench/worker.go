@@ -309,7 +309,7 @@ func (w *worker) complete(result *client.Result, nowNs int64) {
 	index := uint32(result.Tag)
 	s := &w.slots[index]
 	switch {
-	case result.Code != status.Success && w.reconnect && supervisor.CanRepeat(result.Code):
+	case result.Code != status.Success && w.reconnect && client.CanRepeat(result.Code):
 		w.repeat(index)
 		return
 	case result.Code != status.Success:
@@ -355,7 +355,7 @@ func (w *worker) failed(s *slot, result *client.Result) {
 			s.kind, w.generator.blockSize, s.offset, w.index, result.Err()),
 			w.run.NowNs())
 	}
-	if (supervisor.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
+	if (client.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
 		w.lost = true
 		w.run.Drain()
 	}

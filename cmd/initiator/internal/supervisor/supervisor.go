@@ -15,7 +15,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Stage is a stage of a run. It only grows.
@@ -79,20 +78,6 @@ func signal(c chan<- struct{}) {
 	default: // one is enough
 	}
 }
-
-// IsConnectionLost reports whether code means that the connection to the volume is gone, so that
-// further requests would fail too.
-func IsConnectionLost(code status.Code) bool {
-	switch code {
-	case status.ConnectionReset, status.ConnectionAborted, status.NotConnected, status.Shutdown:
-		return true
-	}
-	return false
-}
-
-// CanRepeat reports whether a request that failed with code may succeed in the next session,
-// because its session ended before its outcome was known.
-func CanRepeat(code status.Code) bool { return IsConnectionLost(code) || code == status.TimeOut }
 
 // Queue is the part of a client.Queue that the thread of a run uses.
 type Queue interface {

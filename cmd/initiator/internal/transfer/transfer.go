@@ -132,7 +132,7 @@ func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error
 		return errors.Join(err, checkpointError)
 	}
 	last := c.checkpoint(j)
-	if supervisor.IsConnectionLost(status.CodeOf(last)) {
+	if client.IsConnectionLost(status.CodeOf(last)) {
 		last = nil // as err says; an earlier checkpoint counts
 	}
 	return errors.Join(err, last)
@@ -234,7 +234,7 @@ func (w *worker) Poll() int {
 func (w *worker) complete(result client.Result) {
 	w.completed++
 	s := &w.slots[result.Tag]
-	if result.Code != status.Success && w.reconnect && supervisor.CanRepeat(result.Code) {
+	if result.Code != status.Success && w.reconnect && client.CanRepeat(result.Code) {
 		w.again = append(w.again, result.Tag)
 		return
 	}

@@ -18,10 +18,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
-	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )

@@ -284,7 +284,7 @@ func (w *worker) complete(result *client.Result) {
 	index := uint32(result.Tag)
 	op := &w.slots[index]
 	w.kept[index] = result.Quarantined
-	if w.losses != nil && supervisor.CanRepeat(result.Code) {
+	if w.losses != nil && client.CanRepeat(result.Code) {
 		w.tally.repeated++
 		w.ready = append(w.ready, index)
 		return
@@ -314,7 +314,7 @@ func (w *worker) failed(op *operation, result *client.Result) {
 		return fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
 			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, result.Err())
 	})
-	if (supervisor.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
+	if (client.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
 		w.lost = true
 		w.run.Drain()
 	}

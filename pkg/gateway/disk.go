@@ -6,7 +6,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -148,7 +147,7 @@ func (d *disk) Poll() int {
 func (d *disk) complete(result *client.Result) {
 	op := &d.operations[result.Tag]
 	op.quarantined = result.Quarantined
-	isLost := d.export.config.Repeat && supervisor.CanRepeat(result.Code)
+	isLost := d.export.config.Repeat && client.CanRepeat(result.Code)
 	switch {
 	case isLost && op.session.handler != nil &&
 		op.repeats.Allow(time.Now(), d.export.config.RepeatFor):

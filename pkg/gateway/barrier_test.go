@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/cmd/initiator/internal/gateway"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/gateway"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/retry"

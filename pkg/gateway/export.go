@@ -18,7 +18,6 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -37,7 +36,15 @@ type Volume interface {
 }
 
 // Queue is the part of a client.Queue that a disk uses.
-type Queue = supervisor.Queue
+type Queue interface {
+	Submit(request *client.Request) error
+	Flush()
+	Poll(results []client.Result) int
+	Attach(engine *progress.Engine) error
+	Detach(engine *progress.Engine)
+	SwitchMemory() []byte
+	Session() uint64
+}
 
 // Config configures an Export.
 type Config struct {

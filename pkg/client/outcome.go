@@ -1,0 +1,17 @@
+package client
+
+import "github.com/zc-relay/zc-relay/pkg/status"
+
+// IsConnectionLost reports whether code means that the connection to the volume is gone, so that
+// further requests would fail too.
+func IsConnectionLost(code status.Code) bool {
+	switch code {
+	case status.ConnectionReset, status.ConnectionAborted, status.NotConnected, status.Shutdown:
+		return true
+	}
+	return false
+}
+
+// CanRepeat reports whether a request that failed with code may succeed in the next session,
+// because its session ended before its outcome was known.
+func CanRepeat(code status.Code) bool { return IsConnectionLost(code) || code == status.TimeOut }
