@@ -109,7 +109,7 @@ func newSession(v *Volume, connection comch.Connection, number uint64) *session 
 	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
-			Timeout: v.config.ControlTimeout, OnVolumeSize: v.grow, Software: v.config.Software,
+			Timeout: v.config.ControlTimeout, OnKeepAlive: v.keptAlive, Software: v.config.Software,
 			Logger: v.config.Logger,
 		})
 	return s

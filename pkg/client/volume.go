@@ -62,6 +62,12 @@ func (v *Volume) Info() Info {
 	return info
 }
 
+// keptAlive takes what a keep-alive of the relay says.
+func (v *Volume) keptAlive(m *controlmsg.KeepAlive) error {
+	v.grow(m.VolumeSize)
+	return nil
+}
+
 // grow adopts a size in bytes that the relay has announced. It ignores what cannot be the size of
 // the volume, and a relay that announces before the volume is open.
 func (v *Volume) grow(size uint64) {

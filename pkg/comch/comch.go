@@ -219,6 +219,24 @@ type Connection interface {
 	Abort()
 }
 
+// Prober is a Connection that can find out whether its peer has ended, or has disconnected, before
+// what it has received shows that: Done may be closed later than that.
+type Prober interface {
+	// HasEnded reports whether the peer has gone by now. It does not block.
+	HasEnded() bool
+}
+
+// HasEnded reports whether a connection has ended, as far as its provider can find out now.
+func HasEnded(c Connection) bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+	}
+	p, ok := c.(Prober)
+	return ok && p.HasEnded()
+}
+
 // PlainExporter is a Connection whose peer may be a program written for DOCA.
 type PlainExporter interface {
 	// ExportPlain is Connection.ExportMemory, with a descriptor as libdoca makes it and such

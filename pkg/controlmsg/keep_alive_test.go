@@ -107,9 +107,12 @@ func TestKeepAlivesTellTheSizeOfTheVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var size, told atomic.Uint64
 		target := watching(controlmsg.RoleTarget)
-		target.VolumeSize = size.Load
+		target.Announce = func(m *controlmsg.KeepAlive) { m.VolumeSize = size.Load() }
 		relay := asRelay
-		relay.OnVolumeSize = told.Store
+		relay.OnKeepAlive = func(m *controlmsg.KeepAlive) error {
+			told.Store(m.VolumeSize)
+			return nil
+		}
 		r := newRequester(t, relay, controlmsgtest.Serve(t, target, acceptAll()))
 		mustCall(t, r, &controlmsg.OpenVolume{})
 		for _, want := range []uint64{0, 1 << 20, 1 << 40} {
@@ -129,18 +132,19 @@ func TestASizeIsAnnouncedWithoutKeepAlives(t *testing.T) {
 		var calls atomic.Int32
 		near, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
 		target := asTarget
-		target.VolumeSize = size.Load
+		target.Announce = func(m *controlmsg.KeepAlive) { m.VolumeSize = size.Load() }
 		s := controlmsgtest.ServeOn(t, far, target, acceptAll())
 		relay := asRelay
-		relay.OnVolumeSize = func(bytes uint64) {
-			told.Store(bytes)
+		relay.OnKeepAlive = func(m *controlmsg.KeepAlive) error {
+			told.Store(m.VolumeSize)
 			calls.Add(1)
+			return nil
 		}
 		r := newRequester(t, relay, near)
 		mustCall(t, r, &controlmsg.OpenVolume{})
 		for want := range uint64(1000) {
 			size.Store(want + 1)
-			s.AnnounceVolumeSize()
+			s.Announce()
 		}
 		synctest.Wait()
 		if told.Load() != 1000 || calls.Load() > 1000 {

@@ -34,6 +34,8 @@ const (
 	MaxVolumeNameLength = 255
 	// MaxSoftwareLength bounds Hello.Software in bytes.
 	MaxSoftwareLength = 128
+	// MaxSoleLength bounds OpenVolumeReply.Sole.
+	MaxSoleLength = 64
 	// MaxClientLength bounds ConfigureDataPath.Client, and MaxHolderLength OpenVolumeReply.Holder,
 	// in bytes.
 	MaxClientLength = 128

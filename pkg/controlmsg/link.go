@@ -38,15 +38,17 @@ type EndpointConfig struct {
 	// KeepAlive configures how the endpoint detects a dead peer. The zero value is for transports
 	// that detect it themselves, like Comch.
 	KeepAlive KeepAliveConfig
-	// OnHello is called by a Responder before it answers a valid hello. An error ends the
-	// conversation, with that reason, instead of the answer. It may be nil.
-	OnHello func() error
-	// VolumeSize returns the size of the session's volume, in bytes, for the keep-alives of a
-	// Responder; 0 means that there is none. Any goroutine may call it. It may be nil.
-	VolumeSize func() uint64
-	// OnVolumeSize is called by a Requester with each size in a keep-alive, on the goroutine that
-	// receives, which it must not delay. It may be nil.
-	OnVolumeSize func(bytes uint64)
+	// OnHello is called by a Responder with its answer to a valid hello before it sends that. An
+	// error ends the conversation, with that reason, instead of the answer. It may be nil.
+	OnHello func(reply *HelloReply) error
+	// Announce is called with each keep-alive before it is sent, to add what this side has to say.
+	// Any goroutine may call it. It may be nil.
+	Announce func(m *KeepAlive)
+	// AnnounceEvery, if not 0, is how often a keep-alive is sent at least, whatever else has been.
+	AnnounceEvery time.Duration
+	// OnKeepAlive is called with each keep-alive that arrives, on the goroutine that receives, which
+	// it must not delay. An error is a violation of the protocol. It may be nil.
+	OnKeepAlive func(m *KeepAlive) error
 	// Software is the name and version that the peer sees.
 	Software string
 	// Process is what a Responder says in its HelloReply.
@@ -65,11 +67,14 @@ func (c EndpointConfig) withDefaults() EndpointConfig {
 	if c.Software == "" {
 		c.Software = "zc-relay"
 	}
-	if c.VolumeSize == nil {
-		c.VolumeSize = func() uint64 { return 0 }
+	if c.OnHello == nil {
+		c.OnHello = func(*HelloReply) error { return nil }
 	}
-	if c.OnVolumeSize == nil {
-		c.OnVolumeSize = func(uint64) {}
+	if c.Announce == nil {
+		c.Announce = func(*KeepAlive) {}
+	}
+	if c.OnKeepAlive == nil {
+		c.OnKeepAlive = func(*KeepAlive) error { return nil }
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
@@ -104,7 +109,7 @@ type link struct {
 	farewell *Error     // the last message to the peer; nil if none
 	leaving  bool       // the peer has sent a farewell, and closes on its own
 	abort    bool       // close without waiting for the peer
-	sizes    int        // calls of announceSize that have not been carried out
+	news     int        // calls of announce that have not been carried out
 }
 
 // linkOwner is the endpoint that owns a link. Any goroutine may call its methods.
@@ -158,8 +163,8 @@ func (l *link) receive() {
 				err = l.owner.deliver(e)
 			case l.owner.Phase() == PhaseConnect:
 				err = status.Errorf(status.BadState, "%v came before hello", KindKeepAlive)
-			case keepAlive.VolumeSize > 0:
-				l.config.OnVolumeSize(keepAlive.VolumeSize)
+			default:
+				err = l.config.OnKeepAlive(keepAlive)
 			}
 		}
 		if err != nil {
@@ -397,6 +402,9 @@ func (c KeepAliveConfig) interval(peerSilenceLimitMs uint32) time.Duration {
 // hello.
 func (l *link) startKeepAlive(peerSilenceLimitMs uint32) {
 	interval := l.config.KeepAlive.interval(peerSilenceLimitMs)
+	if every := l.config.AnnounceEvery; every > 0 && (interval == 0 || every < interval) {
+		interval = every
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if interval == 0 || l.err != nil {
@@ -423,18 +431,20 @@ func (l *link) keepAlive(interval time.Duration) {
 				l.transport.RemoteName(), time.Since(silence.since).Round(time.Millisecond)))
 			return
 		}
-		if l.sent.Swap(false) {
+		if l.sent.Swap(false) && l.config.AnnounceEvery == 0 {
 			continue
 		}
-		if l.sendKeepAlive(l.config.VolumeSize()) != nil {
+		if l.sendKeepAlive() != nil {
 			return // the link has ended
 		}
 	}
 }
 
-// sendKeepAlive sends a keep-alive with the size of the volume. A failure ends the link.
-func (l *link) sendKeepAlive(volumeSize uint64) error {
-	b, err := l.encode(&Envelope{Message: &KeepAlive{VolumeSize: volumeSize}})
+// sendKeepAlive sends a keep-alive with what this side has to say. A failure ends the link.
+func (l *link) sendKeepAlive() error {
+	keepAlive := &KeepAlive{}
+	l.config.Announce(keepAlive)
+	b, err := l.encode(&Envelope{Message: keepAlive})
 	if err != nil {
 		l.fail(err)
 		return err
@@ -442,25 +452,25 @@ func (l *link) sendKeepAlive(volumeSize uint64) error {
 	return l.send(context.Background(), b)
 }
 
-// announceSize sends the size that VolumeSize returns now, and again when it has changed meanwhile.
-// It does not wait.
-func (l *link) announceSize() {
+// announce sends a keep-alive, and another one if there have been more calls meanwhile. It does not
+// wait.
+func (l *link) announce() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sizes++
-	if l.err != nil || l.sizes > 1 {
+	l.news++
+	if l.err != nil || l.news > 1 {
 		return // nobody to tell, or the goroutine that already runs does it
 	}
 	l.watchers.Go(func() {
 		for {
 			l.mu.Lock()
-			announced := l.sizes
+			announced := l.news
 			l.mu.Unlock()
-			if l.sendKeepAlive(l.config.VolumeSize()) != nil {
+			if l.sendKeepAlive() != nil {
 				return
 			}
 			l.mu.Lock()
-			if l.sizes -= announced; l.sizes == 0 {
+			if l.news -= announced; l.news == 0 {
 				l.mu.Unlock()
 				return
 			}

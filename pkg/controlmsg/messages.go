@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -46,6 +47,11 @@ type HelloReply struct {
 	// Process identifies the process of a target, which picks it at random, so that a relay knows
 	// which addresses lead to the same one. 0 means that the sender does not say.
 	Process uint64
+	// LeaseMs is how long an answer to a question lets a relay change volumes, counted from the
+	// question, in milliseconds: see package lease. 0 means that the sender asks no questions.
+	LeaseMs uint32
+	// Question is the first question; 0 if there is none.
+	Question uint64
 }
 
 func (m *Hello) validate() error {
@@ -120,6 +126,9 @@ type OpenVolumeReply struct {
 	Fenced bool
 	// RDMAPort is the port of the target's RDMA listener; 0 if it is not known, and from a relay.
 	RDMAPort uint16
+	// Sole names what keeps two processes from serving the volume at a time: see lease.Place. It is
+	// empty if nothing does, and from a relay.
+	Sole string
 }
 
 func (m *OpenVolume) validate() error {
@@ -139,6 +148,7 @@ func (m *OpenVolumeReply) validate() error {
 		checkName("volume", m.Volume, MaxVolumeNameLength),
 		checkName("transport", m.Transport, MaxTransportLength),
 		checkName("holder", m.Holder, MaxHolderLength),
+		checkName("sole", m.Sole, MaxSoleLength),
 		checkCount("max_queues", m.MaxQueues, MaxQueues),
 		checkCount("max_depth", m.MaxDepth, MaxDepth),
 		checkCount("max_buffer_size", m.MaxBufferSize, MaxBufferSize),
@@ -177,6 +187,10 @@ type ConfigureDataPath struct {
 	ReadOnly bool
 	// Client is the program's name, which the target tells others that the volume is refused to.
 	Client string
+	// Session is a relay's number for the session, and Answer what the relay answers to the last
+	// question; 0 and empty if it answers none.
+	Session uint64
+	Answer  lease.Answer
 }
 
 // ConfigureDataPathReply accepts a configuration.
@@ -224,6 +238,7 @@ func (m *ConfigureDataPath) validate() error {
 		checkCount("buffer_size", m.BufferSize, MaxBufferSize),
 		m.Export.validate(),
 		checkName("client", m.Client, MaxClientLength),
+		checkAnswer(&m.Answer),
 	)
 }
 
@@ -338,6 +353,10 @@ type KeepAlive struct {
 	// VolumeSize is the size of the session's volume in bytes, a multiple of its block size, if a
 	// Responder says it; 0 otherwise. A volume never becomes smaller while sessions have it open.
 	VolumeSize uint64
+	// Question and Confirmed are a target's: see lease.Question.
+	Question lease.Question
+	// Answer is a relay's.
+	Answer lease.Answer
 }
 
 func (*StartStorage) validate() error        { return nil }
@@ -346,7 +365,29 @@ func (*Stop) validate() error                { return nil }
 func (*StopReply) validate() error           { return nil }
 func (*DestroyObjects) validate() error      { return nil }
 func (*DestroyObjectsReply) validate() error { return nil }
-func (*KeepAlive) validate() error           { return nil }
+
+func (m *KeepAlive) validate() error {
+	return firstError(
+		checkSessions("noted", m.Question.Noted, lease.MaxEnded),
+		checkSessions("confirmed", m.Question.Confirmed, 2*lease.MaxEnded),
+		checkAnswer(&m.Answer),
+	)
+}
+
+func checkAnswer(a *lease.Answer) error {
+	return firstError(
+		checkSessions("ended", a.Ended, lease.MaxEnded),
+		checkSessions("awaited", a.Awaited, lease.MaxEnded),
+	)
+}
+
+func checkSessions(field string, numbers []uint64, limit int) error {
+	if len(numbers) > limit {
+		return status.Errorf(status.TooBig, "%s has %d sessions, the limit is %d", field,
+			len(numbers), limit)
+	}
+	return nil
+}
 
 // Error is a failure reported by a peer: the answer to a failed request, or the reason why the
 // peer ends the conversation. It is an error that errors.Is matches with its status.Code.

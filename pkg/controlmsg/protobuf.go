@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -77,6 +78,23 @@ var wireFormats = [kindCount]wireFormat{
 
 func (m *KeepAlive) translate(w *controlpb.KeepAlive, t *translation) {
 	plain(t, &m.VolumeSize, &w.VolumeSize)
+	plain(t, &m.Question.Number, &w.Question)
+	plain(t, &m.Question.Noted, &w.Noted)
+	plain(t, &m.Question.Confirmed, &w.Confirmed)
+	translateAnswer(t, &m.Answer, &w.RelayInstance, &w.Answer, &w.Ended, &w.Awaited)
+}
+
+// translateAnswer translates the fields of an answer, which two messages have. An answer of
+// nobody is not sent.
+func translateAnswer(
+	t *translation, m *lease.Answer, instance *[]byte, question *uint64, ended, awaited *[]uint64,
+) {
+	plain(t, &m.Question, question)
+	plain(t, &m.Ended, ended)
+	plain(t, &m.Awaited, awaited)
+	if m.Instance != (lease.Instance{}) || len(*instance) > 0 {
+		sixteenBytes(t, "relay_instance", &m.Instance, instance)
+	}
 }
 
 func (m *Hello) translate(w *controlpb.Hello, t *translation) {
@@ -94,6 +112,8 @@ func (m *HelloReply) translate(w *controlpb.HelloReply, t *translation) {
 	plain(t, &m.Software, &w.Software)
 	plain(t, &m.SilenceLimitMs, &w.SilenceLimitMs)
 	plain(t, &m.Process, &w.Process)
+	plain(t, &m.LeaseMs, &w.LeaseMs)
+	plain(t, &m.Question, &w.Question)
 }
 
 func (m *OpenVolume) translate(w *controlpb.OpenVolume, t *translation) {
@@ -117,6 +137,7 @@ func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation
 	plain(t, &m.Holder, &w.Holder)
 	plain(t, &m.Fenced, &w.Fenced)
 	port(t, "rdma_port", &m.RDMAPort, &w.RdmaPort)
+	plain(t, &m.Sole, &w.Sole)
 }
 
 func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {
@@ -129,6 +150,8 @@ func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *transla
 	plain(t, &m.Exclusive, &w.Exclusive)
 	plain(t, &m.ReadOnly, &w.ReadOnly)
 	plain(t, &m.Client, &w.Client)
+	plain(t, &m.Session, &w.Session)
+	translateAnswer(t, &m.Answer, &w.RelayInstance, &w.Answer, &w.Ended, &w.Awaited)
 	if w.Export == nil {
 		w.Export = &controlpb.Export{}
 	}

@@ -176,6 +176,10 @@ func (r *Requester) applyTerms(hello *Hello, reply *HelloReply) error {
 	return nil
 }
 
+// Announce sends a keep-alive with what EndpointConfig.Announce has to say, soon and without
+// waiting. Call it only after Greet.
+func (r *Requester) Announce() { r.link.announce() }
+
 func (r *Requester) deliver(e *Envelope) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -179,21 +179,19 @@ func (s *Responder) answerHello(ctx context.Context, correlation uint64, hello *
 	if err != nil {
 		return err
 	}
-	if onHello := s.link.config.OnHello; onHello != nil {
-		if err := onHello(); err != nil {
-			return err
-		}
-	}
-	size := min(hello.MaxMessageSize, s.link.receiveLimit())
-	s.link.setSendLimit(size)
-	err = s.Reply(ctx, correlation, &HelloReply{
+	reply := &HelloReply{
 		Version:        version,
-		MaxMessageSize: size,
 		Software:       s.link.config.Software,
 		SilenceLimitMs: s.link.config.KeepAlive.silenceLimitMs(),
 		Process:        s.link.config.Process,
-	})
-	if err != nil {
+	}
+	if err := s.link.config.OnHello(reply); err != nil {
+		return err
+	}
+	size := min(hello.MaxMessageSize, s.link.receiveLimit())
+	s.link.setSendLimit(size)
+	reply.MaxMessageSize = size
+	if err := s.Reply(ctx, correlation, reply); err != nil {
 		return err
 	}
 	s.link.startKeepAlive(hello.SilenceLimitMs)
@@ -276,10 +274,10 @@ func (s *Responder) canPeerClose() bool {
 		phases(PhaseConnect, PhaseHello, PhaseOpenVolume, PhaseDestroying).has(s.machine.completed)
 }
 
-// AnnounceVolumeSize sends a keep-alive with the size that EndpointConfig.VolumeSize returns, soon
-// and without waiting. Over transports without regular keep-alives, only this tells the peer of a
-// new size. Call it only after the hello.
-func (s *Responder) AnnounceVolumeSize() { s.link.announceSize() }
+// Announce sends a keep-alive with what EndpointConfig.Announce has to say, soon and without
+// waiting. Over transports without regular keep-alives, only this tells the peer. Call it only
+// after the hello.
+func (s *Responder) Announce() { s.link.announce() }
 
 // Phase returns the current step or, between requests, the last completed one.
 func (s *Responder) Phase() Phase {

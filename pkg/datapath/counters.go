@@ -24,6 +24,8 @@ const (
 	NoResponseRoom
 	// NoReadCredit: a write needed an RDMA Read beyond the connection's read depth.
 	NoReadCredit
+	// NoLease: a change arrived while its relay had not answered for too long.
+	NoLease
 	BackPressureCount
 )
 
@@ -36,6 +38,8 @@ func (b BackPressure) String() string {
 		return "answer_room"
 	case NoReadCredit:
 		return "rdma_read"
+	case NoLease:
+		return "lease"
 	}
 	return "invalid"
 }

@@ -351,30 +351,47 @@ func (l *RelayLane) awaitingTarget() int { return l.slots.inFlight() - l.held }
 // this lane's part. A request whose data is being copied completes when the copy has ended.
 func (l *RelayLane) FailRequests(ctx context.Context, code status.Code) error {
 	return l.worker.do(ctx, func() {
-		if l.state == laneClosed {
-			return
-		}
-		l.revoke()
-		l.state = laneRejecting
-		l.draining = false
-		l.rejectCode = code
-		nowNs := nanotime()
-		for i := range l.slots.slots {
-			s := &l.slots.slots[i]
-			if !s.inFlight || s.copying { // endCopy completes it
-				continue
-			}
-			l.counters.complete(s.ioType, code, 0, nowNs-s.startNs)
-			l.traced(l.config.Queue, &s.request, code, s.startNs, &s.next)
-			iomsg.TurnIntoResult(s.request[:], code)
-			l.respond(&s.request)
-			l.slots.release(uint32(i))
-		}
-		l.held = 0
-		l.inFlight.Store(0)
-		l.counters.publish()
-		l.flushResponses()
+		l.failWhere(code, func(*slot) bool { return true })
 	})
+}
+
+// FailReads is FailRequests for the requests that have changed nothing: those of other types, and
+// those that the target has declined. It returns the number of the others in flight, which the
+// target may still be carrying out.
+func (l *RelayLane) FailReads(ctx context.Context, code status.Code) (changes int, err error) {
+	err = l.worker.do(ctx, func() {
+		l.failWhere(code, func(s *slot) bool { return !s.ioType.Changes() || s.declined })
+		for i := range l.slots.slots {
+			if s := &l.slots.slots[i]; s.inFlight && !s.copying {
+				changes++
+			}
+		}
+	})
+	return changes, err
+}
+
+func (l *RelayLane) failWhere(code status.Code, fails func(*slot) bool) {
+	if l.state == laneClosed {
+		return
+	}
+	l.revoke()
+	l.state = laneRejecting
+	l.draining = false
+	l.rejectCode = code
+	l.nowNs = nanotime()
+	for i := range l.slots.slots {
+		s := &l.slots.slots[i]
+		if !s.inFlight || s.copying || !fails(s) { // endCopy completes what is being copied
+			continue
+		}
+		s.ioSize = 0
+		l.complete(uint32(i), s, code)
+	}
+	l.nowNs = 0
+	l.held = 0
+	l.inFlight.Store(int64(l.slots.inFlight()))
+	l.counters.publish()
+	l.flushResponses()
 }
 
 // Close revokes the lane, waits for its last completions, and releases it with its consumer and

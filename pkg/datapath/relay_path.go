@@ -379,6 +379,7 @@ func (l *RelayLane) complete(index uint32, s *slot, result status.Code) {
 // in which other requests are still being completed.
 func (l *RelayLane) hold(s *slot) {
 	s.generation++ // so that another response to the request breaks the protocol
+	s.declined = true
 	l.held++
 	if l.held == 1 {
 		l.draining = true

@@ -16,6 +16,7 @@ type slot struct {
 	generation uint32
 	inFlight   bool
 	copying    bool // its data is on the way between the client and the bounce buffer
+	declined   bool // the target has not carried it out: see RelayLane.hold
 	startNs    int64
 	next       next
 }
@@ -46,7 +47,7 @@ func (t *slotTable) claim(request *message, m *iomsg.Message, nowNs int64) (uint
 	s.request = *request
 	s.ioType, s.ioSize = m.Type, m.IOSize
 	s.generation++
-	s.inFlight = true
+	s.inFlight, s.declined = true, false
 	s.startNs = nowNs
 	return index, true
 }

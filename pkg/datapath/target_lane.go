@@ -8,6 +8,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -43,6 +44,8 @@ type TargetLaneConfig struct {
 	Tracer *trace.Tracer
 	// ReadOnly makes the lane reject whatever would change the volume.
 	ReadOnly bool
+	// Lease decides whether the session may change the volume now. Nil means that it always may.
+	Lease *lease.Session
 	// Depth is how many requests the relay may have outstanding, BufferSize the largest data
 	// transfer of one request in bytes. Staging takes their product.
 	Depth      int
@@ -67,6 +70,7 @@ type TargetLane struct {
 	// backlog holds requests that wait for room for their responses.
 	backlog      fifo.Queue[message]
 	waitingReads fifo.Queue[uint32] // slots whose fetch waits for another to complete
+	parked       fifo.Queue[uint32] // slots of changes that wait for the lease
 	reads        int                // RDMA Reads in flight
 	maxReads     int
 
@@ -105,6 +109,7 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		transactions: make([]transaction, config.Depth),
 		backlog:      fifo.New[message](config.Depth),
 		waitingReads: fifo.New[uint32](config.Depth),
+		parked:       fifo.New[uint32](config.Depth),
 	}
 	counters := countersOf(config.Counters, config.Queue, config.Worker)
 	tracer := config.Tracer
@@ -251,6 +256,16 @@ func (l *TargetLane) Start(ctx context.Context) error {
 		return fmt.Errorf("start target lane: %w", err)
 	}
 	return nil
+}
+
+// Resume looks again at the changes that wait for the lease.
+func (l *TargetLane) Resume(ctx context.Context) error {
+	return l.worker.do(ctx, func() {
+		for n := l.parked.Len(); n > 0 && l.isAlive(); n-- {
+			l.submit(l.parked.Pop())
+		}
+		l.flushResponses()
+	})
 }
 
 // Revoke closes both connections and accepts no more requests. Volume requests in progress

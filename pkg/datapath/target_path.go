@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -291,8 +292,14 @@ func (l *TargetLane) completeFetch(slot uint32) {
 	}
 }
 
-// submit hands a transaction to the volume.
+// submit hands a transaction to the volume, or parks it. The lease counts now and not when the
+// request arrived: a write may have waited long for its data.
 func (l *TargetLane) submit(slot uint32) {
+	if l.transactions[slot].ioType.Changes() && l.config.Lease.Check() != lease.Valid {
+		l.counters.backpressure(NoLease)
+		*l.parked.Push() = slot // it has room for the whole depth
+		return
+	}
 	l.submitted++
 	l.transactions[slot].next.begin(&l.transactions[slot].message)
 	if err := l.volume.Submit(&l.transactions[slot].request); err != nil {

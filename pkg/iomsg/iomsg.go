@@ -74,6 +74,9 @@ func (t Type) FillsMemory() bool { return t == Read || t == Extents }
 // HasRange reports whether an IO of this type covers a range of the volume.
 func (t Type) HasRange() bool { return t.MovesData() || t == Trim || t == WriteZeroes }
 
+// Changes reports whether an IO of this type changes the volume.
+func (t Type) Changes() bool { return t == Write || t == Trim || t == WriteZeroes }
+
 // IsRequest reports whether t is an IO that a client may request.
 func (t Type) IsRequest() bool { return t.HasRange() || t == Flush }
 

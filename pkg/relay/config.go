@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -53,6 +54,8 @@ const (
 type Config struct {
 	Comch comch.Provider
 	RDMA  rdma.Provider
+	// Clock measures leases; nil means lease.Boottime.
+	Clock lease.Clock
 	// DMA copies the data of channels with Isolation Staged, on the device with the address of the
 	// channel's Comch device; nil if there are none.
 	DMA dma.Provider

@@ -125,7 +125,8 @@ func (c *channel) respond(transport controlmsg.Transport, log *zap.Logger,
 	volumeSize func() uint64) *controlmsg.Responder {
 	return controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
 		Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
-		VolumeSize: volumeSize, Software: c.relay.config.Software, Logger: log,
+		Announce: func(m *controlmsg.KeepAlive) { m.VolumeSize = volumeSize() },
+		Software: c.relay.config.Software, Logger: log,
 	})
 }
 
@@ -137,6 +138,6 @@ func (s *session) grow(size uint64) {
 	}
 	s.volumeSize.Store(size)
 	if native, ok := s.client.(*controlmsg.Responder); ok {
-		native.AnnounceVolumeSize()
+		native.Announce()
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -28,6 +29,9 @@ type Relay struct {
 	devices *rdmaDeviceSet
 	// dmaDevices are used by channels with bounce buffers.
 	dmaDevices *dmaDeviceSet
+	lessee     *lease.Lessee
+	answering  sync.WaitGroup // lessee.Run
+	silence    context.CancelFunc
 	pool       *datapath.Pool // shared by channels; nil without CPUs
 
 	maxSessions  atomic.Int64
@@ -71,6 +75,10 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 		counters:   make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
 		running: make(chan struct{}), reconfiguring: make(chan struct{}, 1),
 	}
+	r.lessee = lease.NewLessee(config.Clock, r.endAbandoned)
+	answering, silence := context.WithCancel(context.Background())
+	r.silence = silence
+	r.answering.Go(func() { r.lessee.Run(answering) })
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -183,7 +191,21 @@ func (r *Relay) Close() error {
 	if r.pool != nil {
 		errs = append(errs, r.pool.Stop())
 	}
+	r.silence()
+	r.answering.Wait()
 	return errors.Join(append(errs, r.devices.close(), r.dmaDevices.close())...)
+}
+
+// endAbandoned ends the sessions whose clients have gone by now.
+func (r *Relay) endAbandoned() {
+	for _, c := range r.snapshot() {
+		for _, s := range c.openSessions() {
+			if s.isAbandoned() {
+				s.endHolding()
+				s.cancel(status.Errorf(status.ConnectionReset, "client: the connection has ended"))
+			}
+		}
+	}
 }
 
 func (r *Relay) snapshot() []*channel {

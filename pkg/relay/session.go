@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -65,7 +66,8 @@ type session struct {
 	stopped                bool        // the target has been asked to stop
 	unreleased             atomic.Bool // the session has ended, but its release has failed so far
 
-	mu       sync.Mutex // guards what follows: others drain the session, and observe its lanes
+	mu       sync.Mutex     // guards what follows: others drain the session, and observe its lanes
+	holding  *lease.Holding // the session at the target; nil if the target asks no questions
 	lanes    []*datapath.RelayLane
 	draining bool // lanes that have not started never do
 }
@@ -132,7 +134,7 @@ func (s *session) OpenVolume(
 		if err := s.connectTarget(ctx); err != nil {
 			return nil, err
 		}
-	} else if err := s.target.openVolume(ctx, s.channel.relay.devices); err != nil {
+	} else if err := s.target.openVolume(ctx, s.channel.relay); err != nil {
 		return nil, s.tellVolume(s.target.link, s.target.openError(err))
 	}
 	reply, limits := *s.target.volume, &s.settings.Limits
@@ -150,7 +152,7 @@ func (s *session) OpenVolume(
 		reply.MaxBufferSize = uint32(min(uint64(reply.MaxBufferSize),
 			device.Capabilities().MaxBufferSize))
 	}
-	reply.Transport, reply.RDMAPort = s.target.transport(ctx), 0
+	reply.Transport, reply.RDMAPort, reply.Sole = s.target.transport(ctx), 0, ""
 	s.announced = &reply
 	return &reply, nil
 }
@@ -275,8 +277,13 @@ func (s *session) ConfigureDataPath(
 		}
 		s.foreign = dialects.NewTargetTranslator(s.target.version, s.registered.Base())
 	}
+	holding := s.hold()
+	request.Session, request.Answer = holding.Number(), s.target.lease.Load().AnswerNow()
 	reply, err := callTarget(ctx, s, &request)
 	if err != nil {
+		if s.target.requester.Err() == nil { // the target has none of it
+			holding.Confirm()
+		}
 		return nil, errors.Join(err, s.abandonMemory())
 	}
 	s.config = *m
@@ -574,6 +581,9 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 		_, err := callTarget(ctx, s, &controlmsg.DestroyObjects{})
 		if err != nil && s.target.requester.Err() == nil {
 			return false, err
+		}
+		if err == nil {
+			s.confirmHolding()
 		}
 	}
 	return true, nil

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -130,13 +133,14 @@ var (
 // never complete. The client then loses its connection and must not use the memory again, and the
 // session is released later.
 func (s *session) end(reason error) {
+	s.endHolding()
 	s.awaitLastResponses()
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	err := s.release(ctx, reason)
 	s.unreleased.Store(err != nil)
 	if s.target != nil {
-		s.target.requester.Close(reason)
+		s.target.close(reason)
 	}
 	s.connection.Abort()
 	switch {
@@ -225,15 +229,55 @@ func (s *session) deregister(ctx context.Context) error {
 }
 
 // failRequests fails every IO that the target has not responded to, and every later one. The
-// target's access must have been revoked.
+// target's access must have been revoked. Changes fail only when they can take effect no more.
 func (s *session) failRequests(ctx context.Context, reason error) error {
 	code := endCode(reason)
-	err := datapath.OnAll(s.openLanes(),
-		func(lane *datapath.RelayLane) error { return lane.FailRequests(ctx, code) })
+	var changes atomic.Int64
+	err := datapath.OnAll(s.openLanes(), func(lane *datapath.RelayLane) error {
+		n, err := lane.FailReads(ctx, code)
+		changes.Add(int64(n))
+		return err
+	})
+	if err == nil && changes.Load() > 0 {
+		s.endHolding()
+		err = s.currentHolding().Await(ctx)
+	}
+	if err == nil {
+		err = datapath.OnAll(s.openLanes(),
+			func(lane *datapath.RelayLane) error { return lane.FailRequests(ctx, code) })
+	}
 	if err != nil {
 		return fmt.Errorf("complete the IOs in flight: %w", err)
 	}
 	return nil
+}
+
+// hold begins the session's life at the target.
+func (s *session) hold() *lease.Holding {
+	holding := s.target.lease.Load().Begin(s.target.place())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holding = holding
+	return holding
+}
+
+func (s *session) currentHolding() *lease.Holding {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.holding
+}
+
+// endHolding lets nothing of the session reach the volume that the target has not seen yet. Any
+// goroutine may call it.
+func (s *session) endHolding() { s.currentHolding().End() }
+
+// confirmHolding notes that the target has released the session.
+func (s *session) confirmHolding() { s.currentHolding().Confirm() }
+
+// isAbandoned reports whether the session has ended, or its client has gone by now. Any goroutine
+// may call it.
+func (s *session) isAbandoned() bool {
+	return s.ctx.Err() != nil || comch.HasEnded(s.connection)
 }
 
 // endCode returns the code with which IOs fail when a session ends. Clients see one of three,

@@ -9,11 +9,13 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -25,11 +27,14 @@ type targetConnection struct {
 	address   netip.AddrPort
 	name      string // of the volume, as configured
 	requester targetConversation
-	dialect   *dialects.Requester // the requester, if the target is one of the DOCA applications
-	version   dialects.Version    // that the dialect has
-	volume    *controlmsg.OpenVolumeReply
-	software  string
-	process   uint64 // of the target; 0 if it does not say
+	// lease is the connection as the lessee knows it. It is nil if the target asks no questions, and
+	// until its hello.
+	lease    atomic.Pointer[lease.Connection]
+	dialect  *dialects.Requester // the requester, if the target is one of the DOCA applications
+	version  dialects.Version    // that the dialect has
+	volume   *controlmsg.OpenVolumeReply
+	software string
+	process  uint64 // of the target; 0 if it does not say
 	// source is the local address of RDMA connections, device the RDMA device with that address.
 	source netip.Addr
 	device rdma.Device
@@ -76,16 +81,25 @@ func (c *channel) openTarget(
 		}
 	}
 	transport = c.relay.config.HookTransport(transport)
+	t := &targetConnection{
+		link: link, address: address, name: settings.Volume, source: settings.RDMAAddress,
+		moved: moved,
+	}
 	requester := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
 		Role:      controlmsg.RoleRelay,
 		Timeout:   settings.ControlTimeout,
-		KeepAlive: settings.KeepAlive, OnVolumeSize: onSize,
+		KeepAlive: settings.KeepAlive,
+		Announce:  func(m *controlmsg.KeepAlive) { m.Answer = t.lease.Load().Answer() },
+		OnKeepAlive: func(m *controlmsg.KeepAlive) error {
+			t.lease.Load().Hear(&m.Question)
+			if m.VolumeSize > 0 {
+				onSize(m.VolumeSize)
+			}
+			return nil
+		},
 		Software: c.relay.config.Software, Logger: log,
 	})
-	t := &targetConnection{
-		link: link, address: address, name: settings.Volume, source: settings.RDMAAddress,
-		requester: requester, moved: moved,
-	}
+	t.requester = requester
 	if !t.source.IsValid() {
 		t.source = network.AddressOf(connection.LocalAddr()).Addr()
 	}
@@ -95,16 +109,24 @@ func (c *channel) openTarget(
 	}
 	if err == nil {
 		t.software, t.process = hello.Software, hello.Process
-		err = t.openVolume(ctx, c.relay.devices)
+		t.lease.Store(c.relay.lessee.Connect(hello.Process,
+			time.Duration(hello.LeaseMs)*time.Millisecond, hello.Question, requester.Announce))
+		err = t.openVolume(ctx, c.relay)
 	}
 	if err == nil {
 		err = c.targets.accept(t)
 	}
 	if err != nil {
-		t.requester.Close(err)
+		t.close(err)
 		return nil, t.openError(err)
 	}
 	return t, nil
+}
+
+// close ends the conversation, with a reason for the target unless it is nil.
+func (t *targetConnection) close(reason error) {
+	t.requester.Close(reason)
+	t.lease.Load().Disconnect()
 }
 
 // errNoRoute is why no connection to an address can exist, whoever listens there.
@@ -160,12 +182,12 @@ func (c *channel) openDialectTarget(
 	if !t.source.IsValid() {
 		t.source = network.AddressOf(connection.LocalAddr()).Addr()
 	}
-	err = t.openVolume(ctx, c.relay.devices)
+	err = t.openVolume(ctx, c.relay)
 	if err == nil {
 		err = c.targets.accept(t)
 	}
 	if err != nil {
-		t.requester.Close(err)
+		t.close(err)
 		return nil, t.openError(err)
 	}
 	return t, nil
@@ -188,6 +210,11 @@ func (t *targetConnection) exportForDialect(
 	return nil
 }
 
+// place tells where the volume is served.
+func (t *targetConnection) place() lease.Place {
+	return lease.Place{UUID: t.volume.UUID, Sole: t.volume.Sole}
+}
+
 // openError adds the volume and the target to an error of openVolume.
 func (t *targetConnection) openError(err error) error {
 	return fmt.Errorf("open volume %q of target %v: %w", t.name, t.address, asPassing(err))
@@ -206,13 +233,15 @@ func asPassing(err error) error {
 }
 
 // openVolume opens the volume, or opens it again to learn of a changed size.
-func (t *targetConnection) openVolume(ctx context.Context, devices *rdmaDeviceSet) error {
+func (t *targetConnection) openVolume(ctx context.Context, r *Relay) error {
+	asked := r.lessee.Now()
 	volume, err := controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name})
 	if err != nil {
 		return err
 	}
 	t.volume = volume
-	if t.device, err = devices.at(t.source); err != nil {
+	r.lessee.Replaced(t.process, t.place(), asked)
+	if t.device, err = r.devices.at(t.source); err != nil {
 		return err
 	}
 	if own := t.device.Capabilities().Transport; t.volume.Transport != own {

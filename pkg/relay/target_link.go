@@ -407,7 +407,7 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 	for {
 		select {
 		case <-t.requester.Done():
-			t.requester.Close(nil)
+			t.close(nil)
 			l.count(func(s *LinkStatus) { s.Losses++ })
 			return t.requester.Err()
 		case <-ctx.Done():
@@ -415,12 +415,12 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 			if context.Cause(ctx) == errTargetRemoved {
 				reason = errTargetRemoved
 			}
-			t.requester.Close(reason)
+			t.close(reason)
 			return nil
 		case <-l.changed:
 			now := l.channel.settings.Load()
 			if now.Volume != t.name || now.TargetProtocol != ProtocolNative {
-				t.requester.Close(nil)
+				t.close(nil)
 				return nil
 			}
 		}

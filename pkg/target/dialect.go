@@ -83,7 +83,7 @@ func (r *dialectRelay) Close(error) {
 // QueryStorage opens the volume. The first request makes the connection a session.
 func (r *dialectRelay) QueryStorage(ctx context.Context) (*dialects.QueryStorageReply, error) {
 	if r.session.opening == nil {
-		if err := r.session.greeted(); err != nil {
+		if err := r.session.begin(); err != nil {
 			return nil, err
 		}
 	}

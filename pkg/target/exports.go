@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -261,6 +262,21 @@ func (x *exports) namesLocked(s *session) string {
 	}
 	slices.Sort(names)
 	return printable.Names(names)
+}
+
+// writers returns the leases of the other sessions that may change the volume of s.
+func (x *exports) writers(s *session) []*lease.Session {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	own := x.sessions[s]
+	var leases []*lease.Session
+	for other, o := range x.sessions {
+		if other != s && o.open && o.uses >= WriteAccess && o.export.Volume == own.export.Volume &&
+			!other.hasEnded() {
+			leases = append(leases, other.lease)
+		}
+	}
+	return leases
 }
 
 // awaitEnded waits until the sessions of s's volume that have ended by now can change it no more.

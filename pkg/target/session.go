@@ -18,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -39,6 +40,7 @@ type session struct {
 	relayNames []string
 	local      netip.Addr // that the relay has connected to
 	epoch      *epoch.Session
+	tenancy    *lease.Tenancy // of the relay's connection; nil for relays of the applications
 	admitted   bool
 
 	opening      *time.Timer // ends a session that opens no volume
@@ -46,8 +48,9 @@ type session struct {
 	served       atomic.Pointer[export] // the same, for any goroutine
 	owned        *volume.Ownership      // ends the session; nil if nobody can take the volume over
 	config       controlmsg.ConfigureDataPath
-	readOnly     bool  // nothing of the session may change the volume
-	memory       int64 // bytes reserved
+	readOnly     bool           // nothing of the session may change the volume
+	lease        *lease.Session // nil if the relay answers no questions
+	memory       int64          // bytes reserved
 	domain       rdma.ProtectionDomain
 	imported     rdma.ImportedRegion // the client's memory, from a relay of the applications
 	foreign      datapath.Translator // of that relay's IO messages; nil for our protocol
@@ -94,12 +97,20 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		s.relay = newDialectRelay(s, transport, version)
 		return s
 	}
-	s.relay = controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
+	var responder *controlmsg.Responder
+	s.tenancy = t.lessor.Connect(func() { responder.Announce() })
+	responder = controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
 		Role:      controlmsg.RoleTarget,
 		Timeout:   t.config.ControlTimeout,
-		KeepAlive: t.config.KeepAlive, OnHello: s.greeted, VolumeSize: s.volumeSize,
-		Software: t.config.Software, Process: t.process, Logger: log,
+		KeepAlive: t.config.KeepAlive, OnHello: s.greeted,
+		Announce: func(m *controlmsg.KeepAlive) {
+			m.VolumeSize, m.Question = s.volumeSize(), s.tenancy.Question()
+		},
+		AnnounceEvery: t.lessor.Length() / 5,
+		OnKeepAlive:   func(m *controlmsg.KeepAlive) error { return s.tenancy.Hear(&m.Answer) },
+		Software:      t.config.Software, Process: t.process, Logger: log,
 	})
+	s.relay = responder
 	return s
 }
 
@@ -116,9 +127,16 @@ func (s *session) admit() error {
 	return nil
 }
 
-// greeted is called when the relay's hello has arrived. From then on the relay has a bounded time
+// greeted completes the answer to the relay's hello.
+func (s *session) greeted(reply *controlmsg.HelloReply) error {
+	reply.LeaseMs = uint32(s.target.lessor.Length().Milliseconds())
+	reply.Question = s.tenancy.Question().Number
+	return s.begin()
+}
+
+// begin admits a relay that has sent its first message. From then on the relay has a bounded time
 // to open a volume, however many requests fail.
-func (s *session) greeted() error {
+func (s *session) begin() error {
 	if err := s.admit(); err != nil {
 		return err
 	}
@@ -221,11 +239,7 @@ func (s *session) ConfigureDataPath(
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout)
 	defer cancel()
-	err := s.target.clients.Supersede(ctx, m.ClientInstance, m.Epoch, s.epoch)
-	if err == nil {
-		err = s.target.exports.awaitEnded(ctx, s)
-	}
-	if err != nil {
+	if err := s.awaitFormer(ctx, m); err != nil {
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
@@ -239,7 +253,12 @@ func (s *session) ConfigureDataPath(
 	case s.export.Exclusive:
 		claim = soleWriter
 	}
-	if err := s.target.exports.open(s, m, uses, claim); err != nil {
+	err := s.takeLease(m)
+	if err == nil {
+		err = s.target.exports.open(s, m, uses, claim)
+	}
+	if err != nil {
+		s.dropLease()
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
@@ -253,11 +272,56 @@ func (s *session) ConfigureDataPath(
 			return nil, errors.Join(err, closeErr)
 		}
 		s.target.exports.close(s)
+		s.dropLease()
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, closeErr, s.releaseMemory())
 	}
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads()),
 		Exclusive: claim > noClaim, ReadOnly: s.readOnly}, nil
+}
+
+// awaitFormer waits until nothing of sessions that have ended can change the volume any more: those
+// of the same client, those that the relay has just named, and those of relays that are silent.
+func (s *session) awaitFormer(ctx context.Context, m *controlmsg.ConfigureDataPath) error {
+	if s.tenancy != nil {
+		if err := s.tenancy.Hear(&m.Answer); err != nil {
+			return err
+		}
+	}
+	err := s.target.clients.Supersede(ctx, m.ClientInstance, m.Epoch, s.epoch)
+	if err != nil {
+		return err
+	}
+	others := s.target.exports.writers(s)
+	if err := s.target.lessor.RollCall(ctx, others); err != nil {
+		return err
+	}
+	return s.target.exports.awaitEnded(ctx, s)
+}
+
+// takeLease makes the session's changes depend on its relay's answers, if the relay gives any.
+func (s *session) takeLease(m *controlmsg.ConfigureDataPath) error {
+	if m.Session == 0 || s.tenancy == nil {
+		return nil
+	}
+	var err error
+	s.lease, err = s.tenancy.Open(m.Session, s.cancel, func() { go s.resume() })
+	return err
+}
+
+// dropLease undoes takeLease. The session must not have the volume open.
+func (s *session) dropLease() {
+	s.lease.Close()
+	s.lease = nil
+}
+
+// resume makes the lanes look again at what waits for the lease.
+func (s *session) resume() {
+	err := datapath.OnAll(s.openLanes(),
+		func(lane *datapath.TargetLane) error { return lane.Resume(s.ctx) })
+	if err != nil {
+		s.log.Debug("resume after a lease", zap.Error(err))
+	}
 }
 
 // reserve checks a configuration against the limits, and reserves the memory of its lanes.
@@ -315,7 +379,7 @@ func (s *session) createLanes(ctx context.Context) error {
 			Counters: s.export.counters, Tracer: s.target.config.Tracer, Foreign: s.foreign,
 			Device: device, Domain: s.domain,
 			Volume: s.export.Volume, VolumeMemory: s.volumeMemory,
-			Export: s.config.Export.RemoteMemory(), ReadOnly: s.readOnly,
+			Export: s.config.Export.RemoteMemory(), ReadOnly: s.readOnly, Lease: s.lease,
 			Depth: int(s.config.Depth), BufferSize: s.config.BufferSize,
 			OnFailure: s.onLaneFailure(queue),
 		})

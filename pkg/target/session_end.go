@@ -69,7 +69,11 @@ func (s *session) end(reason error) {
 	if s.opening != nil {
 		s.opening.Stop()
 	}
+	s.lease.End()
 	s.relay.Close(reason)
+	if s.tenancy != nil {
+		s.tenancy.Disconnect()
+	}
 	if err := s.release(); err != nil {
 		s.log.Error("session was not released completely", zap.Error(err))
 	}
@@ -140,6 +144,7 @@ func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 func (s *session) releaseVolume() {
 	s.target.exports.leave(s)
 	s.target.clients.Release(s.epoch)
+	s.lease.Close()
 }
 
 // releaseMemory frees what the lanes used. They must be closed.

@@ -22,6 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -71,6 +72,10 @@ type Config struct {
 	DrainTimeout   retry.Bound
 	// KeepAlive configures the control connections; zero means the defaults.
 	KeepAlive controlmsg.KeepAliveConfig
+	// Lease is how long the answer of a relay lets it change volumes; 0 means lease.Length. Clock
+	// measures it; nil means lease.Boottime.
+	Lease time.Duration
+	Clock lease.Clock
 	// TLS secures the control connections. A relay's certificate must have one of TLSAllowedNames,
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
@@ -129,6 +134,7 @@ type Target struct {
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
 	exports  *exports
+	lessor   *lease.Lessor
 	memory   atomic.Int64 // bytes used by the lanes of all sessions
 	verifier uint64       // of volumes that have no write verifier of their own
 	process  uint64       // tells relays which addresses lead to this process
@@ -151,6 +157,7 @@ func New(ctx context.Context, config Config) (*Target, error) {
 			newSessionRate(config.SessionRate, config.Logger)),
 		releaseTimeout: defaultReleaseTimeout,
 
+		lessor:  lease.NewLessor(config.Lease, config.Clock),
 		tokens:  newTokenRegistry(),
 		clients: epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
 		drained: make(chan struct{}),

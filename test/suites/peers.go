@@ -96,6 +96,7 @@ var rules = []rule{
 	{"pkg/dma", "arm64 repeat providers mutants"},
 	{"pkg/doca", "arm64 repeat verbs"},
 	{"pkg/iomsg", "arm64 budget " + chain},
+	{"pkg/lease", "mutants " + chain},
 	{"pkg/memory", "arm64 budget " + chain},
 	{"pkg/gateway", "tools packages ceph repeat mutants"},
 	{"pkg/nbd", "tools ceph repeat mutants"},

@@ -44,6 +44,7 @@ var causeHelp = map[datapath.BackPressure]string{
 	datapath.NoClientReceive: "responses for which the client had posted no receive (client_receive)",
 	datapath.NoResponseRoom:  "requests that arrived before the responses to earlier ones had been sent (answer_room)",
 	datapath.NoReadCredit:    "writes beyond the RDMA Reads that a connection may have outstanding (rdma_read)",
+	datapath.NoLease:         "changes whose relay had not answered the target's questions for too long (lease)",
 }
 
 func causeList(causes []datapath.BackPressure) string {

@@ -63,7 +63,7 @@ func newTargetMetrics() targetMetrics {
 			"volume", "state"),
 		queues: newQueueMetrics(targetPrefix, "volume",
 			"Time from receiving an IO to sending its answer.",
-			datapath.NoResponseRoom, datapath.NoReadCredit),
+			datapath.NoResponseRoom, datapath.NoReadCredit, datapath.NoLease),
 		workers: newWorkerMetrics(targetPrefix),
 	}
 }

@@ -100,7 +100,15 @@ type ConfigureDataPath struct {
 	ReadOnly bool `protobuf:"varint,9,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	// Name of the program, at most 128 bytes: what the target tells others that the volume is refused
 	// to.
-	Client        string `protobuf:"bytes,10,opt,name=client,proto3" json:"client,omitempty"`
+	Client string `protobuf:"bytes,10,opt,name=client,proto3" json:"client,omitempty"`
+	// From a relay: the session's number, unique for the relay_instance and never 0; 0 if the relay
+	// answers no questions.
+	Session uint64 `protobuf:"varint,11,opt,name=session,proto3" json:"session,omitempty"`
+	// From a relay: as in KeepAlive.
+	RelayInstance []byte   `protobuf:"bytes,12,opt,name=relay_instance,json=relayInstance,proto3" json:"relay_instance,omitempty"`
+	Answer        uint64   `protobuf:"fixed64,13,opt,name=answer,proto3" json:"answer,omitempty"`
+	Ended         []uint64 `protobuf:"varint,14,rep,packed,name=ended,proto3" json:"ended,omitempty"`
+	Awaited       []uint64 `protobuf:"varint,15,rep,packed,name=awaited,proto3" json:"awaited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +211,41 @@ func (x *ConfigureDataPath) GetClient() string {
 		return x.Client
 	}
 	return ""
+}
+
+func (x *ConfigureDataPath) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *ConfigureDataPath) GetRelayInstance() []byte {
+	if x != nil {
+		return x.RelayInstance
+	}
+	return nil
+}
+
+func (x *ConfigureDataPath) GetAnswer() uint64 {
+	if x != nil {
+		return x.Answer
+	}
+	return 0
+}
+
+func (x *ConfigureDataPath) GetEnded() []uint64 {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *ConfigureDataPath) GetAwaited() []uint64 {
+	if x != nil {
+		return x.Awaited
+	}
+	return nil
 }
 
 // Export gives the receiver access to memory of the initiator.
@@ -963,7 +1006,7 @@ var File_zc_relay_control_v1_data_path_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\n" +
-	"#zc/relay/control/v1/data_path.proto\x12\x13zc.relay.control.v1\"\xc8\x02\n" +
+	"#zc/relay/control/v1/data_path.proto\x12\x13zc.relay.control.v1\"\xd1\x03\n" +
 	"\x11ConfigureDataPath\x12\x1f\n" +
 	"\vqueue_count\x18\x01 \x01(\rR\n" +
 	"queueCount\x12\x14\n" +
@@ -977,7 +1020,12 @@ const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\texclusive\x18\b \x01(\bR\texclusive\x12\x1b\n" +
 	"\tread_only\x18\t \x01(\bR\breadOnly\x12\x16\n" +
 	"\x06client\x18\n" +
-	" \x01(\tR\x06client\"\x9d\x01\n" +
+	" \x01(\tR\x06client\x12\x18\n" +
+	"\asession\x18\v \x01(\x04R\asession\x12%\n" +
+	"\x0erelay_instance\x18\f \x01(\fR\rrelayInstance\x12\x16\n" +
+	"\x06answer\x18\r \x01(\x06R\x06answer\x12\x14\n" +
+	"\x05ended\x18\x0e \x03(\x04R\x05ended\x12\x18\n" +
+	"\aawaited\x18\x0f \x03(\x04R\aawaited\"\x9d\x01\n" +
 	"\x06Export\x12\x16\n" +
 	"\x06access\x18\x01 \x01(\rR\x06access\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12 \n" +

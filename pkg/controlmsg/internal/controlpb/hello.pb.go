@@ -182,7 +182,12 @@ type HelloReply struct {
 	// As in Hello.
 	SilenceLimitMs uint32 `protobuf:"varint,4,opt,name=silence_limit_ms,json=silenceLimitMs,proto3" json:"silence_limit_ms,omitempty"`
 	// Identifies the process of a target, which picks it at random. 0 if the sender does not say.
-	Process       uint64 `protobuf:"fixed64,5,opt,name=process,proto3" json:"process,omitempty"`
+	Process uint64 `protobuf:"fixed64,5,opt,name=process,proto3" json:"process,omitempty"`
+	// How long an answer to a question lets a relay change volumes, counted from the question, in
+	// milliseconds. From a relay, the longest of its targets'. 0 means that the sender does not ask.
+	LeaseMs uint32 `protobuf:"varint,6,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	// A target's first question: see KeepAlive.
+	Question      uint64 `protobuf:"fixed64,7,opt,name=question,proto3" json:"question,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -252,13 +257,44 @@ func (x *HelloReply) GetProcess() uint64 {
 	return 0
 }
 
+func (x *HelloReply) GetLeaseMs() uint32 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
+func (x *HelloReply) GetQuestion() uint64 {
+	if x != nil {
+		return x.Question
+	}
+	return 0
+}
+
 // KeepAlive shows that the sender is alive. It is sent when nothing else was, often enough for the
-// receiver's silence limit, and whenever volume_size changes.
+// receiver's silence limit, and whenever something in it changes. A target that has announced a
+// lease_ms also sends one at least every fifth of that.
 type KeepAlive struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Size of the session's volume in bytes, a multiple of its block size. 0 means that the sender
 	// does not say. Receivers ignore a size that is smaller than what they know.
-	VolumeSize    uint64 `protobuf:"varint,1,opt,name=volume_size,json=volumeSize,proto3" json:"volume_size,omitempty"`
+	VolumeSize uint64 `protobuf:"varint,1,opt,name=volume_size,json=volumeSize,proto3" json:"volume_size,omitempty"`
+	// From a target: a question, never 0, that the relay is to answer. Later questions are larger.
+	Question uint64 `protobuf:"fixed64,2,opt,name=question,proto3" json:"question,omitempty"`
+	// From a target: the sessions that the relay has last named in ended on this connection. Nothing
+	// of them reaches a volume any more. At most 128.
+	Noted []uint64 `protobuf:"varint,3,rep,packed,name=noted,proto3" json:"noted,omitempty"`
+	// From a target: sessions that the relay has last named in ended or awaited, and whose changes
+	// have finished, too. At most 256.
+	Confirmed []uint64 `protobuf:"varint,4,rep,packed,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// From a relay: 16 random bytes that stand for it towards this target process. They are a secret.
+	RelayInstance []byte `protobuf:"bytes,5,opt,name=relay_instance,json=relayInstance,proto3" json:"relay_instance,omitempty"`
+	// From a relay: the last question of this connection that it can answer. 0 is no answer.
+	Answer uint64 `protobuf:"fixed64,6,opt,name=answer,proto3" json:"answer,omitempty"`
+	// From a relay: its sessions that have ended and are not noted. At most 128.
+	Ended []uint64 `protobuf:"varint,7,rep,packed,name=ended,proto3" json:"ended,omitempty"`
+	// From a relay: sessions that are noted and not confirmed. At most 128.
+	Awaited       []uint64 `protobuf:"varint,8,rep,packed,name=awaited,proto3" json:"awaited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -300,6 +336,55 @@ func (x *KeepAlive) GetVolumeSize() uint64 {
 	return 0
 }
 
+func (x *KeepAlive) GetQuestion() uint64 {
+	if x != nil {
+		return x.Question
+	}
+	return 0
+}
+
+func (x *KeepAlive) GetNoted() []uint64 {
+	if x != nil {
+		return x.Noted
+	}
+	return nil
+}
+
+func (x *KeepAlive) GetConfirmed() []uint64 {
+	if x != nil {
+		return x.Confirmed
+	}
+	return nil
+}
+
+func (x *KeepAlive) GetRelayInstance() []byte {
+	if x != nil {
+		return x.RelayInstance
+	}
+	return nil
+}
+
+func (x *KeepAlive) GetAnswer() uint64 {
+	if x != nil {
+		return x.Answer
+	}
+	return 0
+}
+
+func (x *KeepAlive) GetEnded() []uint64 {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *KeepAlive) GetAwaited() []uint64 {
+	if x != nil {
+		return x.Awaited
+	}
+	return nil
+}
+
 var File_zc_relay_control_v1_hello_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
@@ -313,17 +398,26 @@ const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
 	"maxVersion\x12(\n" +
 	"\x10max_message_size\x18\x04 \x01(\rR\x0emaxMessageSize\x12\x1a\n" +
 	"\bsoftware\x18\x05 \x01(\tR\bsoftware\x12(\n" +
-	"\x10silence_limit_ms\x18\x06 \x01(\rR\x0esilenceLimitMs\"\xb0\x01\n" +
+	"\x10silence_limit_ms\x18\x06 \x01(\rR\x0esilenceLimitMs\"\xe7\x01\n" +
 	"\n" +
 	"HelloReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12(\n" +
 	"\x10max_message_size\x18\x02 \x01(\rR\x0emaxMessageSize\x12\x1a\n" +
 	"\bsoftware\x18\x03 \x01(\tR\bsoftware\x12(\n" +
 	"\x10silence_limit_ms\x18\x04 \x01(\rR\x0esilenceLimitMs\x12\x18\n" +
-	"\aprocess\x18\x05 \x01(\x06R\aprocess\",\n" +
+	"\aprocess\x18\x05 \x01(\x06R\aprocess\x12\x19\n" +
+	"\blease_ms\x18\x06 \x01(\rR\aleaseMs\x12\x1a\n" +
+	"\bquestion\x18\a \x01(\x06R\bquestion\"\xeb\x01\n" +
 	"\tKeepAlive\x12\x1f\n" +
 	"\vvolume_size\x18\x01 \x01(\x04R\n" +
-	"volumeSize*Q\n" +
+	"volumeSize\x12\x1a\n" +
+	"\bquestion\x18\x02 \x01(\x06R\bquestion\x12\x14\n" +
+	"\x05noted\x18\x03 \x03(\x04R\x05noted\x12\x1c\n" +
+	"\tconfirmed\x18\x04 \x03(\x04R\tconfirmed\x12%\n" +
+	"\x0erelay_instance\x18\x05 \x01(\fR\rrelayInstance\x12\x16\n" +
+	"\x06answer\x18\x06 \x01(\x06R\x06answer\x12\x14\n" +
+	"\x05ended\x18\a \x03(\x04R\x05ended\x12\x18\n" +
+	"\aawaited\x18\b \x03(\x04R\aawaited*Q\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eROLE_INITIATOR\x10\x01\x12\x0e\n" +

@@ -105,7 +105,11 @@ type OpenVolumeReply struct {
 	// flight takes effect any more. A relay moves sessions only between targets that say so.
 	Fenced bool `protobuf:"varint,15,opt,name=fenced,proto3" json:"fenced,omitempty"`
 	// Port of the target's RDMA listener; 0 if it is not known, and from a relay.
-	RdmaPort      uint32 `protobuf:"varint,16,opt,name=rdma_port,json=rdmaPort,proto3" json:"rdma_port,omitempty"`
+	RdmaPort uint32 `protobuf:"varint,16,opt,name=rdma_port,json=rdmaPort,proto3" json:"rdma_port,omitempty"`
+	// From a target: names what keeps two processes from serving the volume at a time, and the IO of a
+	// former one from taking effect while another one serves it. At most 64 bytes; empty if nothing
+	// does.
+	Sole          string `protobuf:"bytes,17,opt,name=sole,proto3" json:"sole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -252,6 +256,13 @@ func (x *OpenVolumeReply) GetRdmaPort() uint32 {
 	return 0
 }
 
+func (x *OpenVolumeReply) GetSole() string {
+	if x != nil {
+		return x.Sole
+	}
+	return ""
+}
+
 var File_zc_relay_control_v1_volume_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
@@ -259,7 +270,7 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	" zc/relay/control/v1/volume.proto\x12\x13zc.relay.control.v1\"$\n" +
 	"\n" +
 	"OpenVolume\x12\x16\n" +
-	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xe1\x03\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xf5\x03\n" +
 	"\x0fOpenVolumeReply\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12%\n" +
@@ -279,7 +290,8 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\bsessions\x18\r \x01(\rR\bsessions\x12\x16\n" +
 	"\x06holder\x18\x0e \x01(\tR\x06holder\x12\x16\n" +
 	"\x06fenced\x18\x0f \x01(\bR\x06fenced\x12\x1b\n" +
-	"\trdma_port\x18\x10 \x01(\rR\brdmaPortBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\trdma_port\x18\x10 \x01(\rR\brdmaPort\x12\x12\n" +
+	"\x04sole\x18\x11 \x01(\tR\x04soleBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_volume_proto_rawDescOnce sync.Once

@@ -1,0 +1,384 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Lessee is a relay's side. Its methods, and those of its connections and sessions, may be called
+// concurrently.
+type Lessee struct {
+	clock  Clock
+	verify func()
+
+	verifying sync.Mutex    // held while verify runs
+	asked     chan struct{} // has an element while a question waits for Run
+
+	mu        sync.Mutex // guards what follows, and the fields of targets and connections
+	landlords map[uint64]*landlord
+}
+
+// landlord is a process of a target, for as long as the relay has connections to it, or sessions
+// there that have not ended for certain. If the relay meets it again later, it is another instance.
+type landlord struct {
+	process     uint64
+	instance    Instance
+	length      time.Duration
+	connections map[*Connection]struct{}
+	sessions    map[*Holding]struct{} // that live, or are not confirmed
+	ended       []*Holding            // those that have ended and are not noted
+	awaited     []*Holding            // those that are noted
+	number      uint64                // of the last session
+	answered    int64                 // when the latest question came that has been answered
+}
+
+// NewLessee returns a lessee. verify looks at every client, and calls Holding.End for the sessions
+// of those that have ended; it returns when it has. A nil clock is Boottime.
+func NewLessee(clock Clock, verify func()) *Lessee {
+	if clock == nil {
+		clock = Boottime
+	}
+	return &Lessee{clock: clock, verify: verify, asked: make(chan struct{}, 1),
+		landlords: make(map[uint64]*landlord)}
+}
+
+// verifyPause is the least time between two looks at all clients, which cost a system call each.
+const verifyPause = 100 * time.Millisecond
+
+// Run answers questions until ctx ends. Without it, none is answered but by AnswerNow.
+func (l *Lessee) Run(ctx context.Context) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-l.asked:
+		case <-ctx.Done():
+			return
+		}
+		for _, c := range l.verifyClients() {
+			c.announce()
+		}
+		pause.Reset(verifyPause)
+	}
+}
+
+// verifyClients looks at all clients, so that the questions that have come before can be answered.
+// It returns the connections with such questions.
+func (l *Lessee) verifyClients() []*Connection {
+	l.verifying.Lock()
+	defer l.verifying.Unlock()
+	asked := make(map[*Connection]question)
+	l.mu.Lock()
+	for _, t := range l.landlords {
+		for c := range t.connections {
+			if c.asked.number > c.verified.number {
+				asked[c] = c.asked
+			}
+		}
+	}
+	l.mu.Unlock()
+	l.verify()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var connections []*Connection
+	for c, question := range asked {
+		c.verified = question
+		connections = append(connections, c)
+	}
+	return connections
+}
+
+// Connection is a control connection to a target. A nil connection leads to one that asks nothing.
+type Connection struct {
+	lessee   *Lessee
+	landlord *landlord
+	announce func()
+	asked    question // the last one that has come
+	verified question // the last one that can be answered
+}
+
+type question struct {
+	number uint64
+	at     int64 // when it came
+}
+
+// Connect adds a connection to a process of a target whose leases last for length, and takes its
+// first question. It returns nil if the target asks nothing. announce sends a keep-alive with what
+// Answer returns; it must neither block nor call back.
+func (l *Lessee) Connect(
+	process uint64, length time.Duration, first uint64, announce func(),
+) *Connection {
+	if process == 0 || length <= 0 {
+		return nil
+	}
+	l.mu.Lock()
+	t := l.landlords[process]
+	if t == nil {
+		l.forgetLocked()
+		t = &landlord{process: process, length: length, connections: make(map[*Connection]struct{}),
+			sessions: make(map[*Holding]struct{})}
+		_, _ = rand.Read(t.instance[:]) // never fails
+		l.landlords[process] = t
+	}
+	c := &Connection{lessee: l, landlord: t, announce: announce}
+	t.connections[c] = struct{}{}
+	l.mu.Unlock()
+	c.Hear(&Question{Number: first})
+	return c
+}
+
+// Disconnect removes the connection.
+func (c *Connection) Disconnect() {
+	if c == nil {
+		return
+	}
+	c.lessee.mu.Lock()
+	defer c.lessee.mu.Unlock()
+	delete(c.landlord.connections, c)
+	c.lessee.forgetLocked()
+}
+
+// forgetLocked forgets the targets of which nothing is left: neither a connection nor a session
+// that may still have a lease. The relay never answers for that instance again.
+func (l *Lessee) forgetLocked() {
+	now := l.clock()
+	for process, t := range l.landlords {
+		over := slices.Concat(t.ended, t.awaited)
+		if len(t.connections) > 0 || len(t.sessions) > len(over) ||
+			slices.ContainsFunc(over, func(h *Holding) bool { return now <= h.until() }) {
+			continue
+		}
+		for _, h := range over {
+			h.confirmLocked()
+		}
+		delete(l.landlords, process)
+	}
+}
+
+// Hear takes what a target says in a keep-alive.
+func (c *Connection) Hear(q *Question) {
+	if c == nil {
+		return
+	}
+	l := c.lessee
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := c.landlord
+	for _, h := range slices.Clone(t.ended) {
+		if slices.Contains(q.Noted, h.number) {
+			t.ended = without(t.ended, h)
+			t.awaited = append(t.awaited, h)
+		}
+	}
+	for _, h := range slices.Concat(t.ended, t.awaited) {
+		if slices.Contains(q.Confirmed, h.number) {
+			h.confirmLocked()
+		}
+	}
+	if q.Number <= c.asked.number {
+		return
+	}
+	c.asked = question{q.Number, l.clock()}
+	select {
+	case l.asked <- struct{}{}:
+	default:
+	}
+}
+
+// Answer returns what to say next on the connection.
+func (c *Connection) Answer() Answer {
+	if c == nil {
+		return Answer{}
+	}
+	l, t := c.lessee, c.landlord
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := Answer{Instance: t.instance}
+	for _, h := range t.ended[:min(len(t.ended), MaxEnded)] {
+		a.Ended = append(a.Ended, h.number)
+	}
+	for _, h := range t.awaited[:min(len(t.awaited), MaxEnded)] {
+		a.Awaited = append(a.Awaited, h.number)
+	}
+	if len(t.ended) <= MaxEnded {
+		a.Question = c.verified.number
+		t.answered = max(t.answered, c.verified.at)
+	}
+	return a
+}
+
+// AnswerNow looks at all clients, and returns an answer to the last question.
+func (c *Connection) AnswerNow() Answer {
+	if c == nil {
+		return Answer{}
+	}
+	c.lessee.verifyClients()
+	return c.Answer()
+}
+
+// Holding is a session of the relay at a target. A nil holding is a session at a target that asks
+// nothing; it ends when its connections do.
+type Holding struct {
+	lessee    *Lessee
+	landlord  *landlord
+	number    uint64
+	volume    Place
+	over      bool
+	overSince int64
+	last      int64 // when the last question came that was answered without naming the session
+	confirmed chan struct{}
+}
+
+// Place tells where a volume is served: its UUID, and what excludes that two processes serve it.
+type Place struct {
+	UUID [16]byte
+	// Sole names what keeps two processes from serving the volume at a time, and the IO of a former
+	// one from taking effect when another one serves it. It is empty if nothing does.
+	Sole string
+}
+
+// Begin adds a session, before the target hears of it.
+func (c *Connection) Begin(volume Place) *Holding {
+	if c == nil {
+		return nil
+	}
+	c.lessee.mu.Lock()
+	defer c.lessee.mu.Unlock()
+	t := c.landlord
+	t.number++
+	h := &Holding{lessee: c.lessee, landlord: t, number: t.number, volume: volume,
+		confirmed: make(chan struct{})}
+	t.sessions[h] = struct{}{}
+	return h
+}
+
+// Number returns the session's number, 0 if the target asks nothing.
+func (h *Holding) Number() uint64 {
+	if h == nil {
+		return 0
+	}
+	return h.number
+}
+
+// End ends the session: every later answer names it. It has no effect if the session has ended.
+func (h *Holding) End() {
+	if h == nil {
+		return
+	}
+	h.lessee.mu.Lock()
+	defer h.lessee.mu.Unlock()
+	t := h.landlord
+	if _, exists := t.sessions[h]; h.over || !exists {
+		return
+	}
+	h.over, h.overSince, h.last = true, h.lessee.clock(), t.answered
+	t.ended = append(t.ended, h)
+	for c := range t.connections {
+		c.announce()
+	}
+}
+
+// Confirm says that nothing of the session can take effect any more: the target has said so in
+// another way, or has never had the session.
+func (h *Holding) Confirm() {
+	if h == nil {
+		return
+	}
+	h.lessee.mu.Lock()
+	defer h.lessee.mu.Unlock()
+	h.confirmLocked()
+}
+
+func (h *Holding) confirmLocked() {
+	t := h.landlord
+	if _, exists := t.sessions[h]; !exists {
+		return
+	}
+	delete(t.sessions, h)
+	t.ended, t.awaited = without(t.ended, h), without(t.awaited, h)
+	close(h.confirmed)
+}
+
+func without(holdings []*Holding, h *Holding) []*Holding {
+	return slices.DeleteFunc(holdings, func(other *Holding) bool { return other == h })
+}
+
+// until returns when the last lease is over that did not name the session, with what two clocks may
+// disagree. 0 means that there was none.
+func (h *Holding) until() int64 {
+	if h.last == 0 {
+		return 0
+	}
+	return h.last + int64(h.landlord.length) + int64(h.landlord.length)/100
+}
+
+// Await waits until nothing of a session that has ended can take effect any more. A target that has
+// noted the session confirms it when its last change has finished, however long that takes;
+// otherwise the session has no lease after a while. Await fails with status.TimeOut if ctx ends
+// before.
+func (h *Holding) Await(ctx context.Context) error {
+	if h == nil {
+		return nil
+	}
+	for {
+		h.lessee.mu.Lock()
+		rest := time.Duration(h.until() - h.lessee.clock())
+		noted := slices.Contains(h.landlord.awaited, h)
+		h.lessee.mu.Unlock()
+		switch {
+		case rest < 0 && !noted:
+			return nil
+		case rest < 0:
+			rest = notedPause
+		}
+		timer := time.NewTimer(rest + time.Millisecond)
+		select {
+		case <-h.confirmed:
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return status.Errorf(status.TimeOut, "wait until the target has ended the session: %w",
+				ctx.Err())
+		}
+	}
+}
+
+// notedPause is how often Await looks whether the target is still there that has noted a session.
+const notedPause = time.Second
+
+// Now returns the time for Replaced.
+func (l *Lessee) Now() int64 { return l.clock() }
+
+// Replaced says that a process has served a volume since the relay asked it to. If only one process
+// at a time can serve the volume, nothing takes effect any more of sessions that other processes
+// had until then. It says nothing of sessions that have ended since: the other process may have
+// taken the volume over meanwhile.
+func (l *Lessee) Replaced(process uint64, volume Place, asked int64) {
+	if process == 0 || volume.Sole == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.landlords {
+		if t.process == process {
+			continue
+		}
+		for _, h := range slices.Concat(t.ended, t.awaited) {
+			if h.volume == volume && h.overSince <= asked {
+				h.confirmLocked()
+			}
+		}
+	}
+}
