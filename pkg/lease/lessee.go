@@ -122,9 +122,9 @@ func (l *Lessee) Connect(
 		return nil
 	}
 	l.mu.Lock()
+	l.forgetLocked()
 	t := l.landlords[process]
 	if t == nil {
-		l.forgetLocked()
 		t = &landlord{process: process, length: length, connections: make(map[*Connection]struct{}),
 			sessions: make(map[*Holding]struct{})}
 		_, _ = rand.Read(t.instance[:]) // never fails
@@ -331,28 +331,40 @@ func (h *Holding) Await(ctx context.Context) error {
 		return nil
 	}
 	for {
-		h.lessee.mu.Lock()
-		rest := time.Duration(h.until() - h.lessee.clock())
-		noted := slices.Contains(h.landlord.awaited, h)
-		h.lessee.mu.Unlock()
-		switch {
-		case rest < 0 && !noted:
+		settled, rest := h.isSettled()
+		if settled {
 			return nil
-		case rest < 0:
-			rest = notedPause
 		}
-		timer := time.NewTimer(rest + time.Millisecond)
+		timer := time.NewTimer(rest)
 		select {
 		case <-h.confirmed:
-			timer.Stop()
-			return nil
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return status.Errorf(status.TimeOut, "wait until the target has ended the session: %w",
 				ctx.Err())
 		}
+		timer.Stop()
 	}
+}
+
+// isSettled reports whether nothing of a session that has ended can take effect any more, and
+// otherwise when to ask again.
+func (h *Holding) isSettled() (settled bool, again time.Duration) {
+	h.lessee.mu.Lock()
+	defer h.lessee.mu.Unlock()
+	t := h.landlord
+	if _, exists := t.sessions[h]; !exists {
+		return true, 0
+	}
+	rest := time.Duration(h.until() - h.lessee.clock())
+	switch {
+	case rest >= 0:
+		return false, rest + time.Millisecond
+	case slices.Contains(t.awaited, h):
+		return false, notedPause
+	}
+	return true, 0
 }
 
 // notedPause is how often Await looks whether the target is still there that has noted a session.

@@ -18,6 +18,7 @@ type Lessor struct {
 
 	mu      sync.Mutex // guards what follows, and the fields of relays and connections
 	tenants map[Instance]*tenant
+	asked   int64 // the last question: the time when it was asked, but larger than the one before
 }
 
 // tenant is a relay, for as long as it has connections or sessions.
@@ -64,7 +65,8 @@ func (c *Tenancy) Question() Question {
 	l := c.lessor
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Question{Number: uint64(l.clock()), Noted: slices.Clone(c.ended),
+	l.asked = max(l.clock(), l.asked+1)
+	return Question{Number: uint64(l.asked), Noted: slices.Clone(c.ended),
 		Confirmed: c.confirmedLocked()}
 }
 
@@ -90,7 +92,7 @@ func (c *Tenancy) Hear(a *Answer) error {
 	if c.closed {
 		return nil
 	}
-	if int64(a.Question) > l.clock() || int64(a.Question) < 0 {
+	if a.Question > uint64(l.asked) {
 		return status.Errorf(status.Unexpected, "the relay answers question %d, which nobody has asked",
 			a.Question)
 	}
@@ -264,57 +266,71 @@ func (s *Session) Close() {
 // have not answered within the length of a lease. When it returns, each of the sessions has ended,
 // or was alive after the call began. It fails if ctx ends before.
 func (l *Lessor) RollCall(ctx context.Context, sessions []*Session) error {
-	l.mu.Lock()
-	asked := l.clock()
-	absent := make(map[*tenant][]*Session)
-	for _, s := range sessions {
-		if s != nil {
-			absent[s.tenant] = append(absent[s.tenant], s)
-		}
-	}
-	for t := range absent {
-		for c := range t.connections {
-			c.announce()
-		}
-	}
-	l.mu.Unlock()
+	call := l.call(sessions)
 	timeout := time.NewTimer(l.length)
 	defer timeout.Stop()
-	for t, called := range absent {
-		if err := l.awaitAnswer(ctx, t, called, asked, timeout.C); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// awaitAnswer waits until a relay has answered a question that was asked at that time or later, or
-// ends its sessions.
-func (l *Lessor) awaitAnswer(
-	ctx context.Context, t *tenant, called []*Session, asked int64, timeout <-chan time.Time,
-) error {
 	for {
-		l.mu.Lock()
-		answered, heard := t.answered >= asked, t.heard
-		expired := l.clock()-asked >= int64(l.length)
-		if !answered && expired {
-			for _, s := range called {
-				s.endLocked(status.Errorf(status.TimeOut,
-					"the relay has not answered for %v, and another session opens the volume",
-					l.length))
-			}
-		}
-		l.mu.Unlock()
-		if answered || expired {
+		heard := call.next()
+		if heard == nil {
 			return nil
 		}
 		select {
 		case <-heard:
-		case <-timeout:
-			timeout = time.After(time.Millisecond) // the clock may be a little behind the timer
+		case <-timeout.C:
+			timeout.Reset(time.Millisecond) // the clock may be a little behind the timer
 		case <-ctx.Done():
 			return status.Errorf(status.TimeOut, "wait until the relays of other sessions have "+
 				"answered, or their lease is over: %w", ctx.Err())
 		}
 	}
+}
+
+// rollCall is a RollCall in progress. Lessor.mu guards it.
+type rollCall struct {
+	lessor *Lessor
+	asked  int64 // answers to later questions count
+	until  int64 // when it is over
+	absent map[*tenant][]*Session
+}
+
+func (l *Lessor) call(sessions []*Session) *rollCall {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := &rollCall{lessor: l, asked: l.asked, until: l.clock() + int64(l.length),
+		absent: make(map[*tenant][]*Session)}
+	for _, s := range sessions {
+		if s != nil {
+			r.absent[s.tenant] = append(r.absent[s.tenant], s)
+		}
+	}
+	for t := range r.absent {
+		for c := range t.connections {
+			c.announce()
+		}
+	}
+	return r
+}
+
+// next returns nil if all have answered or ended, and otherwise a channel that is closed when one
+// of the relays answers.
+func (r *rollCall) next() (heard <-chan struct{}) {
+	l := r.lessor
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	over := l.clock() >= r.until
+	for t, called := range r.absent {
+		if t.answered <= r.asked && !over {
+			heard = t.heard
+			continue
+		}
+		delete(r.absent, t)
+		if t.answered > r.asked {
+			continue
+		}
+		for _, s := range called {
+			s.endLocked(status.Errorf(status.TimeOut,
+				"the relay has not answered for %v, and another session opens the volume", l.length))
+		}
+	}
+	return heard
 }

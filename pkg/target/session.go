@@ -197,6 +197,9 @@ func (s *session) OpenVolume(
 // describeVolume describes the volume to a relay that has the given access to it.
 func (s *session) describeVolume(access Access) *controlmsg.OpenVolumeReply {
 	info := s.export.Volume.Info()
+	if info.Fenced {
+		info.Sole = "fenced"
+	}
 	return &controlmsg.OpenVolumeReply{
 		Volume: s.export.name, UUID: info.UUID,
 		WriteVerifier: cmp.Or(info.WriteVerifier, s.target.verifier),
@@ -206,7 +209,7 @@ func (s *session) describeVolume(access Access) *controlmsg.OpenVolumeReply {
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
 		Transport:     s.target.device.Capabilities().Transport,
 		Exclusive:     s.export.Exclusive, Fenced: info.Fenced,
-		RDMAPort: s.target.rdma.Address().Port(),
+		RDMAPort: s.target.rdma.Address().Port(), Sole: info.Sole,
 	}
 }
 

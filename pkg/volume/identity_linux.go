@@ -133,6 +133,18 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(id)), err
 }
 
+// lockedHere returns the Info.Sole of a file that is locked. The kernel keeps the lock until the
+// last IO on the file has ended, even if the program is killed, but other machines may not know of
+// it. It returns "" if the machine cannot be told from others.
+func lockedHere() string {
+	boot, err := bootID()
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(boot))
+	return fmt.Sprintf("locked on %x", sum[:8])
+}
+
 // hardwareIdentity identifies a block device by the attributes in its sysfs directory or, for a
 // partition, in that of its disk. It returns "" if there is no permanent one.
 func hardwareIdentity(directory string) string {

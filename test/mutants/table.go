@@ -44,6 +44,7 @@ var mutants = slices.Concat(
 	rdmaMutants,
 	supportMutants,
 	durabilityMutants,
+	leaseMutants,
 )
 
 // names returns the test functions that t runs.

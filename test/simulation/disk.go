@@ -74,7 +74,7 @@ func (o *openDisk) Info() volume.Info {
 	return volume.Info{
 		Name: o.disk.name, UUID: o.disk.uuid, Size: uint64(len(o.disk.current)),
 		BlockSize:    blockSize,
-		Capabilities: volume.KnownCapabilities,
+		Capabilities: volume.KnownCapabilities, Sole: "one machine",
 	}
 }
 

@@ -208,6 +208,11 @@ var keepAlive = controlmsg.KeepAliveConfig{
 // controlTimeout bounds the steps of handshakes, on all sides.
 const controlTimeout = 5 * time.Second
 
+// leaseLength is how long a relay's answer lets it change volumes.
+const leaseLength = time.Second
+
+func virtualTime() int64 { return time.Now().UnixNano() }
+
 func (w *world) startTarget(i int) {
 	p := w.newProcess(fmt.Sprintf("target%d", i), targetAddress(i))
 	p.restart = func() { w.startTarget(i) }
@@ -226,7 +231,7 @@ func (w *world) startTarget(i int) {
 			},
 			CPUs: p.unpinned(), Policy: p.policy(),
 			ControlTimeout: controlTimeout, DrainTimeout: w.plan.drainTimeout(),
-			KeepAlive: keepAlive, Logger: p.log(),
+			KeepAlive: keepAlive, Lease: leaseLength, Clock: virtualTime, Logger: p.log(),
 		})
 		if err != nil {
 			return err
@@ -290,7 +295,8 @@ func (w *world) startRelay() {
 		r, err := relay.New(ctx, relay.Config{
 			Comch: p.comch(), RDMA: p.rdma(),
 			DMA: p.dma(), Network: p.host, CPUs: p.unpinned(),
-			Policy: p.policy(), Settings: w.relaySettings(), Logger: p.log(),
+			Policy: p.policy(), Clock: virtualTime, Settings: w.relaySettings(),
+			Logger: p.log(),
 		})
 		if err != nil {
 			return err
