@@ -58,7 +58,9 @@ type Tenancy struct {
 
 // Connect adds a control connection. announce sends a keep-alive with what Question returns; it
 // must neither block nor call back.
-func (l *Lessor) Connect(announce func()) *Tenancy { return &Tenancy{lessor: l, announce: announce} }
+func (l *Lessor) Connect(announce func()) *Tenancy {
+	return &Tenancy{lessor: l, announce: announce}
+}
 
 // Question returns what to say next on the connection.
 func (c *Tenancy) Question() Question {

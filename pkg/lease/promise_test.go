@@ -70,7 +70,8 @@ type owner struct {
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{now: int64(time.Hour), rate: rapid.SampledFrom([]float64{0.991, 1, 1.009}).Draw(t, "rate")}
+	rates := []float64{0.991, 1, 1.009}
+	w := &world{now: int64(time.Hour), rate: rapid.SampledFrom(rates).Draw(t, "rate")}
 	w.lessor = NewLessor(time.Second, func() int64 { return w.now })
 	w.lessee = NewLessee(func() int64 { return int64(w.rate * float64(w.now)) }, func() {
 		for _, o := range w.owners {

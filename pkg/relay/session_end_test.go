@@ -59,8 +59,8 @@ func (c *chain) startIO(holdTarget func()) {
 	})
 }
 
-// sendIO is startIO, but does not wait.
-func (c *chain) sendIO(holdTarget func()) {
+// sendIO is startIO, but does not wait. It returns a function that sends another request.
+func (c *chain) sendIO(holdTarget func()) (send func(m iomsg.Message)) {
 	c.t.Helper()
 	var relayConsumer comch.ConsumerID
 	for _, request := range c.session()[:4] {
@@ -83,13 +83,17 @@ func (c *chain) sendIO(holdTarget func()) {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { _ = producer.Close() })
-	holdTarget()
-	var request [iomsg.Size]byte
-	iomsg.Encode(request[:], &iomsg.Message{Type: iomsg.Read, UserData: 5, IOSize: 4096})
-	if err := producer.Send(request[:], nil); err != nil {
-		c.t.Fatal(err)
+	send = func(m iomsg.Message) {
+		var request [iomsg.Size]byte
+		iomsg.Encode(request[:], &m)
+		if err := producer.Send(request[:], nil); err != nil {
+			c.t.Fatal(err)
+		}
+		producer.Flush()
 	}
-	producer.Flush()
+	holdTarget()
+	send(iomsg.Message{Type: iomsg.Read, UserData: 5, IOSize: 4096})
+	return send
 }
 
 // completions polls the results that the client has received so far.
@@ -159,6 +163,35 @@ func TestAnIOThatTheTargetDoesNotAnswerTimesOut(t *testing.T) {
 	iomsg.Decode(c.consumer.Memory()[received[0].Offset:], &m)
 	if m.UserData != 5 || m.Result != status.TimeOut {
 		t.Errorf("the read completes with %+v", m)
+	}
+}
+
+// A client that is told of a failed change can rely on it: the change takes no effect later. Reads
+// change nothing, and fail at once.
+func TestChangesFailOnlyWhenTheTargetHasEndedTheSession(t *testing.T) {
+	var targetGate gate
+	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(),
+		ioTimeout: retry.Within(200 * time.Millisecond)})
+	var open func()
+	send := c.sendIO(func() { open = targetGate.close(t) })
+	t.Cleanup(open)
+	send(iomsg.Message{Type: iomsg.Write, UserData: 6, IOSize: 4096})
+	next := func() (m iomsg.Message) {
+		var received [1]comch.Received
+		testkit.Eventually(t, "a request completes",
+			func() bool { return c.consumer.Poll(received[:]) == 1 })
+		iomsg.Decode(c.consumer.Memory()[received[0].Offset:], &m)
+		return m
+	}
+	if m := next(); m.UserData != 5 || m.Result != status.TimeOut {
+		t.Errorf("the first to complete is %+v, want the read", m)
+	}
+	if n := c.completions(); n != 0 {
+		t.Error("the write has failed although the target may still carry it out")
+	}
+	open()
+	if m := next(); m.UserData != 6 || m.Result != status.TimeOut {
+		t.Errorf("the second to complete is %+v, want the write", m)
 	}
 }
 

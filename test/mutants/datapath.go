@@ -237,8 +237,8 @@ var datapathMutants = []mutant{
 	{
 		name:   "relay-fails-a-request-while-it-is-copied",
 		file:   "pkg/datapath/relay_lane.go",
-		old:    "if !s.inFlight || s.copying { // endCopy completes it",
-		new:    "if !s.inFlight {",
+		old:    "if !s.inFlight || s.copying || !fails(s) { // endCopy",
+		new:    "if !s.inFlight || !fails(s) { // endCopy",
 		breaks: "A request fails only when no copy touches its buffer any more.",
 		tests:  []test{{"./pkg/datapath", "^TestARequestIsFailedOnlyWhenItsCopyHasEnded$"}},
 	},
