@@ -71,6 +71,7 @@ type TargetLane struct {
 	backlog      fifo.Queue[message]
 	waitingReads fifo.Queue[uint32] // slots whose fetch waits for another to complete
 	parked       fifo.Queue[uint32] // slots of changes that wait for the lease
+	leaseNow     int64              // the time by the lease's clock in this turn, 0 if not read yet
 	reads        int                // RDMA Reads in flight
 	maxReads     int
 

@@ -295,7 +295,7 @@ func (l *TargetLane) completeFetch(slot uint32) {
 // submit hands a transaction to the volume, or parks it. The lease counts now and not when the
 // request arrived: a write may have waited long for its data.
 func (l *TargetLane) submit(slot uint32) {
-	if l.transactions[slot].ioType.Changes() && l.config.Lease.Check() != lease.Valid {
+	if l.transactions[slot].ioType.Changes() && !l.mayChange() {
 		l.counters.backpressure(NoLease)
 		*l.parked.Push() = slot // it has room for the whole depth
 		return
@@ -306,6 +306,18 @@ func (l *TargetLane) submit(slot uint32) {
 		l.submitted--
 		l.respond(slot, status.CodeOf(err))
 	}
+}
+
+// mayChange reports whether the lease lets the session change the volume.
+func (l *TargetLane) mayChange() bool {
+	s := l.config.Lease
+	if s == nil {
+		return true
+	}
+	if l.leaseNow == 0 {
+		l.leaseNow = s.Now()
+	}
+	return s.Check(l.leaseNow) == lease.Valid
 }
 
 // Poll responds to the requests that the volume has completed. The worker's engine calls it once
@@ -417,7 +429,7 @@ func (l *TargetLane) flushResponses() {
 			unsent += int(c.send.pending())
 		}
 	}
-	l.nowNs = 0
+	l.nowNs, l.leaseNow = 0, 0
 	l.inFlight.Store(int64(l.active + l.backlog.Len() + unsent))
 	l.counters.publish()
 	l.checkQuiesced()

@@ -73,7 +73,7 @@ func (r *rig) open(t *testing.T) (*Holding, *Session, chan error) {
 
 func check(t *testing.T, s *Session, want Verdict) {
 	t.Helper()
-	if got := s.Check(); got != want {
+	if got := s.Check(virtualTime()); got != want {
 		t.Errorf("the verdict is %d, want %d", got, want)
 	}
 }

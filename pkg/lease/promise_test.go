@@ -188,7 +188,7 @@ func (w *world) relayTells(t *rapid.T) {
 
 func (w *world) change(t *rapid.T) {
 	o := pick(t, w.owners, "session", func(o *owner) bool { return !o.closed })
-	if o.session.Check() != Valid {
+	if o.session.Check(w.now) != Valid {
 		return
 	}
 	if o.told || o.superseded {

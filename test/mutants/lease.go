@@ -112,8 +112,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "target-submits-changes-without-a-lease",
 		file:   "pkg/datapath/target_path.go",
-		old:    "	if l.transactions[slot].ioType.Changes() && l.config.Lease.Check() != lease.Valid {\n",
-		new:    "	if l.config.Lease.Check() == lease.Ended {\n",
+		old:    "	return s.Check(l.leaseNow) == lease.Valid\n",
+		new:    "	return s.Check(l.leaseNow) != lease.Ended\n",
 		breaks: "A change waits until its relay has answered.",
 		tests:  []test{{"./pkg/target", "^TestAChangeWaitsForTheAnswerOfItsRelay$"}},
 	},
