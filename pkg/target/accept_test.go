@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/network"
@@ -113,11 +115,33 @@ func relayWithoutVolume(t *testing.T, address netip.AddrPort, secure *tls.Config
 			return nil, err
 		}
 	}
-	r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
-		Timeout: testkit.Patience, KeepAlive: quiet})
+	var conn atomic.Pointer[lease.Connection]
+	var r *controlmsg.Requester
+	r = controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
+		Timeout: testkit.Patience, KeepAlive: quiet,
+		Announce: func(m *controlmsg.KeepAlive) { m.Answer = conn.Load().AnswerNow() },
+		OnKeepAlive: func(m *controlmsg.KeepAlive) error {
+			conn.Load().Hear(&m.Question)
+			r.Announce()
+			return nil
+		}})
 	t.Cleanup(func() { r.Close(nil) })
-	_, err := r.Greet(t.Context())
+	hello, err := r.Greet(t.Context())
+	conn.Store(lease.NewLessee(nil, func() {}).Connect(hello.Process,
+		time.Duration(hello.LeaseMs)*time.Millisecond, hello.Question, func() {}))
+	answering.Store(r, conn.Load())
 	return r, err
+}
+
+// answering has a *lease.Connection for the requesters of relayWithoutVolume.
+var answering sync.Map
+
+// takePart makes a session depend on the answers that its relay gives.
+func takePart(r *controlmsg.Requester, m *controlmsg.ConfigureDataPath) {
+	value, _ := answering.Load(r)
+	conn := value.(*lease.Connection)
+	m.Session = conn.Begin(lease.Place{}).Number()
+	m.Answer = conn.AnswerNow()
 }
 
 func openVolume(t *testing.T, r *controlmsg.Requester, name string) error {

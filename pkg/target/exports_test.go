@@ -36,6 +36,7 @@ func (o opener) open() (*controlmsg.Requester, *controlmsg.ConfigureDataPathRepl
 	_, _ = rand.Read(m.ClientInstance[:]) // never fails
 	m.Owner[0], m.Exclusive, m.ReadOnly = o.owner, o.exclusive, o.readOnly
 	m.Client = "program " + string('a'+rune(o.owner))
+	takePart(r, m)
 	reply, err := controlmsg.Call(o.t.Context(), r, m)
 	return r, reply, err
 }

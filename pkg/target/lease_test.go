@@ -160,3 +160,29 @@ func TestARelayThatLiesAboutQuestionsIsEnded(t *testing.T) {
 		t.Errorf("an answer to a question that nobody has asked: %v", err)
 	}
 }
+
+// Nobody can ask such a relay whether its client lives, and end the session of one that does not.
+func TestARelayThatAnswersNothingHasTheVolumeToItself(t *testing.T) {
+	s := startTarget(t, func(*target.Config) {})
+	mute, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := configuration(1, 4)
+	m.ClientInstance[0] = 9
+	if _, err := mute.Call(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	other := opener{t: t, target: s, owner: 1}
+	if _, _, err := other.open(); !errors.Is(err, status.InUse) {
+		t.Errorf("another writer: %v", err)
+	}
+	other.readOnly = true
+	if _, _, err := other.open(); !errors.Is(err, status.InUse) {
+		t.Errorf("a reader: %v", err)
+	}
+	destroy(t, mute)
+	if _, _, err := other.open(); err != nil {
+		t.Errorf("when the relay has released its session: %v", err)
+	}
+}

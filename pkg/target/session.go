@@ -253,6 +253,8 @@ func (s *session) ConfigureDataPath(
 		uses, claim = ExclusiveAccess, soleUser
 	case s.readOnly:
 		uses = ReadAccess
+	case m.Session == 0: // nobody can be asked whether it has ended
+		claim = soleUser
 	case s.export.Exclusive:
 		claim = soleWriter
 	}

@@ -158,4 +158,12 @@ var leaseMutants = []mutant{
 		breaks: "Reads fail as soon as the client's memory is revoked.",
 		tests:  []test{{"./pkg/relay", "^TestChangesFailOnlyWhenTheTargetHasEndedTheSession$"}},
 	},
+	{
+		name:   "target-shares-volumes-of-relays-that-cannot-be-asked",
+		file:   "pkg/target/session.go",
+		old:    "	case m.Session == 0: // nobody can be asked whether it has ended\n		claim = soleUser\n",
+		new:    "",
+		breaks: "A relay that cannot be asked has the volume to itself.",
+		tests:  []test{{"./pkg/target", "^TestARelayThatAnswersNothingHasTheVolumeToItself$"}},
+	},
 }
