@@ -191,13 +191,18 @@ func (c *connection) flush() {
 }
 
 // close ends the connection. Its work requests then complete as flushed.
-func (c *connection) close() {
+func (c *connection) close() { c.end(rdma.Connection.Close) }
+
+// reset is close for a connection with requests that the peer should not receive any more.
+func (c *connection) reset() { c.end(rdma.Reset) }
+
+func (c *connection) end(how func(rdma.Connection)) {
 	if c.closed {
 		return
 	}
 	c.closed = true
 	if c.rdma != nil && !c.disconnected {
-		c.rdma.Close()
+		how(c.rdma)
 	}
 }
 

@@ -317,6 +317,11 @@ func (l *RelayLane) Revoke(ctx context.Context) error {
 
 func (l *RelayLane) deliverAndRevoke() {
 	l.pollLastResponses()
+	if l.awaitingTarget() > 0 { // what does not arrive need not be waited for
+		for role := range iomsg.ConnectionRoleCount {
+			l.connections[role].reset()
+		}
+	}
 	l.revoke()
 }
 

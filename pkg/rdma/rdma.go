@@ -414,6 +414,22 @@ type Connection interface {
 	Err() error
 }
 
+// Resetter is a Connection whose Close lets the peer still receive what has been sent, and that can
+// end without that.
+type Resetter interface {
+	// Reset is Close, but drops what has been sent and is still on this machine.
+	Reset()
+}
+
+// Reset ends a connection, if possible without what has been sent on it.
+func Reset(c Connection) {
+	if r, ok := c.(Resetter); ok {
+		r.Reset()
+		return
+	}
+	c.Close()
+}
+
 // Default timeouts of connection set-up.
 const (
 	// DefaultConnectTimeout bounds Connect if its context has no deadline.

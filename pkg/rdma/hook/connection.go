@@ -134,6 +134,12 @@ func (c *connection) Close() {
 	c.Connection.Close()
 }
 
+// Reset ends the connection as Close does, if possible without what has been sent.
+func (c *connection) Reset() {
+	c.lost = c.lost || len(c.held) > 0
+	rdma.Reset(c.Connection)
+}
+
 // postDue posts the batches that are due, in order.
 func (c *connection) postDue() {
 	posted := 0

@@ -163,6 +163,13 @@ func (c *connection) Close() {
 	}
 }
 
+// Reset ends the connection at once with a TCP reset, which takes the place of what is still in the
+// socket's queue.
+func (c *connection) Reset() {
+	c.aborted.Store(true)
+	c.Close()
+}
+
 // peerClosed handles the peer's FIN. Between messages it is an orderly end.
 func (c *connection) peerClosed() {
 	if c.receiver.atBoundary() {

@@ -1,6 +1,7 @@
 package iwarp_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // awaitDisconnected polls the side until its connection ends, and returns the status of
@@ -48,6 +50,27 @@ func TestPeerCloseWhileSendingIsOrderly(t *testing.T) {
 				t.Errorf("an orderly end by the peer is reported as %v, %v", outcome, err)
 			}
 		})
+	}
+}
+
+func TestAResetDropsWhatWasSent(t *testing.T) {
+	l := newLink(t, false)
+	err := l.x.conn.PostSend([]rdma.SendRequest{{
+		Opcode: rdma.OpWrite, Local: l.x.segment(0, 1<<20),
+		RemoteAddress: l.y.memory.Base(), RemoteKey: l.y.memory.RemoteKey(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.x.conn.Flush()
+	rdma.Reset(l.x.conn)
+	l.x.awaitDisconnected(t)
+	l.y.awaitDisconnected(t)
+	if err := l.y.conn.Err(); !errors.Is(err, status.ConnectionReset) {
+		t.Errorf("the peer sees %v instead of a reset", err)
+	}
+	if err := l.x.conn.Err(); err != nil {
+		t.Errorf("the side that has reset the connection says that it has failed: %v", err)
 	}
 }
 
