@@ -34,6 +34,8 @@ const (
 	MaxVolumeNameLength = 255
 	// MaxSoftwareLength bounds Hello.Software in bytes.
 	MaxSoftwareLength = 128
+	// MaxLeaseMs bounds HelloReply.LeaseMs: a relay may have to wait for the end of a lease.
+	MaxLeaseMs = 60_000
 	// MaxSoleLength bounds OpenVolumeReply.Sole.
 	MaxSoleLength = 64
 	// MaxClientLength bounds ConfigureDataPath.Client, and MaxHolderLength OpenVolumeReply.Holder,

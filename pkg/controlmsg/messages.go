@@ -69,6 +69,9 @@ func (m *HelloReply) validate() error {
 	if m.Version == 0 {
 		return status.Errorf(status.InvalidValue, "version is 0")
 	}
+	if m.LeaseMs > MaxLeaseMs {
+		return status.Errorf(status.TooBig, "lease_ms is %d, the limit is %d", m.LeaseMs, MaxLeaseMs)
+	}
 	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
 }
 

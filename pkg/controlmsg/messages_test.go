@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -58,6 +59,19 @@ func TestFieldsOutsideTheirLimitsAreRejectedInBothDirections(t *testing.T) {
 		{with(validHello(), func(m *Hello) { m.SilenceLimitMs = 99 }), "silence_limit_ms is 99",
 			status.InvalidValue},
 		{&HelloReply{MaxMessageSize: MinMessageSize}, "version is 0", status.InvalidValue},
+		{&HelloReply{Version: 1, MaxMessageSize: MinMessageSize, LeaseMs: MaxLeaseMs + 1},
+			"lease_ms is 60001", status.TooBig},
+		{&KeepAlive{Question: lease.Question{Noted: make([]uint64, 129)}}, "noted has 129",
+			status.TooBig},
+		{&KeepAlive{Question: lease.Question{Confirmed: make([]uint64, 257)}}, "confirmed has 257",
+			status.TooBig},
+		{&KeepAlive{Answer: lease.Answer{Ended: make([]uint64, 129)}}, "ended has 129",
+			status.TooBig},
+		{with(validConfiguration(), func(m *ConfigureDataPath) {
+			m.Answer.Awaited = make([]uint64, 129)
+		}), "awaited has 129", status.TooBig},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.Sole = strings.Repeat("x", 65) }),
+			"sole has 65", status.TooBig},
 		{&OpenVolume{Volume: strings.Repeat("x", 256)}, "volume has 256", status.TooBig},
 		{&OpenVolume{Volume: "a\x00b"}, `volume "a\x00b"`, status.InvalidValue},
 		{with(validVolume(), func(m *OpenVolumeReply) { m.BlockSize = 0 }), "block_size is 0",
@@ -189,6 +203,8 @@ func TestFieldsThatDoNotFitTheirTypesAreRejected(t *testing.T) {
 			}},
 		{"uuid of 15 bytes", controlpb.Envelope{Message: &controlpb.Envelope_OpenVolumeReply{
 			OpenVolumeReply: &controlpb.OpenVolumeReply{Uuid: make([]byte, 15)}}}},
+		{"relay instance of 15 bytes", controlpb.Envelope{Message: &controlpb.Envelope_KeepAlive{
+			KeepAlive: &controlpb.KeepAlive{RelayInstance: make([]byte, 15)}}}},
 		{"client instance missing",
 			controlpb.Envelope{Message: &controlpb.Envelope_ConfigureDataPath{
 				ConfigureDataPath: &controlpb.ConfigureDataPath{}}}},

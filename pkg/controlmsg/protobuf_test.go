@@ -23,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -60,12 +61,17 @@ func samples() []sample {
 		{"error_postponing", 0, &Error{Code: status.Again, Phase: PhaseHello,
 			Text: "the target admits 500 sessions per second", RetryAfterMs: 1234}},
 		{"keep_alive", 0, &KeepAlive{}},
+		{"keep_alive_of_target", 0, &KeepAlive{VolumeSize: 1 << 40, Question: lease.Question{
+			Number: 0x0102030405060708, Noted: []uint64{1, 300}, Confirmed: []uint64{2}}}},
+		{"keep_alive_of_relay", 0, &KeepAlive{Answer: lease.Answer{Instance: sixteen(0x50),
+			Question: 0x0807060504030201, Ended: []uint64{3, 1 << 40}, Awaited: []uint64{4}}}},
 		{"hello", 1, &Hello{Role: RoleInitiator, MinVersion: 1, MaxVersion: 3,
 			MaxMessageSize: 65536, Software: "initiator 1.2.3", SilenceLimitMs: 5000}},
 		{"hello_reply", 1, &HelloReply{Version: 1, MaxMessageSize: 4080, Software: "zc-relay 1.2.3",
 			SilenceLimitMs: 250}},
 		{"hello_reply_of_target", 1, &HelloReply{Version: 1, MaxMessageSize: 65536,
-			Software: "target 1.2.3", SilenceLimitMs: 250, Process: 0x1122334455667788}},
+			Software: "target 1.2.3", SilenceLimitMs: 250, Process: 0x1122334455667788,
+			LeaseMs: 5000, Question: 0x1234}},
 		{"open_volume", 2, &OpenVolume{Volume: "backup"}},
 		{"open_volume_by_channel", 2, &OpenVolume{}},
 		{"open_volume_reply", 2, &OpenVolumeReply{
@@ -77,7 +83,7 @@ func samples() []sample {
 		{"open_volume_reply_of_target", 2, &OpenVolumeReply{
 			Volume: "backup", UUID: sixteen(0x10), Size: 1 << 20, BlockSize: 4096,
 			MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20,
-			Transport: "iwarp", RDMAPort: 20049,
+			Transport: "iwarp", RDMAPort: 20049, Sole: "locked on 0123456789abcdef",
 		}},
 		{"configure_data_path_of_initiator", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
@@ -89,6 +95,8 @@ func samples() []sample {
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
 			Export: Export{Access: memory.RemoteRead | memory.RemoteWrite, Length: 256 << 20,
 				RDMA: &RDMAExport{Transport: "iwarp", Key: 0xcafe0001, Base: 0x7f0000000000}},
+			Session: 77, Answer: lease.Answer{Instance: sixteen(0x60), Question: 9,
+				Ended: []uint64{5}, Awaited: []uint64{6, 7}},
 		}},
 		{"configure_data_path_reply", 3, &ConfigureDataPathReply{InboundReads: 16,
 			Exclusive: true, ReadOnly: true}},
