@@ -94,7 +94,7 @@ func (f *Flow) Edit(change func(inFlight []byte)) {
 }
 
 // Deliver delivers the first count of what is in flight, in the units of InFlight. Bytes that
-// arrive at an end that has been closed are dropped, and reset the connection.
+// arrive at an end that has been closed or has failed are dropped, and reset the connection.
 func (f *Flow) Deliver(count int) {
 	f.network.mu.Lock()
 	refused := f.deliver(count)
@@ -110,9 +110,10 @@ func (f *Flow) Deliver(count int) {
 func (f *Flow) deliver(count int) (refused bool) {
 	n := max(min(count, len(f.data)-f.arrived), 0)
 	count -= n
-	f.arrived += n
-	if f.reader.closed && n > 0 {
-		f.data, f.arrived = f.data[f.arrived:], 0
+	if f.reader.state() == nil {
+		f.arrived += n
+	} else if n > 0 {
+		f.data = slices.Delete(f.data, f.arrived, f.arrived+n)
 		if back := f.reader.out; back.reset == unsent {
 			back.reset, refused = inFlight, true
 		}
@@ -148,4 +149,23 @@ func (f *Flow) Fail(errno syscall.Errno) {
 	defer f.network.mu.Unlock()
 	f.writer.fail(errno)
 	f.reader.fail(errno)
+}
+
+// GiveUp ends the connection for the writing end alone, with ETIMEDOUT, as its kernel does when the
+// peer acknowledges nothing. What is in flight stays in flight. A reset follows it: the answer to
+// the acknowledgement that comes too late. GiveUp does nothing if that end has closed the
+// connection, or it has failed already.
+func (f *Flow) GiveUp() {
+	n := f.network
+	n.mu.Lock()
+	s := f.writer
+	over := s.state() != nil
+	if !over {
+		s.failure, f.reset = syscall.ETIMEDOUT, inFlight
+		s.changed.wake()
+	}
+	n.mu.Unlock()
+	if !over {
+		n.transmit(f)
+	}
 }

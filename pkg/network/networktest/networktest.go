@@ -35,6 +35,9 @@ type Config struct {
 	// bytes, the end of the stream, or a reset. The call comes from the goroutine that did so, with
 	// no lock held. Transmit may deliver at once, and may keep the flow and deliver later.
 	Transmit func(f *Flow)
+	// ResetsFollow makes a reset arrive behind what its sender had in flight, as in a network that
+	// delays. Without it, a reset drops what is in flight, as in a network that loses.
+	ResetsFollow bool
 	// Dial, if set, is called before each connection is made. It may wait, and its error becomes
 	// that of the caller's Dial.
 	Dial func(ctx context.Context, local, remote netip.AddrPort) error

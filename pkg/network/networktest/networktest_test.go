@@ -245,6 +245,56 @@ func TestAResetIsInFlightToo(t *testing.T) {
 	readable(t, p.client, "", syscall.ECONNRESET)
 }
 
+// A network that delays delivers what a dead process has sent, and then its end.
+func TestWhatIsInFlightOutlivesItsSender(t *testing.T) {
+	for name, c := range map[string]struct {
+		end   func(p pair)
+		after syscall.Errno
+	}{
+		"reset": {func(p pair) {
+			_ = p.client.SetLinger(0)
+			_ = p.client.Close()
+		}, syscall.ECONNRESET},
+		"orderly end": {func(p pair) { _ = p.client.Close() }, 0},
+		"given up":    {func(p pair) { p.Flows()[0].GiveUp() }, syscall.ECONNRESET},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := connect(t, networktest.Config{Transmit: held, ResetsFollow: true})
+			flow := p.Flows()[0]
+			write(t, p.client, "sent before")
+			c.end(p)
+			flow.Deliver(4)
+			readable(t, p.server, "sent", 0)
+			readable(t, p.server, "", syscall.EAGAIN)
+			flow.Deliver(100)
+			readable(t, p.server, " before", 0)
+			readable(t, p.server, "", c.after)
+		})
+	}
+}
+
+func TestAnEndThatHasGivenUpTakesNothingMore(t *testing.T) {
+	p := connect(t, networktest.Config{Transmit: held})
+	there, back := p.Flows()[0], p.Flows()[1]
+	write(t, p.server, "arrived, late")
+	back.Deliver(len("arrived"))
+	there.GiveUp()
+	if _, err := p.client.TryWrite([]byte("more")); err != syscall.ETIMEDOUT {
+		t.Errorf("TryWrite: %v", err)
+	}
+	back.Deliver(100)
+	readable(t, p.client, "arrived", 0)
+	readable(t, p.client, "", syscall.ETIMEDOUT)
+	write(t, p.server, "more")
+	there.Deliver(100)
+	readable(t, p.server, "", syscall.ECONNRESET)
+	_ = p.client.Close()
+	there.GiveUp()
+	if n := there.InFlight(); n != 0 {
+		t.Errorf("%d in flight after an end that was closed has given up", n)
+	}
+}
+
 func TestACutIsNoticedWhenTheConnectionFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := connect(t, networktest.Config{Transmit: held})

@@ -221,7 +221,9 @@ func (s *stream) Close() error {
 	switch {
 	case !connected:
 	case s.abortive || s.in.arrived > 0:
-		s.out.drop()
+		if !s.network.config.ResetsFollow {
+			s.out.drop()
+		}
 		s.out.reset = inFlight
 	case s.out.end == unsent:
 		s.out.end = inFlight
