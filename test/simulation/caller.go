@@ -44,7 +44,7 @@ type user struct {
 
 // startCaller starts a caller that uses the volume of disk c.
 func (w *world) startCaller(c int) {
-	p := w.newProcess(fmt.Sprintf("caller%d", len(w.callers)+1), relayAddress)
+	p := w.newProcess(fmt.Sprintf("caller%d", len(w.callers)+1), relayAddress(0))
 	u := &caller{world: w, process: p, name: p.name, disk: w.disks[c]}
 	for range w.plan.Callers {
 		index := w.usedBlocks[c]

@@ -32,7 +32,7 @@ func (w *world) admitHostileHost() {
 	if len(w.hostile) > 0 {
 		return // its volume has one user
 	}
-	p := w.newProcess("hostile", relayAddress)
+	p := w.newProcess("hostile", relayAddress(0))
 	h := &hostileHost{process: p, random: w.random}
 	p.passed = h.share
 	w.hostile = append(w.hostile, h)
@@ -164,7 +164,7 @@ func (w *world) admitHostileNetwork(target netip.Addr, seed uint64) {
 	if recording == nil {
 		return
 	}
-	thief := w.newProcess("thief", relayAddress)
+	thief := w.newProcess("thief", relayAddress(0))
 	w.strangers = append(w.strangers, thief)
 	thief.run(func(ctx context.Context) error {
 		stream, err := thief.host.Dial(ctx, thief.address, netip.AddrPortFrom(target, rdmaPort))

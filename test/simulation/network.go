@@ -124,7 +124,7 @@ const recordedBytes = 2048
 // record keeps what a relay sends first on an RDMA connection, of which limit bytes are about to
 // arrive.
 func (n *internet) record(f *networktest.Flow, limit int) {
-	if f.To().Port() != rdmaPort || f.From().Addr() != relayAddress ||
+	if f.To().Port() != rdmaPort || f.From().Addr() != relayAddress(0) ||
 		n.processes[f.Writer()].relay == nil || len(n.sent[f]) >= recordedBytes {
 		return
 	}

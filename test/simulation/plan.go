@@ -17,6 +17,7 @@ type Plan struct {
 	Seed uint64 `json:"seed"`
 	// Sizes of the world. Each target has a channel of the relay; applications use them in turn.
 	Targets      int `json:"targets"`
+	Relays       int `json:"relays,omitempty"` // with channels to the same targets; 0 means 1
 	Applications int `json:"applications"`
 	Workers      int `json:"workers"` // threads of the relay and of each target
 	Queues       int `json:"queues"`  // of each application
@@ -46,6 +47,7 @@ type Fault struct {
 	Kind    FaultKind     `json:"kind"`
 	Subject int           `json:"subject"` // number of the process, target, or stream
 	For     time.Duration `json:"for_ns"`  // how long it lasts
+	Relay   int           `json:"relay,omitempty"`
 }
 
 // FaultKind is what goes wrong.

@@ -108,7 +108,7 @@ func (w *world) newThread() *thread {
 // sharesMemory reports whether two processes share memory: the relay does with every host.
 func (p *process) sharesMemory(other *process) bool {
 	w := p.world
-	return p.disk == nil && other.disk == nil && (p == w.relay || other == w.relay)
+	return p.disk == nil && other.disk == nil && (w.isRelay(p) || w.isRelay(other))
 }
 
 func (p *process) policy() progress.Policy {
@@ -195,11 +195,19 @@ const (
 	representor = emulated.DefaultRepresentor
 )
 
-var relayAddress = netip.AddrFrom4([4]byte{10, 0, 0, 1})
+func relayAddress(k int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + k)}) }
 
 func targetAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}) }
 
 func channelName(i int) string { return fmt.Sprintf("channel%d", i) }
+
+// through returns the name of a channel of relay k. All relays have channels to the same volumes.
+func through(k int, channel string) string {
+	if k == 0 {
+		return channel
+	}
+	return fmt.Sprintf("relay%d-%s", k+1, channel)
+}
 
 var keepAlive = controlmsg.KeepAliveConfig{
 	Interval: 200 * time.Millisecond, DeadAfter: time.Second,
@@ -253,7 +261,8 @@ func (w *world) startTarget(i int) {
 	})
 }
 
-func (w *world) relaySettings() relay.Settings {
+// relaySettings returns the settings of relay k.
+func (w *world) relaySettings(k int) relay.Settings {
 	s := relay.Settings{DrainTimeout: w.plan.drainTimeout()}
 	isolation := relay.Direct
 	if w.plan.Staged {
@@ -265,8 +274,10 @@ func (w *world) relaySettings() relay.Settings {
 			name, address, volume = scratchChannel, targetAddress(0), scratchChannel
 		}
 		s.Channels = append(s.Channels, relay.ChannelConfig{
-			ChannelID: relay.ChannelID{Device: device, Representor: representor, Name: name},
-			Targets:   []netip.AddrPort{netip.AddrPortFrom(address, controlPort)}, Volume: volume,
+			ChannelID: relay.ChannelID{
+				Device: device, Representor: representor, Name: through(k, name),
+			},
+			Targets: []netip.AddrPort{netip.AddrPortFrom(address, controlPort)}, Volume: volume,
 			Isolation: isolation,
 			QoS: relay.QoS{
 				Channel: datapath.RateLimits{IOPS: 2 * w.plan.IOPS, Burst: 10 * time.Millisecond},
@@ -287,15 +298,20 @@ func (w *world) relaySettings() relay.Settings {
 
 func noJitter() float64 { return 0 }
 
-func (w *world) startRelay() {
-	p := w.newProcess("relay", relayAddress)
-	p.restart = w.startRelay
-	w.relay = p
+// startRelay starts relay k.
+func (w *world) startRelay(k int) {
+	name := "relay"
+	if k > 0 {
+		name = fmt.Sprintf("relay%d", k+1)
+	}
+	p := w.newProcess(name, relayAddress(k))
+	p.restart = func() { w.startRelay(k) }
+	w.relays[k] = p
 	p.run(func(ctx context.Context) error {
 		r, err := relay.New(ctx, relay.Config{
 			Comch: p.comch(), RDMA: p.rdma(),
 			DMA: p.dma(), Network: p.host, CPUs: p.unpinned(),
-			Policy: p.policy(), Clock: virtualTime, Settings: w.relaySettings(),
+			Policy: p.policy(), Clock: virtualTime, Settings: w.relaySettings(k),
 			Logger: p.log(),
 		})
 		if err != nil {
@@ -315,10 +331,11 @@ func (w *world) startRelay() {
 func (w *world) startInitiator(c, requests int) {
 	w.applicationCount++
 	n := w.applicationCount
-	p := w.newProcess(fmt.Sprintf("initiator%d", n), relayAddress)
+	relay := (n - 1) % len(w.relays)
+	p := w.newProcess(fmt.Sprintf("initiator%d", n), relayAddress(relay))
 	blocks := 4 * w.plan.Buffer
 	a := &application{
-		world: w, process: p, name: p.name, disk: w.disks[c], channel: channelName(c),
+		world: w, process: p, name: p.name, disk: w.disks[c], channel: through(relay, channelName(c)),
 		first: w.usedBlocks[c], blocks: make([]block, blocks), queues: w.plan.Queues,
 		depth: w.plan.Depth, buffer: w.plan.Buffer, left: requests,
 		operation: make(map[uint64]*operation), stamps: make(map[uint64]*operation),

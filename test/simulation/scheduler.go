@@ -35,7 +35,7 @@ const (
 	deliverPacket                     // index: delivery
 	connectStream                     // index: attempt
 	completeRequest                   // index: target, other: 1 for its scratch disk
-	finishCopy                        // index: copy of the relay
+	finishCopy                        // index: copy, other: relay
 	runApplication                    // index: application
 	scribble                          // index: hostile host
 )
@@ -96,12 +96,12 @@ func (w *world) step() {
 		w.targets[c.index].productive.Store(true)
 	case finishCopy:
 		w.publish()
-		w.relay.finishCopy(c.index)
-		w.relay.productive.Store(true)
+		w.relays[c.other].finishCopy(c.index)
+		w.relays[c.other].productive.Store(true)
 	case scribble:
 		w.publish()
 		w.hostile[c.index].scribble()
-		w.relay.productive.Store(true)
+		w.relays[0].productive.Store(true)
 	case runApplication:
 		a := w.applications[c.index]
 		w.publish()
@@ -225,7 +225,7 @@ func (w *world) choices() []choice {
 		}
 	}
 	for i, d := range w.internet.dials {
-		if !w.relay.frozen && !w.internet.isCut(d.from.Addr(), d.to.Addr()) {
+		if !w.relayAt(d.from.Addr()).frozen && !w.internet.isCut(d.from.Addr(), d.to.Addr()) {
 			choices = append(choices, choice{connectStream, i, 0})
 		}
 	}
@@ -237,8 +237,10 @@ func (w *world) choices() []choice {
 			choices = append(choices, choice{completeRequest, i, 1})
 		}
 	}
-	if n := len(w.relay.copies); n > 0 && !w.relay.dead {
-		choices = append(choices, choice{finishCopy, w.random.IntN(n), 0})
+	for i, p := range w.relays {
+		if n := len(p.copies); n > 0 && !p.dead {
+			choices = append(choices, choice{finishCopy, w.random.IntN(n), i})
+		}
 	}
 	for i, a := range w.applications {
 		if !a.idle && !a.finished && a.volume != nil && !a.process.dead && !a.process.frozen {
@@ -272,7 +274,7 @@ func (w *world) expire() {
 			w.productive.Store(true)
 			w.checkAllPoison()
 		}
-		isDaemon := p == w.relay || slices.Contains(w.targets, p)
+		isDaemon := w.isRelay(p) || slices.Contains(w.targets, p)
 		if isDaemon && p.exited.Load() && !p.dead && !w.ending {
 			w.trace("%s has exited and starts again", p.name)
 			w.bury(p)
@@ -318,7 +320,7 @@ func (w *world) begin(f *Fault) {
 	w.trace("FAULT %s %d for %v", f.Kind, f.Subject, f.For)
 	until := time.Now().Add(f.For)
 	t := f.Subject % len(w.targets)
-	target := w.targets[t]
+	target, relay := w.targets[t], w.relays[f.Relay%len(w.relays)]
 	var client *process
 	if clients := w.clients(); len(clients) > 0 {
 		client = clients[f.Subject%len(clients)]
@@ -326,7 +328,7 @@ func (w *world) begin(f *Fault) {
 	w.productive.Store(true)
 	switch f.Kind {
 	case KillRelay:
-		w.killAndRestart(w.relay, until)
+		w.killAndRestart(relay, until)
 	case KillTarget:
 		w.crash(t, false, until)
 	case PowerLoss:
@@ -336,18 +338,18 @@ func (w *world) begin(f *Fault) {
 			w.kill(client)
 		}
 	case StopRelay:
-		w.relay.terminate()
+		relay.terminate()
 	case StopTarget:
 		target.terminate()
 	case FreezeRelay:
-		w.freeze(w.relay, until)
+		w.freeze(relay, until)
 	case FreezeTarget:
 		w.freeze(target, until)
 	case FreezeClient:
 		w.freeze(client, until)
 	case CutNetwork:
-		w.internet.cut[pair(relayAddress, target.address)] = time.Now()
-		w.heals[pair(relayAddress, target.address)] = until
+		w.internet.cut[pair(relay.address, target.address)] = time.Now()
+		w.heals[pair(relay.address, target.address)] = until
 	case ResetStream:
 		if flows := w.internet.network.Flows(); len(flows) > 0 {
 			w.internet.fail(flows[f.Subject%len(flows)], syscall.ECONNRESET)
@@ -363,11 +365,11 @@ func (w *world) begin(f *Fault) {
 	case StallDisk:
 		w.stalled[t] = until
 	case Reconfigure:
-		w.reconfigure(t, f.Subject/len(w.targets), f.For)
+		w.reconfigure(f.Relay%len(w.relays), t, f.Subject/len(w.targets), f.For)
 	case WithdrawVolume:
 		w.withdraw(target, f.For)
 	case EndSessions:
-		w.endSessions(target, f.Subject)
+		w.endSessions(relay, target, f.Subject)
 	case HostileHost:
 		w.admitHostileHost()
 	case HostileNetwork:
@@ -417,14 +419,15 @@ func (w *world) crash(t int, powerLoss bool, at time.Time) {
 	w.killAndRestart(p, at)
 }
 
-// reconfigure changes something about a channel in the relay's configuration, and changes it back,
-// at once or after a pause.
-func (w *world) reconfigure(t, variant int, pause time.Duration) {
-	r := w.relay.relay
-	if r == nil || w.relay.dead || w.relay.frozen {
+// reconfigure changes something about channel t in the configuration of relay k, and changes it
+// back, at once or after a pause.
+func (w *world) reconfigure(k, t, variant int, pause time.Duration) {
+	p := w.relays[k]
+	r := p.relay
+	if r == nil || p.dead || p.frozen {
 		return
 	}
-	settings := w.relaySettings()
+	settings := w.relaySettings(k)
 	changed := settings
 	changed.Channels = slices.Clone(settings.Channels)
 	channel := &changed.Channels[t]
@@ -474,17 +477,17 @@ func (w *world) withdraw(p *process, pause time.Duration) {
 	})
 }
 
-// endSessions ends a number of sessions of the relay and of a target.
-func (w *world) endSessions(p *process, number int) {
+// endSessions ends a number of sessions of a relay and of a target.
+func (w *world) endSessions(relay, target *process, number int) {
 	var ends []func()
-	if r := w.relay.relay; r != nil && !w.relay.dead && !w.relay.frozen {
+	if r := relay.relay; r != nil && !relay.dead && !relay.frozen {
 		for _, c := range r.Channels() {
 			for _, s := range c.OpenSessions {
 				ends = append(ends, func() { _ = r.EndSession(s.ID) })
 			}
 		}
 	}
-	if t := p.target; t != nil && !p.dead && !p.frozen {
+	if t := target.target; t != nil && !target.dead && !target.frozen {
 		for _, s := range t.OpenSessions() {
 			ends = append(ends, func() { _ = t.EndSession(s.ID) })
 		}

@@ -48,7 +48,7 @@ type world struct {
 	bus      *bus
 	disks    []*disk
 	stalled  []time.Time // until when each disk does not complete requests
-	relay    *process
+	relays   []*process
 	targets  []*process
 	alive    []*process
 	buried   []*process
@@ -102,6 +102,7 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log, internet: newInternet(),
 		bus: newBus(), targets: make([]*process, p.Targets), usedBlocks: make([]int, p.Targets),
 		stalled: make([]time.Time, p.Targets), pause: minPause,
+		relays:  make([]*process, max(p.Relays, 1)),
 		scratch: make([]*disk, p.Targets), heals: make(map[[2]netip.Addr]time.Time),
 	}
 	before := openDescriptors()
@@ -111,7 +112,9 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 		w.disks = append(w.disks, d)
 		w.startTarget(i)
 	}
-	w.startRelay()
+	for k := range w.relays {
+		w.startRelay(k)
+	}
 	for i := range p.Applications {
 		w.startInitiator(i%p.Targets, p.Requests)
 	}
@@ -162,6 +165,18 @@ func (w *world) checkBounds() {
 				resource.name, resource.perProcess, w.processes)
 		}
 	}
+}
+
+func (w *world) isRelay(p *process) bool { return slices.Contains(w.relays, p) }
+
+// relayAt returns the relay of an address, or the first one.
+func (w *world) relayAt(address netip.Addr) *process {
+	for _, p := range w.relays {
+		if p.address == address {
+			return p
+		}
+	}
+	return w.relays[0]
 }
 
 func (w *world) inspect(d *disk, block int, data []byte) {
@@ -337,14 +352,14 @@ func (w *world) shutdown() {
 		return !slices.ContainsFunc(w.clients(),
 			func(p *process) bool { return !p.dead && !p.exited.Load() })
 	})
-	w.relay.stop()
-	w.await("the relay to exit", func() bool { return w.relay.exited.Load() })
+	for _, p := range w.relays {
+		p.stop()
+	}
+	w.await("the relays to exit", func() bool { return haveExited(w.relays) })
 	for _, t := range w.targets {
 		t.stop()
 	}
-	w.await("the targets to exit", func() bool {
-		return !slices.ContainsFunc(w.targets, func(p *process) bool { return !p.exited.Load() })
-	})
+	w.await("the targets to exit", func() bool { return haveExited(w.targets) })
 	for _, p := range slices.Clone(w.alive) {
 		w.bury(p)
 	}
@@ -360,6 +375,10 @@ func (w *world) shutdown() {
 	// Memory is released by timers.
 	time.Sleep(time.Minute)
 	synctest.Wait()
+}
+
+func haveExited(all []*process) bool {
+	return !slices.ContainsFunc(all, func(p *process) bool { return !p.exited.Load() })
 }
 
 // resurrect gives every waiting thread of the buried processes a turn.
