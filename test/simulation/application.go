@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -27,19 +28,22 @@ type application struct {
 	depth   int
 	buffer  int // blocks per request
 
-	volume    *client.Volume
-	slots     []slot
-	operation map[uint64]*operation // outstanding, by tag
-	left      int                   // requests still to submit
-	tag       uint64
-	sequence  uint64 // counts submissions and results
-	fence     uint64 // the latest submission that succeeded
-	restarted uint64 // the sequence number at which the target last ended
-	stamps    map[uint64]*operation
-	idle      bool
-	finished  bool  // all results are in
-	failure   error // of the volume, once it is not reopened any more
-	results   []client.Result
+	volume     *client.Volume
+	slots      []slot
+	operation  map[uint64]*operation // outstanding, by tag
+	left       int                   // requests still to submit
+	tag        uint64
+	sequence   uint64 // counts submissions and results
+	fence      uint64 // the latest submission that succeeded
+	restarted  uint64 // the sequence number at which the target last ended
+	stamps     map[uint64]*operation
+	idle       bool
+	finished   bool  // all results are in
+	failure    error // of the volume, once it is not reopened any more
+	results    []client.Result
+	closing    bool // the volume is being closed, or has been
+	blocking   bool // it uses blocking methods instead of queues
+	*ownership      // nil for one that owns no estate
 }
 
 // block is what the application knows of a block.
@@ -109,6 +113,9 @@ func (a *application) open(ctx context.Context) {
 		return
 	}
 	a.volume = volume
+	if a.blocking {
+		a.startCallers(ctx)
+	}
 	a.slots = make([]slot, a.queues*a.depth)
 	for i := range a.slots {
 		a.slots[i].queue = i / a.depth
@@ -130,7 +137,7 @@ func (a *application) turn() int {
 		}
 		done += n
 		for range a.world.random.IntN(4) {
-			if a.left == 0 || !a.submit(queue, q) {
+			if !a.wantsMore() || !a.submit(queue, q) {
 				break
 			}
 			done++
@@ -146,9 +153,17 @@ func (a *application) turn() int {
 		if a.left == 0 && a.world.faultsLeft {
 			a.left = 10 // so that every fault meets requests
 		}
-		a.finished = a.left == 0 && len(a.operation) == 0
+		a.finished = !a.wantsMore() && len(a.operation) == 0
 	}
 	return done
+}
+
+// wantsMore reports whether the application has requests to make.
+func (a *application) wantsMore() bool {
+	if a.ownership != nil && a.leaves {
+		return false
+	}
+	return a.left > 0 || !a.hasTakenOver()
 }
 
 // requestMix has each type of request as often as applications submit it.
@@ -167,11 +182,12 @@ func (a *application) submit(queue *client.Queue, q int) bool {
 		return a.awaitsMemory(queue, q)
 	}
 	o := &operation{queue: q, slot: slot}
-	o.request.Type = requestMix[random.IntN(len(requestMix))]
+	o.request.Type = a.nextType(random)
 	if o.request.Type != iomsg.Flush {
-		if !a.choose(o) {
+		if !a.choose(o, random) {
 			return false
 		}
+		o.request.Memory = uint64(slot * a.buffer * blockSize)
 		switch {
 		case o.request.Type == iomsg.Extents:
 			o.request.Range = uint64(o.request.Length)
@@ -181,7 +197,28 @@ func (a *application) submit(queue *client.Queue, q int) bool {
 		}
 	}
 	a.checkPoison(slot)
-	memory := a.memory(slot)
+	a.prepare(o, a.memory(slot))
+	err := queue.Submit(&o.request)
+	if errors.Is(err, client.ErrWritesLost) {
+		a.world.trace("%s: queue %d: %v", a.name, q, err)
+		a.lossReported()
+		a.slots[slot].poisoned = false
+		return true
+	}
+	if err != nil {
+		a.slots[slot].poisoned = false // it holds the data of a write that was not submitted
+		if errors.Is(err, client.ErrMemoryReplaced) {
+			a.switchMemory(queue, q)
+		}
+		return false
+	}
+	a.slots[slot].busy = true
+	a.submitted(o)
+	return true
+}
+
+// prepare completes an operation, and fills the memory for it.
+func (a *application) prepare(o *operation, memory []byte) {
 	switch o.request.Type {
 	case iomsg.Write:
 		a.world.stamp++
@@ -197,51 +234,46 @@ func (a *application) submit(queue *client.Queue, q int) bool {
 	}
 	a.tag++
 	o.tag, o.request.Tag = a.tag, a.tag
-	err := queue.Submit(&o.request)
-	if errors.Is(err, client.ErrWritesLost) {
-		a.world.trace("%s: queue %d: %v", a.name, q, err)
-		for i := range a.blocks {
-			b := &a.blocks[i]
-			b.lost, b.volatile = false, b.volatile && b.written > a.restarted
-		}
-		a.slots[slot].poisoned = false
-		return true
-	}
-	if err != nil {
-		a.slots[slot].poisoned = false // it holds the data of a write that was not submitted
-		if errors.Is(err, client.ErrMemoryReplaced) {
-			a.switchMemory(queue, q)
-		}
-		return false
-	}
+}
+
+// submitted notes that an operation is outstanding.
+func (a *application) submitted(o *operation) {
 	a.sequence++
 	o.submitted = a.sequence
 	a.operation[o.tag] = o
-	a.slots[slot].busy = true
 	for i := range o.count {
 		a.blocks[o.first+i].busy = true
 	}
 	if o.stamp != 0 {
 		a.stamps[o.stamp] = o
 	}
-	a.left--
+	a.count(o)
 	if tracing {
 		a.world.trace("%s submits %v", a.name, o)
 	}
-	return true
+}
+
+// lossReported notes that the client has said that completed writes may be lost.
+func (a *application) lossReported() {
+	for i := range a.blocks {
+		b := &a.blocks[i]
+		b.lost, b.volatile = false, b.volatile && b.written > a.restarted
+	}
 }
 
 // choose picks blocks that no outstanding operation uses.
-func (a *application) choose(o *operation) bool {
-	random := a.world.random
+func (a *application) choose(o *operation, random *rand.Rand) bool {
 	for range 8 {
-		o.count = 1 + random.IntN(a.buffer)
-		o.first = random.IntN(len(a.blocks) - o.count + 1)
+		if next := a.nextBlock(); next < len(a.blocks) {
+			o.first, o.count = next, min(a.buffer, len(a.blocks)-next)
+		} else {
+			o.count = 1 + random.IntN(a.buffer)
+			o.first = random.IntN(len(a.blocks) - o.count + 1)
+		}
 		if !slices.ContainsFunc(a.blocks[o.first:o.first+o.count],
 			func(b block) bool { return b.busy }) {
 			o.request.Offset = uint64(a.first+o.first) * blockSize
 			o.request.Length = uint32(o.count) * blockSize
-			o.request.Memory = uint64(o.slot * a.buffer * blockSize)
 			return true
 		}
 	}
@@ -261,40 +293,41 @@ func (a *application) complete(q int, r client.Result) {
 			a.name, q, r.Tag)
 		return
 	}
-	if tracing {
-		a.world.trace("%s gets %v for %v", a.name, r.Code, o)
-	}
-	delete(a.operation, r.Tag)
-	a.sequence++
-	o.completed = a.sequence
-	for i := range o.count {
-		a.blocks[o.first+i].busy = false
-	}
 	a.slots[o.slot].busy = false
-	if r.Code == status.Success {
-		a.fence = max(a.fence, o.submitted)
-	}
-	switch o.request.Type {
-	case iomsg.Read:
-		if r.Code == status.Success {
-			a.checkRead(o)
-		}
-	case iomsg.Extents:
-		if r.Code == status.Success {
-			a.checkExtents(o)
-		}
-	case iomsg.Flush:
-		if r.Code == status.Success {
-			a.flushed(o)
-		}
-	default:
-		a.written(o, r.Code == status.Success)
-	}
+	a.completed(o, r.Code, a.memory(o.slot))
 	if r.Quarantined {
 		a.slots[o.slot].quarantined, a.slots[o.slot].poisoned = true, false
 		return
 	}
 	a.poison(o.slot)
+}
+
+// completed notes the result of an operation, and checks what it has left in the memory.
+func (a *application) completed(o *operation, code status.Code, memory []byte) {
+	if tracing {
+		a.world.trace("%s gets %v for %v", a.name, code, o)
+	}
+	delete(a.operation, o.tag)
+	a.sequence++
+	o.completed = a.sequence
+	for i := range o.count {
+		a.blocks[o.first+i].busy = false
+	}
+	success := code == status.Success
+	if success {
+		a.fence = max(a.fence, o.submitted)
+	}
+	switch {
+	case o.request.Type.Operation().Changes():
+		a.written(o, success)
+	case !success:
+	case o.request.Type == iomsg.Read:
+		a.checkRead(o, memory)
+	case o.request.Type == iomsg.Extents:
+		a.checkExtents(o, memory)
+	case o.request.Type == iomsg.Flush:
+		a.flushed(o)
+	}
 }
 
 // awaitsMemory switches to new memory if there is any, and reports whether it has.
@@ -329,8 +362,7 @@ func (a *application) switchMemory(queue *client.Queue, q int) {
 	}
 }
 
-func (a *application) checkRead(o *operation) {
-	memory := a.memory(o.slot)
+func (a *application) checkRead(o *operation, memory []byte) {
 	for i := range o.count {
 		b := &a.blocks[o.first+i]
 		stamp, err := identify(memory[i*blockSize:][:blockSize], a.first+o.first+i)
@@ -350,8 +382,8 @@ func (a *application) checkRead(o *operation) {
 }
 
 // checkExtents checks that blocks that are told to be holes can hold zeroes.
-func (a *application) checkExtents(o *operation) {
-	extents, err := iomsg.DecodeExtents(nil, a.memory(o.slot)[:o.request.Length], o.request.Range)
+func (a *application) checkExtents(o *operation, memory []byte) {
+	extents, err := iomsg.DecodeExtents(nil, memory[:o.request.Length], o.request.Range)
 	if err != nil || len(extents) != o.count {
 		a.world.violate("%s: %v returned %d extents, %v", a.name, o, len(extents), err)
 		return
@@ -390,7 +422,8 @@ func (a *application) written(o *operation, success bool) {
 			b.live, b.durable, b.volatile = []uint64{o.stamp}, []uint64{o.stamp}, false
 		case o.crashed: // it succeeded before the crash, which may have undone it
 			b.live, b.durable = include(b.live, o.stamp), include(b.durable, o.stamp)
-			b.lost, b.written = true, written
+			// Blocking methods may have repeated it since.
+			b.lost, b.written = b.lost || !a.blocking, written
 		default:
 			b.live, b.durable = []uint64{o.stamp}, include(b.durable, o.stamp)
 			b.volatile, b.written = true, written
@@ -486,6 +519,9 @@ func (a *application) inspect(index int, data []byte) {
 		return
 	}
 	if stamp == 0 {
+		if a.world.plan.Heirs > 0 {
+			a.world.checkEnd(a.disk, index, stamp)
+		}
 		return
 	}
 	o := a.stamps[stamp]
@@ -496,6 +532,8 @@ func (a *application) inspect(index int, data []byte) {
 	case o.completed != 0 && o.completed < a.fence:
 		a.world.violate("ghost write: block %d of disk %s is about to be written by %v, "+
 			"whose result was delivered before a later request succeeded", index, a.disk.name, o)
+	case a.world.plan.Heirs > 0:
+		a.world.checkEnd(a.disk, index, stamp)
 	}
 }
 

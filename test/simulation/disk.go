@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -19,8 +20,11 @@ const blockSize = 512
 // disk is a storage device with a volatile cache. It outlives the processes that open it.
 type disk struct {
 	name   string
+	target int // that serves it
 	uuid   volume.UUID
 	random *rand.Rand // belongs to the scheduler
+	// stalled is when the latest stall ends: no request completes before.
+	stalled time.Time
 	// inspect is called for each block that is about to be written.
 	inspect func(block int, data []byte)
 
@@ -28,9 +32,10 @@ type disk struct {
 	current []byte // what reads return
 	// unsafe holds, for each block written since it was last durable, the contents that it may have
 	// after a crash; the first is the durable one.
-	unsafe map[int][][]byte
-	opened *openDisk // by the process that serves it
-	errors int       // how many of the next requests fail
+	unsafe  map[int][][]byte
+	opened  *openDisk       // by the process that serves it
+	errors  int             // how many of the next requests fail
+	request *pendingRequest // that is being carried out
 }
 
 func newDisk(name string, blocks int, random *rand.Rand) *disk {
@@ -55,6 +60,7 @@ type openDisk struct {
 type pendingRequest struct {
 	queue   *diskQueue
 	request *volume.Request
+	since   time.Time
 }
 
 // Ownership returns nil: the targets of the simulation do not take over from one another.
@@ -138,7 +144,7 @@ func (q *diskQueue) Submit(r *volume.Request) error {
 		q.completed = append(q.completed, r)
 		return nil
 	}
-	q.open.pending = append(q.open.pending, &pendingRequest{q, r})
+	q.open.pending = append(q.open.pending, &pendingRequest{q, r, time.Now()})
 	return nil
 }
 
@@ -164,6 +170,11 @@ func (q *diskQueue) Close() error {
 
 func (d *disk) hasPending() bool { return d.opened != nil && len(d.opened.pending) > 0 }
 
+func (d *disk) isStalled() bool { return time.Now().Before(d.stalled) }
+
+// isHung reports whether the request that is being carried out was pending during a stall.
+func (d *disk) isHung() bool { return d.request.since.Before(d.stalled) }
+
 // complete carries out pending request i, completes it, and returns a copy of it.
 func (d *disk) complete(i int) volume.Request {
 	d.mu.Lock()
@@ -171,6 +182,7 @@ func (d *disk) complete(i int) volume.Request {
 	o := d.opened
 	p := o.pending[i]
 	o.pending = append(o.pending[:i:i], o.pending[i+1:]...)
+	d.request = p
 	p.request.Err = d.carryOut(p.request)
 	p.queue.completed = append(p.queue.completed, p.request)
 	return *p.request
@@ -245,6 +257,7 @@ func (o *openDisk) crash(powerLoss bool) {
 		return
 	}
 	for _, p := range o.pending {
+		d.request = p
 		if r := p.request; r.Operation == iomsg.OpWrite {
 			for i := range int(r.Length / blockSize) {
 				if d.random.IntN(2) == 0 {

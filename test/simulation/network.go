@@ -30,7 +30,8 @@ type internet struct {
 	moving []*networktest.Flow // with something in flight
 
 	// The rest belongs to the scheduler.
-	cut     map[[2]netip.Addr]time.Time     // partitions, since when
+	cut     map[[2]netip.Addr]time.Time // partitions, since when
+	holds   []*hold
 	stalled map[*networktest.Flow]time.Time // full ones, since when
 	arrived map[*networktest.Flow]int       // bytes delivered
 	sent    map[*networktest.Flow][]byte    // the first of them, from relays to RDMA ports
@@ -42,7 +43,8 @@ type dial struct {
 	allowed  chan struct{}
 }
 
-func newInternet() *internet {
+// newInternet returns an internet in which resets drop what is in flight, or follow it.
+func newInternet(resetsFollow bool) *internet {
 	n := &internet{
 		processes: make(map[*networktest.Host]*process),
 		cut:       make(map[[2]netip.Addr]time.Time),
@@ -51,7 +53,7 @@ func newInternet() *internet {
 		sent:      make(map[*networktest.Flow][]byte),
 	}
 	n.network = networktest.New(networktest.Config{
-		BufferBytes: window, Transmit: n.transmit, Dial: n.dial,
+		BufferBytes: window, Transmit: n.transmit, Dial: n.dial, ResetsFollow: resetsFollow,
 	})
 	return n
 }
@@ -100,7 +102,7 @@ func (n *internet) allow(d *dial) {
 // deliverable reports whether what is in flight can arrive now.
 func (n *internet) deliverable(f *networktest.Flow) bool {
 	return f.InFlight() > 0 && !n.processes[f.Writer()].frozen && !n.processes[f.Reader()].frozen &&
-		!n.isCut(f.From().Addr(), f.To().Addr())
+		!n.isCut(f.From().Addr(), f.To().Addr()) && !n.isHeld(f)
 }
 
 // deliver lets up to limit bytes arrive, or what follows the last of them. It inverts the bit flip
@@ -113,8 +115,10 @@ func (n *internet) deliver(f *networktest.Flow, limit, flip int) {
 			}
 		})
 	}
-	n.arrived[f] += min(limit, f.InFlight())
-	f.Deliver(limit)
+	count := min(limit, f.InFlight())
+	n.arrived[f] += count
+	n.noteArrival(f, count)
+	f.Deliver(count)
 	n.settle(f)
 }
 
@@ -170,8 +174,7 @@ const (
 
 // carriesFrames reports whether the next bytes belong to frames of RDMA.
 func (n *internet) carriesFrames(f *networktest.Flow) bool {
-	return n.arrived[f] >= handshakeBytes &&
-		(f.From().Port() == rdmaPort || f.To().Port() == rdmaPort)
+	return n.arrived[f] >= handshakeBytes && isData(f)
 }
 
 // fail breaks a connection for both ends.
@@ -206,7 +209,7 @@ func (n *internet) expire() {
 			}
 			continue
 		}
-		if f.Buffered() < window || n.deliverable(f) {
+		if f.Buffered() < window || n.deliverable(f) || n.isHeld(f) {
 			delete(n.stalled, f)
 			continue
 		}

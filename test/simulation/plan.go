@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -28,6 +29,18 @@ type Plan struct {
 	// It closes its volume after a while, unless that is 0.
 	Callers           int           `json:"callers,omitempty"`
 	CallersLeaveAfter time.Duration `json:"callers_leave_after_ns,omitempty"`
+	// Heirs is the number of estates. With estates, the rule of ends is checked, and bytes in flight
+	// outlive their sender.
+	Heirs int `json:"heirs,omitempty"`
+	// OneVolume puts all estates on one volume, instead of one for each.
+	OneVolume bool        `json:"one_volume,omitempty"`
+	Exclusive Exclusivity `json:"exclusive,omitempty"`
+	// Mortal owners of estates do not reopen a volume whose session has ended: they end, too.
+	Mortal bool `json:"mortal,omitempty"`
+	// Blocking makes every other owner of an estate use the blocking methods.
+	Blocking bool `json:"blocking,omitempty"`
+	// Prompt heirs of an owner that was killed begin before its relay can know that it is dead.
+	Prompt bool `json:"prompt,omitempty"`
 	// CRC protects RDMA connections. Only then does the network flip bits in them.
 	CRC bool `json:"crc"`
 	// Staged makes the relay move data through bounce buffers.
@@ -45,9 +58,11 @@ type Plan struct {
 type Fault struct {
 	Step    int           `json:"step"` // of the schedule, at which it begins
 	Kind    FaultKind     `json:"kind"`
-	Subject int           `json:"subject"` // number of the process, target, or stream
-	For     time.Duration `json:"for_ns"`  // how long it lasts
-	Relay   int           `json:"relay,omitempty"`
+	Subject int           `json:"subject"`         // number of the process, target, or stream
+	For     time.Duration `json:"for_ns"`          // how long it lasts
+	Relay   int           `json:"relay,omitempty"` // that it concerns
+	Scope   Scope         `json:"scope,omitempty"` // of a Hold
+	Order   Order         `json:"order,omitempty"` // of a Hold
 }
 
 // FaultKind is what goes wrong.
@@ -76,6 +91,12 @@ const (
 	HostileHost    FaultKind = "hostile-host"    // a client that writes garbage into shared memory
 	HostileNetwork FaultKind = "hostile-network" // connections that are silent, send garbage, or replay
 	NewInitiator   FaultKind = "new-initiator"   // is no fault: a program that begins meanwhile
+	Hold           FaultKind = "hold"            // the network delivers some bytes late
+	// The present owner of an estate ends, and an heir comes through Fault.Relay.
+	KillOwner   FaultKind = "kill-owner"
+	OwnerLeaves FaultKind = "owner-leaves" // it closes its volume
+	EndOwner    FaultKind = "end-owner"    // an administrator ends its session
+	FreezeOwner FaultKind = "freeze-owner" // SIGSTOP, then the same, and SIGCONT
 )
 
 var faultKinds = []FaultKind{
@@ -120,6 +141,48 @@ func NewPlan(seed uint64) Plan {
 	}
 	return p
 }
+
+// WithHeirs returns the plan with a second relay, estates, and the faults that concern them. All
+// that follows from the seed, too.
+func (p Plan) WithHeirs() Plan {
+	r := rand.New(rand.NewPCG(p.Seed, 4))
+	p.Relays, p.Heirs = 2, 1+r.IntN(2)
+	p.Exclusive = pick(r, "", "", ByClient, ByTarget)
+	p.OneVolume = p.Exclusive == "" && r.IntN(2) == 0
+	p.Mortal, p.Blocking = r.IntN(3) == 0, r.IntN(3) == 0
+	p.Faults = slices.Clone(p.Faults)
+	for i := range p.Faults {
+		p.Faults[i].Relay = r.IntN(p.Relays)
+	}
+	step := 0
+	relays := []int{0, 1} // of the estates' owners
+	for range 1 + r.IntN(3) {
+		step += 200 + r.IntN(1500)
+		e := r.IntN(p.Heirs)
+		for range r.IntN(3) {
+			// Most holds concern the owner.
+			f := Fault{Step: step, Kind: Hold, Subject: e%p.Targets + p.Targets*r.IntN(64),
+				Scope: pick(r, append(scopes, "", "", ToTarget)...), Order: pick(r, orders...),
+				Relay: pick(r, relays[e], relays[e], relays[e], 1-relays[e]),
+				For: pick(r, time.Duration(r.ExpFloat64()*float64(time.Second)),
+					time.Duration(r.Float64()*float64(longestHold)))}
+			p.Faults = append(p.Faults, f)
+		}
+		if r.IntN(4) > 0 {
+			relays[e] = r.IntN(p.Relays)
+			p.Faults = append(p.Faults, Fault{
+				Step: step + r.IntN(pick(r, 60, 400)), Subject: e + p.Heirs*r.IntN(64),
+				Relay: relays[e], For: time.Duration(r.ExpFloat64() * float64(time.Second)),
+				Kind: pick(r, KillOwner, KillOwner, OwnerLeaves, EndOwner, FreezeOwner),
+			})
+		}
+	}
+	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.Step, b.Step) })
+	return p
+}
+
+// longestHold is how long a network holds bytes at most. It is more than kernels wait for.
+const longestHold = 10 * time.Second
 
 // infinite is the DrainTimeout without a bound.
 const infinite = time.Duration(math.MaxInt64)
@@ -179,12 +242,13 @@ func Shrink(p Plan, fails func(Plan) bool) Plan {
 			func(p *Plan) *int { return &p.Targets }, func(p *Plan) *int { return &p.Applications },
 			func(p *Plan) *int { return &p.Workers }, func(p *Plan) *int { return &p.Queues },
 			func(p *Plan) *int { return &p.Buffer }, func(p *Plan) *int { return &p.Depth },
-			func(p *Plan) *int { return &p.Requests },
+			func(p *Plan) *int { return &p.Requests }, func(p *Plan) *int { return &p.Relays },
+			func(p *Plan) *int { return &p.Heirs },
 		} {
 			for {
 				smaller := p
 				n := shrink(&smaller)
-				if *n == 1 {
+				if *n <= 1 {
 					break
 				}
 				*n = (*n + 1) / 2
@@ -194,6 +258,36 @@ func Shrink(p Plan, fails func(Plan) bool) Plan {
 				progress = true
 			}
 		}
+		for _, simplify := range simplifications {
+			smaller := p
+			smaller.Faults = slices.Clone(p.Faults)
+			if simplify(&smaller); smaller.String() != p.String() && try(smaller) {
+				progress = true
+			}
+		}
 	}
 	return p
+}
+
+// simplifications make a plan simpler that has what they take away.
+var simplifications = []func(*Plan){
+	func(p *Plan) { p.OneVolume = false },
+	func(p *Plan) { p.Exclusive = "" },
+	func(p *Plan) { p.Mortal = false },
+	func(p *Plan) { p.Blocking = false },
+	func(p *Plan) {
+		for i := range p.Faults {
+			p.Faults[i].Scope = ""
+		}
+	},
+	func(p *Plan) {
+		for i := range p.Faults {
+			p.Faults[i].Order = ""
+		}
+	},
+	func(p *Plan) {
+		for i := range p.Faults {
+			p.Faults[i].Relay = 0
+		}
+	},
 }

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -56,6 +57,7 @@ type process struct {
 	restart    func()             // starts the program again; nil if it stays dead
 
 	disk     *openDisk      // of a target, perhaps closed
+	estates  []*openDisk    // of a target, with heirs
 	target   *target.Target // of a target
 	isEnding bool           // the target does not open its disk any more; guarded by world.mu
 	relay    *relay.Relay   // of the relay
@@ -226,18 +228,28 @@ func (w *world) startTarget(i int) {
 	p.restart = func() { w.startTarget(i) }
 	w.targets[i] = p
 	p.disk = w.disks[i].open()
+	p.estates = nil
+	for _, d := range w.estateDisks() {
+		if d.target == i {
+			p.estates = append(p.estates, d.open())
+		}
+	}
 	scratch := newDisk("scratch", 64, rand.New(rand.NewPCG(w.plan.Seed, 5)))
 	scratch.inspect = func(int, []byte) {}
-	w.scratch[i] = scratch
+	scratch.target, w.scratch[i] = i, scratch
 	p.run(func(ctx context.Context) error {
+		volumes := map[string]target.Export{
+			volumeName: {Volume: p.disk}, scratchChannel: {Volume: scratch.open()},
+		}
+		for _, d := range p.estates {
+			volumes[d.disk.name] = target.Export{Volume: d, Exclusive: w.plan.Exclusive == ByTarget}
+		}
 		t, err := target.New(ctx, target.Config{
 			RDMA: p.rdma(), Network: p.host,
 			Listen:     netip.AddrPortFrom(p.address, controlPort),
 			RDMAListen: netip.AddrPortFrom(p.address, rdmaPort),
-			Volumes: map[string]target.Export{
-				volumeName: {Volume: p.disk}, scratchChannel: {Volume: scratch.open()},
-			},
-			CPUs: p.unpinned(), Policy: p.policy(),
+			Volumes:    volumes,
+			CPUs:       p.unpinned(), Policy: p.policy(),
 			ControlTimeout: controlTimeout, DrainTimeout: w.plan.drainTimeout(),
 			KeepAlive: keepAlive, Lease: leaseLength, Clock: virtualTime, Logger: p.log(),
 		})
@@ -255,9 +267,12 @@ func (w *world) startTarget(i int) {
 		}
 		w.mu.Lock()
 		p.isEnding = true
-		disk := p.disk
+		disks := append([]*openDisk{p.disk}, p.estates...)
 		w.mu.Unlock()
-		return disk.Close(context.Background())
+		for _, d := range disks {
+			err = errors.Join(err, d.Close(context.Background()))
+		}
+		return err
 	})
 }
 
@@ -268,10 +283,13 @@ func (w *world) relaySettings(k int) relay.Settings {
 	if w.plan.Staged {
 		isolation = relay.Staged
 	}
-	for i := range w.plan.Targets + 1 {
+	for i := range w.plan.Targets + 1 + len(w.estateDisks()) {
 		name, address, volume := channelName(i), targetAddress(i), volumeName
 		if i == w.plan.Targets {
 			name, address, volume = scratchChannel, targetAddress(0), scratchChannel
+		} else if i > w.plan.Targets {
+			d := w.disks[i-1]
+			name, address, volume = d.name, targetAddress(d.target), d.name
 		}
 		s.Channels = append(s.Channels, relay.ChannelConfig{
 			ChannelID: relay.ChannelID{
@@ -329,46 +347,56 @@ func (w *world) startRelay(k int) {
 
 // startInitiator starts a program with an application that uses channel c.
 func (w *world) startInitiator(c, requests int) {
+	relay := w.applicationCount % len(w.relays)
+	a := w.newApplication("initiator", relay, w.disks[c], channelName(c), requests)
+	a.first = w.usedBlocks[c]
+	w.usedBlocks[c] += len(a.blocks)
+	a.process.run(a.run)
+}
+
+// newApplication returns an application that uses a volume through a relay. Its blocks are zeroes.
+func (w *world) newApplication(
+	name string, relay int, d *disk, channel string, requests int,
+) *application {
 	w.applicationCount++
-	n := w.applicationCount
-	relay := (n - 1) % len(w.relays)
-	p := w.newProcess(fmt.Sprintf("initiator%d", n), relayAddress(relay))
-	blocks := 4 * w.plan.Buffer
+	p := w.newProcess(fmt.Sprintf("%s%d", name, w.applicationCount), relayAddress(relay))
 	a := &application{
-		world: w, process: p, name: p.name, disk: w.disks[c], channel: through(relay, channelName(c)),
-		first: w.usedBlocks[c], blocks: make([]block, blocks), queues: w.plan.Queues,
+		world: w, process: p, name: p.name, disk: d, channel: through(relay, channel),
+		blocks: make([]block, 4*w.plan.Buffer), queues: w.plan.Queues,
 		depth: w.plan.Depth, buffer: w.plan.Buffer, left: requests,
 		operation: make(map[uint64]*operation), stamps: make(map[uint64]*operation),
 		results: make([]client.Result, 4),
 	}
-	w.usedBlocks[c] += blocks
 	for i := range a.blocks {
 		a.blocks[i].live, a.blocks[i].durable = []uint64{0}, []uint64{0}
 	}
 	w.applications = append(w.applications, a)
-	p.run(func(ctx context.Context) error {
-		a.open(ctx)
-		if a.volume == nil {
-			return a.failure
-		}
-		<-ctx.Done()
-		if p.dead {
-			a.volume.Abort()
-			return nil
-		}
-		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		err := a.volume.Close(closing)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		a.checkClosed(err)
+	return a
+}
+
+// run is the main function of an application.
+func (a *application) run(ctx context.Context) error {
+	a.open(ctx)
+	if a.volume == nil {
+		return a.failure
+	}
+	<-ctx.Done()
+	if a.process.dead {
+		a.volume.Abort()
 		return nil
-	})
+	}
+	closing, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := a.volume.Close(closing)
+	a.world.mu.Lock()
+	defer a.world.mu.Unlock()
+	a.checkClosed(err)
+	return nil
 }
 
 func (a *application) config() client.Config {
 	plan := a.world.plan
-	return client.Config{
+	c := client.Config{
 		Provider: a.process.comch(), Device: representor, ChannelName: a.channel,
 		Queues: plan.Queues, Depth: plan.Depth, BufferSize: uint32(plan.Buffer * blockSize),
 		SyncDepth: -1, Policy: a.process.policy(),
@@ -379,6 +407,10 @@ func (a *application) config() client.Config {
 		},
 		Logger: a.process.log(),
 	}
+	if a.ownership != nil {
+		a.configure(&c, a.blocking)
+	}
+	return c
 }
 
 // terminate sends SIGTERM.
@@ -422,10 +454,17 @@ func (w *world) bury(p *process) {
 	if p.disk == nil {
 		return
 	}
-	p.disk.crash(false)
+	p.crashDisks(false)
 	for _, a := range w.applications {
-		if a.disk == p.disk.disk {
+		if a.disk.target == p.disk.disk.target {
 			a.targetEnded()
 		}
+	}
+}
+
+// crashDisks ends a target's access to its disks.
+func (p *process) crashDisks(powerLoss bool) {
+	for _, d := range append(p.estates[:len(p.estates):len(p.estates)], p.disk) {
+		d.crash(powerLoss)
 	}
 }

@@ -34,7 +34,7 @@ const (
 	deliverStream                     // index: flow
 	deliverPacket                     // index: delivery
 	connectStream                     // index: attempt
-	completeRequest                   // index: target, other: 1 for its scratch disk
+	completeRequest                   // index: disk, other: 1 for a target's scratch disk
 	finishCopy                        // index: copy, other: relay
 	runApplication                    // index: application
 	scribble                          // index: hostile host
@@ -50,6 +50,9 @@ func (w *world) step() {
 	}
 	w.wake()
 	w.expire()
+	if w.passOn() {
+		return
+	}
 	choices := w.choices()
 	if len(choices) == 0 || w.random.IntN(400) == 0 {
 		w.passTime()
@@ -93,7 +96,7 @@ func (w *world) step() {
 		if tracing {
 			w.trace("%s completes %v %d+%d: %v", d.name, r.Operation, r.Offset, r.Length, r.Err)
 		}
-		w.targets[c.index].productive.Store(true)
+		w.targets[d.target].productive.Store(true)
 	case finishCopy:
 		w.publish()
 		w.relays[c.other].finishCopy(c.index)
@@ -129,8 +132,8 @@ func (w *world) passTime() {
 // is ordered before the scheduler by synctest.Wait.
 func (w *world) publish() {
 	w.locks = append(w.locks[:0], &w.mu, &w.internet.mu, &w.bus.mu)
-	for i := range w.disks {
-		w.locks = append(w.locks, &w.disks[i].mu, &w.scratch[i].mu)
+	for _, d := range slices.Concat(w.disks, w.scratch) {
+		w.locks = append(w.locks, &d.mu)
 	}
 	for _, lock := range w.locks {
 		lock.Lock()
@@ -225,15 +228,16 @@ func (w *world) choices() []choice {
 		}
 	}
 	for i, d := range w.internet.dials {
-		if !w.relayAt(d.from.Addr()).frozen && !w.internet.isCut(d.from.Addr(), d.to.Addr()) {
+		if !w.relayAt(d.from.Addr()).frozen && !w.internet.isCut(d.from.Addr(), d.to.Addr()) &&
+			!w.internet.delaysDial(d) {
 			choices = append(choices, choice{connectStream, i, 0})
 		}
 	}
-	for i := range w.disks {
-		if w.disks[i].hasPending() && w.stalled[i].IsZero() {
+	for i, d := range w.disks {
+		if d.hasPending() && !d.isStalled() {
 			choices = append(choices, choice{completeRequest, i, 0})
 		}
-		if w.scratch[i].hasPending() {
+		if i < len(w.scratch) && w.scratch[i].hasPending() {
 			choices = append(choices, choice{completeRequest, i, 1})
 		}
 	}
@@ -266,6 +270,7 @@ func (w *world) expire() {
 	}
 	w.expiredAt = now
 	w.internet.expire()
+	w.internet.expireHolds(w)
 	w.bus.endLoans(false)
 	for _, p := range slices.Clone(w.alive) {
 		if p.frozen && !now.Before(p.frozenUntil) {
@@ -288,12 +293,6 @@ func (w *world) expire() {
 			delete(w.heals, pair)
 		}
 	}
-	for i := range w.stalled {
-		if !w.stalled[i].IsZero() && !now.Before(w.stalled[i]) {
-			w.trace("%s continues", w.disks[i].name)
-			w.stalled[i] = time.Time{}
-		}
-	}
 	for i := 0; i < len(w.restarts); i++ {
 		if r := w.restarts[i]; !now.Before(r.at) {
 			w.restarts = slices.Delete(w.restarts, i, i+1)
@@ -306,7 +305,7 @@ func (w *world) expire() {
 
 func (w *world) checkAllPoison() {
 	for _, a := range w.applications {
-		if a.volume == nil || a.process.dead || a.process.exited.Load() {
+		if a.volume == nil || a.process.dead || a.process.exited.Load() || a.closing {
 			continue
 		}
 		for slot := range a.slots {
@@ -350,6 +349,13 @@ func (w *world) begin(f *Fault) {
 	case CutNetwork:
 		w.internet.cut[pair(relay.address, target.address)] = time.Now()
 		w.heals[pair(relay.address, target.address)] = until
+	case KillOwner, OwnerLeaves, EndOwner, FreezeOwner:
+		if len(w.estates) > 0 {
+			w.estates[f.Subject%len(w.estates)].end(f)
+		}
+	case Hold:
+		w.internet.hold(&hold{relay: relay.address, target: target.address, scope: f.Scope,
+			order: f.Order, until: until}, f.Subject/len(w.targets))
 	case ResetStream:
 		if flows := w.internet.network.Flows(); len(flows) > 0 {
 			w.internet.fail(flows[f.Subject%len(flows)], syscall.ECONNRESET)
@@ -361,9 +367,13 @@ func (w *world) begin(f *Fault) {
 	case FlipBit:
 		w.flips += 1 + f.Subject%8
 	case FailDisk:
-		w.disks[t].errors += 1 + f.Subject%8
+		for _, d := range w.disksOf(t) {
+			d.errors += 1 + f.Subject%8
+		}
 	case StallDisk:
-		w.stalled[t] = until
+		for _, d := range w.disksOf(t) {
+			d.stalled = until
+		}
 	case Reconfigure:
 		w.reconfigure(f.Relay%len(w.relays), t, f.Subject/len(w.targets), f.For)
 	case WithdrawVolume:
@@ -403,15 +413,15 @@ func (w *world) crash(t int, powerLoss bool, at time.Time) {
 	if p.dead || p.exited.Load() {
 		return
 	}
-	p.disk.crash(powerLoss)
+	p.crashDisks(powerLoss)
 	if powerLoss {
 		for _, a := range w.applications {
-			if a.disk == w.disks[t] {
+			if a.disk.target == t {
 				a.crashed()
 			}
 		}
 		for _, c := range w.callers {
-			if c.disk == w.disks[t] {
+			if c.disk.target == t {
 				c.crashed()
 			}
 		}

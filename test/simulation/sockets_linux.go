@@ -56,6 +56,14 @@ func (b *bus) deliverable(d *socketstest.Delivery) bool {
 	return !b.process(d.From).frozen && !b.process(d.To).frozen
 }
 
+// hasSent reports whether something of a process is in flight to one that could receive it.
+func (b *bus) hasSent(p *process) bool {
+	return slices.ContainsFunc(b.inFlight, func(d *socketstest.Delivery) bool {
+		to := b.process(d.To)
+		return b.process(d.From) == p && !to.frozen && !to.dead
+	})
+}
+
 func (b *bus) deliver(d *socketstest.Delivery) {
 	b.mu.Lock()
 	b.inFlight = slices.DeleteFunc(b.inFlight,

@@ -46,8 +46,7 @@ type world struct {
 
 	internet *internet
 	bus      *bus
-	disks    []*disk
-	stalled  []time.Time // until when each disk does not complete requests
+	disks    []*disk // the volume of each target, and those of the estates
 	relays   []*process
 	targets  []*process
 	alive    []*process
@@ -55,6 +54,7 @@ type world struct {
 	running  sync.WaitGroup // main functions
 
 	applications     []*application
+	estates          []*estate
 	callers          []*caller
 	applicationCount int
 	processes        int
@@ -69,6 +69,7 @@ type world struct {
 	expiredAt        time.Time
 	choiceBuffer     []choice
 	locks            []*sync.Mutex // of publish
+	callerGoroutines int           // of the applications that use blocking methods
 	faultsLeft       bool          // some of the plan's faults have not begun
 	killed           bool          // some process was
 	calmed           bool          // all faults have ended, but hostile peers may be left
@@ -99,17 +100,18 @@ const blocksPerDisk = 256
 // run runs a schedule and returns the first violation. It must be called in a synctest bubble.
 func (p Plan) run(log *zap.Logger) (w *world) {
 	w = &world{
-		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log, internet: newInternet(),
+		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log, internet: newInternet(p.Heirs > 0),
 		bus: newBus(), targets: make([]*process, p.Targets), usedBlocks: make([]int, p.Targets),
-		stalled: make([]time.Time, p.Targets), pause: minPause,
+		pause:   minPause,
 		relays:  make([]*process, max(p.Relays, 1)),
 		scratch: make([]*disk, p.Targets), heals: make(map[[2]netip.Addr]time.Time),
 	}
 	before := openDescriptors()
 	for i := range p.Targets {
-		d := newDisk(fmt.Sprintf("disk%d", i), blocksPerDisk, rand.New(rand.NewPCG(p.Seed, 3)))
-		d.inspect = func(block int, data []byte) { w.inspect(d, block, data) }
-		w.disks = append(w.disks, d)
+		w.addDisk(fmt.Sprintf("disk%d", i), i, 3)
+	}
+	w.addEstateDisks()
+	for i := range p.Targets {
 		w.startTarget(i)
 	}
 	for k := range w.relays {
@@ -121,12 +123,34 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 	if p.Callers > 0 {
 		w.startCaller(0)
 	}
+	w.addEstates()
 	w.chaos()
 	w.calm()
 	w.newcomers("after all faults")
+	w.handOver()
 	w.shutdown()
 	w.checkDescriptors(before)
 	return w
+}
+
+// addDisk adds a disk of a target.
+func (w *world) addDisk(name string, target int, stream uint64) *disk {
+	d := newDisk(name, blocksPerDisk, rand.New(rand.NewPCG(w.plan.Seed, stream)))
+	d.target = target
+	d.inspect = func(block int, data []byte) { w.inspect(d, block, data) }
+	w.disks = append(w.disks, d)
+	return d
+}
+
+// disksOf returns the disks of a target.
+func (w *world) disksOf(target int) []*disk {
+	var all []*disk
+	for _, d := range w.disks {
+		if d.target == target {
+			all = append(all, d)
+		}
+	}
+	return all
 }
 
 // checkDescriptors compares the open descriptors with those before the schedule. Only processes
@@ -156,7 +180,7 @@ func (w *world) checkBounds() {
 		name              string
 		count, perProcess int
 	}{
-		{"goroutines", runtime.NumGoroutine(), 28},
+		{"goroutines", runtime.NumGoroutine() - w.callerGoroutines, 28},
 		{"directions of connections", len(w.internet.network.Flows()), 16},
 		{"descriptors", len(descriptorNames()), 48},
 	} {
@@ -180,11 +204,16 @@ func (w *world) relayAt(address netip.Addr) *process {
 }
 
 func (w *world) inspect(d *disk, block int, data []byte) {
+	stamp, _ := identify(data, block)
+	var owner *application // of the content, or the latest of the block
 	for _, a := range w.applications {
-		if a.disk == d && block >= a.first && block < a.first+len(a.blocks) {
-			a.inspect(block, data)
-			return
+		if a.has(d, block) && (owner == nil || owner.stamps[stamp] == nil) {
+			owner = a
 		}
+	}
+	if owner != nil {
+		owner.inspect(block, data)
+		return
 	}
 	for _, c := range w.callers {
 		if c.inspect(d, block, data) {
@@ -251,10 +280,14 @@ func (w *world) calm() {
 		p.thaw()
 	}
 	clear(w.internet.cut)
+	w.internet.holds = nil
 	clear(w.heals)
 	w.flips = 0
-	for i := range w.disks {
-		w.stalled[i], w.disks[i].errors = time.Time{}, 0
+	for _, d := range w.disks {
+		d.errors = 0
+		if d.isStalled() {
+			d.stalled = time.Now()
+		}
 	}
 	w.await("all requests to be answered", w.allFinished)
 	w.newcomers("beside hostile peers")
@@ -266,7 +299,7 @@ func (w *world) calm() {
 		w.bury(p)
 	}
 	for _, a := range w.applications {
-		if a.failure != nil && !a.process.dead && w.violation == nil {
+		if a.failure != nil && !a.process.dead && !a.isPassing() && w.violation == nil {
 			w.violate("%s: the volume failed for good: %v", a.name, a.failure)
 		}
 	}
@@ -295,7 +328,8 @@ func (w *world) allFinished() bool {
 	return !slices.ContainsFunc(w.applications,
 		func(a *application) bool { return !a.finished && !a.process.dead }) &&
 		!slices.ContainsFunc(w.callers,
-			func(c *caller) bool { return !c.finished.Load() && !c.process.dead })
+			func(c *caller) bool { return !c.finished.Load() && !c.process.dead }) &&
+		!slices.ContainsFunc(w.estates, func(e *estate) bool { return !e.isSettled() })
 }
 
 // clients returns the processes that use volumes.
@@ -340,9 +374,12 @@ func (w *world) shutdown() {
 	w.ending = true
 	for _, a := range w.applications {
 		for slot := range a.slots {
-			if !a.process.dead {
+			if !a.process.dead && !a.closing {
 				a.checkPoison(slot)
 			}
+		}
+		if w.plan.Heirs > 0 && !a.process.dead && a.openHeir() == nil {
+			a.checkDisk()
 		}
 	}
 	for _, p := range w.clients() {
