@@ -219,22 +219,28 @@ type Connection interface {
 	Abort()
 }
 
-// Prober is a Connection that can find out whether its peer has ended, or has disconnected, before
-// what it has received shows that: Done may be closed later than that.
+// Prober is a Connection that can find out that its peer has disconnected or died before it has
+// received everything that the peer sent before: Done may be closed much later, for instance because
+// this process has been stopped meanwhile.
 type Prober interface {
-	// HasEnded reports whether the peer has gone by now. It does not block.
-	HasEnded() bool
+	// HasEnded is called by the function of that name.
+	HasEnded(by time.Time) bool
 }
 
-// HasEnded reports whether a connection has ended, as far as its provider can find out now.
-func HasEnded(c Connection) bool {
+// HasEnded reports whether a connection had ended by a time, which has passed. It may also return
+// true if the connection has ended since. It waits for nobody, except that a provider without the
+// kernel's help may wait for a thread of its own: not for long, and in vain if that is stuck.
+//
+// A provider in one kernel with its peer always knows. A device tells what it has noticed; without a
+// Prober, HasEnded returns what Done does.
+func HasEnded(c Connection, by time.Time) bool {
 	select {
 	case <-c.Done():
 		return true
 	default:
 	}
 	p, ok := c.(Prober)
-	return ok && p.HasEnded()
+	return ok && p.HasEnded(by)
 }
 
 // PlainExporter is a Connection whose peer may be a program written for DOCA.

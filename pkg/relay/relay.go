@@ -198,9 +198,10 @@ func (r *Relay) Close() error {
 
 // endAbandoned ends the sessions whose clients have gone by now.
 func (r *Relay) endAbandoned() {
+	now := time.Now()
 	for _, c := range r.snapshot() {
 		for _, s := range c.openSessions() {
-			if s.isAbandoned() {
+			if s.isAbandoned(now) {
 				s.endHolding()
 				s.cancel(status.Errorf(status.ConnectionReset, "client: the connection has ended"))
 			}

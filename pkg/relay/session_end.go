@@ -274,10 +274,10 @@ func (s *session) endHolding() { s.currentHolding().End() }
 // confirmHolding notes that the target has released the session.
 func (s *session) confirmHolding() { s.currentHolding().Confirm() }
 
-// isAbandoned reports whether the session has ended, or its client has gone by now. Any goroutine
+// isAbandoned reports whether the session has ended, or its client had gone by a time. Any goroutine
 // may call it.
-func (s *session) isAbandoned() bool {
-	return s.ctx.Err() != nil || comch.HasEnded(s.connection)
+func (s *session) isAbandoned(by time.Time) bool {
+	return s.ctx.Err() != nil || comch.HasEnded(s.connection, by)
 }
 
 // endCode returns the code with which IOs fail when a session ends. Clients see one of three,

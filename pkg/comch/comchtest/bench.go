@@ -36,7 +36,8 @@ var payloads = []payload{
 // Bench measures the messages of a provider, by size, on threads that only poll: round trips, and
 // the rate from one to four producers to one consumer. The consumer does not read the messages.
 // Bench first measures a bare round trip, one cache line to another core and one back, which is the
-// least that any provider needs. The metric x-bare is a multiple of that time.
+// least that any provider needs. The metric x-bare is a multiple of that time. It also measures how
+// long it takes to ask for the end of a connection.
 func Bench(b *testing.B, config Config) {
 	s := &suite{Config: config}
 	var err error
@@ -49,6 +50,7 @@ func Bench(b *testing.B, config Config) {
 		}
 		b.ReportMetric(bare, "ns/round-trip")
 	})
+	b.Run("HasEnded", s.benchHasEnded)
 	for _, load := range payloads {
 		b.Run("RoundTrip/"+load.name, func(b *testing.B) { s.benchRoundTrip(b, load, bare) })
 	}
@@ -58,6 +60,30 @@ func Bench(b *testing.B, config Config) {
 				func(b *testing.B) { s.benchRate(b, load, producers, bare) })
 		}
 	}
+}
+
+func (s *suite) benchHasEnded(b *testing.B) {
+	config := s.serverConfig()
+	server, err := s.Provider.Listen(b.Context(), config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	client, err := s.Provider.Connect(b.Context(), s.clientConfig(config.Name))
+	if err != nil {
+		b.Fatal(err)
+	}
+	accepted, err := server.Accept(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if comch.HasEnded(accepted, time.Now()) {
+			b.Fatal("the peer has gone")
+		}
+	}
+	client.Abort()
+	_, _ = accepted.Close(), server.Close()
 }
 
 // bareRoundTrip measures the time in nanoseconds that a cache line takes to another core, and

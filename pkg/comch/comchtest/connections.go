@@ -8,7 +8,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -247,6 +249,21 @@ func (s *suite) testOneMachine(t *testing.T) {
 			t.Errorf("connect after one of them was closed: %v", err)
 		}
 	})
+	t.Run("TheEndIsKnownAtOnce", func(t *testing.T) {
+		s.bothWays(t, func(t *testing.T, from, to comch.Connection) {
+			closeAll(t, from)
+			if !comch.HasEnded(to, time.Now()) {
+				t.Error("the peer does not know of a close")
+			}
+		})
+		s.bothWays(t, func(t *testing.T, from, to comch.Connection) {
+			newPath(t, from, to)
+			from.Abort()
+			if !comch.HasEnded(to, time.Now()) {
+				t.Error("the peer does not know of an abort")
+			}
+		})
+	})
 	t.Run("KnowsPeersAndReasons", func(t *testing.T) {
 		if c := s.capabilities; !c.PeerCredentials || !c.RejectionReasons {
 			t.Errorf("the device does not know its peers (%v), or has no reasons for them (%v)",
@@ -466,6 +483,7 @@ func (s *suite) testEnding(t *testing.T) {
 	t.Run("AbortDuringTrafficStopsBothSides",
 		func(t *testing.T) { s.bothWays(t, testAbortDuringTraffic) })
 	t.Run("WaitingCallsReturn", func(t *testing.T) { s.bothWays(t, testWaitingCalls) })
+	t.Run("TheEndCanBeAskedFor", func(t *testing.T) { s.bothWays(t, testProbe) })
 	t.Run("NothingWorksAfterTheEnd", func(t *testing.T) { s.bothWays(t, testAfterTheEnd) })
 	t.Run("CanBeAbortedAndClosedTwice", func(t *testing.T) {
 		p := s.connect(t)
@@ -509,6 +527,31 @@ func testAbort(t *testing.T, from, to comch.Connection) {
 		status.NotConnected)
 	wantCode(t, "close with consumers", from.Close(), status.InUse)
 	closeAll(t, x.consumer, x.producer, back.consumer, back.producer, from, to)
+}
+
+// testProbe asks for the end of a connection with messages that nobody has read.
+func testProbe(t *testing.T, from, to comch.Connection) {
+	wantConnected := func() {
+		t.Helper()
+		if comch.HasEnded(from, time.Now()) || comch.HasEnded(to, time.Now()) {
+			t.Error("a connection counts as ended before its end")
+		}
+	}
+	wantConnected()
+	if err := from.Send(testContext(t), []byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	x := newPath(t, from, to)
+	wantConnected()
+	from.Abort()
+	if !comch.HasEnded(from, time.Now()) {
+		t.Error("a connection goes on for the side that has aborted it")
+	}
+	testkit.Eventually(t, "the peer finds the end", func() bool { return comch.HasEnded(to, time.Now()) })
+	closeAll(t, x.consumer, x.producer, from, to)
+	if !comch.HasEnded(to, time.Now()) {
+		t.Error("a connection goes on although both sides have closed it")
+	}
 }
 
 // testAbortWithMessages aborts the sender while messages are in the ring. The receiver can still

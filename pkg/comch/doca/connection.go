@@ -87,6 +87,14 @@ func (c *connection) Err() error {
 	return c.err
 }
 
+// HasEnded asks libdoca, which learns of the end from the device.
+func (c *connection) HasEnded(by time.Time) bool {
+	if !c.ended.Load() {
+		c.endpoint.look(by)
+	}
+	return c.ended.Load()
+}
+
 // errNotConnected returns the error of calls after the end.
 func (c *connection) errNotConnected() error {
 	return status.Errorf(status.NotConnected, "the connection has ended: %w", c.Err())

@@ -34,6 +34,10 @@ type endpoint struct {
 	engine       *progress.Engine
 	stopped      chan struct{} // closed when the thread has ended
 	noKey        sync.Once     // guards a message that concerns all imports
+	// looked is when the last complete look has begun. standsStill is set when one has not been
+	// carried out in time, nor since.
+	looked      atomic.Pointer[time.Time]
+	standsStill atomic.Bool
 
 	// Only the thread uses the rest.
 
@@ -260,6 +264,53 @@ func (e *endpoint) await(ctx context.Context, bound time.Duration, poll func() b
 			return nil
 		}
 		return ctx.Err()
+	}
+}
+
+// lookTimeout bounds the wait for a look of the thread, which normally takes microseconds.
+const lookTimeout = 100 * time.Millisecond
+
+// looks bounds the turns of a look. Each finds up to budget events.
+const looks = 64
+
+// look waits until the thread has collected what libdoca knew at a time. One look serves all
+// connections. It gives up on a thread that stands still in a call to libdoca, and does not wait for
+// it again until it goes on.
+func (e *endpoint) look(at time.Time) {
+	if last := e.looked.Load(); e.standsStill.Load() || last != nil && !last.Before(at) {
+		return
+	}
+	looked := make(chan struct{})
+	runs := e.engine.Do(func() {
+		begun := time.Now()
+		// Also while the endpoint is paused: a peer whose messages nobody reads must not hide the
+		// end of another.
+		for range looks {
+			if e.control.Turn(budget, e.handle) == 0 {
+				e.looked.Store(&begun)
+				break
+			}
+		}
+		if e.control.State() == progress.Idle {
+			e.endAll()
+		}
+		close(looked)
+		e.standsStill.Store(false)
+	})
+	if !runs {
+		return
+	}
+	timeout := time.NewTimer(lookTimeout)
+	defer timeout.Stop()
+	select {
+	case <-looked:
+	case <-timeout.C:
+		e.standsStill.Store(true)
+		select {
+		case <-looked: // just now: nobody would undo it
+			e.standsStill.Store(false)
+		default:
+		}
 	}
 }
 

@@ -118,6 +118,12 @@ func (c *connection) MaxMessageSize() int { return c.maxMessageSize }
 
 func (c *connection) Done() <-chan struct{} { return c.done }
 
+// HasEnded asks the kernel, which knows of the peer's end before the reading goroutine has read what
+// the peer sent before.
+func (c *connection) HasEnded(time.Time) bool {
+	return c.Err() != nil || c.socket.hasPeerLeft()
+}
+
 func (c *connection) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,7 +261,8 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.writes.close(goodbye)
 	if goodbye == nil {
 		// The socket may hold packets with descriptors of the peer, so closing it can block: see
-		// cleanupQueue.
+		// cleanupQueue. The peer need not wait for that.
+		c.socket.disconnect()
 		c.stopped.Go(c.socket.close)
 	} else {
 		c.socket.setWriteTimeout(goodbyeTimeout)

@@ -91,4 +91,8 @@ func (s *frameSocket) setReadTimeout(timeout time.Duration) {
 	_ = s.socket.SetReadDeadline(time.Now().Add(timeout))
 }
 
+func (s *frameSocket) disconnect() { s.socket.Disconnect() }
+
+func (s *frameSocket) hasPeerLeft() bool { return s.socket.HasPeerLeft() }
+
 func (s *frameSocket) close() { _ = s.socket.Close() }

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -37,7 +38,13 @@ func TestKilledPeerEndsAnIdleConnection(t *testing.T) {
 	for _, play := range []string{"client", "server"} {
 		t.Run(play, func(t *testing.T) {
 			p := connectToChild(t, play)
+			if comch.HasEnded(p.connection, time.Now()) {
+				t.Error("the peer has gone before")
+			}
 			p.child.kill()
+			if !comch.HasEnded(p.connection, time.Now()) {
+				t.Error("the kernel does not tell that the peer has died")
+			}
 			p.wantEnded(t)
 		})
 	}

@@ -57,6 +57,12 @@ type Socket interface {
 	// writes; the zero time means none. They fail only on a closed socket.
 	SetReadDeadline(deadline time.Time) error
 	SetWriteDeadline(deadline time.Time) error
+	// Disconnect makes the peer find the end of the connection, as if this end had been closed. It
+	// does not block, which Close may do.
+	Disconnect()
+	// HasPeerLeft reports whether the peer has disconnected, has closed its end, or has died, even
+	// if packets that it sent before have yet to be read. It does not block.
+	HasPeerLeft() bool
 	// Peer returns the process at the other end.
 	Peer() (comch.Peer, error)
 	// Close closes the socket and the descriptors in packets that nobody has read. Closing

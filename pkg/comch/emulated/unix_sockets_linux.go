@@ -105,6 +105,28 @@ func (s *unixSocket) WritePacket(packet []byte, passed []int) error {
 	return err
 }
 
+func (s *unixSocket) Disconnect() {
+	if raw, err := s.SyscallConn(); err == nil {
+		// Both fail only on a socket that is closed.
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+}
+
+func (s *unixSocket) HasPeerLeft() bool {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return true
+	}
+	left := false
+	err = raw.Control(func(fd uintptr) {
+		// Unlike the end that a read finds, a hang-up does not wait behind the packets.
+		poll := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, _ = unix.Poll(poll[:], 0) // no signal interrupts it, because it does not wait
+		left = poll[0].Revents != 0
+	})
+	return left || err != nil
+}
+
 // Peer asks the kernel for the process at the other end.
 func (s *unixSocket) Peer() (comch.Peer, error) {
 	raw, err := s.SyscallConn()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/fault"
@@ -44,6 +45,9 @@ func (e *plainExporter) ExportPlain(ctx context.Context, region *memory.Region,
 	}
 	return e.inner.ExportPlain(ctx, region, access)
 }
+
+// HasEnded reports whether the peer had gone by a time.
+func (c *connection) HasEnded(by time.Time) bool { return comch.HasEnded(c.Connection, by) }
 
 // Send sends one control message.
 func (c *connection) Send(ctx context.Context, message []byte) error {

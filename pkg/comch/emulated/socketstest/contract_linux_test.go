@@ -33,6 +33,8 @@ func TestSocketsKeepTheContract(t *testing.T) {
 		"an orderly end follows the packets":       orderlyEnd,
 		"an end with unread packets is a reset":    resetEnd,
 		"unread descriptors are closed":            unreadDescriptorsAreClosed,
+		"a disconnection follows the packets":      disconnection,
+		"the end can be asked for":                 endCanBeAskedFor,
 		"reads have deadlines":                     readsHaveDeadlines,
 		"writes to a full queue have deadlines":    writesHaveDeadlines,
 		"close ends a read":                        closeEndsRead,
@@ -202,6 +204,62 @@ func resetEnd(t *testing.T, sockets emulated.Sockets) {
 	for _, want := range []error{syscall.ECONNRESET, syscall.EPIPE} {
 		if err := b.WritePacket([]byte("lost"), nil); !errors.Is(err, want) {
 			t.Errorf("write to a socket closed with unread packets: %v, want %v", err, want)
+		}
+	}
+}
+
+func disconnection(t *testing.T, sockets emulated.Sockets) {
+	a, b := newPair(t, sockets)
+	write(t, a, "last")
+	write(t, b, "unread")
+	a.Disconnect()
+	a.Disconnect()
+	wantPacket(t, b, "last")
+	wantReadError(t, b, io.EOF)
+	wantPacket(t, a, "unread")
+	wantReadError(t, a, io.EOF)
+	for _, s := range []emulated.Socket{a, b} {
+		if err := s.WritePacket([]byte("lost"), nil); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("write to a disconnected socket: %v", err)
+		}
+	}
+	_ = a.Close()
+	wantReadError(t, b, io.EOF)
+	a.Disconnect()
+
+	a, b = newPair(t, sockets)
+	write(t, b, "unread")
+	a.Disconnect()
+	_ = a.Close()
+	wantReadError(t, b, syscall.ECONNRESET)
+	wantReadError(t, b, io.EOF)
+}
+
+func endCanBeAskedFor(t *testing.T, sockets emulated.Sockets) {
+	for name, end := range map[string]func(emulated.Socket){
+		"close":      func(s emulated.Socket) { _ = s.Close() },
+		"disconnect": func(s emulated.Socket) { s.Disconnect() },
+	} {
+		a, b := newPair(t, sockets)
+		fill(t, a)
+		reading := make(chan error)
+		go func() {
+			_, _, err := a.ReadPacket(make([]byte, 1), nil)
+			reading <- err
+		}()
+		if a.HasPeerLeft() || b.HasPeerLeft() {
+			t.Errorf("%s: a peer has left before", name)
+		}
+		end(a)
+		if !b.HasPeerLeft() {
+			t.Errorf("%s: the packets before the end hide it", name)
+		}
+		if err := <-reading; err == nil {
+			t.Errorf("%s: the other side has read something", name)
+		}
+		_ = b.Close()
+		if !b.HasPeerLeft() {
+			t.Errorf("%s: a closed socket has a peer", name)
 		}
 	}
 }

@@ -25,9 +25,10 @@ type socket struct {
 	queue         []*Delivery // sent to this end, oldest first
 	ready         int         // of queue: delivered without a gap
 	closed        bool
-	killed        bool // with its process
-	ended         bool // the peer has closed its end
-	reset         bool // a call has to return ECONNRESET
+	killed        bool      // with its process
+	end           *Delivery // that this end has sent; nil if it has not
+	ended         bool      // the end of either side has arrived
+	reset         bool      // a call has to return ECONNRESET
 	readDeadline  time.Time
 	writeDeadline time.Time
 }
@@ -187,7 +188,7 @@ func (s *socket) send(d *Delivery) (deliver func(), err error) {
 			return nil, unix.ECONNRESET
 		case s.ended:
 			return nil, unix.EPIPE
-		case s.peer.closed:
+		case s.peer.closed, s.peer.end != nil:
 			return nil, nil // the end of the connection is in flight
 		case len(s.peer.queue) < s.process.network.options.QueueLength:
 			return s.sendLocked(d), nil
@@ -226,6 +227,43 @@ func (s *socket) Close() error {
 	return nil
 }
 
+func (s *socket) Disconnect() {
+	s.link.mu.Lock()
+	if s.closed || s.end != nil {
+		s.link.mu.Unlock()
+		return
+	}
+	s.ended = true
+	deliver := s.sendEndLocked(false)
+	s.link.signalLocked()
+	s.link.mu.Unlock()
+	deliver()
+}
+
+// sendEndLocked is sendLocked for the end. If this end has been sent before, it only notes whether
+// everything had been read, as the kernel does.
+func (s *socket) sendEndLocked(reset bool) (deliver func()) {
+	switch {
+	case s.peer.closed:
+	case s.end == nil:
+		s.end = &Delivery{End: true, reset: reset}
+		return s.sendLocked(s.end)
+	case !reset:
+	case s.peer.ended:
+		s.peer.reset = true
+	default:
+		s.end.reset = true
+	}
+	return func() {}
+}
+
+// HasPeerLeft does not wait for the delivery of the end: on one machine, the kernel knows at once.
+func (s *socket) HasPeerLeft() bool {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.closed || s.ended || s.peer.closed || s.peer.end != nil
+}
+
 // close closes this end unless it is closed already.
 func (s *socket) close(killed bool) bool {
 	s.link.mu.Lock()
@@ -241,10 +279,7 @@ func (s *socket) close(killed bool) bool {
 		hasUnread = hasUnread || !d.End
 	}
 	s.queue, s.ready = nil, 0
-	deliver := func() {}
-	if !s.peer.closed {
-		deliver = s.sendLocked(&Delivery{End: true, reset: hasUnread})
-	}
+	deliver := s.sendEndLocked(hasUnread)
 	s.link.signalLocked()
 	s.link.mu.Unlock()
 	closeAll(unread)

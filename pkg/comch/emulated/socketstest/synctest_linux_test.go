@@ -52,7 +52,17 @@ func TestSimulationOfAServerAndAClient(t *testing.T) {
 		exchangeRegions(t, client, accepted)
 		closers := exchangeOnDataPath(t, client, accepted)
 
+		if comch.HasEnded(accepted, time.Now()) {
+			t.Error("the peer counts as gone before its death")
+		}
+		if err := client.Send(t.Context(), []byte("last words")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the message is in flight
 		host.Kill()
+		if !comch.HasEnded(accepted, time.Now()) {
+			t.Error("the kernel does not tell that the peer has died")
+		}
 		synctest.Wait()
 		if accepted.Err() != nil {
 			t.Errorf("the end has arrived before its delivery: %v", accepted.Err())
