@@ -84,6 +84,8 @@ type Config struct {
 	IOTimeout      time.Duration
 	// ReleaseTimeout bounds how long the outstanding requests of a session that has ended wait for
 	// the relay to release the data memory. Then they fail as quarantined. 0 means ControlTimeout.
+	// They wait longer if the leases of the relay's targets do: for 1.01 times their length and a
+	// second, 6.05 s by default. Until then a relay that goes on could carry out their changes.
 	ReleaseTimeout time.Duration
 	// Reconnect, if not nil, makes the client reopen the volume after its session is lost, for
 	// instance because the target or the relay has restarted or a connection was cut.

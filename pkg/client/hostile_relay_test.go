@@ -47,6 +47,7 @@ type fakeRelay struct {
 	readOnly   atomic.Bool
 	// receives is how many requests the relay takes on each queue.
 	receives   atomic.Uint32
+	leaseMs    atomic.Uint32 // of its targets
 	connection atomic.Value // comch.Connection of the current session
 	started    chan struct{}
 	ended      chan struct{}
@@ -101,7 +102,11 @@ func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *f
 func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 	r.connection.Store(connection)
 	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection),
-		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay})
+		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
+			OnHello: func(reply *controlmsg.HelloReply) error {
+				reply.LeaseMs = r.leaseMs.Load()
+				return nil
+			}})
 	defer connection.Abort()
 	defer responder.Close(nil)
 	for {

@@ -26,6 +26,8 @@ import (
 //	has died                    the kernel ends the lease       complete when the lease has ended
 //	is silent: stopped, stuck   none within ReleaseTimeout      complete as quarantined
 //
+// ReleaseTimeout is never less than a silent relay can still change the volume: see untilHarmless.
+//
 // Quarantined requests leave their memory to the relay: neither the client nor the application
 // writes to it any more, so a relay that continues finds the data of the old requests and spoils
 // nothing that is in use. A volume that is reopened goes over to new memory.
@@ -100,11 +102,25 @@ const (
 	quarantinePoll = 500 * time.Millisecond
 )
 
+// untilHarmless returns how long after its end a session can still change the volume, whatever
+// becomes of the relay: the length of the targets' leases, with what two clocks may disagree, and
+// the time that a connection may take to say goodbye. The relay answers a question of a target only
+// when it has looked whether this side has ended the connection, so no lease counts from a question
+// that was asked later; and the kernel, which the relay asks, knows of the end even if the relay has
+// been stopped. 0 means that the targets ask no questions.
+func (s *session) untilHarmless() time.Duration {
+	if s.leases == 0 {
+		return 0
+	}
+	return s.leases + s.leases/100 + time.Second
+}
+
 // settle waits until the relay has released the memory of a session that has ended, but not for
-// longer than ReleaseTimeout, and lets the queues report their outstanding requests.
+// longer than ReleaseTimeout, and lets the queues report their outstanding requests. This side has
+// closed the connection: see untilHarmless.
 func (v *Volume) settle(ended *session) {
 	evidence := quarantined
-	bound := time.Now().Add(v.config.ReleaseTimeout)
+	bound := time.Now().Add(max(v.config.ReleaseTimeout, ended.untilHarmless()))
 	for pause := time.Millisecond; ; pause = min(2*pause, leasePoll) {
 		if v.isReturned(ended.lease) {
 			evidence = released

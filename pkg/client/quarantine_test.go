@@ -98,6 +98,23 @@ func TestASilentRelayKeepsTheBuffersInQuarantine(t *testing.T) {
 	release(t, imported)
 }
 
+// A relay that is stopped may change the volume when it goes on, as long as its lease lasts.
+func TestTheQuarantineBeginsWhenNoLeaseIsLeft(t *testing.T) {
+	const lease = 200 * time.Millisecond
+	r := newSilentRelay(t)
+	r.leaseMs.Store(uint32(lease.Milliseconds()))
+	v := r.openWith(client.Config{IOTimeout: testkit.Patience, ReleaseTimeout: time.Millisecond})
+	submit(t, v.Queue(0), 7)
+	ended := time.Now()
+	r.cut()
+	got := results(t, v.Queue(0), 1)[0]
+	took := time.Since(ended)
+	if least := lease + lease/100 + time.Second; !got.Quarantined || took < least {
+		t.Errorf("outcome is %+v after %v, want quarantine after at least %v", got, took, least)
+	}
+	<-v.Done()
+}
+
 // regionMappings counts the mappings of data memory in this process, by clients and by relays.
 func regionMappings(t *testing.T) int {
 	t.Helper()

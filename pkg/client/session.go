@@ -68,6 +68,8 @@ type session struct {
 	connection comch.Connection
 	requester  conversation
 	info       Info // Size is that at the beginning of the session
+	// leases is how long the relay may change volumes after this side has ended the session.
+	leases     time.Duration
 	memory     *dataMemory
 	lease      *memory.Lease              // the relay's, of memory
 	evidence   atomic.Uint32              // that memory is safe to use after the session has ended
@@ -161,6 +163,7 @@ func (s *session) describe(ctx context.Context) (*controlmsg.OpenVolumeReply, er
 	}
 	s.info = infoOf(reply)
 	s.info.Relay = hello.Software
+	s.leases = time.Duration(hello.LeaseMs) * time.Millisecond
 	return reply, nil
 }
 

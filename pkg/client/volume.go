@@ -221,6 +221,11 @@ func (v *Volume) open(
 		return err
 	}
 	v.session.Store(first)
+	if least := first.untilHarmless(); v.config.ReleaseTimeout < least {
+		v.config.Logger.Info("buffers stay in the relay's hands for longer than configured if it is "+
+			"silent: its targets' leases last longer", zap.String("volume", v.info.Name),
+			zap.Duration("release_timeout", v.config.ReleaseTimeout), zap.Duration("at_least", least))
+	}
 	for i, pair := range first.pairs {
 		v.queues = append(v.queues, newQueue(v, i, pair))
 	}

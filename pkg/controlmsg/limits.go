@@ -34,8 +34,6 @@ const (
 	MaxVolumeNameLength = 255
 	// MaxSoftwareLength bounds Hello.Software in bytes.
 	MaxSoftwareLength = 128
-	// MaxLeaseMs bounds HelloReply.LeaseMs: a relay may have to wait for the end of a lease.
-	MaxLeaseMs = 60_000
 	// MaxSoleLength bounds OpenVolumeReply.Sole.
 	MaxSoleLength = 64
 	// MaxClientLength bounds ConfigureDataPath.Client, and MaxHolderLength OpenVolumeReply.Holder,
@@ -57,6 +55,9 @@ const (
 	SessionMaxDepth      = 4096
 	SessionMaxBufferSize = 64 << 20 // bytes
 )
+
+// MaxLease bounds HelloReply.LeaseMs, for which others wait.
+const MaxLease = time.Minute
 
 // minSilenceLimit bounds the rate of keep-alives that a peer can ask for.
 const minSilenceLimit = 100 * time.Millisecond

@@ -48,7 +48,8 @@ type HelloReply struct {
 	// which addresses lead to the same one. 0 means that the sender does not say.
 	Process uint64
 	// LeaseMs is how long an answer to a question lets a relay change volumes, counted from the
-	// question, in milliseconds: see package lease. 0 means that the sender asks no questions.
+	// question, in milliseconds: see package lease. A relay passes on the longest of its targets. 0
+	// means that the sender, or its targets, ask no questions.
 	LeaseMs uint32
 	// Question is the first question; 0 if there is none.
 	Question uint64
@@ -69,8 +70,9 @@ func (m *HelloReply) validate() error {
 	if m.Version == 0 {
 		return status.Errorf(status.InvalidValue, "version is 0")
 	}
-	if m.LeaseMs > MaxLeaseMs {
-		return status.Errorf(status.TooBig, "lease_ms is %d, the limit is %d", m.LeaseMs, MaxLeaseMs)
+	if m.LeaseMs > uint32(MaxLease.Milliseconds()) {
+		return status.Errorf(status.InvalidValue, "lease_ms is %d, at most %d is allowed", m.LeaseMs,
+			MaxLease.Milliseconds())
 	}
 	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
 }

@@ -274,7 +274,7 @@ func (c *channel) startSession(connection comch.Connection) {
 		c.rejected.Add(1)
 		c.running.Go(func() {
 			transport := c.relay.config.HookTransport(controlmsg.NewComchTransport(connection))
-			c.respond(transport, c.log, nil).Close(err)
+			controlmsg.NewResponder(transport, c.endpointConfig(c.log)).Close(err)
 			connection.Abort()
 		})
 		return

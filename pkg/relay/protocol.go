@@ -98,7 +98,7 @@ func (s *session) openConversation() (conversation clientConversation, err error
 		controlmsg.NewComchTransport(s.connection))
 	switch protocol := s.settings.Protocol; protocol {
 	case ProtocolNative:
-		return s.channel.respond(transport, s.log, s.volumeSize.Load), nil
+		return s.respond(transport), nil
 	case ProtocolAuto:
 	default:
 		v, err := dialects.ParseVersion(string(protocol))
@@ -108,26 +108,34 @@ func (s *session) openConversation() (conversation clientConversation, err error
 	defer cancel()
 	v, begun, err := dialects.DetectPeer(ctx, transport)
 	if cause := context.Cause(s.ctx); cause != nil {
-		return s.channel.respond(transport, s.log, s.volumeSize.Load), cause
+		return s.respond(transport), cause
 	}
 	if status.CodeOf(err) == status.TimeOut {
-		return s.channel.respond(transport, s.log, s.volumeSize.Load), status.Errorf(status.TimeOut,
-			"no request within %v in phase %v", s.settings.ControlTimeout, controlmsg.PhaseConnect)
+		return s.respond(transport), status.Errorf(status.TimeOut, "no request within %v in phase %v",
+			s.settings.ControlTimeout, controlmsg.PhaseConnect)
 	}
 	if v != dialects.None {
 		return newDialectClient(s, begun, v, true), nil
 	}
-	return s.channel.respond(begun, s.log, s.volumeSize.Load), nil
+	return s.respond(begun), nil
 }
 
 // respond begins a conversation in our own protocol.
-func (c *channel) respond(transport controlmsg.Transport, log *zap.Logger,
-	volumeSize func() uint64) *controlmsg.Responder {
-	return controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
-		Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
-		Announce: func(m *controlmsg.KeepAlive) { m.VolumeSize = volumeSize() },
-		Software: c.relay.config.Software, Logger: log,
-	})
+func (s *session) respond(transport controlmsg.Transport) *controlmsg.Responder {
+	config := s.channel.endpointConfig(s.log)
+	config.OnHello = func(reply *controlmsg.HelloReply) error {
+		s.longestLease = s.channel.targets.longestLease()
+		reply.LeaseMs = uint32(s.longestLease.Milliseconds())
+		return nil
+	}
+	config.Announce = func(m *controlmsg.KeepAlive) { m.VolumeSize = s.volumeSize.Load() }
+	return controlmsg.NewResponder(transport, config)
+}
+
+// endpointConfig returns what all conversations with clients in our own protocol have in common.
+func (c *channel) endpointConfig(log *zap.Logger) controlmsg.EndpointConfig {
+	return controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
+		Timeout: c.settings.Load().ControlTimeout, Software: c.relay.config.Software, Logger: log}
 }
 
 // grow passes a new size of the volume, in bytes, on to the client. It ignores sizes that are known

@@ -21,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -30,6 +31,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
@@ -139,12 +141,17 @@ type chain struct {
 	channel    relay.ChannelConfig
 	t          *testing.T
 	options    chainOptions
-	provider   comch.Provider
+	provider   comch.Provider // of the client
+	target     *target.Target
+	volume     volume.Volume
 	proxy      *proxy
 	relay      *relay.Relay
 	connection comch.Connection
 	requester  *controlmsg.Requester
-	consumer   comch.Consumer // set by session
+	hello      controlmsg.HelloReply // to the client
+	// consumer and memory are set by session.
+	consumer comch.Consumer
+	memory   *memory.Region
 }
 
 func startChain(t *testing.T) *chain { return startChainWith(t, chainOptions{}) }
@@ -156,6 +163,11 @@ type chainOptions struct {
 	network                   network.Network // the same; nil for that of this machine
 	logger                    *zap.Logger     // the same
 	ioTimeout                 retry.Bound     // the same
+	// comch is the relay's provider, and hostComch the client's; nil for one of both.
+	comch, hostComch comch.Provider
+	hookTransport    func(controlmsg.Transport) controlmsg.Transport // of the relay
+	clock            lease.Clock                                     // of both machines
+	lease            time.Duration
 }
 
 func startChainWith(t *testing.T, options chainOptions) *chain {
@@ -164,13 +176,14 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 	storage, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
-		Policy: options.targetPolicy,
+		Policy: options.targetPolicy, Lease: options.lease, Clock: options.clock,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, storage.Run, storage.Close)
-	c := &chain{t: t, options: options, proxy: startProxy(t, storage.Address())}
+	c := &chain{t: t, options: options, target: storage, volume: v,
+		proxy: startProxy(t, storage.Address())}
 	t.Cleanup(c.proxy.running.Wait)
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
 	c.startRelay(relay.ChannelConfig{
@@ -184,7 +197,11 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 // startRelay starts a relay with one channel, which runs until the test ends.
 func (c *chain) startRelay(channel relay.ChannelConfig) {
 	c.t.Helper()
-	c.provider = emulated.New(emulated.Options{Directory: filepath.Join(c.t.TempDir(), "comch")})
+	own := c.options.comch
+	if c.provider = c.options.hostComch; own == nil {
+		own = emulated.New(emulated.Options{Directory: filepath.Join(c.t.TempDir(), "comch")})
+		c.provider = own
+	}
 	channel.ChannelID = relay.ChannelID{
 		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
 		Name: client.DefaultChannelName,
@@ -197,8 +214,9 @@ func (c *chain) startRelay(channel relay.ChannelConfig) {
 	}
 	var err error
 	c.relay, err = relay.New(c.t.Context(), relay.Config{
-		Comch: c.provider, RDMA: provider, CPUs: []int{datapath.NoCPU},
+		Comch: own, RDMA: provider, CPUs: []int{datapath.NoCPU},
 		Policy: c.options.relayPolicy, Network: c.options.network, Logger: c.options.logger,
+		HookTransport: c.options.hookTransport, Clock: c.options.clock,
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel}},
 	})
 	if err != nil {
@@ -220,7 +238,7 @@ func (c *chain) connect() {
 		controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
 	c.requester = requester
 	c.t.Cleanup(func() { requester.Close(nil) })
-	if _, err := c.requester.Greet(c.t.Context()); err != nil {
+	if c.hello, err = c.requester.Greet(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -254,6 +272,7 @@ func (c *chain) session() []controlmsg.Message {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { _ = region.Close() })
+	c.memory = region
 	access := memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
 	descriptor, err := c.connection.ExportMemory(c.t.Context(), region, access)
 	if err != nil {

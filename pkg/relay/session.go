@@ -41,9 +41,11 @@ type session struct {
 	client     clientConversation
 	target     *targetConnection // nil until the volume is open
 	epoch      *epoch.Session
-	dials      *retry.Pace   // connections to the target
-	volumeSize atomic.Uint64 // in bytes, as the client knows it
-	throttle   datapath.Throttle
+	dials      *retry.Pace // connections to the target
+	// longestLease is what the client has been told of the targets' leases.
+	longestLease time.Duration
+	volumeSize   atomic.Uint64 // in bytes, as the client knows it
+	throttle     datapath.Throttle
 
 	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
@@ -185,6 +187,10 @@ func (s *session) connectTarget(ctx context.Context) error {
 		}
 		target, err := s.openTarget(ctx, link)
 		if err == nil {
+			if err := s.checkLease(target); err != nil {
+				target.close(err)
+				return err
+			}
 			s.target = target
 			go s.watchTarget(target)
 			return nil
@@ -211,6 +217,16 @@ func (s *session) connectTarget(ctx context.Context) error {
 			return s.tellVolume(link, err)
 		}
 	}
+}
+
+// checkLease returns an error if the client would not wait for the end of the target's leases: it has
+// asked before the relay knew them. Its next session learns of them.
+func (s *session) checkLease(target *targetConnection) error {
+	if _, native := s.client.(*controlmsg.Responder); !native || target.leases <= s.longestLease {
+		return nil
+	}
+	return status.Errorf(status.NotConnected, "the leases of target %v last for %v, and the client has "+
+		"been told %v: it has to connect again", target.address, target.leases, s.longestLease)
 }
 
 // errMoved ends an attempt to connect to a target that the channel has left meanwhile.

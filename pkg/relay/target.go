@@ -35,6 +35,8 @@ type targetConnection struct {
 	volume   *controlmsg.OpenVolumeReply
 	software string
 	process  uint64 // of the target; 0 if it does not say
+	// leases is how long the target's leases last; 0 if it asks no questions.
+	leases time.Duration
 	// source is the local address of RDMA connections, device the RDMA device with that address.
 	source netip.Addr
 	device rdma.Device
@@ -109,8 +111,9 @@ func (c *channel) openTarget(
 	}
 	if err == nil {
 		t.software, t.process = hello.Software, hello.Process
-		t.lease.Store(c.relay.lessee.Connect(hello.Process,
-			time.Duration(hello.LeaseMs)*time.Millisecond, hello.Question, requester.Announce))
+		t.leases = time.Duration(hello.LeaseMs) * time.Millisecond
+		t.lease.Store(c.relay.lessee.Connect(hello.Process, t.leases, hello.Question,
+			requester.Announce))
 		err = t.openVolume(ctx, c.relay)
 	}
 	if err == nil {

@@ -107,6 +107,9 @@ type targetLink struct {
 	// process is the target's process, as of the latest connection; 0 if it is not known.
 	// targets.mu guards it.
 	process uint64
+	// leases is how long the target's leases last, as of the latest connection; 0 if it asks no
+	// questions or is not known. targets.mu guards it.
+	leases time.Duration
 
 	mu     sync.Mutex // guards what follows
 	status LinkStatus

@@ -29,6 +29,7 @@ type fakeTarget struct {
 	opened   atomic.Int64
 	reply    controlmsg.OpenVolumeReply
 	process  atomic.Uint64
+	leaseMs  atomic.Uint32
 	// ended returns a channel whose end ends the connections that exist; nil if nothing does.
 	ended func() <-chan struct{}
 	// answer returns the answer to the n-th open_volume of a connection, and whether to close the
@@ -69,7 +70,11 @@ func startFakeTarget(t *testing.T, answer func(n int) (err error, disconnect boo
 func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
 	s := controlmsg.NewResponder(controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{}),
 		controlmsg.EndpointConfig{Role: controlmsg.RoleTarget, Process: f.process.Load(),
-			KeepAlive: controlmsg.DefaultKeepAlive()})
+			KeepAlive: controlmsg.DefaultKeepAlive(),
+			OnHello: func(reply *controlmsg.HelloReply) error {
+				reply.LeaseMs = f.leaseMs.Load()
+				return nil
+			}})
 	defer s.Close(nil)
 	if f.ended != nil {
 		ended := f.ended()

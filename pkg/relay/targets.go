@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -236,7 +238,7 @@ func (t *targets) canSpare(l *targetLink) bool {
 func (t *targets) accept(c *targetConnection) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.link.process = c.process
+	c.link.process, c.link.leases = c.process, c.leases
 	hasOthers := slices.ContainsFunc(t.links, func(l *targetLink) bool {
 		return l != c.link && !l.leadsTo(c.process) && !l.isDeserted(c.link)
 	})
@@ -257,6 +259,21 @@ func (t *targets) accept(c *targetConnection) error {
 			"replaced on purpose)", c.address, c.name, c.volume.UUID, t.volumeOf, t.volume.uuid)
 	}
 	return nil
+}
+
+// longestLease returns how long after its end a session may have a lease: the longest of the
+// targets', of which those that the relay has not met may have the usual one.
+func (t *targets) longestLease() time.Duration {
+	if t.channel.settings.Load().TargetProtocol != ProtocolNative {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	longest := lease.Length
+	for _, l := range t.links {
+		longest = max(longest, l.leases)
+	}
+	return longest
 }
 
 // await waits until a target is ready, at most for bound, and returns its link, and a channel that

@@ -495,3 +495,41 @@ func TestAReloadChangesTheTargetsOfAChannel(t *testing.T) {
 	volume.move(1)
 	c.awaitTarget(all[1])
 }
+
+func TestAClientLearnsTheLongestLeaseOfItsTargets(t *testing.T) {
+	always := func(int) (error, bool) { return nil, false }
+	f := startFakeTarget(t, always)
+	f.leaseMs.Store(1000)
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{Targets: addressesOf([]*fakeTarget{f})})
+	c.awaitTarget(f)
+	c.connect()
+	if c.hello.LeaseMs != 5000 {
+		t.Errorf("the client learns of %d ms, want the usual 5000: the target may be replaced",
+			c.hello.LeaseMs)
+	}
+	f.leaseMs.Store(20_000) // as if the target had been replaced
+	err := c.call(&controlmsg.OpenVolume{})
+	if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "20s") ||
+		!strings.Contains(err.Error(), "5s") {
+		t.Errorf("a lease for which the client does not wait: %v", err)
+	}
+	c.requester.Close(nil)
+	c.connect()
+	if c.hello.LeaseMs != 20_000 {
+		t.Errorf("the client learns of %d ms, want the target's 20000", c.hello.LeaseMs)
+	}
+	if err := c.call(&controlmsg.OpenVolume{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTargetsOfTheApplicationsHaveNoLeases(t *testing.T) {
+	c := &chain{t: t}
+	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+		TargetProtocol: "doca-3.2"})
+	c.connect()
+	if c.hello.LeaseMs != 0 {
+		t.Errorf("the client learns of leases of %d ms", c.hello.LeaseMs)
+	}
+}

@@ -186,3 +186,12 @@ func TestARelayThatAnswersNothingHasTheVolumeToItself(t *testing.T) {
 		t.Errorf("when the relay has released its session: %v", err)
 	}
 }
+
+func TestALeaseForWhichNobodyWouldWaitIsRejected(t *testing.T) {
+	for _, length := range []time.Duration{-1, controlmsg.MaxLease + 1} {
+		_, err := target.New(t.Context(), target.Config{Lease: length})
+		if !errors.Is(err, status.InvalidValue) {
+			t.Errorf("a lease of %v: %v", length, err)
+		}
+	}
+}

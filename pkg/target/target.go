@@ -72,8 +72,8 @@ type Config struct {
 	DrainTimeout   retry.Bound
 	// KeepAlive configures the control connections; zero means the defaults.
 	KeepAlive controlmsg.KeepAliveConfig
-	// Lease is how long the answer of a relay lets it change volumes; 0 means lease.Length. Clock
-	// measures it; nil means lease.Boottime.
+	// Lease is how long the answer of a relay lets it change volumes, at most controlmsg.MaxLease; 0
+	// means lease.Length. Clock measures it; nil means lease.Boottime.
 	Lease time.Duration
 	Clock lease.Clock
 	// TLS secures the control connections. A relay's certificate must have one of TLSAllowedNames,
@@ -181,6 +181,10 @@ func (t *Target) start(ctx context.Context) error {
 	t.process = binary.BigEndian.Uint64(random[8:])
 	if t.config.Protocol != dialects.None && t.config.TLS != nil {
 		return status.Errorf(status.BadConfig, "protocol %v has no TLS", t.config.Protocol)
+	}
+	if t.config.Lease < 0 || t.config.Lease > controlmsg.MaxLease {
+		return status.Errorf(status.InvalidValue, "lease of %v, must be up to %v", t.config.Lease,
+			controlmsg.MaxLease)
 	}
 	var err error
 	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {

@@ -184,7 +184,8 @@ type HelloReply struct {
 	// Identifies the process of a target, which picks it at random. 0 if the sender does not say.
 	Process uint64 `protobuf:"fixed64,5,opt,name=process,proto3" json:"process,omitempty"`
 	// How long an answer to a question lets a relay change volumes, counted from the question, in
-	// milliseconds. From a relay, the longest of its targets'. 0 means that the sender does not ask.
+	// milliseconds, at most 60000. From a relay, the longest of its targets'. 0 means that the sender,
+	// or its targets, do not ask.
 	LeaseMs uint32 `protobuf:"varint,6,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	// A target's first question: see KeepAlive.
 	Question      uint64 `protobuf:"fixed64,7,opt,name=question,proto3" json:"question,omitempty"`
