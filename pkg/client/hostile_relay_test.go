@@ -48,7 +48,7 @@ type fakeRelay struct {
 	// receives is how many requests the relay takes on each queue.
 	receives   atomic.Uint32
 	leaseMs    atomic.Uint32 // of its targets
-	connection atomic.Value // comch.Connection of the current session
+	connection atomic.Value  // comch.Connection of the current session
 	started    chan struct{}
 	ended      chan struct{}
 	cancel     context.CancelFunc

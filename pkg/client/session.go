@@ -69,12 +69,12 @@ type session struct {
 	requester  conversation
 	info       Info // Size is that at the beginning of the session
 	// leases is how long the relay may change volumes after this side has ended the session.
-	leases     time.Duration
-	memory     *dataMemory
-	lease      *memory.Lease              // the relay's, of memory
-	evidence   atomic.Uint32              // that memory is safe to use after the session has ended
-	pairs      []*comchPair               // one for each queue
-	foreign    *dialects.TargetTranslator // of IO messages for a relay of the DOCA applications
+	leases   time.Duration
+	memory   *dataMemory
+	lease    *memory.Lease              // the relay's, of memory
+	evidence atomic.Uint32              // that memory is safe to use after the session has ended
+	pairs    []*comchPair               // one for each queue
+	foreign  *dialects.TargetTranslator // of IO messages for a relay of the DOCA applications
 
 	mu             sync.Mutex  // guards the fields below
 	failure        error       // why this side ended the session
