@@ -28,3 +28,13 @@ func (v *Volume) SpareSlots() int {
 	defer s.mu.Unlock()
 	return len(s.spare)
 }
+
+// BorrowSlot takes a slot of the blocking methods as a call does, and returns how to give it back.
+func (v *Volume) BorrowSlot() (giveBack func()) {
+	s := v.sync.Load()
+	slot, err := s.acquire(nil)
+	if err != nil {
+		panic(err)
+	}
+	return func() { s.release(nil, slot) }
+}

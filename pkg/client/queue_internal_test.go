@@ -189,3 +189,18 @@ func TestAReopenedVolumeIsTheSameAndNotSmaller(t *testing.T) {
 		}
 	}
 }
+
+// A call that has requests outstanding takes another slot only if there is one, and does not wait.
+func TestASlotIsLentAgainInALaterSessionThanThatOfARequestThatWasCutOff(t *testing.T) {
+	shared := &dataMemory{}
+	v := &Volume{}
+	s := &syncIO{volume: v, free: make(chan *syncSlot, 1)}
+	slot := &syncSlot{owner: s, memory: shared, exposedTo: 2}
+	s.free <- slot
+	for number, want := range []*syncSlot{nil, nil, nil, slot} {
+		v.session.Store(&session{number: uint64(number), memory: shared})
+		if got, err := s.nextSlot(nil, true, false); got != want || err != nil {
+			t.Errorf("in session %d, nextSlot returns %v, %v", number, got, err)
+		}
+	}
+}

@@ -362,11 +362,12 @@ func (s *syncIO) nextSlot(c *call, wanted, mayWait bool) (*syncSlot, error) {
 	}
 	select {
 	case slot := <-s.free:
-		s.lend(c, slot)
-		return slot, nil
+		if s.lend(c, slot) {
+			return slot, nil
+		}
 	default:
-		return nil, nil
 	}
+	return nil, nil
 }
 
 // span returns the whole blocks that contain a piece.
@@ -444,6 +445,7 @@ type syncSlot struct {
 	done      chan Result
 	since     int64  // when the request began, according to Volume.clock
 	session   uint64 // number of the session that the request was submitted to
+	exposedTo uint64 // the latest session whose relay may still use buffer; 0 if none may
 	submitErr error  // why Submit failed
 	replaced  bool   // a spare has taken its place; syncIO.mu guards it
 }
@@ -486,31 +488,39 @@ func (v *Volume) startSync() error {
 	return nil
 }
 
-// acquire waits for a free slot. It fails if the caller leaves before.
+// acquire waits for a free slot. It fails if the caller leaves before, or if no slot can be used
+// again because the volume is over.
 func (s *syncIO) acquire(c *call) (*syncSlot, error) {
-	if err := c.err(); err != nil {
-		return nil, err
-	}
-	select {
-	case slot := <-s.free:
-		if s.stopping.Load() {
-			// The relay may still use the buffer of a request that the end has cut off.
-			s.free <- slot
-			return nil, status.Errorf(status.Shutdown, "the volume is being closed")
+	for {
+		if err := c.err(); err != nil {
+			return nil, err
 		}
-		s.lend(c, slot)
-		return slot, nil
-	case <-c.hasLeft():
-		return nil, c.err()
+		select {
+		case slot := <-s.free:
+			exposedTo := slot.exposedTo
+			if s.lend(c, slot) {
+				return slot, nil
+			}
+			if err := s.volume.awaitSession(exposedTo); err != nil {
+				return nil, err
+			}
+		case <-c.hasLeft():
+		}
 	}
 }
 
-// lend notes that a call uses a slot. If the slot's last request was given up with a silent relay,
-// that may still write to the slot's former memory, so the slot leaves it before the call uses it.
-func (s *syncIO) lend(c *call, slot *syncSlot) {
-	slot.switchMemory()
+// lend lets a call use a free slot, and reports whether it can. The buffer of a request that was
+// cut off stays as it is until a later session has begun: a relay that was silent may go on and
+// carry out the request with whatever the buffer holds by then. A volume that has failed or is
+// being closed has no later session, so the slot is never used again.
+func (s *syncIO) lend(c *call, slot *syncSlot) bool {
+	if slot.exposedTo >= s.volume.session.Load().number {
+		s.free <- slot
+		return false
+	}
+	slot.switchMemory() // before the call copies data to the buffer, which may be in quarantine
 	if c == nil {
-		return
+		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -518,6 +528,7 @@ func (s *syncIO) lend(c *call, slot *syncSlot) {
 	if c.left != nil {
 		s.abandon(slot, c.read)
 	}
+	return true
 }
 
 // release undoes acquire.
@@ -615,7 +626,11 @@ func (s *syncIO) run() {
 func (s *syncIO) Poll() int {
 	n := s.queue.Poll(s.results[:])
 	for _, result := range s.results[:n] {
-		s.slots[result.Tag].done <- result
+		slot := &s.slots[result.Tag]
+		if !result.Quarantined {
+			slot.exposedTo = 0
+		}
+		slot.done <- result
 	}
 	return n + s.submitParked()
 }
@@ -681,6 +696,7 @@ func (slot *syncSlot) submit() {
 	slot.session = q.pair.session.number
 	switch {
 	case err == nil:
+		slot.exposedTo = slot.session
 		q.Flush()
 	case errors.Is(err, ErrMemoryReplaced):
 		q.SwitchMemory()
@@ -750,7 +766,8 @@ func (slot *syncSlot) restart() {
 // wait waits for the outcome of start. If a lost session left the request unfinished, wait repeats
 // it in the next session, unless the caller has left. Either way wait returns when the request has
 // no effect any more, because a session is served only after all IO of the sessions before it has
-// finished. A repeated read returns the data at the time of the repetition.
+// finished. If there will be no next session, the request may still have an effect, and the slot
+// stays exposed. A repeated read returns the data at the time of the repetition.
 func (slot *syncSlot) wait() error {
 	v := slot.owner.volume
 	var repeats retry.Repeats

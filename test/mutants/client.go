@@ -258,6 +258,62 @@ var clientMutants = []mutant{
 		tests:  []test{{"./pkg/client", "^TestASlowBlockDoesNotStarveTheOthers$"}},
 	},
 	{
+		name:   "client-lends-a-buffer-that-the-relay-may-use",
+		file:   "pkg/client/synchronous.go",
+		old:    "	if slot.exposedTo >= s.volume.session.Load().number {\n",
+		new:    "	if false {\n",
+		breaks: "What a relay may still carry out keeps its data.",
+		tests:  []test{{"./pkg/client", "^TestTheBufferOfARequestThatWasCutOffIsNotUsedAgain$"}},
+	},
+	{
+		name:   "client-keeps-buffers-only-while-it-closes",
+		file:   "pkg/client/synchronous.go",
+		old:    "	if slot.exposedTo >= s.volume.session.Load().number {\n",
+		new:    "	if s.stopping.Load() {\n",
+		breaks: "A volume that fails leaves the buffers of its last requests to the relay.",
+		tests:  []test{{"./pkg/client", "^TestTheBufferOfARequestThatWasCutOffIsNotUsedAgain$"}},
+	},
+	{
+		name:   "client-forgets-which-buffers-the-relay-may-use",
+		file:   "pkg/client/synchronous.go",
+		old:    "		slot.exposedTo = slot.session\n",
+		new:    "",
+		breaks: "A volume that is closed leaves the buffers of its last requests to the relay.",
+		tests:  []test{{"./pkg/client", "^TestTheBufferOfARequestThatWasCutOffIsNotUsedAgain$"}},
+	},
+	{
+		name:   "client-takes-a-quarantine-for-a-response",
+		file:   "pkg/client/synchronous.go",
+		old:    "		if !result.Quarantined {\n",
+		new:    "		if true {\n",
+		breaks: "A request that fails as quarantined leaves its buffer to the relay.",
+		tests:  []test{{"./pkg/client", "^TestTheBufferOfARequestThatWasCutOffIsNotUsedAgain$"}},
+	},
+	{
+		name: "client-extends-a-call-to-a-buffer-that-the-relay-may-use",
+		file: "pkg/client/synchronous.go",
+		old: `		if s.lend(c, slot) {
+			return slot, nil
+		}
+	default:
+`,
+		new: `		s.lend(c, slot)
+		return slot, nil
+	default:
+`,
+		breaks: "A call that has requests outstanding takes no buffer that the relay may still use.",
+		tests: []test{{"./pkg/client",
+			"^TestASlotIsLentAgainInALaterSessionThanThatOfARequestThatWasCutOff$"}},
+	},
+	{
+		name:   "client-copies-data-to-memory-in-quarantine",
+		file:   "pkg/client/synchronous.go",
+		old:    "	slot.switchMemory() // before the call",
+		new:    "	// before the call",
+		breaks: "The blocking methods write nothing to memory in quarantine.",
+		tests:  []test{{"./pkg/client", "^TestACallTakesNoBufferInQuarantine$"}},
+	},
+	{
 		name:   "client-submits-stop-for-an-application",
 		file:   "pkg/client/queue.go",
 		old:    "	case !r.Type.IsRequest():\n",
