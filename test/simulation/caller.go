@@ -38,6 +38,7 @@ type user struct {
 	stamp uint64 // of the latest write
 	// live holds the stamps that a read may find; durable those that a loss of power may leave.
 	live, durable []uint64
+	crashed       bool // the target's machine lost power during the latest write
 	// Nothing up to this stamp may be written any more: a later request has succeeded.
 	fence uint64
 }
@@ -159,13 +160,17 @@ func (u *user) write(volume *client.Volume) error {
 	w.mu.Lock()
 	u.stamp++
 	stamp := u.stamp
-	u.live, u.durable = include(u.live, stamp), include(u.durable, stamp)
+	u.live, u.durable, u.crashed = include(u.live, stamp), include(u.durable, stamp), false
 	w.mu.Unlock()
 	fill(data, stamp, u.index)
 	_, err := volume.WriteAt(data, u.offset())
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err == nil {
+	switch {
+	case err != nil:
+	case u.crashed:
+		u.live = slices.Clone(u.durable) // the response may have been on its way since before
+	default:
 		u.live = []uint64{stamp}
 	}
 	return err
@@ -204,6 +209,7 @@ func (c *caller) crashed() {
 	c.world.mu.Lock()
 	defer c.world.mu.Unlock()
 	for _, u := range c.users {
+		u.crashed = true
 		for _, stamp := range u.durable {
 			u.live = include(u.live, stamp)
 		}
