@@ -21,7 +21,6 @@ var (
 	without  = flag.String("without", "", "a kind of fault to leave out")
 	seeds    = flag.Int("seeds", 50, "how many schedules to run")
 	first    = flag.Uint64("first", 1, "the seed of the first")
-	callers  = flag.Bool("callers", false, "draw programs that use the blocking methods, too")
 	heirs    = flag.Bool("heirs", false, "draw programs with heirs, and a network that delays, too")
 	verbose  = flag.Bool("log", false, "print the logs of the programs as well")
 	runs     = flag.Int("runs", 20, "how often to run the plan, until it fails")
@@ -73,9 +72,6 @@ func TestSchedules(t *testing.T) {
 	begun, steps, failures, virtual := time.Now(), 0, 0, time.Duration(0)
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
 		p := NewPlan(seed)
-		if !*callers {
-			p.Callers, p.CallersLeaveAfter = 0, 0
-		}
 		if *heirs {
 			p = p.WithHeirs()
 		}
