@@ -14,8 +14,9 @@ import (
 )
 
 // caller is a program that uses a volume by blocking methods. Each of its users is a goroutine with
-// a block of its own, one request at a time, and knows what the block may hold. The users compete
-// for fewer slots than they are. Some callers close their volume while its users make requests.
+// blocks of its own, one call at a time, and knows what the blocks may hold. The users compete for
+// fewer slots than they are, and give some calls up. Some callers close their volume while its
+// users make requests.
 type caller struct {
 	world    *world
 	process  *process
@@ -31,7 +32,8 @@ type caller struct {
 // user is one goroutine of a caller. world.mu guards what follows random.
 type user struct {
 	caller *caller
-	index  int // of the block
+	index  int // of the first block
+	blocks int
 	random *rand.Rand
 
 	left  int    // requests still to make
@@ -43,16 +45,21 @@ type user struct {
 	fence uint64
 }
 
+// mostCallerBlocks is how many blocks a user of a caller has at most. One call reads or writes all
+// of them, in several requests if the plan's buffer is smaller.
+const mostCallerBlocks = 3
+
 // startCaller starts a caller that uses the volume of disk c.
 func (w *world) startCaller(c int) {
 	p := w.newProcess(fmt.Sprintf("caller%d", len(w.callers)+1), relayAddress(0))
 	u := &caller{world: w, process: p, name: p.name, disk: w.disks[c]}
 	for range w.plan.Callers {
 		index := w.usedBlocks[c]
-		w.usedBlocks[c]++
-		u.users = append(u.users, &user{caller: u, index: index, left: w.plan.Requests,
-			random: rand.New(rand.NewPCG(w.plan.Seed, uint64(1000+index))),
-			live:   []uint64{0}, durable: []uint64{0}})
+		random := rand.New(rand.NewPCG(w.plan.Seed, uint64(1000+index)))
+		blocks := 1 + random.IntN(mostCallerBlocks)
+		w.usedBlocks[c] += blocks
+		u.users = append(u.users, &user{caller: u, index: index, blocks: blocks, random: random,
+			left: w.plan.Requests, live: []uint64{0}, durable: []uint64{0}})
 	}
 	w.callers = append(w.callers, u)
 	config := (&application{world: w, process: p, channel: channelName(c)}).config()
@@ -117,19 +124,26 @@ func (u *user) run() {
 	for volume.Err() == nil && !u.caller.left.Load() && u.goesOn() {
 		var err error
 		u.caller.process.productive.Store(true)
+		ctx, cancel := context.Background(), func() {}
+		if u.random.IntN(8) == 0 {
+			patience := time.Duration(u.random.Int64N(int64(time.Second)))
+			ctx, cancel = context.WithTimeout(ctx, patience)
+		}
 		switch u.random.IntN(6) {
 		case 0, 1:
-			err = u.write(volume)
+			err = u.write(ctx, volume)
 		case 2:
-			err = volume.Flush()
+			err = volume.FlushContext(ctx)
 			u.flushed(err)
 		default:
-			err = u.read(volume)
+			err = u.read(ctx, volume)
 		}
+		givenUp := ctx.Err() != nil
+		cancel()
 		w.mu.Lock()
 		if err == nil {
 			u.fence = u.stamp
-		} else if len(w.plan.Faults) == 0 && !u.caller.left.Load() {
+		} else if len(w.plan.Faults) == 0 && !u.caller.left.Load() && !givenUp {
 			w.violate("%s: %v although there were no faults", u.caller.name, err)
 		}
 		dead := u.caller.process.dead
@@ -155,15 +169,17 @@ func (u *user) goesOn() bool {
 
 func (u *user) offset() int64 { return int64(u.index) * blockSize }
 
-func (u *user) write(volume *client.Volume) error {
-	w, data := u.caller.world, make([]byte, blockSize)
+func (u *user) write(ctx context.Context, volume *client.Volume) error {
+	w, data := u.caller.world, make([]byte, u.blocks*blockSize)
 	w.mu.Lock()
 	u.stamp++
 	stamp := u.stamp
 	u.live, u.durable, u.crashed = include(u.live, stamp), include(u.durable, stamp), false
 	w.mu.Unlock()
-	fill(data, stamp, u.index)
-	_, err := volume.WriteAt(data, u.offset())
+	for i := range u.blocks {
+		fill(data[i*blockSize:][:blockSize], stamp, u.index+i)
+	}
+	_, err := volume.WriteAtContext(ctx, data, u.offset())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -176,18 +192,20 @@ func (u *user) write(volume *client.Volume) error {
 	return err
 }
 
-func (u *user) read(volume *client.Volume) error {
-	data := make([]byte, blockSize)
-	if _, err := volume.ReadAt(data, u.offset()); err != nil {
+func (u *user) read(ctx context.Context, volume *client.Volume) error {
+	data := make([]byte, u.blocks*blockSize)
+	if _, err := volume.ReadAtContext(ctx, data, u.offset()); err != nil {
 		return err
 	}
 	w := u.caller.world
-	stamp, err := identify(data, u.index)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err != nil || !slices.Contains(u.live, stamp) {
-		w.violate("%s: block %d has stamp %d, %v, but may hold only %d", u.caller.name, u.index,
-			stamp, err, u.live)
+	for i := range u.blocks {
+		stamp, err := identify(data[i*blockSize:][:blockSize], u.index+i)
+		if err != nil || !slices.Contains(u.live, stamp) {
+			w.violate("%s: block %d has stamp %d, %v, but may hold only %d", u.caller.name,
+				u.index+i, stamp, err, u.live)
+		}
 	}
 	return nil
 }
@@ -219,7 +237,9 @@ func (c *caller) crashed() {
 // inspect is called before a block of the caller is written to the disk. It reports whether the
 // block is one.
 func (c *caller) inspect(d *disk, index int, data []byte) bool {
-	i := slices.IndexFunc(c.users, func(u *user) bool { return c.disk == d && u.index == index })
+	i := slices.IndexFunc(c.users, func(u *user) bool {
+		return c.disk == d && index >= u.index && index < u.index+u.blocks
+	})
 	if i < 0 {
 		return false
 	}
