@@ -38,3 +38,6 @@ func (v *Volume) BorrowSlot() (giveBack func()) {
 	}
 	return func() { s.release(nil, slot) }
 }
+
+// FreeUnusedMemory frees memory in quarantine that is unused, as the volume does now and then.
+func (v *Volume) FreeUnusedMemory() { v.freeUnusedMemory() }

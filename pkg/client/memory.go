@@ -53,8 +53,10 @@ var ErrQuarantineFull = status.Errorf(status.NoMemory,
 // followed by those of the blocking methods.
 type dataMemory struct {
 	*memory.Region
-	generation uint64       // counts the volume's memories, from 1
-	users      atomic.Int32 // queues and slots of the blocking methods
+	generation uint64 // counts the volume's memories, from 1
+	// users counts the queues and the slots of the blocking methods whose requests refer to the
+	// memory, and the pairs of sessions with it, whose queues may yet switch to it.
+	users      atomic.Int32
 	quarantine *memory.Lease
 }
 
@@ -189,7 +191,7 @@ func (v *Volume) leaveQuarantine() error {
 }
 
 // isUnused reports whether the relay has released memory in quarantine, and neither a queue nor a
-// blocking method uses it.
+// blocking method uses it, or will.
 func (v *Volume) isUnused(m *dataMemory) bool {
 	return m.users.Load() == 0 && v.isReturned(m.quarantine)
 }
@@ -198,22 +200,26 @@ func (v *Volume) isUnused(m *dataMemory) bool {
 // left, or the volume is closed.
 func (v *Volume) freeFormerMemory() {
 	for v.sleep(quarantinePoll) {
-		v.mu.Lock()
-		v.formerMemory = slices.DeleteFunc(v.formerMemory, func(m *dataMemory) bool {
-			if !v.isUnused(m) {
-				return false
-			}
-			v.config.Logger.Info("the relay has released the data memory of a lost session",
-				zap.String("volume", v.info.Name), zap.Uint64("bytes", m.Len()))
-			v.closeMemory(m)
-			return true
-		})
-		empty := len(v.formerMemory) == 0
-		v.mu.Unlock()
-		if empty {
+		if v.freeUnusedMemory() == 0 {
 			return
 		}
 	}
+}
+
+// freeUnusedMemory frees memory in quarantine that is unused, and returns how many others are left.
+func (v *Volume) freeUnusedMemory() (left int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.formerMemory = slices.DeleteFunc(v.formerMemory, func(m *dataMemory) bool {
+		if !v.isUnused(m) {
+			return false
+		}
+		v.config.Logger.Info("the relay has released the data memory of a lost session",
+			zap.String("volume", v.info.Name), zap.Uint64("bytes", m.Len()))
+		v.closeMemory(m)
+		return true
+	})
+	return len(v.formerMemory)
 }
 
 func (v *Volume) closeMemory(m *dataMemory) {

@@ -241,6 +241,28 @@ func TestAVolumeWaitsForTheReleaseOfMemoryInQuarantine(t *testing.T) {
 	}
 }
 
+// A queue hears of new memory. Before it switches to that, the session with it is lost, too, and
+// replaced, and the relay releases everything.
+func TestMemoryIsKeptForAQueueThatHasYetToSwitchToIt(t *testing.T) {
+	r := newSilentRelay(t)
+	v := openReconnecting(r)
+	q := v.Queue(0)
+	loseSession(t, r, q)
+	testkit.Eventually(t, "the queue hears of new memory", func() bool {
+		err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
+		return errors.Is(err, client.ErrMemoryReplaced)
+	})
+	release(t, <-r.imported)
+	second := <-r.imported
+	r.cut()
+	<-r.started
+	release(t, second)
+	testkit.Eventually(t, "the volume has been reopened again",
+		func() bool { return v.Reconnections().Count == 2 })
+	v.FreeUnusedMemory()
+	q.SwitchMemory()[0]++ // crashes if it is not mapped
+}
+
 func TestOpenTouchesAllDataMemory(t *testing.T) {
 	v := newFakeRelay(t).open(testkit.Patience)
 	smaps, err := os.ReadFile("/proc/self/smaps")

@@ -345,10 +345,12 @@ func (s *session) newPair(ctx context.Context) (*comchPair, error) {
 		}
 	}
 	consumer.Flush()
+	s.memory.users.Add(1)
 	return &comchPair{session: s, consumer: consumer}, nil
 }
 
 func (p *comchPair) close() error {
+	p.session.memory.users.Add(-1)
 	err := p.consumer.Close()
 	if p.producer != nil {
 		err = errors.Join(err, p.producer.Close())

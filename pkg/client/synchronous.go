@@ -510,9 +510,9 @@ func (s *syncIO) acquire(c *call) (*syncSlot, error) {
 }
 
 // lend lets a call use a free slot, and reports whether it can. The buffer of a request that was
-// cut off stays as it is until a later session has begun: a relay that was silent may go on and
-// carry out the request with whatever the buffer holds by then. A volume that has failed or is
-// being closed has no later session, so the slot is never used again.
+// cut off stays as it is until a later session has begun: the relay may still carry out the
+// request, with whatever the buffer holds by then. A volume that has failed or is being closed has
+// no later session, so the slot is never used again.
 func (s *syncIO) lend(c *call, slot *syncSlot) bool {
 	if slot.exposedTo >= s.volume.session.Load().number {
 		s.free <- slot
@@ -716,11 +716,13 @@ func (slot *syncSlot) submit() {
 // outstanding.
 func (slot *syncSlot) switchMemory() {
 	v := slot.owner.volume
-	current := v.session.Load().memory
-	if current == slot.memory {
+	if v.session.Load().memory == slot.memory {
 		return
 	}
+	v.mu.Lock() // so that the memory that is current is not freed before it has this user
+	current := v.session.Load().memory
 	current.users.Add(1)
+	v.mu.Unlock()
 	buffer := current.Bytes()[slot.request.Memory:][:v.info.BufferSize]
 	if slot.memory != nil {
 		copy(buffer, slot.buffer)

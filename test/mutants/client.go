@@ -146,6 +146,14 @@ var clientMutants = []mutant{
 		tests:  []test{{"./pkg/client", "^TestMemoryInQuarantineIsFreedWhenNobodyUsesIt$"}},
 	},
 	{
+		name:   "client-frees-memory-that-a-queue-has-heard-of",
+		file:   "pkg/client/session.go",
+		old:    "	s.memory.users.Add(1)\n",
+		new:    "",
+		breaks: "New memory is kept until every queue of its session has switched to another session.",
+		tests:  []test{{"./pkg/client", "^TestMemoryIsKeptForAQueueThatHasYetToSwitchToIt$"}},
+	},
+	{
 		name:   "client-takes-an-unknown-lease-for-ended",
 		file:   "pkg/client/memory.go",
 		old:    "	return returned\n}",
