@@ -22,8 +22,10 @@ import (
 //	the relay …                 evidence                        requests outstanding
 //	completes the request       the response: it revokes the    complete as the response says
 //	                            target's access first
-//	ends the session            its lease of the memory ends    complete when the lease has ended
-//	has died                    the kernel ends the lease       complete when the lease has ended
+//	ends the session            it has said so, and its lease   complete when the lease has ended
+//	                            of the memory ends
+//	has died                    the kernel ends the lease       complete when the lease has ended;
+//	                                                            changes later: see untilHarmless
 //	is silent: stopped, stuck   none within ReleaseTimeout      complete as quarantined
 //
 // ReleaseTimeout is never less than a silent relay can still change the volume: see untilHarmless.
@@ -90,10 +92,11 @@ func (v *Volume) stagingSize() uint64 {
 	return uint64(max(v.config.SyncDepth, 0)+v.spareSlots) * uint64(v.config.BufferSize)
 }
 
-// The evidence that a session's memory is safe to use.
+// The evidence that a session's memory is safe to use, and that its changes have no effect any more.
 const (
 	leased      uint32 = iota // none: the relay may use the memory
-	released                  // the relay has released it
+	abandoned                 // the relay does not use the memory, but changes may be on their way
+	released                  // the relay has released it, and nothing is on its way
 	quarantined               // none in time: the relay keeps it
 )
 
@@ -122,7 +125,8 @@ func (s *session) untilHarmless() time.Duration {
 // closed the connection: see untilHarmless.
 func (v *Volume) settle(ended *session) {
 	evidence := quarantined
-	bound := time.Now().Add(max(v.config.ReleaseTimeout, ended.untilHarmless()))
+	begun := time.Now()
+	bound := begun.Add(max(v.config.ReleaseTimeout, ended.untilHarmless()))
 	for pause := time.Millisecond; ; pause = min(2*pause, leasePoll) {
 		if v.isReturned(ended.lease) {
 			evidence = released
@@ -140,7 +144,24 @@ func (v *Volume) settle(ended *session) {
 		v.config.Logger.Warn("the relay has not released the data memory of a lost session",
 			zap.String("volume", v.info.Name), zap.Uint64("bytes", ended.memory.Len()))
 	}
+	rest := ended.untilHarmless() - time.Since(begun)
+	if evidence == released && rest > 0 && !ended.isEndedByRelay() {
+		evidence = abandoned
+		time.AfterFunc(rest, func() { v.forgetChanges(ended) })
+	}
 	ended.evidence.Store(evidence)
+	v.wakeQueues()
+}
+
+// forgetChanges lets the queues report the changes of a session that was abandoned: the last lease
+// of its relay is over, or the target has ended it before it has begun the next one.
+func (v *Volume) forgetChanges(ended *session) {
+	if ended.evidence.CompareAndSwap(abandoned, released) {
+		v.wakeQueues()
+	}
+}
+
+func (v *Volume) wakeQueues() {
 	for _, q := range v.queues {
 		q.wake()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -120,6 +121,7 @@ type slot struct {
 	generation  uint32
 	outstanding bool
 	volatile    bool     // a write that is durable only after a flush
+	changes     bool     // the request changes the volume
 	flush       bool     // a flush that makes cover durable
 	cover       []uint64 // allocated for the slot's first flush
 	since       int64    // when it was submitted, according to Volume.clock
@@ -212,7 +214,7 @@ func (q *Queue) Submit(r *Request) error {
 	q.free = q.free[:n-1]
 	s.generation++
 	s.tag, s.outstanding, s.since = r.Tag, true, q.volume.clock.Load()
-	s.volatile = r.isVolatile()
+	s.volatile, s.changes = r.isVolatile(), r.Type.Changes()
 	if q.sampler.isOn() {
 		q.sampler.begin(index, traceID, r)
 	}
@@ -278,7 +280,9 @@ func (q *Queue) Flush() {
 // Poll fills results with outcomes and returns their number. After the session has ended, every
 // outstanding request fails once: with status.ConnectionReset, Shutdown, or TimeOut if the volume
 // is reopened (Config.Reconnect), otherwise with the code of Volume.Err. It fails once the relay
-// has released the memory, or as quarantined after ReleaseTimeout: see Result.Quarantined.
+// has released the memory, or as quarantined after ReleaseTimeout: see Result.Quarantined. If the
+// relay has died, a change fails when it can take effect no more: when the next session has begun,
+// or after the leases of the relay's targets.
 func (q *Queue) Poll(results []Result) int {
 	if q.disconnected {
 		return q.pollFailed(results)
@@ -401,8 +405,7 @@ func (q *Queue) failOutstanding() {
 // pollFailed reports the requests that failed with the session. When all have been reported it
 // switches to the next session, if there is one.
 func (q *Queue) pollFailed(results []Result) int {
-	n := min(len(results), len(q.failed))
-	if n == 0 {
+	if len(q.failed) == 0 {
 		q.switchSession()
 		return 0
 	}
@@ -414,13 +417,18 @@ func (q *Queue) pollFailed(results []Result) int {
 	if q.volume.canReconnect() && !isSessionEnd(code) {
 		code = status.ConnectionReset // one of the codes that Poll documents
 	}
-	for i := range n {
-		index := q.failed[len(q.failed)-1-i]
-		results[i] = Result{Tag: q.slots[index].tag, Code: code,
+	n := 0
+	for i := len(q.failed) - 1; i >= 0 && n < len(results); i-- {
+		index := q.failed[i]
+		if evidence == abandoned && q.slots[index].changes {
+			continue
+		}
+		results[n] = Result{Tag: q.slots[index].tag, Code: code,
 			Quarantined: evidence == quarantined}
+		n++
+		q.failed = slices.Delete(q.failed, i, i+1)
 		q.release(index)
 	}
-	q.failed = q.failed[:len(q.failed)-n]
 	return n
 }
 

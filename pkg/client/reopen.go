@@ -185,7 +185,7 @@ func (v *Volume) checkSameVolume(s *session, reply *controlmsg.OpenVolumeReply) 
 
 // switchTo makes next the volume's session. Each queue switches on its own thread.
 func (v *Volume) switchTo(next *session) {
-	v.session.Store(next)
+	v.forgetChanges(v.session.Swap(next))
 	for i, q := range v.queues {
 		q.setNext(next.pairs[i])
 	}

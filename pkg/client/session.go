@@ -401,6 +401,13 @@ func (s *session) failWith(err error, protocolBroken bool) {
 	s.connection.Abort()
 }
 
+// isEndedByRelay reports whether the relay has said why it ends the session. It does when it has
+// completed all that was in flight.
+func (s *session) isEndedByRelay() bool {
+	var farewell *controlmsg.Error
+	return errors.As(s.requester.Err(), &farewell)
+}
+
 // isProtocolBroken reports whether the relay has violated the protocol.
 func (s *session) isProtocolBroken() bool {
 	s.mu.Lock()

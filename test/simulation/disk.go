@@ -3,6 +3,7 @@ package simulation
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -46,6 +47,8 @@ func newDisk(name string, blocks int, random *rand.Rand) *disk {
 	for i := range d.uuid {
 		d.uuid[i] = byte(random.Uint32())
 	}
+	hash := sha256.Sum256(append(d.uuid[:], name...)) // disks may have the same random numbers
+	d.uuid = volume.NewUUID(hash[:])
 	return d
 }
 

@@ -234,7 +234,7 @@ func (w *world) startTarget(i int) {
 			p.estates = append(p.estates, d.open())
 		}
 	}
-	scratch := newDisk("scratch", 64, rand.New(rand.NewPCG(w.plan.Seed, 5)))
+	scratch := newDisk(fmt.Sprintf("scratch%d", i), 64, rand.New(rand.NewPCG(w.plan.Seed, 5)))
 	scratch.inspect = func(int, []byte) {}
 	scratch.target, w.scratch[i] = i, scratch
 	p.run(func(ctx context.Context) error {
