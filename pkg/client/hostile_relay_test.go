@@ -48,6 +48,7 @@ type fakeRelay struct {
 	// receives is how many requests the relay takes on each queue.
 	receives   atomic.Uint32
 	leaseMs    atomic.Uint32 // of its targets
+	farewell   error         // that a session ends with; set it before cancel
 	connection atomic.Value  // comch.Connection of the current session
 	started    chan struct{}
 	ended      chan struct{}
@@ -108,7 +109,7 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 				return nil
 			}})
 	defer connection.Abort()
-	defer responder.Close(nil)
+	defer func() { responder.Close(r.farewell) }()
 	for {
 		request, err := responder.Next(ctx)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -113,6 +114,50 @@ func TestTheQuarantineBeginsWhenNoLeaseIsLeft(t *testing.T) {
 		t.Errorf("outcome is %+v after %v, want quarantine after at least %v", got, took, least)
 	}
 	<-v.Done()
+}
+
+// What a relay has sent before it died may still arrive. A relay that says why it ends the session
+// has waited itself.
+func TestChangesOfADeadRelayFailWhenNoLeaseIsLeft(t *testing.T) {
+	for name, test := range map[string]struct {
+		leaseMs uint32
+		end     func(*fakeRelay)
+		least   time.Duration
+	}{
+		"it dies": {300, (*fakeRelay).cut, 1303 * time.Millisecond},
+		"it says goodbye": {uint32(controlmsg.MaxLease.Milliseconds()), func(r *fakeRelay) {
+			for i := range r.consumers { // or the connection could only be aborted
+				_ = r.consumers[i].Close()
+				_ = r.producers[i].Close()
+			}
+			r.farewell = status.Errorf(status.Shutdown, "made up")
+			r.cancel()
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newFakeRelay(t)
+			r.leaseMs.Store(test.leaseMs)
+			q := r.openWith(client.Config{IOTimeout: testkit.Patience}).Queue(0)
+			for tag, kind := range []iomsg.Type{iomsg.Write, iomsg.Read, iomsg.Trim, iomsg.Flush} {
+				err := q.Submit(&client.Request{Type: kind, Tag: uint64(tag), Length: testBlock})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			ended := time.Now()
+			test.end(r)
+			got := results(t, q, 2)
+			if test.least > 0 && (len(got) != 2 || got[0].Tag%2 == 0 || got[1].Tag%2 == 0) {
+				t.Errorf("the first results are %+v, want those of read and flush", got)
+			}
+			if got = append(got, results(t, q, 4-len(got))...); len(got) != 4 {
+				t.Errorf("the results are %+v", got)
+			}
+			if took := time.Since(ended); took < test.least {
+				t.Errorf("the changes failed after %v, want at least %v", took, test.least)
+			}
+		})
+	}
 }
 
 // regionMappings counts the mappings of data memory in this process, by clients and by relays.

@@ -166,4 +166,28 @@ var leaseMutants = []mutant{
 		breaks: "A relay that cannot be asked has the volume to itself.",
 		tests:  []test{{"./pkg/target", "^TestARelayThatAnswersNothingHasTheVolumeToItself$"}},
 	},
+	{
+		name:   "client-fails-changes-of-a-dead-relay-at-once",
+		file:   "pkg/client/memory.go",
+		old:    "	if evidence == released && rest > 0 && !ended.isEndedByRelay() {\n",
+		new:    "	if evidence == released && rest > 1<<62 {\n",
+		breaks: "A change that a dead relay has sent fails when it can take effect no more.",
+		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
+	},
+	{
+		name:   "client-waits-for-the-lease-of-a-relay-that-has-waited",
+		file:   "pkg/client/memory.go",
+		old:    "	if evidence == released && rest > 0 && !ended.isEndedByRelay() {\n",
+		new:    "	if evidence == released && rest > 0 {\n",
+		breaks: "A relay that says why it ends a session has waited itself.",
+		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
+	},
+	{
+		name:   "client-fails-reads-of-a-dead-relay-late",
+		file:   "pkg/client/queue.go",
+		old:    "		if evidence == abandoned && q.slots[index].changes {\n",
+		new:    "		if evidence == abandoned {\n",
+		breaks: "Reads fail as soon as nobody touches their buffers.",
+		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
+	},
 }
