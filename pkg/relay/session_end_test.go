@@ -62,6 +62,15 @@ func (c *chain) startIO(holdTarget func()) {
 // sendIO is startIO, but does not wait. It returns a function that sends another request.
 func (c *chain) sendIO(holdTarget func()) (send func(m iomsg.Message)) {
 	c.t.Helper()
+	send = c.openQueue()
+	holdTarget()
+	send(iomsg.Message{Type: iomsg.Read, UserData: 5, IOSize: 4096})
+	return send
+}
+
+// openQueue sets up a session, and returns a function that sends a request.
+func (c *chain) openQueue() (send func(m iomsg.Message)) {
+	c.t.Helper()
 	var relayConsumer comch.ConsumerID
 	for _, request := range c.session()[:4] {
 		reply, err := c.requester.Call(c.t.Context(), request)
@@ -83,7 +92,7 @@ func (c *chain) sendIO(holdTarget func()) (send func(m iomsg.Message)) {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { _ = producer.Close() })
-	send = func(m iomsg.Message) {
+	return func(m iomsg.Message) {
 		var request [iomsg.Size]byte
 		iomsg.Encode(request[:], &m)
 		if err := producer.Send(request[:], nil); err != nil {
@@ -91,9 +100,6 @@ func (c *chain) sendIO(holdTarget func()) (send func(m iomsg.Message)) {
 		}
 		producer.Flush()
 	}
-	holdTarget()
-	send(iomsg.Message{Type: iomsg.Read, UserData: 5, IOSize: 4096})
-	return send
 }
 
 // completions polls the results that the client has received so far.
