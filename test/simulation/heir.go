@@ -178,7 +178,13 @@ func (a *application) isPassing() bool {
 	return a.ownership != nil && (a.leaves || a.world.plan.Mortal)
 }
 
-// end ends the present owner of an estate, as a fault says, and adds its heir.
+// endOwner ends the present owner of an estate, as a fault says, and adds its heir.
+func (w *world) endOwner(f *Fault) {
+	if len(w.estates) > 0 {
+		w.estates[f.Subject%len(w.estates)].end(f)
+	}
+}
+
 func (e *estate) end(f *Fault) {
 	w, a := e.world, e.present()
 	relay := f.Relay % len(w.relays)

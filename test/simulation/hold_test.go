@@ -88,7 +88,8 @@ func TestAHoldStopsWhatItsScopeSays(t *testing.T) {
 			}
 			for _, f := range got {
 				if scope == ToTarget && f.To().Addr() == targetAddress(0) ||
-					scope == DataConnections && isData(f) || scope == ControlConnections && !isData(f) {
+					scope == DataConnections && isData(f) ||
+					scope == ControlConnections && !isData(f) {
 					t.Errorf("%q: %s delivers", scope, describe(f))
 				}
 			}

@@ -29,8 +29,8 @@ type Plan struct {
 	// It closes its volume after a while, unless that is 0.
 	Callers           int           `json:"callers,omitempty"`
 	CallersLeaveAfter time.Duration `json:"callers_leave_after_ns,omitempty"`
-	// Heirs is the number of estates. With estates, the rule of ends is checked, and bytes in flight
-	// outlive their sender.
+	// Heirs is the number of estates. With estates, the rule of ends is checked, and bytes in
+	// flight outlive their sender.
 	Heirs int `json:"heirs,omitempty"`
 	// OneVolume puts all estates on one volume, instead of one for each.
 	OneVolume bool        `json:"one_volume,omitempty"`

@@ -49,8 +49,7 @@ func (w *world) step() {
 		w.checkBounds()
 	}
 	w.wake()
-	w.expire()
-	if w.passOn() {
+	if w.expire(); w.passOn() {
 		return
 	}
 	choices := w.choices()
@@ -350,9 +349,7 @@ func (w *world) begin(f *Fault) {
 		w.internet.cut[pair(relay.address, target.address)] = time.Now()
 		w.heals[pair(relay.address, target.address)] = until
 	case KillOwner, OwnerLeaves, EndOwner, FreezeOwner:
-		if len(w.estates) > 0 {
-			w.estates[f.Subject%len(w.estates)].end(f)
-		}
+		w.endOwner(f)
 	case Hold:
 		w.internet.hold(&hold{relay: relay.address, target: target.address, scope: f.Scope,
 			order: f.Order, until: until}, f.Subject/len(w.targets))
@@ -366,14 +363,8 @@ func (w *world) begin(f *Fault) {
 		}
 	case FlipBit:
 		w.flips += 1 + f.Subject%8
-	case FailDisk:
-		for _, d := range w.disksOf(t) {
-			d.errors += 1 + f.Subject%8
-		}
-	case StallDisk:
-		for _, d := range w.disksOf(t) {
-			d.stalled = until
-		}
+	case FailDisk, StallDisk:
+		w.breakDisks(t, f)
 	case Reconfigure:
 		w.reconfigure(f.Relay%len(w.relays), t, f.Subject/len(w.targets), f.For)
 	case WithdrawVolume:
@@ -387,6 +378,17 @@ func (w *world) begin(f *Fault) {
 	case NewInitiator:
 		if blocks := 4 * w.plan.Buffer; w.usedBlocks[t]+(1+laterNewcomers)*blocks <= blocksPerDisk {
 			w.startInitiator(t, newcomerRequests)
+		}
+	}
+}
+
+// breakDisks makes requests to a target's disks fail or stall.
+func (w *world) breakDisks(target int, f *Fault) {
+	for _, d := range w.disksOf(target) {
+		if f.Kind == FailDisk {
+			d.errors += 1 + f.Subject%8
+		} else {
+			d.stalled = time.Now().Add(f.For)
 		}
 	}
 }
