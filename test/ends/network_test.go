@@ -255,11 +255,10 @@ const (
 	dataFirst order = iota
 	controlFirst
 	anyOrder
-	orders
 )
 
 func (o order) String() string {
-	return [orders]string{"data first", "control first", "any order"}[o]
+	return [...]string{"data first", "control first", "any order"}[o]
 }
 
 // heal ends a stall. What comes later in the order does so after the gap, or spread over it.

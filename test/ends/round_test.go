@@ -91,7 +91,7 @@ func (r *round) draw(seed uint64) {
 	flip := func() bool { return r.random.IntN(2) == 0 }
 	r.held = stall{fresh: r.random.IntN(4) == 0 && r.stall != untilAcknowledged}
 	r.answers = flip()
-	r.order = order(r.random.IntN(int(orders)))
+	r.order = []order{dataFirst, dataFirst, controlFirst, anyOrder}[r.random.IntN(4)]
 	r.gap = []time.Duration{0, 300 * time.Millisecond, time.Second,
 		2500 * time.Millisecond}[r.random.IntN(4)]
 	r.early, r.thawLast, r.fua = flip(), flip(), flip()
@@ -215,6 +215,7 @@ func (p *place) play() outcome {
 		o.findings = append(o.findings, "the heir reads other content than it has written: "+e.Detail)
 	}
 	o.findings = append(o.findings, r.judge(after, before, final)...)
+	p.journal.add("told after %v, opened within %v", o.told, o.open)
 	for _, finding := range o.findings {
 		p.journal.add("%s", finding)
 		t.Errorf("%v: %s", r, finding)
