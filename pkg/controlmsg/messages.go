@@ -124,8 +124,10 @@ type OpenVolumeReply struct {
 	// Sessions is the number of sessions that have the volume open: those that have configured a
 	// data path.
 	Sessions uint32
-	// Holder is the client that has the volume open exclusively; empty if none has.
-	Holder string
+	// Holder is the client that has the volume open exclusively; empty if none has. HolderID names
+	// it; 0 if there is none, or from a target that does not know ConfigureDataPath.Preempt.
+	Holder   string
+	HolderID HolderID
 	// Fenced means that at most one target at a time can write to the volume, and that nothing of
 	// a former one takes effect any more.
 	Fenced bool
@@ -196,6 +198,8 @@ type ConfigureDataPath struct {
 	// question; 0 and empty if it answers none.
 	Session uint64
 	Answer  lease.Answer
+	// Preempt is the holder that the session is to replace; 0 for none.
+	Preempt HolderID
 }
 
 // ConfigureDataPathReply accepts a configuration.
@@ -208,6 +212,8 @@ type ConfigureDataPathReply struct {
 	Exclusive bool
 	// ReadOnly means that the session is read-only.
 	ReadOnly bool
+	// HolderID names the owner to others; 0 if the sender does not know ConfigureDataPath.Preempt.
+	HolderID HolderID
 }
 
 // Export gives the receiver access to memory of the initiator. Either Descriptor or RDMA is set.

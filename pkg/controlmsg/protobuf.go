@@ -138,6 +138,7 @@ func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation
 	plain(t, &m.Fenced, &w.Fenced)
 	port(t, "rdma_port", &m.RDMAPort, &w.RdmaPort)
 	plain(t, &m.Sole, &w.Sole)
+	plain(t, (*uint64)(&m.HolderID), &w.HolderId)
 }
 
 func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {
@@ -151,6 +152,7 @@ func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *transla
 	plain(t, &m.ReadOnly, &w.ReadOnly)
 	plain(t, &m.Client, &w.Client)
 	plain(t, &m.Session, &w.Session)
+	plain(t, (*uint64)(&m.Preempt), &w.Preempt)
 	translateAnswer(t, &m.Answer, &w.RelayInstance, &w.Answer, &w.Ended, &w.Awaited)
 	if w.Export == nil {
 		w.Export = &controlpb.Export{}
@@ -185,6 +187,7 @@ func (m *ConfigureDataPathReply) translate(w *controlpb.ConfigureDataPathReply, 
 	plain(t, &m.InboundReads, &w.InboundReads)
 	plain(t, &m.Exclusive, &w.Exclusive)
 	plain(t, &m.ReadOnly, &w.ReadOnly)
+	plain(t, (*uint64)(&m.HolderID), &w.HolderId)
 }
 
 func (m *CreateRDMAConnection) translate(w *controlpb.CreateRdmaConnection, t *translation) {

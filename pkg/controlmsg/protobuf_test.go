@@ -79,6 +79,7 @@ func samples() []sample {
 			Size: 78187491328, BlockSize: 512,
 			ReadOnly: true, Capabilities: 5, MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20,
 			Transport: "iwarp", Exclusive: true, Sessions: 2, Holder: "verify on host-a", Fenced: true,
+			HolderID: 0x0123456789abcdef,
 		}},
 		{"open_volume_reply_of_target", 2, &OpenVolumeReply{
 			Volume: "backup", UUID: sixteen(0x10), Size: 1 << 20, BlockSize: 4096,
@@ -90,6 +91,7 @@ func samples() []sample {
 			Export: Export{Access: memory.PCIRead | memory.PCIWrite, Length: 256 << 20,
 				Descriptor: []byte{0xde, 0xad, 0xbe, 0xef}},
 			Owner: sixteen(0x40), Exclusive: true, ReadOnly: true, Client: "get on host-a",
+			Preempt: 0x0123456789abcdef,
 		}},
 		{"configure_data_path_of_relay", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
@@ -99,7 +101,7 @@ func samples() []sample {
 				Ended: []uint64{5}, Awaited: []uint64{6, 7}},
 		}},
 		{"configure_data_path_reply", 3, &ConfigureDataPathReply{InboundReads: 16,
-			Exclusive: true, ReadOnly: true}},
+			Exclusive: true, ReadOnly: true, HolderID: 0xfedcba9876543210}},
 		{"create_rdma_connection_ipv4", 4, &CreateRDMAConnection{Queue: 1,
 			Role: iomsg.DataConnection, Source: netip.MustParseAddr("192.0.2.1")}},
 		{"create_rdma_connection_ipv6", 4, &CreateRDMAConnection{Role: iomsg.ControlConnection,

@@ -109,6 +109,9 @@ type ConfigureDataPath struct {
 	Answer        uint64   `protobuf:"fixed64,13,opt,name=answer,proto3" json:"answer,omitempty"`
 	Ended         []uint64 `protobuf:"varint,14,rep,packed,name=ended,proto3" json:"ended,omitempty"`
 	Awaited       []uint64 `protobuf:"varint,15,rep,packed,name=awaited,proto3" json:"awaited,omitempty"`
+	// The holder that the session is to replace, as an error or open_volume_reply has told it: all of
+	// its sessions end. 0 if the session replaces nobody.
+	Preempt       uint64 `protobuf:"fixed64,16,opt,name=preempt,proto3" json:"preempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,6 +249,13 @@ func (x *ConfigureDataPath) GetAwaited() []uint64 {
 		return x.Awaited
 	}
 	return nil
+}
+
+func (x *ConfigureDataPath) GetPreempt() uint64 {
+	if x != nil {
+		return x.Preempt
+	}
+	return 0
 }
 
 // Export gives the receiver access to memory of the initiator.
@@ -427,7 +437,9 @@ type ConfigureDataPathReply struct {
 	// opening it for writing, because the volume allows one writer at a time.
 	Exclusive bool `protobuf:"varint,2,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// The session is read-only.
-	ReadOnly      bool `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	ReadOnly bool `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	// The owner's holder ID, which names it to others. 0 if the sender does not know preempt.
+	HolderId      uint64 `protobuf:"fixed64,4,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -481,6 +493,13 @@ func (x *ConfigureDataPathReply) GetReadOnly() bool {
 		return x.ReadOnly
 	}
 	return false
+}
+
+func (x *ConfigureDataPathReply) GetHolderId() uint64 {
+	if x != nil {
+		return x.HolderId
+	}
+	return 0
 }
 
 // CreateRdmaConnection announces an RDMA connection to the target.
@@ -1006,7 +1025,7 @@ var File_zc_relay_control_v1_data_path_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\n" +
-	"#zc/relay/control/v1/data_path.proto\x12\x13zc.relay.control.v1\"\xd1\x03\n" +
+	"#zc/relay/control/v1/data_path.proto\x12\x13zc.relay.control.v1\"\xeb\x03\n" +
 	"\x11ConfigureDataPath\x12\x1f\n" +
 	"\vqueue_count\x18\x01 \x01(\rR\n" +
 	"queueCount\x12\x14\n" +
@@ -1025,7 +1044,8 @@ const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\x0erelay_instance\x18\f \x01(\fR\rrelayInstance\x12\x16\n" +
 	"\x06answer\x18\r \x01(\x06R\x06answer\x12\x14\n" +
 	"\x05ended\x18\x0e \x03(\x04R\x05ended\x12\x18\n" +
-	"\aawaited\x18\x0f \x03(\x04R\aawaited\"\x9d\x01\n" +
+	"\aawaited\x18\x0f \x03(\x04R\aawaited\x12\x18\n" +
+	"\apreempt\x18\x10 \x01(\x06R\apreempt\"\x9d\x01\n" +
 	"\x06Export\x12\x16\n" +
 	"\x06access\x18\x01 \x01(\rR\x06access\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12 \n" +
@@ -1040,11 +1060,12 @@ const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\ttransport\x18\x01 \x01(\tR\ttransport\x12\x1d\n" +
 	"\n" +
 	"remote_key\x18\x02 \x01(\aR\tremoteKey\x12\x12\n" +
-	"\x04base\x18\x03 \x01(\x06R\x04base\"x\n" +
+	"\x04base\x18\x03 \x01(\x06R\x04base\"\x95\x01\n" +
 	"\x16ConfigureDataPathReply\x12#\n" +
 	"\rinbound_reads\x18\x01 \x01(\rR\finboundReads\x12\x1c\n" +
 	"\texclusive\x18\x02 \x01(\bR\texclusive\x12\x1b\n" +
-	"\tread_only\x18\x03 \x01(\bR\breadOnly\"}\n" +
+	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
+	"\tholder_id\x18\x04 \x01(\x06R\bholderId\"}\n" +
 	"\x14CreateRdmaConnection\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\rR\x05queue\x127\n" +
 	"\x04role\x18\x02 \x01(\x0e2#.zc.relay.control.v1.ConnectionRoleR\x04role\x12\x16\n" +

@@ -109,7 +109,10 @@ type OpenVolumeReply struct {
 	// From a target: names what keeps two processes from serving the volume at a time, and the IO of a
 	// former one from taking effect while another one serves it. At most 64 bytes; empty if nothing
 	// does.
-	Sole          string `protobuf:"bytes,17,opt,name=sole,proto3" json:"sole,omitempty"`
+	Sole string `protobuf:"bytes,17,opt,name=sole,proto3" json:"sole,omitempty"`
+	// Names that client in preempt: chosen at random whenever an owner opens the volume that has no
+	// session there. 0 if there is none, or if the sender does not know preempt.
+	HolderId      uint64 `protobuf:"fixed64,18,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +266,13 @@ func (x *OpenVolumeReply) GetSole() string {
 	return ""
 }
 
+func (x *OpenVolumeReply) GetHolderId() uint64 {
+	if x != nil {
+		return x.HolderId
+	}
+	return 0
+}
+
 var File_zc_relay_control_v1_volume_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
@@ -270,7 +280,7 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	" zc/relay/control/v1/volume.proto\x12\x13zc.relay.control.v1\"$\n" +
 	"\n" +
 	"OpenVolume\x12\x16\n" +
-	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xf5\x03\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"\x92\x04\n" +
 	"\x0fOpenVolumeReply\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12%\n" +
@@ -291,7 +301,8 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\x06holder\x18\x0e \x01(\tR\x06holder\x12\x16\n" +
 	"\x06fenced\x18\x0f \x01(\bR\x06fenced\x12\x1b\n" +
 	"\trdma_port\x18\x10 \x01(\rR\brdmaPort\x12\x12\n" +
-	"\x04sole\x18\x11 \x01(\tR\x04soleBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\x04sole\x18\x11 \x01(\tR\x04sole\x12\x1b\n" +
+	"\tholder_id\x18\x12 \x01(\x06R\bholderIdBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_volume_proto_rawDescOnce sync.Once
