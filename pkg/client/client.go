@@ -8,6 +8,7 @@
 package client
 
 import (
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -90,7 +91,8 @@ type Config struct {
 	// Reconnect, if not nil, makes the client reopen the volume after its session is lost, for
 	// instance because the target or the relay has restarted or a connection was cut.
 	// DefaultReconnectTotal and DefaultReconnectLongestPause apply where the policy sets no limit.
-	// With nil, the volume fails when its session ends.
+	// With nil, the volume fails when its session ends. So it does in any case when another owner
+	// has preempted this one (ErrPreempted).
 	//
 	// Requests outstanding on a Queue fail once each, with status.ConnectionReset, Shutdown, or
 	// TimeOut. Until there is a new session, Submit returns ErrReopening. If the relay was silent,
@@ -110,6 +112,14 @@ type Config struct {
 	// its replacement (Reconnect), another owner may open the volume; then reopening fails with
 	// status.InUse until that one is done.
 	Exclusive bool
+	// Preempt, if not empty, is a holder of the volume whose place this one takes, by the ID that
+	// Info.HolderID or the text of a status.InUse error tells. Open makes the target end all sessions
+	// of that holder's owner, and returns when none of their IO can take effect any more; they end
+	// with ErrPreempted. Open fails with status.InUse if another holder is there by now, with
+	// status.NotPermitted if the relay has no right to preempt, and with status.Again if the
+	// holder's IO does not end in time: then nobody has the volume. If no holder is there, Preempt
+	// has no effect. It concerns Open only, and never what Reconnect does.
+	Preempt string
 	// Owner is the program on whose behalf the volume is opened. Volumes of one owner may be open
 	// at the same time even if they are exclusive. nil means a new owner.
 	Owner *Owner
@@ -156,9 +166,14 @@ type Info struct {
 	// Relay is the relay's software and version.
 	Relay string
 	// Sessions is the number of sessions that had the volume open before this one. Holder is the
-	// client that had it open exclusively, "" if none had.
+	// client that had it open exclusively, "" if none had, and HolderID names it for Config.Preempt.
 	Sessions int
 	Holder   string
+	HolderID string
+	// OwnHolderID is how others name this volume's owner. It changes when the volume is reopened
+	// after the owner has had no session for a while. It is empty without a session, and if the
+	// target is too old.
+	OwnHolderID string
 }
 
 func (c *Config) setDefaults() {
@@ -218,7 +233,7 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 		CanWriteZeroes:   !reply.ReadOnly && capabilities.Has(volume.CanWriteZeroes),
 		CanReportExtents: capabilities.Has(volume.CanReportExtents),
 		WriteVerifier:    reply.WriteVerifier, Transport: reply.Transport,
-		Sessions: int(reply.Sessions), Holder: reply.Holder,
+		Sessions: int(reply.Sessions), Holder: reply.Holder, HolderID: reply.HolderID.String(),
 	}
 }
 
@@ -240,6 +255,11 @@ func (c *Config) checkProtocolLimits() error {
 		if limit.value > limit.max {
 			return status.Errorf(status.TooBig, "%s is %d, the limit of the protocol is %d",
 				limit.name, limit.value, limit.max)
+		}
+	}
+	if c.Preempt != "" {
+		if _, err := controlmsg.ParseHolderID(c.Preempt); err != nil {
+			return fmt.Errorf("Preempt: %w", err)
 		}
 	}
 	if c.MemorySize > maxMemorySize {

@@ -79,6 +79,7 @@ func (c *Config) checkProtocol() error {
 	}
 	for what, isAsked := range map[string]bool{
 		"exclusive volumes (Exclusive)":          c.Exclusive,
+		"holders to preempt (Preempt)":           c.Preempt != "",
 		"volumes opened for reading (ReadOnly)":  c.ReadOnly,
 		"sessions that continue one (Reconnect)": c.Reconnect != nil,
 		"traces (Tracer)":                        c.Tracer != nil && c.TraceEvery > 0,

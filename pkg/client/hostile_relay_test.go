@@ -47,12 +47,15 @@ type fakeRelay struct {
 	readOnly   atomic.Bool
 	// receives is how many requests the relay takes on each queue.
 	receives   atomic.Uint32
-	leaseMs    atomic.Uint32 // of its targets
-	farewell   error         // that a session ends with; set it before cancel
-	connection atomic.Value  // comch.Connection of the current session
-	started    chan struct{}
-	ended      chan struct{}
-	cancel     context.CancelFunc
+	leaseMs    atomic.Uint32                        // of its targets
+	farewell   error                                // that a session ends with; set it before cancel
+	responder  atomic.Pointer[controlmsg.Responder] // of the current session
+	connection atomic.Value                         // comch.Connection of the current session
+	// holder is what the relay tells the client about itself.
+	holder  controlmsg.HolderID
+	started chan struct{}
+	ended   chan struct{}
+	cancel  context.CancelFunc
 }
 
 func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *fakeRelay {
@@ -108,6 +111,7 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 				reply.LeaseMs = r.leaseMs.Load()
 				return nil
 			}})
+	r.responder.Store(responder)
 	defer connection.Abort()
 	defer func() { responder.Close(r.farewell) }()
 	for {
@@ -141,7 +145,8 @@ func (r *fakeRelay) reply(
 			}
 			r.imported <- region
 		}
-		return &controlmsg.ConfigureDataPathReply{InboundReads: 1, ReadOnly: r.readOnly.Load()}
+		return &controlmsg.ConfigureDataPathReply{InboundReads: 1, ReadOnly: r.readOnly.Load(),
+			HolderID: r.holder}
 	case *controlmsg.StartDataPathConnections:
 		reply := &controlmsg.StartDataPathConnectionsReply{}
 		for _, id := range m.ConsumerIDs {

@@ -279,10 +279,10 @@ func (q *Queue) Flush() {
 
 // Poll fills results with outcomes and returns their number. After the session has ended, every
 // outstanding request fails once: with status.ConnectionReset, Shutdown, or TimeOut if the volume
-// is reopened (Config.Reconnect), otherwise with the code of Volume.Err. It fails once the relay
-// has released the memory, or as quarantined after ReleaseTimeout: see Result.Quarantined. If the
-// relay has died, a change fails when it can take effect no more: when the next session has begun,
-// or after the leases of the relay's targets.
+// is reopened (Config.Reconnect), otherwise with the code of Volume.Err, which is status.InUse after
+// ErrPreempted. It fails once the relay has released the memory, or as quarantined after
+// ReleaseTimeout: see Result.Quarantined. If the relay has died, a change fails when it can take
+// effect no more: when the next session has begun, or after the leases of the relay's targets.
 func (q *Queue) Poll(results []Result) int {
 	if q.disconnected {
 		return q.pollFailed(results)
@@ -414,7 +414,8 @@ func (q *Queue) pollFailed(results []Result) int {
 		return 0 // settle wakes the queue's thread
 	}
 	code := status.CodeOf(q.pair.session.endError())
-	if q.volume.canReconnect() && !isSessionEnd(code) {
+	if q.volume.canReconnect() &&
+		(!isSessionEnd(code) || code == status.InUse && !q.pair.session.isPreempted()) {
 		code = status.ConnectionReset // one of the codes that Poll documents
 	}
 	n := 0
@@ -436,7 +437,7 @@ func (q *Queue) pollFailed(results []Result) int {
 // will succeed.
 func isSessionEnd(code status.Code) bool {
 	switch code {
-	case status.ConnectionReset, status.Shutdown, status.TimeOut:
+	case status.ConnectionReset, status.Shutdown, status.TimeOut, status.InUse:
 		return true
 	}
 	return false

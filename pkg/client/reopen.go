@@ -28,6 +28,11 @@ var ErrReopening = status.Errorf(status.Again, "the volume is being reopened")
 // one. It matches status.NotFound.
 var ErrAnotherVolume = status.Errorf(status.NotFound, "the relay offers a different volume")
 
+// ErrPreempted means that another owner, or an administrator, has made the target end the volume's
+// sessions (Config.Preempt). The volume is not reopened: see Config.Reconnect. It matches
+// status.InUse.
+var ErrPreempted = status.Errorf(status.InUse, "the volume has been given to another owner")
+
 // A volume is in one of three states. Only keepOpen changes the state:
 //
 //	serving    the session works
@@ -38,7 +43,8 @@ var ErrAnotherVolume = status.Errorf(status.NotFound, "the relay offers a differ
 //	from       to         when
 //	serving    reopening  the session ends and there is a policy
 //	serving    ended      the session ends and there is no policy, the relay violated
-//	                      the protocol, or the volume is closed
+//	                      the protocol, another owner has preempted this one, or the
+//	                      volume is closed
 //	reopening  serving    an attempt succeeds; each queue switches to the new session
 //	                      after it has reported everything outstanding
 //	reopening  ended      the policy is exhausted, an attempt fails permanently, or the
@@ -69,7 +75,11 @@ func (v *Volume) keepOpen() {
 // reopen ends the lost session for good and, if there is a policy, opens a new one in its place.
 func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	reason := lost.endError()
-	again := v.canReconnect() && !lost.isProtocolBroken()
+	preempted := lost.isPreempted()
+	if preempted {
+		reason = fmt.Errorf("%w: %w", ErrPreempted, reason)
+	}
+	again := v.canReconnect() && !lost.isProtocolBroken() && !preempted
 	if again {
 		v.beginOutage()
 		v.config.Logger.Warn("session lost", zap.String("volume", v.info.Name), zap.Error(reason))

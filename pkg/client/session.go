@@ -79,6 +79,7 @@ type session struct {
 	mu             sync.Mutex  // guards the fields below
 	failure        error       // why this side ended the session
 	protocolBroken bool        // the relay violated the protocol
+	preempted      bool        // a response has said so
 	deadline       *time.Timer // set by expectEnd
 }
 
@@ -207,6 +208,13 @@ func (s *session) configure(ctx context.Context) error {
 		Owner: v.config.Owner.id, Client: v.config.Owner.name,
 		Exclusive: v.config.Exclusive, ReadOnly: v.config.ReadOnly,
 	}
+	if v.config.Preempt != "" && s.number == 1 {
+		// Whoever is in the way of a later session has come since.
+		request.Preempt, err = controlmsg.ParseHolderID(v.config.Preempt)
+		if err != nil {
+			return err
+		}
+	}
 	request.ClientInstance, request.Epoch = v.config.Instance.next()
 	reply, err := controlmsg.Call(ctx, s.requester, request)
 	if err != nil {
@@ -216,7 +224,12 @@ func (s *session) configure(ctx context.Context) error {
 		return status.Errorf(status.NotSupported,
 			"the target cannot open volumes exclusively or for reading: upgrade it")
 	}
+	if v.config.Preempt != "" && reply.HolderID == 0 {
+		return status.Errorf(status.NotSupported,
+			"the relay or the target cannot preempt (Preempt): upgrade it")
+	}
 	s.info.Exclusive, s.info.ReadOnly = reply.Exclusive, reply.ReadOnly || s.info.ReadOnly
+	s.info.OwnHolderID = reply.HolderID.String()
 	return nil
 }
 
@@ -415,11 +428,21 @@ func (s *session) isProtocolBroken() bool {
 	return s.protocolBroken
 }
 
+// isPreempted reports whether another owner has taken the volume: the relay has ended the session,
+// or a request, with status.InUse.
+func (s *session) isPreempted() bool {
+	farewell, ok := errors.AsType[*controlmsg.Error](s.requester.Err())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.preempted || ok && farewell.Code == status.InUse
+}
+
 // expectEnd is called when a response shows that the session is about to end. If the relay has not
 // ended it within ControlTimeout, expectEnd fails it.
 func (s *session) expectEnd(code status.Code) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.preempted = s.preempted || code == status.InUse
 	if s.deadline != nil {
 		return
 	}

@@ -180,8 +180,8 @@ var clientMutants = []mutant{
 	{
 		name:   "client-reopens-after-a-violation",
 		file:   "pkg/client/reopen.go",
-		old:    "again := v.canReconnect() && !lost.isProtocolBroken()",
-		new:    "again := v.canReconnect()",
+		old:    "again := v.canReconnect() && !lost.isProtocolBroken() && !preempted",
+		new:    "again := v.canReconnect() && !preempted",
 		breaks: "A relay that breaks the protocol gets no second session.",
 		tests:  []test{{"./pkg/client", "^TestARelayThatBreaksTheProtocolGetsNoSecondSession$"}},
 	},
