@@ -833,7 +833,7 @@ func TestALateResponseCountsUntilTheRevocation(t *testing.T) {
 }
 
 func TestATargetCannotEndASessionByACodeOfTheRelays(t *testing.T) {
-	for _, code := range []status.Code{status.TimeOut, status.ConnectionReset} {
+	for _, code := range []status.Code{status.TimeOut, status.ConnectionReset, status.InUse} {
 		t.Run(code.String(), func(t *testing.T) {
 			r := newRelayRig(t)
 			r.start()

@@ -344,7 +344,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 				return
 			}
 			m.Result = status.IOFailed
-		case status.TimeOut, status.ConnectionReset:
+		case status.TimeOut, status.ConnectionReset, status.InUse:
 			// From the relay these mean that the session ends. A target cannot say that for it.
 			m.Result = status.IOFailed
 		}

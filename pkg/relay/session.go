@@ -266,6 +266,10 @@ func (s *session) ConfigureDataPath(
 	if err := s.checkLimits(m); err != nil {
 		return nil, err
 	}
+	if m.Preempt != 0 && s.target.dialect != nil {
+		return nil, status.Errorf(status.NotSupported,
+			"a target that speaks %v cannot end the sessions of others", s.target.version)
+	}
 	if s.region != nil {
 		return nil, status.Errorf(status.BadState,
 			"the memory of a failed configuration is still registered: start a new session")

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -133,6 +134,10 @@ var (
 // never complete. The client then loses its connection and must not use the memory again, and the
 // session is released later.
 func (s *session) end(reason error) {
+	if status.CodeOf(reason) == status.InUse && !isPreempted(reason) {
+		// To the client that code would mean that another owner has its volume.
+		reason = status.Errorf(status.ConnectionReset, "%w", reason)
+	}
 	s.endHolding()
 	s.awaitLastResponses()
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
@@ -280,14 +285,21 @@ func (s *session) isAbandoned(by time.Time) bool {
 	return s.ctx.Err() != nil || comch.HasEnded(s.connection, by)
 }
 
-// endCode returns the code with which IOs fail when a session ends. Clients see one of three,
+// endCode returns the code with which IOs fail when a session ends. Clients see one of four,
 // whatever the reason.
 func endCode(reason error) status.Code {
-	switch code := status.CodeOf(reason); code {
-	case status.TimeOut, status.Shutdown:
+	switch code := status.CodeOf(reason); {
+	case code == status.TimeOut, code == status.Shutdown, isPreempted(reason):
 		return code
 	}
 	return status.ConnectionReset
+}
+
+// isPreempted reports whether a session ends because the target has given its volume to another
+// owner.
+func isPreempted(reason error) bool {
+	farewell, ok := errors.AsType[*controlmsg.Error](reason)
+	return ok && farewell.Code == status.InUse
 }
 
 // closeLanes closes all lanes with their connections, consumers and producers. Those that it cannot

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"testing"
@@ -26,7 +27,7 @@ func TestADrainedSessionDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestAClientSeesOneOfThreeCodesWhenItsSessionEnds(t *testing.T) {
+func TestAClientSeesOneOfFourCodesWhenItsSessionEnds(t *testing.T) {
 	for reason, want := range map[error]status.Code{
 		nil:                                      status.ConnectionReset,
 		status.Errorf(status.TimeOut, "made up"): status.TimeOut,
@@ -36,6 +37,9 @@ func TestAClientSeesOneOfThreeCodesWhenItsSessionEnds(t *testing.T) {
 		status.Errorf(status.NotPermitted, "made up"):           status.ConnectionReset,
 		errors.New("an error of another package"):               status.ConnectionReset,
 		status.Errorf(status.Unexpected, "breaks the protocol"): status.ConnectionReset,
+		status.Errorf(status.InUse, "a busy device"):            status.ConnectionReset,
+		fmt.Errorf("target: %w", &controlmsg.Error{Code: status.InUse,
+			Text: "preempted by another owner"}): status.InUse,
 	} {
 		if got := endCode(reason); got != want {
 			t.Errorf("requests fail with %v because of %v, want %v", got, reason, want)

@@ -178,8 +178,8 @@ var datapathMutants = []mutant{
 	{
 		name:   "relay-passes-on-codes-that-are-its-own",
 		file:   "pkg/datapath/relay_path.go",
-		old:    "case status.TimeOut, status.ConnectionReset:",
-		new:    "case status.TimeOut:",
+		old:    "case status.TimeOut, status.ConnectionReset, status.InUse:",
+		new:    "case status.TimeOut, status.ConnectionReset:",
 		breaks: "A target cannot tell a client that its session has ended.",
 		tests:  []test{{"./pkg/datapath", "^TestATargetCannotEndASessionByACodeOfTheRelays$"}},
 	},
