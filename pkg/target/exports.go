@@ -50,12 +50,14 @@ const (
 	WriteAccess
 	// ExclusiveAccess lets clients open the volume exclusively.
 	ExclusiveAccess
+	// PreemptAccess lets clients end the sessions of others, whom they name.
+	PreemptAccess
 )
 
 // access returns what a relay whose certificate has the given names may do.
 func (e *Export) access(relay []string) Access {
 	if len(e.Rights) == 0 {
-		return ExclusiveAccess
+		return PreemptAccess
 	}
 	granted := NoAccess
 	for _, right := range e.Rights {
@@ -75,6 +77,7 @@ type exports struct {
 	mu       sync.Mutex // guards what follows
 	byName   map[string]*export
 	sessions map[*session]*opening
+	holds    map[volume.Volume][]*hold // oldest first, with some that are over
 }
 
 // export is an Export under its name.
@@ -91,6 +94,7 @@ type export struct {
 type opening struct {
 	export *export
 	open   bool
+	hold   *hold // while it is open
 	owner  [16]byte
 	uses   Access // what the session makes use of
 	claim  claim
@@ -116,7 +120,8 @@ func (o *opening) excludes(other *opening) bool {
 }
 
 func newExports(offered map[string]Export) (*exports, error) {
-	x := &exports{byName: make(map[string]*export), sessions: make(map[*session]*opening)}
+	x := &exports{byName: make(map[string]*export), sessions: make(map[*session]*opening),
+		holds: make(map[volume.Volume][]*hold)}
 	for name, e := range offered {
 		if err := x.add(name, e); err != nil {
 			return nil, err
@@ -160,6 +165,7 @@ func (x *exports) remove(name string) (*export, []*session, error) {
 			using = append(using, s)
 		}
 	}
+	x.forgetHoldsLocked(e.Volume)
 	return e, using, nil
 }
 
@@ -242,14 +248,17 @@ func (x *exports) accessOf(s *session) Access {
 	return s.export.access(s.relayNames)
 }
 
-// chosen returns the name of the volume that s has chosen, or "" if it has chosen none.
-func (x *exports) chosen(s *session) string {
+// describeSession completes the status of s.
+func (x *exports) describeSession(s *session, to *SessionStatus) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if o := x.sessions[s]; o != nil {
-		return o.export.name
+	o := x.sessions[s]
+	if o == nil {
+		return
 	}
-	return ""
+	if to.Volume = o.export.name; o.open {
+		to.Client, to.HolderID = o.client, o.hold.id
+	}
 }
 
 // namesLocked lists the volumes that s may use, for an error.
@@ -283,66 +292,111 @@ func (x *exports) writers(s *session) []*lease.Session {
 // Their writes may still be in flight, for instance to storage that does not answer, and would
 // otherwise overwrite what s is about to write.
 func (x *exports) awaitEnded(ctx context.Context, s *session) error {
-	var ended []*opening
 	x.mu.Lock()
-	own := x.sessions[s]
-	for other, o := range x.sessions {
-		if o.open && o.uses >= WriteAccess && o.export.Volume == own.export.Volume &&
-			other.hasEnded() {
-			ended = append(ended, o)
-		}
-	}
+	e := x.sessions[s].export
+	ended := x.endedLocked(e.Volume)
 	x.mu.Unlock()
 	if len(ended) > 0 {
 		s.log.Info("waiting until sessions of the volume that have ended have no IO in flight",
-			zap.String("volume", own.export.name), zap.Int("sessions", len(ended)))
+			zap.String("volume", e.name), zap.Int("sessions", len(ended)))
 	}
+	return awaitLeft(ctx, e.name, ended)
+}
+
+// endedLocked returns the sessions that have ended and may still change the volume.
+func (x *exports) endedLocked(v volume.Volume) []*opening {
+	var ended []*opening
+	for s, o := range x.sessions {
+		if o.open && o.uses >= WriteAccess && o.export.Volume == v && s.hasEnded() {
+			ended = append(ended, o)
+		}
+	}
+	return ended
+}
+
+// awaitLeft waits until sessions of a volume have left it.
+func awaitLeft(ctx context.Context, name string, ended []*opening) error {
 	for _, o := range ended {
 		select {
 		case <-o.left:
 		case <-ctx.Done():
 			return status.Errorf(status.TimeOut, "wait until a session of volume %q that has ended "+
-				"has no IO in flight any more: %w", own.export.name, ctx.Err())
+				"has no IO in flight any more: %w", name, ctx.Err())
 		}
 	}
 	return nil
 }
 
-// open records that s opens the volume that it has chosen, and what for. It fails with
-// status.InUse if another owner has the volume open, and one of the two excludes the other.
+// open records that s opens the volume that it has chosen, and what for, and preempts the holder
+// that m names. It returns the owner's ID as a holder. It fails with status.InUse, and preempts
+// nobody, if another owner has the volume open, and one of the two excludes the other.
 func (x *exports) open(
 	s *session, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
-) error {
+) (controlmsg.HolderID, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	own := x.sessions[s]
 	if own.export != s.export {
-		return status.Errorf(status.BadState, "volume %q could not be opened", own.export.name)
+		return 0, status.Errorf(status.BadState, "volume %q could not be opened", own.export.name)
 	}
 	if own.export.removed {
-		return errRemoved
+		return 0, errRemoved
 	}
-	if own.export.access(s.relayNames) < uses {
-		return s.notPermitted(own.export)
+	v, needs := own.export.Volume, uses
+	if m.Preempt != 0 {
+		needs = PreemptAccess
+	}
+	if own.export.access(s.relayNames) < needs {
+		return 0, s.notPermitted(own.export)
+	}
+	var preempted *hold
+	if m.Preempt != 0 {
+		var err error
+		if preempted, err = x.compareLocked(v, m.Preempt, &m.Owner); err != nil {
+			return 0, err
+		}
+	} else if x.isBarredLocked(v, m.Owner) {
+		return 0, status.Errorf(status.NotPermitted, "volume %q: this client has been preempted: it may "+
+			"only come back as a new one", own.export.name)
 	}
 	own.uses, own.claim = uses, claim
-	for other, o := range x.sessions {
-		if !o.open || o.owner == m.Owner || o.export.Volume != own.export.Volume {
+	if err := x.refusalLocked(own, m.Owner, preempted); err != nil {
+		return 0, err
+	}
+	own.open, own.owner, own.hold = true, m.Owner, x.enterLocked(v, m.Owner)
+	own.client, own.since = m.Client, time.Now()
+	if preempted != nil {
+		x.preemptLocked(preempted, own.hold, status.Errorf(status.InUse, "volume %q: preempted by %s",
+			own.export.name, own.describe(s)))
+	}
+	if m.Preempt != 0 {
+		x.readmitLocked(v, m.Owner)
+	}
+	return own.hold.id, nil
+}
+
+// refusalLocked returns an error if another owner than the given one has the volume open, and its
+// session and that of own exclude each other. Sessions of the hold that own preempts do not count.
+func (x *exports) refusalLocked(own *opening, owner [16]byte, preempts *hold) (refusal error) {
+	for s, o := range x.sessions {
+		if !o.open || o.owner == owner || o.export.Volume != own.export.Volume ||
+			preempts != nil && o.hold == preempts {
 			continue
 		}
+		var err error
 		switch {
 		case o.excludes(own):
-			return status.Errorf(status.InUse, "volume %q is open exclusively by %s",
-				own.export.name, o.describe(other))
+			err = s.isInTheWay("volume %q is open exclusively by %s", own.export.name,
+				o.describeHolder(s))
 		case own.excludes(o):
-			return status.Errorf(status.InUse,
-				"volume %q cannot be opened exclusively: it is open by %s", own.export.name,
-				o.describe(other))
+			err = s.isInTheWay("volume %q cannot be opened exclusively: it is open by %s",
+				own.export.name, o.describeHolder(s))
+		}
+		if refusal == nil || err != nil && !o.hold.preempted { // rather than one that is gone
+			refusal = err
 		}
 	}
-	own.open, own.owner = true, m.Owner
-	own.client, own.since = m.Client, time.Now()
-	return nil
+	return refusal
 }
 
 // close records that s has its volume open no longer. It has no effect if s has none.
@@ -350,7 +404,7 @@ func (x *exports) close(s *session) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if o := x.sessions[s]; o != nil {
-		o.open = false
+		x.closeLocked(o)
 	}
 }
 
@@ -366,29 +420,31 @@ func (x *exports) leaveLocked(s *session) {
 	if o == nil {
 		return
 	}
+	x.closeLocked(o)
 	delete(x.sessions, s)
 	close(o.left)
 	o.export.users--
 	if o.export.users == 0 && o.export.removed {
 		close(o.export.unused)
+		x.forgetHoldsLocked(o.export.Volume)
 	}
 }
 
-// describe returns the number of sessions that have the volume of an export open, and who has it
-// exclusively.
-func (x *exports) describe(e *export) (sessions uint32, holder string) {
+// describe returns who has the volume of an export open.
+func (x *exports) describe(e *export) Use {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	var use Use
 	for s, o := range x.sessions {
 		if !o.open || o.export.Volume != e.Volume {
 			continue
 		}
-		sessions++
-		if o.claim > noClaim {
-			holder = o.describe(s)
+		use.Sessions++
+		if o.claim > noClaim && !o.hold.preempted {
+			use.Holder, use.HolderID = o.describe(s), o.hold.id
 		}
 	}
-	return sessions, holder
+	return use
 }
 
 func (o *opening) describe(s *session) string {
@@ -398,6 +454,11 @@ func (o *opening) describe(s *session) string {
 	}
 	return fmt.Sprintf("%s through relay %s since %s", client, s.peer,
 		o.since.UTC().Format(time.RFC3339))
+}
+
+// describeHolder is describe with the ID by which others can preempt the session's owner.
+func (o *opening) describeHolder(s *session) string {
+	return fmt.Sprintf("%s (holder %v)", o.describe(s), o.hold.id)
 }
 
 // removed is why the sessions of a volume end that the target offers no more.
@@ -445,16 +506,17 @@ func (t *Target) SetRights(name string, rights []Right) error {
 // Use is who has a volume open, under any of its names.
 type Use struct {
 	Sessions int
-	// Holder is the client that has the volume open exclusively, "" if none has.
-	Holder string
+	// Holder is the client that has the volume open exclusively, "" if none has. HolderID names it
+	// for Preempt.
+	Holder   string
+	HolderID controlmsg.HolderID
 }
 
 // Uses returns who has the volumes open that the target serves, by name.
 func (t *Target) Uses() map[string]Use {
 	uses := make(map[string]Use)
 	for name, e := range t.exports.all() {
-		sessions, holder := t.exports.describe(e)
-		uses[name] = Use{Sessions: int(sessions), Holder: holder}
+		uses[name] = t.exports.describe(e)
 	}
 	return uses
 }

@@ -25,6 +25,7 @@ type opener struct {
 	owner     byte
 	exclusive bool
 	readOnly  bool
+	preempt   controlmsg.HolderID
 }
 
 func (o opener) open() (*controlmsg.Requester, *controlmsg.ConfigureDataPathReply, error) {
@@ -34,7 +35,7 @@ func (o opener) open() (*controlmsg.Requester, *controlmsg.ConfigureDataPathRepl
 	}
 	m := configuration(1, 4)
 	_, _ = rand.Read(m.ClientInstance[:]) // never fails
-	m.Owner[0], m.Exclusive, m.ReadOnly = o.owner, o.exclusive, o.readOnly
+	m.Owner[0], m.Exclusive, m.ReadOnly, m.Preempt = o.owner, o.exclusive, o.readOnly, o.preempt
 	m.Client = "program " + string('a'+rune(o.owner))
 	takePart(r, m)
 	reply, err := controlmsg.Call(o.t.Context(), r, m)
@@ -316,16 +317,18 @@ func TestRightsFollowTheCertificate(t *testing.T) {
 			{Relay: "WRITER", Access: target.WriteAccess},
 			{Relay: "owner", Access: target.ExclusiveAccess},
 			{Relay: "owner", Access: target.ReadAccess},
+			{Relay: "mover", Access: target.PreemptAccess},
 		}
 		c.Volumes["disk"] = disk
 		disk.Rights, disk.ReadOnly = nil, true
 		c.Volumes["public"] = disk
 	})
 	for relay, want := range map[string]struct {
-		open, write, exclusive bool
+		open, write, exclusive, preempt bool
 	}{
 		"stranger": {}, "reader": {open: true}, "writer": {open: true, write: true},
 		"owner": {open: true, write: true, exclusive: true},
+		"mover": {open: true, write: true, exclusive: true, preempt: true},
 	} {
 		secure := credentials(t, authority, relay).Client("target")
 		r, err := relayTo(t, s.Address(), secure)
@@ -344,7 +347,16 @@ func TestRightsFollowTheCertificate(t *testing.T) {
 		}
 		m := configuration(1, 4)
 		_, _ = rand.Read(m.ClientInstance[:]) // never fails
-		m.Exclusive = true
+		m.Preempt = controlmsg.NewHolderID()  // which nobody has
+		if _, err := r.Call(t.Context(), m); (err == nil) != want.preempt ||
+			err != nil && !errors.Is(err, status.NotPermitted) {
+			t.Errorf("%s preempts: %v", relay, err)
+		}
+		if want.preempt {
+			destroy(t, r)
+			continue
+		}
+		m.Preempt, m.Exclusive = 0, true
 		if _, err := r.Call(t.Context(), m); (err == nil) != want.exclusive ||
 			err != nil && !errors.Is(err, status.NotPermitted) {
 			t.Errorf("%s opens the volume exclusively: %v", relay, err)

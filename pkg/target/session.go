@@ -190,7 +190,8 @@ func (s *session) OpenVolume(
 	s.export = e
 	s.served.Store(e)
 	reply := s.describeVolume(access)
-	reply.Sessions, reply.Holder = s.target.exports.describe(e)
+	use := s.target.exports.describe(e)
+	reply.Sessions, reply.Holder, reply.HolderID = uint32(use.Sessions), use.Holder, use.HolderID
 	return reply, nil
 }
 
@@ -242,10 +243,6 @@ func (s *session) ConfigureDataPath(
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout)
 	defer cancel()
-	if err := s.awaitFormer(ctx, m); err != nil {
-		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
-		return nil, errors.Join(err, s.releaseMemory())
-	}
 	s.readOnly = m.ReadOnly || s.isReadOnly(access)
 	uses, claim := WriteAccess, noClaim
 	switch {
@@ -258,11 +255,9 @@ func (s *session) ConfigureDataPath(
 	case s.export.Exclusive:
 		claim = soleWriter
 	}
-	err := s.takeLease(m)
-	if err == nil {
-		err = s.target.exports.open(s, m, uses, claim)
-	}
+	holder, err := s.open(ctx, m, uses, claim)
 	if err != nil {
+		s.target.exports.close(s)
 		s.dropLease()
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
@@ -279,24 +274,82 @@ func (s *session) ConfigureDataPath(
 		s.target.exports.close(s)
 		s.dropLease()
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
+		if m.Preempt != 0 {
+			err = fmt.Errorf("%w (nobody has the place of holder %v)", err, m.Preempt)
+		}
 		return nil, errors.Join(err, closeErr, s.releaseMemory())
 	}
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads()),
-		Exclusive: claim > noClaim, ReadOnly: s.readOnly}, nil
+		Exclusive: claim > noClaim, ReadOnly: s.readOnly, HolderID: holder}, nil
 }
 
-// awaitFormer waits until nothing of sessions that have ended can change the volume any more: those
-// of the same client, those that the relay has just named, and those of relays that are silent.
-func (s *session) awaitFormer(ctx context.Context, m *controlmsg.ConfigureDataPath) error {
+// open opens the volume for the session when nothing of sessions that have ended can change it any
+// more. It returns the owner's ID as a holder. If it fails, the caller undoes what it has done.
+func (s *session) open(
+	ctx context.Context, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
+) (controlmsg.HolderID, error) {
+	// A quarter of the time is left for the answer: the relay's patience began earlier.
+	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout*3/4)
+	defer cancel()
 	if s.tenancy != nil {
 		if err := s.tenancy.Hear(&m.Answer); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	err := s.target.clients.Supersede(ctx, m.ClientInstance, m.Epoch, s.epoch)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	if err := s.takeLease(m); err != nil {
+		return 0, err
+	}
+	if m.Preempt != 0 {
+		return s.preempt(ctx, m, uses, claim)
+	}
+	if err := s.awaitFormer(ctx); err != nil {
+		return 0, err
+	}
+	return s.target.exports.open(s, m, uses, claim)
+}
+
+// preempt opens the volume in place of a holder. It does so before it waits, so that nobody comes
+// between.
+func (s *session) preempt(
+	ctx context.Context, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
+) (controlmsg.HolderID, error) {
+	x := s.target.exports
+	holder, err := x.open(s, m, uses, claim)
+	for called := false; err != nil; called = true {
+		other, isInTheWay := errors.AsType[*inTheWayError](err)
+		if !isInTheWay {
+			return 0, err
+		}
+		if !called { // the other one's relay may have been silent for a while
+			if err := s.target.lessor.RollCall(ctx, x.writers(s)); err != nil {
+				return 0, err
+			}
+		}
+		if !other.session.hasEnded() {
+			return 0, err
+		}
+		if err := x.awaitEnded(ctx, s); err != nil {
+			return 0, err
+		}
+		holder, err = x.open(s, m, uses, claim)
+	}
+	if err := s.awaitFormer(ctx); err != nil && s.ctx.Err() == nil {
+		return 0, status.Errorf(status.Again, "holder %v is preempted, and nobody has its place: "+
+			"requests that the storage has not finished are still in flight, or another relay is "+
+			"silent; repeat the request: %w", m.Preempt, err)
+	} else if err != nil {
+		return 0, err
+	}
+	return holder, nil
+}
+
+// awaitFormer waits until nothing of sessions that have ended can change the volume any more, which
+// includes those of relays that are silent.
+func (s *session) awaitFormer(ctx context.Context) error {
 	others := s.target.exports.writers(s)
 	if err := s.target.lessor.RollCall(ctx, others); err != nil {
 		return err
@@ -345,6 +398,10 @@ func (s *session) reserve(m *controlmsg.ConfigureDataPath, access Access) error 
 	if m.Exclusive && access < ExclusiveAccess {
 		return status.Errorf(status.NotPermitted,
 			"relay %s may not open volume %q exclusively", s.peer, s.export.name)
+	}
+	if m.Preempt != 0 && access < PreemptAccess {
+		return status.Errorf(status.NotPermitted,
+			"relay %s may not preempt holders of volume %q", s.peer, s.export.name)
 	}
 	if m.BufferSize%announced.BlockSize != 0 {
 		return status.Errorf(status.InvalidValue,

@@ -29,7 +29,7 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 		if s.export, _, err = x.choose(s, name); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.open(s, &controlmsg.ConfigureDataPath{}, uses, noClaim); err != nil {
+		if _, err := x.open(s, &controlmsg.ConfigureDataPath{}, uses, noClaim); err != nil {
 			t.Fatal(err)
 		}
 		return s
@@ -66,7 +66,7 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 	if _, _, err := x.choose(newcomer, "other"); err != nil {
 		t.Fatal(err)
 	}
-	err = x.open(newcomer, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
+	_, err = x.open(newcomer, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
 	if !errors.Is(err, status.BadState) {
 		t.Errorf("open a volume that could not be chosen: %v", err)
 	}
@@ -124,7 +124,7 @@ func TestARemovedVolumeCannotBeOpened(t *testing.T) {
 	if _, _, err := x.remove("disk"); err != nil {
 		t.Fatal(err)
 	}
-	err := x.open(s, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
+	_, err := x.open(s, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
 	if !errors.Is(err, status.Shutdown) {
 		t.Errorf("open a removed volume: %v", err)
 	}
@@ -136,11 +136,11 @@ func TestARightLostBeforeTheVolumeIsOpenedIsLost(t *testing.T) {
 	if err != nil || len(lost) > 0 {
 		t.Fatalf("%d sessions use what is lost: %v", len(lost), err)
 	}
-	err = x.open(s, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
+	_, err = x.open(s, &controlmsg.ConfigureDataPath{}, WriteAccess, noClaim)
 	if !errors.Is(err, status.NotPermitted) {
 		t.Errorf("open for writing: %v", err)
 	}
-	if err := x.open(s, &controlmsg.ConfigureDataPath{}, ReadAccess, noClaim); err != nil {
+	if _, err := x.open(s, &controlmsg.ConfigureDataPath{}, ReadAccess, noClaim); err != nil {
 		t.Errorf("open for reading: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -15,7 +16,11 @@ type SessionStatus struct {
 	Opened time.Time
 	Relay  string // address of the relay
 	Volume string // empty until the relay has opened it
-	Queues int
+	// Client is the program that uses the session, and HolderID names its owner for Preempt; both
+	// are empty until the session has the volume open.
+	Client   string
+	HolderID controlmsg.HolderID
+	Queues   int
 	// Transports holds the RDMA transport of each queue's data; empty for a queue that is not
 	// connected.
 	Transports []string
@@ -26,8 +31,8 @@ func (t *Target) OpenSessions() []SessionStatus {
 	sessions := t.admission.open()
 	all := make([]SessionStatus, len(sessions))
 	for i, s := range sessions {
-		all[i] = SessionStatus{ID: s.id, Opened: s.opened, Relay: s.peer,
-			Volume: t.exports.chosen(s)}
+		all[i] = SessionStatus{ID: s.id, Opened: s.opened, Relay: s.peer}
+		t.exports.describeSession(s, &all[i])
 		s.mu.Lock()
 		all[i].Queues = len(s.lanes)
 		for _, lane := range s.lanes {

@@ -100,8 +100,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "target-awaits-one-name-of-a-volume-only",
 		file:   "pkg/target/exports.go",
-		old:    "o.open && o.uses >= WriteAccess && o.export.Volume == own.export.Volume &&\n			other",
-		new:    "o.open && o.uses >= WriteAccess && o.export == own.export &&\n			other",
+		old:    "	ended := x.endedLocked(e.Volume)\n	x.mu.Unlock()\n",
+		new:    "	ended := x.endedLocked(e.Volume)\n	ended = slices.DeleteFunc(ended, func(o *opening) bool { return o.export != e })\n	x.mu.Unlock()\n",
 		breaks: "Sessions of all names of a volume wait for each other's writes.",
 		tests:  []test{{"./pkg/target", "^TestASessionAwaitsThoseThatHaveEnded$"}},
 	},
@@ -177,16 +177,16 @@ var sessionMutants = []mutant{
 	{
 		name:   "target-lets-an-owner-exclude-itself",
 		file:   "pkg/target/exports.go",
-		old:    "if !o.open || o.owner == m.Owner || o.export.Volume != own.export.Volume {",
-		new:    "if !o.open || o.export.Volume != own.export.Volume {",
+		old:    "if !o.open || o.owner == owner || o.export.Volume != own.export.Volume ||",
+		new:    "if !o.open || o.export.Volume != own.export.Volume ||",
 		breaks: "The sessions of one owner do not exclude each other.",
 		tests:  []test{{"./pkg/target", "^TestAVolumeIsOpenExclusively$"}},
 	},
 	{
 		name:   "target-compares-exclusive-holders-by-name",
 		file:   "pkg/target/exports.go",
-		old:    "o.owner == m.Owner || o.export.Volume != own.export.Volume {",
-		new:    "o.owner == m.Owner || o.export != own.export {",
+		old:    "o.owner == owner || o.export.Volume != own.export.Volume ||",
+		new:    "o.owner == owner || o.export != own.export ||",
 		breaks: "A volume is exclusive under all of its names.",
 		tests:  []test{{"./pkg/target", "^TestNamesOfAVolumeShareWhoHasItAndNotWhatTheyAllow$"}},
 	},
@@ -209,7 +209,7 @@ var sessionMutants = []mutant{
 	{
 		name:   "target-opens-a-removed-volume",
 		file:   "pkg/target/exports.go",
-		old:    "	if own.export.removed {\n		return errRemoved\n	}\n",
+		old:    "	if own.export.removed {\n		return 0, errRemoved\n	}\n",
 		new:    "",
 		breaks: "No session opens a volume that is being removed.",
 		tests:  []test{{"./pkg/target", "^TestARemovedVolumeCannotBeOpened$"}},
@@ -217,7 +217,7 @@ var sessionMutants = []mutant{
 	{
 		name:   "target-ignores-rights-lost-since-the-choice",
 		file:   "pkg/target/exports.go",
-		old:    "	if own.export.access(s.relayNames) < uses {\n",
+		old:    "	if own.export.access(s.relayNames) < needs {\n",
 		new:    "	if false {\n",
 		breaks: "A relay that has lost a right cannot make use of it in a session that opens now.",
 		tests:  []test{{"./pkg/target", "^TestARightLostBeforeTheVolumeIsOpenedIsLost$"}},
@@ -365,10 +365,10 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-passes-on-any-code-of-an-end",
 		file:   "pkg/relay/session_end.go",
-		old:    "	case status.TimeOut, status.Shutdown:\n		return code\n",
+		old:    "	case code == status.TimeOut, code == status.Shutdown, isPreempted(reason):\n		return code\n",
 		new:    "	default:\n		return code\n",
-		breaks: "A client sees one of three codes, whatever ends its session.",
-		tests:  []test{{"./pkg/relay", "^TestAClientSeesOneOfThreeCodesWhenItsSessionEnds$"}},
+		breaks: "A client sees one of four codes, whatever ends its session.",
+		tests:  []test{{"./pkg/relay", "^TestAClientSeesOneOfFourCodesWhenItsSessionEnds$"}},
 	},
 	{
 		name:   "relay-unmaps-memory-that-is-registered",
