@@ -6,12 +6,15 @@ import "github.com/zc-relay/zc-relay/pkg/status"
 // further requests would fail too.
 func IsConnectionLost(code status.Code) bool {
 	switch code {
-	case status.ConnectionReset, status.ConnectionAborted, status.NotConnected, status.Shutdown:
+	case status.ConnectionReset, status.ConnectionAborted, status.NotConnected, status.Shutdown,
+		status.InUse: // ErrPreempted
 		return true
 	}
 	return false
 }
 
 // CanRepeat reports whether a request that failed with code may succeed in the next session,
-// because its session ended before its outcome was known.
-func CanRepeat(code status.Code) bool { return IsConnectionLost(code) || code == status.TimeOut }
+// because its session ended before its outcome was known. A preempted volume has none.
+func CanRepeat(code status.Code) bool {
+	return IsConnectionLost(code) && code != status.InUse || code == status.TimeOut
+}

@@ -403,6 +403,8 @@ func errnoOf(code status.Code, cause status.Cause) nbd.Errno {
 		return nbd.Success
 	case status.NotPermitted:
 		return nbd.NotPermitted
+	case status.InUse: // the volume belongs to another client now
+		return nbd.Shutdown
 	case status.InvalidValue, status.TooBig:
 		return nbd.Invalid
 	case status.NoMemory:

@@ -620,17 +620,36 @@ func TestAnOperationOutlastsManyLossesButNotItsOwn(t *testing.T) {
 }
 
 func TestAVolumeThatIsLostFailsItsOperations(t *testing.T) {
+	for reason, want := range map[error]nbd.Errno{
+		status.Errorf(status.NotConnected, "lost"): nbd.IOError,
+		client.ErrPreempted:                        nbd.Shutdown,
+	} {
+		v := newVolume(1)
+		th := start(t, newExport(t, v, 1, 1), 0)
+		v.Disconnect(reason)
+		for _, command := range []nbd.Command{nbd.Read, nbd.Write, nbd.Flush} {
+			length := uint64(7)
+			if command == nbd.Flush {
+				length = 0
+			}
+			if got := th.call(command, 0, 0, length, make([]byte, length)); got != want {
+				t.Errorf("%v after %v: %v, want %v", command, reason, got, want)
+			}
+		}
+	}
+}
+
+func TestAnOperationOfAPreemptedVolumeIsNotRepeated(t *testing.T) {
 	v := newVolume(1)
-	th := start(t, newExport(t, v, 1, 1), 0)
-	v.Disconnect(status.Errorf(status.NotConnected, "lost"))
-	for _, command := range []nbd.Command{nbd.Read, nbd.Write, nbd.Flush} {
-		length := uint64(7)
-		if command == nbd.Flush {
-			length = 0
-		}
-		if failure := th.call(command, 0, 0, length, make([]byte, length)); failure != nbd.IOError {
-			t.Errorf("%v: %v", command, failure)
-		}
+	v.Intercept = func(*client.Request) status.Code { return status.InUse }
+	e, err := gateway.New(gateway.Config{Volume: v, Queues: []gateway.Queue{v.Queue(0)},
+		Sessions: 1, Repeat: true, RepeatFor: retry.Within(testkit.Patience)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := start(t, e, 0)
+	if got := th.call(nbd.Write, 0, 0, block, make([]byte, block)); got != nbd.Shutdown {
+		t.Errorf("a write to a volume that has been given to another owner ends with %v", got)
 	}
 }
 
