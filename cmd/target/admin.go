@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -31,6 +32,7 @@ func (a *administered) AdminSessions() []admin.Session {
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = admin.Session{ID: s.ID, Opened: s.Opened.UTC(), Peer: s.Relay, Volume: s.Volume,
+			Client: s.Client, HolderID: s.HolderID.String(),
 			Queues: s.Queues, Transports: admin.DistinctTransports(s.Transports)}
 	}
 	return all
@@ -84,7 +86,7 @@ func (p *pending) describe() admin.Volume {
 		State: string(p.state), Since: p.since.UTC(), Kind: kind, UUID: volume.UUID{}.String(),
 		NewVolume: admin.NewVolume{Name: p.config.Name, Backend: p.config.Backend,
 			BlockSize: p.config.BlockSize, Readers: p.config.Readers, Writers: p.config.Writers,
-			Owners: p.config.Owners},
+			Owners: p.config.Owners, Preemptors: p.config.Preemptors},
 		Origin: admin.OriginConfiguration,
 	}
 }
@@ -101,10 +103,11 @@ func (s *served) describe(use target.Use) admin.Volume {
 		State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
 		NewVolume: admin.NewVolume{Name: s.config.Name, Backend: s.config.Backend,
 			BlockSize: info.BlockSize, Readers: s.config.Readers, Writers: s.config.Writers,
-			Owners: s.config.Owners},
+			Owners: s.config.Owners, Preemptors: s.config.Preemptors},
 		Kind: kind, UUID: info.UUID.String(), Size: info.Size,
 		ReadOnly: info.ReadOnly || s.ReadOnly, Exclusive: s.Exclusive,
-		Sessions: use.Sessions, Holder: use.Holder, Origin: origin,
+		Sessions: use.Sessions, Holder: use.Holder, HolderID: use.HolderID.String(),
+		Origin: origin,
 	}
 }
 
@@ -112,7 +115,7 @@ func (s *served) describe(use target.Use) admin.Volume {
 func (a *administered) AddVolume(ctx context.Context, n admin.NewVolume) (admin.Volume, error) {
 	c := config.Volume{Name: n.Name, Backend: n.Backend,
 		BlockSize: cmp.Or(n.BlockSize, config.DefaultBlockSize),
-		Readers:   n.Readers, Writers: n.Writers, Owners: n.Owners}
+		Readers:   n.Readers, Writers: n.Writers, Owners: n.Owners, Preemptors: n.Preemptors}
 	if err := c.CheckAdded(a.tls); err != nil {
 		return admin.Volume{}, err
 	}
@@ -187,6 +190,15 @@ func (a *administered) ResizeVolume(ctx context.Context, name string,
 		return admin.Volume{}, err
 	}
 	return resized, nil
+}
+
+// PreemptHolder ends the sessions of a holder of a volume.
+func (a *administered) PreemptHolder(ctx context.Context, name, holder string) error {
+	id, err := controlmsg.ParseHolderID(holder)
+	if err != nil {
+		return err
+	}
+	return a.Preempt(ctx, name, id)
 }
 
 // namesOf returns the other names of a volume.

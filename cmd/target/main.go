@@ -311,7 +311,7 @@ func describe(t *administered) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
 		d.Workers = statusreport.Workers(t.Workers())
 		d.Sessions = &statusreport.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
-		offered, counters := t.Offered(), t.Counters()
+		offered, counters, uses := t.Offered(), t.Counters(), t.Uses()
 		for _, name := range slices.Sorted(maps.Keys(offered)) {
 			info := offered[name].Volume.Info()
 			now := offered[name].Volume.Status()
@@ -319,7 +319,8 @@ func describe(t *administered) func(*statusreport.Document) {
 				State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
 				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
 				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
-				Queues:   statusreport.Queues(counters[name]),
+				Holder:   uses[name].Holder, HolderID: uses[name].HolderID.String(),
+				Queues: statusreport.Queues(counters[name]),
 			})
 		}
 		d.Volumes = append(d.Volumes, t.volumes.describePending(offered)...)

@@ -381,7 +381,8 @@ func (v *volumes) judge(t *target.Target, configs []config.Volume) error {
 		s := v.find(c.Name)
 		v.mu.Lock()
 		s.Rights = c.Rights()
-		s.config.Readers, s.config.Writers, s.config.Owners = c.Readers, c.Writers, c.Owners
+		s.config.Readers, s.config.Writers = c.Readers, c.Writers
+		s.config.Owners, s.config.Preemptors = c.Owners, c.Preemptors
 		v.mu.Unlock()
 		errs = append(errs, t.SetRights(c.Name, c.Rights()))
 		v.log.Info("changed the rights of relays", zap.String("volume", c.Name))

@@ -34,7 +34,8 @@ const (
 	SessionsPath = "/sessions" // GET; DELETE with "/ID"
 	DrainPath    = "/drain"    // GET, POST, DELETE
 	TracePath    = "/trace"    // POST, DELETE
-	VolumesPath  = "/volumes"  // GET, POST; DELETE with "/NAME", POST with "/NAME/size"
+	// GET, POST; DELETE with "/NAME" and "/NAME/holders/HOLDER", POST with "/NAME/size"
+	VolumesPath = "/volumes"
 )
 
 // CodeHeader is the header of a reply that does not mean success with the symbolic name of the
@@ -130,7 +131,11 @@ type Session struct {
 	Peer string `json:"peer"`
 	// Volume is empty until it has been opened.
 	Volume string `json:"volume"`
-	Queues int    `json:"queues"`
+	// Client is the program that has opened the volume at a target, and HolderID names it for
+	// PreemptHolder. Both are empty before, and at a relay.
+	Client   string `json:"client,omitempty"`
+	HolderID string `json:"holder_id,omitempty"`
+	Queues   int    `json:"queues"`
 	// Transports lists the RDMA transports of the queues' data; none while no queue is connected.
 	Transports []string `json:"transports,omitempty"`
 }

@@ -32,6 +32,8 @@ type Volume struct {
 	// is the client that has it open exclusively, "" if none has.
 	Sessions int    `json:"sessions"`
 	Holder   string `json:"holder,omitempty"`
+	// HolderID names the holder for PreemptHolder.
+	HolderID string `json:"holder_id,omitempty"`
 	// State is a volume.State, which the volume entered at Since. Reason says why it is not
 	// serving.
 	State  string    `json:"state"`
@@ -55,12 +57,13 @@ type NewVolume struct {
 	Backend string `json:"backend"`
 	// BlockSize is in bytes; 0 means the default of the configuration file.
 	BlockSize uint32 `json:"block_size_bytes"`
-	// Readers, Writers, and Owners are names in the certificates of relays that may only read, may
-	// read and write, and may also open the volume exclusively. If all are empty, every relay may
-	// do everything.
-	Readers []string `json:"readers,omitempty"`
-	Writers []string `json:"writers,omitempty"`
-	Owners  []string `json:"owners,omitempty"`
+	// Readers, Writers, Owners, and Preemptors are names in the certificates of relays that may only
+	// read, may read and write, may also open the volume exclusively, and may also preempt holders.
+	// If all are empty, every relay may do everything.
+	Readers    []string `json:"readers,omitempty"`
+	Writers    []string `json:"writers,omitempty"`
+	Owners     []string `json:"owners,omitempty"`
+	Preemptors []string `json:"preemptors,omitempty"`
 }
 
 // WaitParameter is the query parameter that says how many milliseconds the daemon may wait for the
@@ -117,6 +120,17 @@ func (c *Client) ResizeVolume(ctx context.Context, name string, to VolumeSize) (
 	err := c.call(ctx, http.MethodPost, volumePath(name)+"/size?"+waitFor(ctx).Encode(), to,
 		&resized)
 	return resized, err
+}
+
+// PreemptHolder makes a target end all sessions of a holder, which Volume.HolderID or
+// Session.HolderID names, and waits until nothing of them can change the volume any more. The
+// clients do not come back by themselves. It fails with InUse if another holder is in the place of
+// the one that was named, does nothing if nobody is, and fails with InProgress if requests of the
+// holder have not ended when ctx has a deadline: the holder is gone, and nobody else begins before
+// they have.
+func (c *Client) PreemptHolder(ctx context.Context, volume, holder string) error {
+	path := volumePath(volume) + "/holders/" + url.PathEscape(holder)
+	return c.call(ctx, http.MethodDelete, path+"?"+waitFor(ctx).Encode(), nil, nil)
 }
 
 func volumePath(name string) string { return VolumesPath + "/" + url.PathEscape(name) }

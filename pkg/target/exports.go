@@ -367,7 +367,7 @@ func (x *exports) open(
 	own.client, own.since = m.Client, time.Now()
 	if preempted != nil {
 		x.preemptLocked(preempted, own.hold, status.Errorf(status.InUse, "volume %q: preempted by %s",
-			own.export.name, own.describe(s)))
+			own.export.name, own.user(s)))
 	}
 	if m.Preempt != 0 {
 		x.readmitLocked(v, m.Owner)
@@ -448,12 +448,16 @@ func (x *exports) describe(e *export) Use {
 }
 
 func (o *opening) describe(s *session) string {
+	return fmt.Sprintf("%s since %s", o.user(s), o.since.UTC().Format(time.RFC3339))
+}
+
+// user returns the client of a session, for people.
+func (o *opening) user(s *session) string {
 	client := o.client
 	if client == "" {
 		client = "a client without a name"
 	}
-	return fmt.Sprintf("%s through relay %s since %s", client, s.peer,
-		o.since.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%s through relay %s", client, s.peer)
 }
 
 // describeHolder is describe with the ID by which others can preempt the session's owner.

@@ -147,11 +147,12 @@ func newSessionsListCommand(address string) *cobra.Command {
 				admin.SessionList{Schema: admin.SessionsSchema, Sessions: sessions})
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "SESSION\tPEER\tCHANNEL\tVOLUME\tQUEUES\tRDMA\tOPEN FOR")
+		fmt.Fprintln(table, "SESSION\tPEER\tCHANNEL\tVOLUME\tQUEUES\tRDMA\tOPEN FOR\tHOLDER\tCLIENT")
 		for _, s := range sessions {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%d\t%s\t%v\n", s.ID, s.Peer, orNone(s.Channel),
-				orNone(s.Volume), s.Queues, orNone(strings.Join(s.Transports, "+")),
-				time.Since(s.Opened).Round(time.Second))
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%d\t%s\t%v\t%s\t%s\n", s.ID, s.Peer,
+				orNone(s.Channel), orNone(s.Volume), s.Queues,
+				orNone(strings.Join(s.Transports, "+")), time.Since(s.Opened).Round(time.Second),
+				orNone(s.HolderID), orNone(s.Client))
 		}
 		return table.Flush()
 	})

@@ -45,6 +45,7 @@ func TestOperandsAreCompletedWithWhatTheDaemonHas(t *testing.T) {
 	for line, want := range map[string]string{
 		"sessions end":       "7\tc process 9, volume v\n:4\n",
 		"volume remove":      "disk\tfile, 4KiB\n:4\n",
+		"volume preempt":     "disk\tfile, 4KiB\n:4\n",
 		"volume resize":      "disk\tfile, 4KiB\n:4\n",
 		"volume resize disk": ":4\n",
 	} {

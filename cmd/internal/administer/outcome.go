@@ -22,6 +22,7 @@ const (
 	operationLogLevel     = "log_level"
 	operationEndSession   = "end_session"
 	operationRemoveVolume = "remove_volume"
+	operationPreempt      = "preempt_holder"
 	operationTrace        = "trace"
 	operationStatus       = "status"
 	operationSessions     = "list_sessions"
@@ -42,8 +43,9 @@ type Outcome struct {
 	LogLevel string `json:"log_level,omitempty"`
 	// Session is the number of the session that ends.
 	Session uint64 `json:"session,omitempty"`
-	// Volume is the name of the volume that was removed.
+	// Volume is the name of the volume that was removed, or that Holder has lost.
 	Volume string          `json:"volume,omitempty"`
+	Holder string          `json:"holder_id,omitempty"`
 	Trace  *Trace          `json:"trace,omitempty"`
 	Error  *report.Failure `json:"error,omitempty"`
 }

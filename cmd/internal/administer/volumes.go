@@ -24,15 +24,16 @@ func NewVolumeCommand(address string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume",
 		Short: "List or change the volumes of a running target",
-		Long: `volume lists, adds, removes, and resizes volumes of a running target. Sessions of other volumes
-do not notice.
+		Long: `volume lists, adds, removes, and resizes volumes of a running target, and takes them from
+clients. Sessions of other volumes do not notice.
 
 The configuration file is what survives a restart: put there what is to stay. A reload leaves a
 volume that was added here alone, unless the file has a volume of that name, and serves a volume of
 the file again that was removed here.`,
 	}
 	cmd.AddCommand(newVolumeListCommand(address), newVolumeAddCommand(address),
-		newVolumeRemoveCommand(address), newVolumeResizeCommand(address))
+		newVolumeRemoveCommand(address), newVolumeResizeCommand(address),
+		newVolumePreemptCommand(address))
 	return cmd
 }
 
@@ -54,12 +55,12 @@ func newVolumeListCommand(address string) *cobra.Command {
 				admin.VolumeList{Schema: admin.VolumesSchema, Volumes: volumes})
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "VOLUME\tKIND\tSIZE\tUUID\tACCESS\tSESSIONS\tHELD BY\tRIGHTS\tFROM\tSTATE")
+		fmt.Fprintln(table, "VOLUME\tKIND\tSIZE\tUUID\tACCESS\tSESSIONS\tHELD BY\tHOLDER\tRIGHTS\tFROM\tSTATE")
 		for i := range volumes {
 			v := &volumes[i]
-			fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", v.Name, v.Kind,
-				size.Bytes(v.Size), v.UUID, accessOf(v), v.Sessions, orNone(v.Holder), rightsOf(v),
-				v.Origin, v.State)
+			fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", v.Name, v.Kind,
+				size.Bytes(v.Size), v.UUID, accessOf(v), v.Sessions, orNone(v.Holder),
+				orNone(v.HolderID), rightsOf(v), v.Origin, v.State)
 		}
 		for i := range volumes {
 			if v := &volumes[i]; v.Reason != "" {
@@ -88,7 +89,7 @@ func rightsOf(v *admin.Volume) string {
 	for _, group := range []struct {
 		may    string
 		relays []string
-	}{{"read", v.Readers}, {"write", v.Writers}, {"own", v.Owners}} {
+	}{{"read", v.Readers}, {"write", v.Writers}, {"own", v.Owners}, {"preempt", v.Preemptors}} {
 		if len(group.relays) > 0 {
 			rights = append(rights, group.may+":"+strings.Join(group.relays, ","))
 		}
@@ -135,10 +136,12 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 	f.Var(&blockSize, "block-size", "block size, a power of two; 0 is the default of the "+
 		"configuration file")
 	f.StringSliceVar(&added.Readers, "reader", nil,
-		"`relay` that may read, by a name in its certificate; repeatable; without any --reader, --writer, and --owner all relays may do everything")
+		"`relay` that may read, by a name in its certificate; repeatable; without any --reader, --writer, --owner, and --preemptor all relays may do everything")
 	f.StringSliceVar(&added.Writers, "writer", nil, "`relay` that may read and write; repeatable")
 	f.StringSliceVar(&added.Owners, "owner", nil,
 		"`relay` that may read, write, and open the volume exclusively; repeatable")
+	f.StringSliceVar(&added.Preemptors, "preemptor", nil,
+		"`relay` that may preempt the holder of the volume, and do what an owner may; repeatable")
 	return cmd
 }
 
@@ -216,6 +219,38 @@ If the file has the volume, the next reload or start serves it again.`,
 	o.completeOperand(cmd, volumeNames)
 	cmd.Flags().BoolVar(&force, "force", false,
 		"do not wait for the requests in flight, which then fail at their clients")
+	return cmd
+}
+
+func newVolumePreemptCommand(address string) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "preempt NAME HOLDER",
+		Short: "Take a volume from a client that has it open",
+		Long: `preempt ends all sessions of the client that HOLDER names, which "volume list", "sessions list",
+and the errors of other clients show. It returns when nothing of the client can change the volume
+any more. The client gets IN_USE for what is in flight, and does not reopen the volume by itself.
+
+HOLDER names what a client has open now. If that is over and another client has the volume, preempt
+fails, names that client, and changes nothing; if nobody has it, preempt has nothing to do. To give
+the volume to another client at the same time, start that one with --preempt HOLDER instead.
+
+Requests that the storage does not finish within the timeout make preempt fail with IN_PROGRESS: the
+client is gone even so, and nobody else can open the volume before they have finished.`,
+		Args: program.Operands("NAME", "HOLDER"),
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		operands []string) error {
+		name, holder := operands[0], operands[1]
+		err := listedBy("volume list", client.PreemptHolder(ctx, name, holder))
+		if errors.Is(err, status.InUse) {
+			err = program.Usage(err)
+		}
+		outcome := Outcome{Operation: operationPreempt, Volume: name, Holder: holder}
+		return outcome.Print(cmd, o.output,
+			fmt.Sprintf("holder %s does not have volume %s any more", holder, name), failure(err))
+	})
+	o.completeOperand(cmd, volumeNames)
 	return cmd
 }
 

@@ -78,10 +78,10 @@ type Volume struct {
 	Name      string
 	Backend   string
 	BlockSize uint32
-	// Readers, Writers, and Owners are names in the certificates of relays that may only read, may
-	// read and write, and may also open the volume exclusively. If all are empty, every relay may
-	// do everything.
-	Readers, Writers, Owners []string
+	// Readers, Writers, Owners, and Preemptors are names in the certificates of relays that may only
+	// read, may read and write, may also open the volume exclusively, and may also preempt holders.
+	// If all are empty, every relay may do everything.
+	Readers, Writers, Owners, Preemptors []string
 }
 
 // Rights returns the rights of relays.
@@ -92,7 +92,7 @@ func (c *Volume) Rights() []target.Right {
 		access target.Access
 	}{
 		{c.Readers, target.ReadAccess}, {c.Writers, target.WriteAccess},
-		{c.Owners, target.ExclusiveAccess},
+		{c.Owners, target.ExclusiveAccess}, {c.Preemptors, target.PreemptAccess},
 	} {
 		for _, name := range group.names {
 			rights = append(rights, target.Right{Relay: name, Access: group.access})
@@ -286,9 +286,11 @@ func (c *Volume) describe(s section) {
 	}{
 		{"readers", &c.Readers, "read"}, {"writers", &c.Writers, "read and write"},
 		{"owners", &c.Owners, "read, write, and open the volume exclusively"},
+		{"preemptors", &c.Preemptors,
+			"preempt the holder of the volume, and do what owners may"},
 	} {
 		s.value(group.key, words(group.names, checkName(maxCertificateName)),
-			"relays that may "+group.may+", by a name in their certificates; if readers, writers, and owners are empty, all relays may do everything").
+			"relays that may "+group.may+", by a name in their certificates; if readers, writers, owners, and preemptors are empty, all relays may do everything").
 			reloads(AtOnce)
 	}
 }

@@ -23,6 +23,8 @@ type VolumeKeeper interface {
 	// RemoveVolume drains the sessions of the volume unless force is set, and ends them.
 	RemoveVolume(ctx context.Context, name string, force bool) error
 	ResizeVolume(ctx context.Context, name string, to admin.VolumeSize) (admin.Volume, error)
+	// PreemptHolder ends the sessions of a holder of the volume.
+	PreemptHolder(ctx context.Context, name, holder string) error
 }
 
 // HandleVolumes serves admin.VolumesPath.
@@ -60,6 +62,10 @@ func (a *Admin) HandleVolumes(k VolumeKeeper) {
 		}
 		return nil, k.RemoveVolume(ctx, r.PathValue("name"), force)
 	})
+	a.handleChange("DELETE "+admin.VolumesPath+"/{name}/holders/{holder}",
+		func(ctx context.Context, r *http.Request) (any, error) {
+			return nil, k.PreemptHolder(ctx, r.PathValue("name"), r.PathValue("holder"))
+		})
 }
 
 // maxChangeTime bounds how long a client waits for a change, which may take longer than other

@@ -18,6 +18,7 @@ import (
 type fakeVolumes struct {
 	added   admin.NewVolume
 	removed string
+	holder  string
 	resized admin.VolumeSize
 	forced  bool
 	waited  time.Duration
@@ -43,6 +44,12 @@ func (f *fakeVolumes) ResizeVolume(_ context.Context, name string,
 	to admin.VolumeSize) (admin.Volume, error) {
 	f.resized = to
 	return admin.Volume{NewVolume: admin.NewVolume{Name: name}, Size: to.Size}, f.err
+}
+
+func (f *fakeVolumes) PreemptHolder(ctx context.Context, name, holder string) error {
+	deadline, _ := ctx.Deadline()
+	f.holder, f.waited = name+" "+holder, time.Until(deadline)
+	return f.err
 }
 
 func TestVolumesAreChangedByClients(t *testing.T) {
@@ -74,6 +81,10 @@ func TestVolumesAreChangedByClients(t *testing.T) {
 	if err := client.RemoveVolume(ctx, want.Name, true); err != nil || f.removed != want.Name ||
 		!f.forced || f.waited > 90*time.Second || f.waited < time.Second {
 		t.Errorf("removed %q, forced %v, waited %v: %v", f.removed, f.forced, f.waited, err)
+	}
+	if err := client.PreemptHolder(ctx, want.Name, "a/b"); err != nil ||
+		f.holder != want.Name+" a/b" || f.waited > 90*time.Second || f.waited < time.Second {
+		t.Errorf("preempted %q, waited %v: %v", f.holder, f.waited, err)
 	}
 	for _, code := range []status.Code{status.InUse, status.AlreadyExist, status.InProgress,
 		status.NotFound, status.InvalidValue, status.IOFailed, status.BadState} {

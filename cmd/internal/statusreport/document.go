@@ -189,7 +189,10 @@ type Volume struct {
 	State  string    `json:"state"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
-	Queues []Queue   `json:"queues"`
+	// Holder is the client that has the volume open exclusively, and HolderID names it for preempt.
+	Holder   string  `json:"holder,omitempty"`
+	HolderID string  `json:"holder_id,omitempty"`
+	Queues   []Queue `json:"queues"`
 }
 
 // Queue sums up all queues with one index, over all sessions so far.

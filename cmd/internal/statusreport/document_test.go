@@ -83,7 +83,8 @@ func exampleTarget() *Document {
 		Workers: []Worker{}, Sessions: &SessionCount{Open: 2, Total: 9},
 		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
 			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed", Since: testNow,
-			Reason: "another program has truncated it", Queues: exampleQueues()}},
+			Reason: "another program has truncated it", Holder: "verify on host-a",
+			HolderID: "0123456789abcdef", Queues: exampleQueues()}},
 		Faults: []Fault{{Rule: "volume:write:p=0.01:delay=5ms", Operations: 1000, Matches: 9}},
 	}
 }

@@ -198,6 +198,9 @@ func writeVolume(w io.Writer, v *Volume) {
 		state += " since " + v.Since.Format(time.RFC3339) + ": " + v.Reason
 	}
 	fmt.Fprintf(w, "  state %s\n", state)
+	if v.Holder != "" {
+		fmt.Fprintf(w, "  open  exclusively by %s, holder %s\n", v.Holder, v.HolderID)
+	}
 	writeQueues(w, v.Queues)
 }
 
