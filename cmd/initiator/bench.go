@@ -66,6 +66,7 @@ numbers of queues in turn, and prints a table or one document:
 	}
 	b.flags.add(cmd)
 	connection.addProtocol(cmd.Flags())
+	connection.addPreempt(cmd.Flags())
 	b.output.add(cmd)
 	b.sweep.add(cmd)
 	addJob(cmd)
@@ -155,6 +156,7 @@ func (b *benchCommand) applyProtocol(p *bench.Parameters) error {
 			"length of a block before: use --block-size instead of --blocks-per-io"},
 		{flags.reconnect.enabled, "such a relay cannot resume a session: omit --reconnect"},
 		{flags.trace.path != "", "such a relay cannot be traced: omit --trace"},
+		{b.connection.preempt != "", "such a relay knows no holders: omit --preempt"},
 		{p.Pattern.Writes() && !flags.guard.overwrite, "nothing keeps other clients out of the " +
 			"volume, and this command cannot look at it first: add --overwrite"},
 		{p.InPlace && p.Pattern.Random(),

@@ -40,6 +40,8 @@ type connectionFlags struct {
 	emulatedDir    string
 	wait           string // "auto" or "never"
 	protocol       string // of the commands that have the flag
+	preempt        string // the same
+	owner          *client.Owner
 	set            *pflag.FlagSet
 	controlTimeout time.Duration
 	ioTimeout      time.Duration
@@ -78,6 +80,13 @@ func (c *connectionFlags) addProtocol(f *pflag.FlagSet) {
 		client.ChannelName3+" by default")
 }
 
+// addPreempt adds the flag of commands that open the volume.
+func (c *connectionFlags) addPreempt(f *pflag.FlagSet) {
+	f.StringVar(&c.preempt, "preempt", "", "take the volume from this `HOLDER`, by the ID that info "+
+		"and the errors of other commands tell, and begin when nothing of it can change the volume "+
+		"any more; fails if another holder is there by now")
+}
+
 const nativeProtocol = "native"
 
 // version returns the protocol of the applications that the relay speaks, None if it is our own.
@@ -105,15 +114,25 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	if err := c.complete(&config); err != nil {
 		return nil, err
 	}
+	if config.Preempt = c.preempt; c.preempt != "" && config.Owner == nil {
+		// A command may open the volume several times, and must not be in its own way.
+		if c.owner == nil {
+			c.owner = client.NewOwner("")
+		}
+		config.Owner = c.owner
+	}
 	connected := c.announceWait(config.Logger)
 	v, err := c.open(ctx, config)
 	connected()
-	for begun := time.Now(); config.Exclusive && errors.Is(err, status.InUse) &&
+	for begun := time.Now(); config.Exclusive && c.preempt == "" && errors.Is(err, status.InUse) &&
 		time.Since(begun) < releaseTime && ctx.Err() == nil; {
 		time.Sleep(releaseTime / 4)
 		v, err = c.open(ctx, config)
 	}
 	switch {
+	case c.preempt != "" && errors.Is(err, status.NotPermitted):
+		return nil, program.Usage(fmt.Errorf("%w (only a preemptor's clients may take a volume from "+
+			"others, which --preempt asks for)", err))
 	case config.Exclusive && errors.Is(err, status.NotPermitted):
 		return nil, c.notPermitted(ctx, config, err)
 	case errors.Is(err, status.InUse):
@@ -140,12 +159,14 @@ func (c *connectionFlags) notPermitted(ctx context.Context, config client.Config
 // inUse adds to an error what helps against it. Sharing does not help if the volume itself admits
 // only one writer.
 func (c *connectionFlags) inUse(ctx context.Context, config client.Config, err error) error {
+	if c.preempt != "" {
+		return program.Usage(fmt.Errorf("%w (nothing has changed: decide again whom to replace)", err))
+	}
 	config.Exclusive, config.Owner = false, nil
 	info, unknown := c.describe(ctx, config)
 	if unknown == nil && info.Exclusive && info.Holder != "" {
-		return program.Usage(fmt.Errorf("%w (wait until that client is done, or end its session "+
-			"with \"sessions end\" of the relay: the volume admits one writer at a time, even "+
-			"with --overwrite)", err))
+		return program.Usage(fmt.Errorf("%w (wait until that client is done, or take the volume from "+
+			"it with --preempt: the volume admits one writer at a time, even with --overwrite)", err))
 	}
 	return connectError(err)
 }
@@ -217,8 +238,9 @@ func connectError(err error) error {
 	case errors.Is(err, status.InvalidValue), errors.Is(err, status.TooBig):
 		return program.Usage(err) // the request exceeds what the relay or the volume supports
 	case errors.Is(err, status.InUse):
-		return program.Usage(fmt.Errorf("%w (wait until that client is done; commands that write "+
-			"share a volume if all of them are started with --overwrite)", err))
+		return program.Usage(fmt.Errorf("%w (wait until that client is done, or take the volume from "+
+			"it with --preempt; commands that write share a volume if all of them are started with "+
+			"--overwrite)", err))
 	}
 	_, replied := errors.AsType[*controlmsg.Error](err)
 	if !replied && errors.Is(err, status.NotFound) {
@@ -248,7 +270,7 @@ func closeVolume(ctx context.Context, v volume, failure error) error {
 const disconnectReasonTimeout = time.Second
 
 // explained adds to the failure of a request the reason why the connection ended, if that made it
-// fail.
+// fail, and the exit code that belongs to the reason.
 func explained(v volume, failure error) error {
 	if failure == nil || !client.IsConnectionLost(status.CodeOf(failure)) {
 		return failure
@@ -258,11 +280,22 @@ func explained(v volume, failure error) error {
 	case <-time.After(disconnectReasonTimeout):
 	}
 	reason := v.Err()
-	if reason == nil || errors.Is(failure, context.Canceled) || strings.Contains(failure.Error(),
-		reason.Error()) {
+	if reason == nil || errors.Is(failure, context.Canceled) {
 		return failure
 	}
-	return fmt.Errorf("%w: %w", failure, reason)
+	if !strings.Contains(failure.Error(), reason.Error()) {
+		failure = fmt.Errorf("%w: %w", failure, reason)
+	}
+	if isTaken(reason) {
+		failure = program.WithExitCode(program.ExitTaken, failure)
+	}
+	return failure
+}
+
+// isTaken reports whether a volume has ended because it belongs to another client now. One that was
+// cut off when it lost the volume learns only that it may not come back.
+func isTaken(reason error) bool {
+	return errors.Is(reason, client.ErrPreempted) || errors.Is(reason, status.NotPermitted)
 }
 
 func (c *connectionFlags) report() document.Connection {

@@ -30,8 +30,9 @@ type use struct {
 	Exclusive bool `json:"exclusive"`
 	// Sessions is the number of sessions that have the volume open.
 	Sessions int `json:"sessions"`
-	// Holder is the client that has the volume open exclusively.
-	Holder string `json:"holder,omitempty"`
+	// Holder is the client that has the volume open exclusively, and HolderID names it for --preempt.
+	Holder   string `json:"holder,omitempty"`
+	HolderID string `json:"holder_id,omitempty"`
 }
 
 // String returns the text for people.
@@ -42,6 +43,9 @@ func (u *use) String() string {
 	}
 	if u.Holder != "" {
 		text += ", exclusively by " + u.Holder
+	}
+	if u.HolderID != "" {
+		text += " (holder " + u.HolderID + ")"
 	}
 	if u.Exclusive {
 		text += "; one writer at a time"
@@ -83,7 +87,8 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 	r.Volume = document.VolumeOf(&info)
 	r.Capabilities = &capabilities{Write: !info.ReadOnly, Trim: info.CanTrim,
 		WriteZeroes: info.CanWriteZeroes, Extents: info.CanReportExtents}
-	r.Use = &use{Exclusive: info.Exclusive, Sessions: info.Sessions, Holder: info.Holder}
+	r.Use = &use{Exclusive: info.Exclusive, Sessions: info.Sessions, Holder: info.Holder,
+		HolderID: info.HolderID}
 	return nil
 }
 

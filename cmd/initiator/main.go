@@ -35,7 +35,7 @@ func newCommand(open opener, describe describer) *cobra.Command {
 to and from it, or serves it to NBD clients. Standard output carries only the result.
 
 Exit codes: 0 success; 1 an IO failed or data is wrong; 2 wrong usage, or a request
-that the volume does not support; 3 no connection.`,
+that the volume does not support; 3 no connection; 4 the volume was taken away.`,
 		Version: buildinfo.Version(),
 	}
 	root.SetVersionTemplate(buildinfo.String("initiator") + "\n")

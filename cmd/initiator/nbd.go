@@ -75,7 +75,7 @@ offset and length. When relay or target restart, clients only notice a pause.
 
 It serves until a signal ends it, the command of --run has ended, or the volume is
 lost for good: exit code 3 if it could not be reopened in time, 1 if the relay now
-offers another volume.
+offers another volume, 4 if another client has taken the volume with --preempt.
 
   initiator nbd --socket /run/disk.sock
   initiator nbd --run 'qemu-img info "$uri"'
@@ -107,6 +107,7 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	c.reconnect.enabled = true
 	f.Lookup("reconnect").DefValue = "true"
 	c.run.add(f)
+	c.connection.addPreempt(f)
 	f.StringVar(&c.metrics, "metrics-listen", "",
 		"serve metrics, status and health on this `HOST:PORT`")
 }
@@ -234,6 +235,9 @@ func (c *nbdCommand) check(set *pflag.FlagSet) error {
 	if len(c.exports) == 0 {
 		c.exports = []string{""}
 	}
+	if c.connection.preempt != "" && len(c.exports) > 1 {
+		return program.Usagef("--preempt names the holder of one volume: serve one export")
+	}
 	seen := make(map[string]bool)
 	for _, text := range c.exports {
 		name, _, _ := strings.Cut(text, "=")
@@ -261,6 +265,9 @@ func (c *nbdCommand) openExports(ctx context.Context, queues int) ([]servedExpor
 		if err != nil {
 			return exports, fmt.Errorf("export %q: %w", name, err)
 		}
+		info := v.Info()
+		c.log.Info("opened volume", zap.String("export", name), zap.String("volume", info.Name),
+			zap.Bool("exclusive", info.Exclusive), zap.String("holder", info.OwnHolderID))
 		exports = append(exports, servedExport{name: name, channel: channel, volume: v})
 	}
 	return exports, nil
@@ -300,8 +307,11 @@ func (c *nbdCommand) watchExports(ctx context.Context, server *nbd.Server,
 			select {
 			case <-ctx.Done():
 			case <-e.volume.Done():
-				reason := e.volume.Err()
-				c.log.Error("export ended", zap.String("export", e.name), zap.Error(reason))
+				reason, message := e.volume.Err(), "export ended"
+				if isTaken(reason) {
+					message = "export ended: its volume has been taken away, and may be in use by another client"
+				}
+				c.log.Error(message, zap.String("export", e.name), zap.Error(reason))
 				server.EndExport(e.name)
 				reasons <- reason
 			}
@@ -317,7 +327,10 @@ func (c *nbdCommand) watchExports(ctx context.Context, server *nbd.Server,
 			case last = <-reasons:
 			}
 		}
-		if !errors.Is(last, client.ErrAnotherVolume) {
+		switch {
+		case isTaken(last):
+			last = program.WithExitCode(program.ExitTaken, last)
+		case !errors.Is(last, client.ErrAnotherVolume):
 			last = program.CannotConnect(last)
 		}
 		ended <- last

@@ -26,6 +26,7 @@ type nbdExportStatus struct {
 	Description  string            `json:"description"`
 	Bytes        uint64            `json:"bytes"`
 	ReadOnly     bool              `json:"read_only"`
+	HolderID     string            `json:"holder_id,omitempty"` // of the gateway, for preempt
 	Connections  int               `json:"connections"`
 	Accepted     uint64            `json:"connections_total"`
 	InFlight     int               `json:"requests_in_flight"`
@@ -45,8 +46,9 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 	serving := server.Status() // first: the server ends an export after the volume is done
 	s := &nbdStatus{Schema: nbdStatusSchema, Software: buildinfo.String("initiator"),
 		Exports: []nbdExportStatus{}}
-	ended := make(map[string]bool)
+	ended, holders := make(map[string]bool), make(map[string]string)
 	for _, e := range exports {
+		holders[e.name] = e.volume.Info().OwnHolderID
 		select {
 		case <-e.volume.Done():
 			ended[e.name] = true
@@ -61,8 +63,8 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 			continue
 		}
 		export := nbdExportStatus{Name: e.Name, State: "serving", Description: e.Info.Description,
-			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, Connections: e.Connections,
-			Accepted: e.Accepted, InFlight: e.InFlight, BytesRead: e.BytesRead,
+			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, HolderID: holders[e.Name],
+			Connections: e.Connections, Accepted: e.Accepted, InFlight: e.InFlight, BytesRead: e.BytesRead,
 			BytesWritten: e.BytesWritten, Requests: []nbdRequestCount{}}
 		for _, r := range e.Requests {
 			export.Requests = append(export.Requests, nbdRequestCount{

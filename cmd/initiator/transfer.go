@@ -87,6 +87,7 @@ func (t *transferFlags) add(f *pflag.FlagSet) {
 	f.Var(&t.bufferSize, "buffer-size", "maximum length of a request")
 	f.StringVar(&t.poll, "poll", progress.Adaptive.String(),
 		"what an idle thread does: adaptive, busy or event")
+	t.connection.addPreempt(f)
 	t.reconnect.add(f)
 	f.BoolVar(&t.resume, "resume", false, "remember in FILE"+stateSuffix+" how far the copy got, "+
 		"and, if it is there, go on from there")

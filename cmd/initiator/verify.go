@@ -62,6 +62,7 @@ OF THE RANGE IS DESTROYED.`,
 	f.Var(&c.length, "length", "length of the range (default: to the end of the volume)")
 	f.Uint64Var(&c.seed, "seed", 0,
 		"seed of the order and sizes of requests (default: random, shown in the result)")
+	c.connection.addPreempt(f)
 	c.reconnect.add(f)
 	c.guard.add(f, overwriteHelp)
 	c.trace.add(f)

@@ -130,6 +130,9 @@ const (
 	ExitUsage = 2
 	// ExitConnect means that the peer could not be reached.
 	ExitConnect = 3
+	// ExitTaken means that the volume has been taken from the program for good, while it was using
+	// it.
+	ExitTaken = 4
 	// ExitSignal is what shells add to the number of the signal that has ended a program.
 	ExitSignal = 128
 )
