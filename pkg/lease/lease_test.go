@@ -293,6 +293,51 @@ func TestARollCallEndsTheSessionsOfSilentRelays(t *testing.T) {
 	})
 }
 
+// Those who open a volume may have less time than a lease, one after another.
+func TestRollCallsContinueWhereTheLastOneHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		_, silent, ended := r.open(t)
+		call := func(patience time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			return r.lessor.RollCall(ctx, []*Session{silent})
+		}
+		begun := time.Now()
+		for range 3 {
+			if err := call(300 * time.Millisecond); !errors.Is(err, status.TimeOut) {
+				t.Errorf("a roll call ends early with %v", err)
+			}
+		}
+		if len(ended) > 0 {
+			t.Error("the session ends before the length of a lease")
+		}
+		if err := call(300 * time.Millisecond); err != nil {
+			t.Errorf("the fourth roll call: %v", err)
+		}
+		// It asks anew, and gives the relay a fifth of the time for that.
+		if waited := time.Since(begun); waited < 1100*time.Millisecond ||
+			waited > 1110*time.Millisecond || len(ended) != 1 {
+			t.Errorf("%d sessions have ended after %v", len(ended), waited)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		_, alive, ended := r.open(t)
+		for range 5 { // it answers after each call, and so misses none in a row
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			if err := r.lessor.RollCall(ctx, []*Session{alive}); !errors.Is(err, status.TimeOut) {
+				t.Errorf("a roll call ends early with %v", err)
+			}
+			cancel()
+			r.exchange(t)
+		}
+		if len(ended) > 0 {
+			t.Error("a relay that answers has lost its session")
+		}
+	})
+}
+
 func TestARollCallIsOverWhenAllHaveAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()

@@ -29,6 +29,9 @@ type tenant struct {
 	heard       chan struct{} // closed and replaced when answered has changed
 	connections map[*Tenancy]struct{}
 	sessions    map[uint64]*Session
+	// called is the last question before the first roll call that the relay has not answered yet, and
+	// calledAt the time of that. Both are 0 if there is none.
+	called, calledAt int64
 }
 
 // NewLessor returns a lessor. A length of 0 is Length, and a nil clock Boottime.
@@ -270,21 +273,22 @@ func (s *Session) Close() {
 
 // RollCall asks the relays of sessions whether they still live, and ends the sessions of those that
 // have not answered within the length of a lease. When it returns, each of the sessions has ended,
-// or was alive after the call began. It fails if ctx ends before.
+// or was alive after the call began. It fails if ctx ends before. Then the next call continues, so
+// that those who have little time get there together.
 func (l *Lessor) RollCall(ctx context.Context, sessions []*Session) error {
 	call := l.call(sessions)
-	timeout := time.NewTimer(l.length)
-	defer timeout.Stop()
 	for {
-		heard := call.next()
+		heard, rest := call.next()
 		if heard == nil {
 			return nil
 		}
+		timeout := time.NewTimer(rest + time.Millisecond)
 		select {
 		case <-heard:
+			timeout.Stop()
 		case <-timeout.C:
-			timeout.Reset(time.Millisecond) // the clock may be a little behind the timer
 		case <-ctx.Done():
+			timeout.Stop()
 			return status.Errorf(status.TimeOut, "wait until the relays of other sessions have "+
 				"answered, or their lease is over: %w", ctx.Err())
 		}
@@ -294,15 +298,20 @@ func (l *Lessor) RollCall(ctx context.Context, sessions []*Session) error {
 // rollCall is a RollCall in progress. Lessor.mu guards it.
 type rollCall struct {
 	lessor *Lessor
-	asked  int64 // answers to later questions count
-	until  int64 // when it is over
+	asked  int64             // answers to later questions count
+	until  map[*tenant]int64 // when it is over
 	absent map[*tenant][]*Session
 }
+
+// leastCall is how long a roll call lasts at least, as a part of a lease, however long ago the first
+// one was: this process may have been stopped meanwhile, and has yet to read the answers.
+const leastCall = 5
 
 func (l *Lessor) call(sessions []*Session) *rollCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := &rollCall{lessor: l, asked: l.asked, until: l.clock() + int64(l.length),
+	now := l.clock()
+	r := &rollCall{lessor: l, asked: l.asked, until: make(map[*tenant]int64),
 		absent: make(map[*tenant][]*Session)}
 	for _, s := range sessions {
 		if s != nil {
@@ -310,6 +319,10 @@ func (l *Lessor) call(sessions []*Session) *rollCall {
 		}
 	}
 	for t := range r.absent {
+		if t.calledAt == 0 || t.answered > t.called {
+			t.called, t.calledAt = l.asked, now
+		}
+		r.until[t] = max(t.calledAt+int64(l.length), now+int64(l.length)/leastCall)
 		for c := range t.connections {
 			c.announce()
 		}
@@ -317,16 +330,16 @@ func (l *Lessor) call(sessions []*Session) *rollCall {
 	return r
 }
 
-// next returns nil if all have answered or ended, and otherwise a channel that is closed when one
-// of the relays answers.
-func (r *rollCall) next() (heard <-chan struct{}) {
+// next returns nil if all have answered or ended. Otherwise it returns a channel that is closed when
+// one of the relays answers, and when to look again without that.
+func (r *rollCall) next() (heard <-chan struct{}, rest time.Duration) {
 	l := r.lessor
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	over := l.clock() >= r.until
+	now := l.clock()
 	for t, called := range r.absent {
-		if t.answered <= r.asked && !over {
-			heard = t.heard
+		if left := r.until[t] - now; t.answered <= r.asked && left > 0 {
+			heard, rest = t.heard, time.Duration(left)
 			continue
 		}
 		delete(r.absent, t)
@@ -338,5 +351,5 @@ func (r *rollCall) next() (heard <-chan struct{}) {
 				"the relay has not answered for %v, and another session opens the volume", l.length))
 		}
 	}
-	return heard
+	return heard, rest
 }
