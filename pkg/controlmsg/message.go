@@ -24,6 +24,8 @@
 // violates the protocol gets an Error, and the conversation ends.
 package controlmsg
 
+import "time"
+
 // Message is a pointer to one of the message structs of this package. The set is closed, so that
 // every Codec can translate all of them.
 type Message interface {
@@ -49,7 +51,10 @@ type Envelope struct {
 	// Correlation identifies a request. The requester chooses it, unique on the connection and
 	// never 0, and the reply repeats it. It is 0 in messages that belong to no request.
 	Correlation uint64
-	Message     Message
+	// Timeout is how long the sender of a request waits for the answer, in whole milliseconds. 0
+	// means that it does not say.
+	Timeout time.Duration
+	Message Message
 }
 
 // Codec encodes and decodes envelopes. Its methods may be called concurrently.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -43,14 +44,14 @@ func (protobufCodec) Decode(b []byte) (*Envelope, error) {
 		return nil, status.Errorf(status.InvalidValue, "decode message of %d bytes: %w",
 			len(b), err)
 	}
-	message, err := fromWire(&wire)
+	e, err := fromWire(&wire)
 	if err != nil {
 		return nil, fmt.Errorf("decode message of %d bytes: %w", len(b), err)
 	}
-	if err := Validate(message); err != nil {
-		return nil, fmt.Errorf("decode %v: %w", message.Kind(), err)
+	if err := Validate(e.Message); err != nil {
+		return nil, fmt.Errorf("decode %v: %w", e.Message.Kind(), err)
 	}
-	return &Envelope{Correlation: wire.Correlation, Message: message}, nil
+	return e, nil
 }
 
 // wireFormats holds the wire format of each kind of message.
@@ -362,7 +363,8 @@ func format[M, W any, PM interface {
 var wireMessages = (*controlpb.Envelope)(nil).ProtoReflect().Descriptor().Oneofs().ByName("message")
 
 func toWire(e *Envelope) *controlpb.Envelope {
-	wire := &controlpb.Envelope{Correlation: e.Correlation}
+	wire := &controlpb.Envelope{Correlation: e.Correlation,
+		TimeoutMs: uint32(min(max(e.Timeout, 0).Milliseconds(), math.MaxUint32))}
 	kind := e.Message.Kind()
 	field := wireMessages.Fields().ByName(protoreflect.Name(kind.String()))
 	message := wireFormats[kind].encode(e.Message)
@@ -370,12 +372,14 @@ func toWire(e *Envelope) *controlpb.Envelope {
 	return wire
 }
 
-func fromWire(wire *controlpb.Envelope) (Message, error) {
+func fromWire(wire *controlpb.Envelope) (*Envelope, error) {
 	fields := wire.ProtoReflect()
 	field := fields.WhichOneof(wireMessages)
 	for kind := KindError; field != nil && kind < kindCount; kind++ {
 		if string(field.Name()) == kind.String() {
-			return wireFormats[kind].decode(fields.Get(field).Message().Interface())
+			message, err := wireFormats[kind].decode(fields.Get(field).Message().Interface())
+			return &Envelope{Correlation: wire.Correlation, Message: message,
+				Timeout: time.Duration(wire.TimeoutMs) * time.Millisecond}, err
 		}
 	}
 	return nil, status.Errorf(status.Unexpected, "message of unknown kind")

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -310,6 +311,8 @@ func TestEveryFieldOfEveryMessageSurvivesEncodingAndDecoding(t *testing.T) {
 				message := reflect.New(reflect.TypeOf(sampleOf(kind)).Elem())
 				fill(t, message.Elem())
 				want := &Envelope{Correlation: rapid.Uint64Min(1).Draw(t, "correlation"),
+					Timeout: time.Millisecond *
+						time.Duration(rapid.Uint32Min(1).Draw(t, "timeout in ms")),
 					Message: message.Interface().(Message)}
 				wire := toWire(want)
 				checkPopulated(t, wire.ProtoReflect())
@@ -317,7 +320,7 @@ func TestEveryFieldOfEveryMessageSurvivesEncodingAndDecoding(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(want.Message, got, compareAddresses, comparePorts); diff != "" {
+				if diff := cmp.Diff(want, got, compareAddresses, comparePorts); diff != "" {
 					t.Fatalf("decoding (-want +got):\n%s", diff)
 				}
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -95,7 +96,8 @@ func (r *Requester) Call(ctx context.Context, request Message) (reply Message, e
 	}
 	defer func() { <-r.turn }()
 
-	b, err := r.begin(request)
+	deadline, _ := ctx.Deadline()
+	b, err := r.begin(request, time.Until(deadline))
 	if err != nil {
 		return nil, err
 	}
@@ -126,14 +128,15 @@ func during(request Message, err error) error {
 	return fmt.Errorf("%v: %w", kind, err)
 }
 
-// begin checks and encodes a request.
-func (r *Requester) begin(request Message) ([]byte, error) {
+// begin checks and encodes a request. timeout tells the peer how long this side waits.
+func (r *Requester) begin(request Message, timeout time.Duration) ([]byte, error) {
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b, err := r.link.encode(&Envelope{Correlation: r.correlation + 1, Message: request})
+	b, err := r.link.encode(&Envelope{Correlation: r.correlation + 1,
+		Timeout: max(timeout, time.Millisecond), Message: request})
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,9 @@ type Responder struct {
 type Request struct {
 	Correlation uint64
 	Message     Message
+	// AnswerBy is when to answer so that the requester gets it before it gives up; zero if it does
+	// not say how long it waits.
+	AnswerBy time.Time
 }
 
 // NewResponder starts a conversation over t, which it owns from now on. It panics unless
@@ -47,8 +50,9 @@ func NewResponder(t Transport, config EndpointConfig) *Responder {
 }
 
 // Handler carries out the requests that Serve receives. Serve calls its methods one at a time, in
-// the order that the conversation allows, with valid messages and its own context. An error that a
-// method returns is the answer to the request.
+// the order that the conversation allows, with valid messages and a context. An error that a method
+// returns is the answer to the request. The context ends before the requester gives up, so that it
+// gets that answer.
 type Handler interface {
 	OpenVolume(context.Context, *OpenVolume) (*OpenVolumeReply, error)
 	ConfigureDataPath(context.Context, *ConfigureDataPath) (*ConfigureDataPathReply, error)
@@ -83,7 +87,7 @@ func (s *Responder) Serve(ctx context.Context, handler Handler) error {
 		if err != nil {
 			return err
 		}
-		reply, done, err := handle(ctx, handler, request.Message)
+		reply, done, err := s.handle(ctx, handler, &request)
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -103,10 +107,17 @@ func (s *Responder) Serve(ctx context.Context, handler Handler) error {
 	}
 }
 
-func handle(
-	ctx context.Context, handler Handler, request Message,
+func (s *Responder) handle(
+	ctx context.Context, handler Handler, request *Request,
 ) (reply Message, done bool, err error) {
-	switch m := request.(type) {
+	if !request.AnswerBy.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, request.AnswerBy, status.Errorf(status.TimeOut,
+			"%s does not wait longer for the reply to %v", s.link.transport.RemoteName(),
+			request.Message.Kind()))
+		defer cancel()
+	}
+	switch m := request.Message.(type) {
 	case *OpenVolume:
 		reply, err = handler.OpenVolume(ctx, m)
 	case *ConfigureDataPath:
@@ -116,7 +127,7 @@ func handle(
 			reply, err = target.CreateRDMAConnection(ctx, m)
 			break
 		}
-		err = status.Errorf(status.Unexpected, "this program does not serve %v", request.Kind())
+		err = status.Errorf(status.Unexpected, "this program does not serve %v", m.Kind())
 	case *StartDataPathConnections:
 		reply, err = handler.StartDataPathConnections(ctx, m)
 	case *StartStorage:
@@ -261,9 +272,18 @@ func (s *Responder) deliver(e *Envelope) error {
 		return err
 	}
 	s.correlation = e.Correlation
-	s.requests <- Request(*e)
+	request := Request{Correlation: e.Correlation, Message: e.Message}
+	if e.Timeout > 0 {
+		request.AnswerBy = time.Now().Add(e.Timeout - answerMargin(e.Timeout))
+	}
+	s.requests <- request
 	return nil
 }
+
+// answerMargin is how much earlier a request is answered than its requester gives up. What a request
+// waits for may be a request to another peer, whose margin is part of the time of this one: so each
+// peer of a chain gets the reason of the next.
+func answerMargin(timeout time.Duration) time.Duration { return min(timeout/10, time.Second) }
 
 // canPeerClose reports whether the peer would leave nothing behind: between requests, before
 // configure_data_path or after destroy_objects.

@@ -31,6 +31,9 @@ func (s *session) awaitDial(ctx context.Context, target netip.AddrPort) error {
 	if !limited {
 		most = math.MaxInt64
 	}
+	if due, limited := ctx.Deadline(); limited {
+		most = min(most, time.Until(due))
+	}
 	wait, ok := s.channel.dials.Reserve(time.Now(), s.settings.Limits.MaxSessions, most)
 	if !ok {
 		return status.Errorf(status.Again,

@@ -168,6 +168,7 @@ type chainOptions struct {
 	hookTransport    func(controlmsg.Transport) controlmsg.Transport // of the relay
 	clock            lease.Clock                                     // of both machines
 	lease            time.Duration
+	controlTimeout   time.Duration // of all; 0 means the defaults
 }
 
 func startChainWith(t *testing.T, options chainOptions) *chain {
@@ -177,6 +178,7 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
 		Policy: options.targetPolicy, Lease: options.lease, Clock: options.clock,
+		ControlTimeout: options.controlTimeout,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +190,7 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
 	c.startRelay(relay.ChannelConfig{
 		Targets:   []netip.AddrPort{netip.MustParseAddrPort(c.proxy.listener.Addr().String())},
-		IOTimeout: options.ioTimeout,
+		IOTimeout: options.ioTimeout, ControlTimeout: options.controlTimeout,
 	})
 	c.connect()
 	return c
@@ -235,7 +237,8 @@ func (c *chain) connect() {
 		c.t.Fatal(err)
 	}
 	requester := controlmsg.NewRequester(controlmsg.NewComchTransport(c.connection),
-		controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
+		controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator,
+			Timeout: c.options.controlTimeout})
 	c.requester = requester
 	c.t.Cleanup(func() { requester.Close(nil) })
 	if c.hello, err = c.requester.Greet(c.t.Context()); err != nil {

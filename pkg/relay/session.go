@@ -258,6 +258,9 @@ func (s *session) openTarget(ctx context.Context, link *targetLink) (*targetConn
 	return target, err
 }
 
+// formerPause is when a client may try again whose former session has not been released in time.
+const formerPause = time.Second
+
 // ConfigureDataPath imports the client's memory, exports it again for RDMA, and forwards the
 // request with that export in place of the client's.
 func (s *session) ConfigureDataPath(
@@ -277,11 +280,14 @@ func (s *session) ConfigureDataPath(
 	releasing, cancel := s.stepTimeout(ctx)
 	defer cancel()
 	err := s.channel.clients.Supersede(releasing, m.ClientInstance, m.Epoch, s.epoch)
+	if errors.Is(err, status.TimeOut) {
+		err = controlmsg.Postpone(formerPause, "%w", err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if err := s.importMemory(m); err != nil {
-		return nil, errors.Join(err, s.abandonMemory())
+		return nil, errors.Join(err, s.abandonMemory(ctx))
 	}
 	request := *m
 	request.Export = controlmsg.Export{
@@ -293,7 +299,7 @@ func (s *session) ConfigureDataPath(
 	}
 	if s.target.dialect != nil {
 		if err := s.target.exportForDialect(&request, s.registered); err != nil {
-			return nil, errors.Join(err, s.abandonMemory())
+			return nil, errors.Join(err, s.abandonMemory(ctx))
 		}
 		s.foreign = dialects.NewTargetTranslator(s.target.version, s.registered.Base())
 	}
@@ -304,7 +310,7 @@ func (s *session) ConfigureDataPath(
 		if s.target.requester.Err() == nil { // the target has none of it
 			holding.Confirm()
 		}
-		return nil, errors.Join(err, s.abandonMemory())
+		return nil, errors.Join(err, s.abandonMemory(ctx))
 	}
 	s.config = *m
 	return reply, nil
@@ -585,7 +591,7 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 			}
 		}
 	}
-	releasing, cancel := context.WithTimeout(context.Background(), endTimeout)
+	releasing, cancel := withinRequest(ctx)
 	defer cancel()
 	err = s.revoke(releasing)
 	if err == nil {

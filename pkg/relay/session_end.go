@@ -321,12 +321,26 @@ func (s *session) releaseMemory(ctx context.Context) error {
 	return s.freeing.take(ctx, "free the session's memory", s.freeMemory)
 }
 
+// leastReleaseTimeout is how long a release within a request may take although the time of the
+// request is over. The client still waits that long for the answer.
+const leastReleaseTimeout = 100 * time.Millisecond
+
+// withinRequest returns a context that bounds a release within a request of the client. The end of
+// the session does not end it.
+func withinRequest(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := endTimeout
+	if due, limited := ctx.Deadline(); limited {
+		timeout = min(timeout, max(time.Until(due), leastReleaseTimeout))
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
+}
+
 // abandonMemory is releaseMemory after a configuration that has failed, perhaps because its time is
 // over.
-func (s *session) abandonMemory() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+func (s *session) abandonMemory(ctx context.Context) error {
+	releasing, cancel := withinRequest(ctx)
 	defer cancel()
-	return s.releaseMemory(ctx)
+	return s.releaseMemory(releasing)
 }
 
 // freeMemory frees what releaseMemory has deregistered.

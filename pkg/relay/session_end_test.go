@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -311,4 +312,59 @@ func TestDestroyObjectsFailsWhileTheMemoryIsRegistered(t *testing.T) {
 		t.Errorf("%d requests completed, want 1", n)
 	}
 	c.expectRelease()
+}
+
+// Client, relay, and target have the same timeouts, and the client of a former session's heir gets
+// the reason nevertheless, and may try again on the same connection.
+func TestAnHeirLearnsInTimeWhatItWaitsFor(t *testing.T) {
+	for name, test := range map[string]struct {
+		instance [16]byte
+		reason   string
+	}{
+		"of the same client, at the relay": {[16]byte{7}, "former session is released"},
+		"of another client, at the target": {[16]byte{8}, "has no IO in flight any more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var targetGate gate
+			c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(),
+				controlTimeout: time.Second})
+			send := c.openQueue()
+			open := targetGate.close(t)
+			t.Cleanup(open)
+			send(iomsg.Message{Type: iomsg.Write, UserData: 5, IOSize: 4096})
+			testkit.Eventually(t, "the write is in flight", func() bool {
+				s := c.status().OpenSessions
+				return len(s) == 1 && len(s[0].Queues) == 1 && s[0].Queues[0].InFlight == 1
+			})
+			c.connection.Abort()
+			c.connect()
+			heir := c.session()
+			configure := heir[1].(*controlmsg.ConfigureDataPath)
+			configure.ClientInstance, configure.Epoch = test.instance, 2
+			if err := c.call(heir[0]); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, "the former session ends at the target", func() bool {
+				err := c.call(configure)
+				if err != nil && strings.Contains(err.Error(), test.reason) {
+					if !errors.Is(err, status.Again) || controlmsg.RetryAfter(err) != time.Second {
+						t.Errorf("configure: %v, again after %v", err, controlmsg.RetryAfter(err))
+					}
+					return true
+				}
+				if !errors.Is(err, status.Again) {
+					t.Fatalf("configure: %v", err)
+				}
+				return false
+			})
+			open()
+			testkit.Eventually(t, "the heir opens", func() bool {
+				err := c.call(configure)
+				if err != nil && !errors.Is(err, status.Again) {
+					t.Fatalf("configure: %v", err)
+				}
+				return err == nil
+			})
+		})
+	}
 }

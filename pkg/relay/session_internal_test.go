@@ -125,7 +125,7 @@ func TestASessionBeginsWhenTheFormerIsReleased(t *testing.T) {
 		settings:   &ChannelConfig{Limits: Limits{MaxExport: 100, MaxOutstanding: 1}}}
 	_, err := s.ConfigureDataPath(ctx, &controlmsg.ConfigureDataPath{QueueCount: 1, Depth: 1,
 		BufferSize: 512, Epoch: 2, Export: controlmsg.Export{Length: 50}})
-	if !errors.Is(err, status.TimeOut) {
+	if !errors.Is(err, status.Again) || controlmsg.RetryAfter(err) != formerPause {
 		t.Errorf("a session begins although the former is not released: %v", err)
 	}
 }

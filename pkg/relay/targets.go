@@ -300,7 +300,7 @@ func (t *targets) await(
 		select {
 		case <-changed:
 		case <-waiting.Done():
-			if ctx.Err() != nil {
+			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, nil, context.Cause(ctx)
 			}
 			return nil, nil, t.unavailable()

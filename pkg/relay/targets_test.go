@@ -533,3 +533,17 @@ func TestTargetsOfTheApplicationsHaveNoLeases(t *testing.T) {
 		t.Errorf("the client learns of leases of %d ms", c.hello.LeaseMs)
 	}
 }
+
+// A client that gives up before session_wait is over gets the reason before it does.
+func TestAClientWithLittleTimeLearnsWhyThereIsNoTarget(t *testing.T) {
+	c := &chain{t: t, options: chainOptions{controlTimeout: 500 * time.Millisecond}}
+	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+		SessionWait: retry.Within(testkit.Patience)})
+	c.connect()
+	for range 2 {
+		err := c.call(&controlmsg.OpenVolume{})
+		if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "127.0.0.1:1 is down") {
+			t.Errorf("open_volume: %v", err)
+		}
+	}
+}

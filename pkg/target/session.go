@@ -260,6 +260,9 @@ func (s *session) ConfigureDataPath(
 		s.target.exports.close(s)
 		s.dropLease()
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
+		if errors.Is(err, status.TimeOut) {
+			err = controlmsg.Postpone(formerPause, "%w", err)
+		}
 		return nil, errors.Join(err, s.releaseMemory())
 	}
 	s.config = *m
@@ -283,14 +286,14 @@ func (s *session) ConfigureDataPath(
 		Exclusive: claim > noClaim, ReadOnly: s.readOnly, HolderID: holder}, nil
 }
 
+// formerPause is when a relay may try again that has waited in vain for the end of others.
+const formerPause = time.Second
+
 // open opens the volume for the session when nothing of sessions that have ended can change it any
 // more. It returns the owner's ID as a holder. If it fails, the caller undoes what it has done.
 func (s *session) open(
 	ctx context.Context, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
 ) (controlmsg.HolderID, error) {
-	// A quarter of the time is left for the answer: the relay's patience began earlier.
-	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout*3/4)
-	defer cancel()
 	if s.tenancy != nil {
 		if err := s.tenancy.Hear(&m.Answer); err != nil {
 			return 0, err

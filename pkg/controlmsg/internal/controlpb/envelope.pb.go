@@ -32,6 +32,9 @@ type Envelope struct {
 	// Identifies a request. The requester chooses it, unique on the connection and never 0, and the
 	// reply repeats it. 0 in messages that belong to no request.
 	Correlation uint64 `protobuf:"varint,1,opt,name=correlation,proto3" json:"correlation,omitempty"`
+	// In a request, how long the requester waits for the answer, in milliseconds. 0 means that it does
+	// not say.
+	TimeoutMs uint32 `protobuf:"varint,4,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// The message. Receivers reject an envelope without a message that they know.
 	//
 	// Types that are valid to be assigned to Message:
@@ -92,6 +95,13 @@ func (*Envelope) Descriptor() ([]byte, []int) {
 func (x *Envelope) GetCorrelation() uint64 {
 	if x != nil {
 		return x.Correlation
+	}
+	return 0
+}
+
+func (x *Envelope) GetTimeoutMs() uint32 {
+	if x != nil {
+		return x.TimeoutMs
 	}
 	return 0
 }
@@ -399,9 +409,11 @@ var File_zc_relay_control_v1_envelope_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_envelope_proto_rawDesc = "" +
 	"\n" +
-	"\"zc/relay/control/v1/envelope.proto\x12\x13zc.relay.control.v1\x1a#zc/relay/control/v1/data_path.proto\x1a\x1fzc/relay/control/v1/error.proto\x1a\x1fzc/relay/control/v1/hello.proto\x1a zc/relay/control/v1/volume.proto\"\x92\f\n" +
+	"\"zc/relay/control/v1/envelope.proto\x12\x13zc.relay.control.v1\x1a#zc/relay/control/v1/data_path.proto\x1a\x1fzc/relay/control/v1/error.proto\x1a\x1fzc/relay/control/v1/hello.proto\x1a zc/relay/control/v1/volume.proto\"\xb1\f\n" +
 	"\bEnvelope\x12 \n" +
-	"\vcorrelation\x18\x01 \x01(\x04R\vcorrelation\x122\n" +
+	"\vcorrelation\x18\x01 \x01(\x04R\vcorrelation\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x04 \x01(\rR\ttimeoutMs\x122\n" +
 	"\x05error\x18\x02 \x01(\v2\x1a.zc.relay.control.v1.ErrorH\x00R\x05error\x12?\n" +
 	"\n" +
 	"keep_alive\x18\x03 \x01(\v2\x1e.zc.relay.control.v1.KeepAliveH\x00R\tkeepAlive\x122\n" +
@@ -424,7 +436,7 @@ const file_zc_relay_control_v1_envelope_proto_rawDesc = "" +
 	"stop_reply\x18\x1d \x01(\v2\x1e.zc.relay.control.v1.StopReplyH\x00R\tstopReply\x12N\n" +
 	"\x0fdestroy_objects\x18\x1e \x01(\v2#.zc.relay.control.v1.DestroyObjectsH\x00R\x0edestroyObjects\x12^\n" +
 	"\x15destroy_objects_reply\x18\x1f \x01(\v2(.zc.relay.control.v1.DestroyObjectsReplyH\x00R\x13destroyObjectsReplyB\t\n" +
-	"\amessageJ\x04\b\x04\x10\x10BJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\amessageJ\x04\b\x05\x10\x10BJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_envelope_proto_rawDescOnce sync.Once
