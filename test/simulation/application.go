@@ -438,17 +438,21 @@ func (a *application) flushed(o *operation) {
 			"completed writes that were not flushed; the client knows of %d", a.name, o, o.queue,
 			a.volume.Reconnections().LostWrites)
 	}
+	covers := o.submitted
+	if a.blocking {
+		covers = o.completed // the client submits a flush some time after the call
+	}
 	for i := range a.blocks {
 		b := &a.blocks[i]
 		if o.crashed { // it succeeded before the crash
-			b.lost = b.lost && b.written > o.submitted
+			b.lost = b.lost && b.written > covers
 			continue
 		}
 		if slices.Equal(b.live, o.live[i]) && !b.busy && b.written <= o.submitted {
 			b.durable, b.volatile = slices.Clone(b.live), false // nothing has happened since
 			continue
 		}
-		b.volatile = b.volatile && b.written > o.submitted
+		b.volatile = b.volatile && b.written > covers
 		// Written since, or being written: one of the later contents or one of those then.
 		later := slices.DeleteFunc(slices.Clone(b.durable), func(s uint64) bool {
 			if w := a.stamps[s]; w != nil {
