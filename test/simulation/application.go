@@ -94,18 +94,23 @@ const openTime = 2 * time.Minute
 
 // open opens a volume. It tries again, because the relay may be down.
 func open(ctx context.Context, config client.Config) (*client.Volume, error) {
+	return openAs(ctx, func() client.Config { return config })
+}
+
+// openAs is open with a configuration for each attempt.
+func openAs(ctx context.Context, config func() client.Config) (*client.Volume, error) {
 	begun := time.Now()
-	volume, err := client.Open(ctx, config)
+	volume, err := client.Open(ctx, config())
 	for err != nil && time.Since(begun) < openTime && ctx.Err() == nil {
 		time.Sleep(100 * time.Millisecond)
-		volume, err = client.Open(ctx, config)
+		volume, err = client.Open(ctx, config())
 	}
 	return volume, err
 }
 
 // open opens the application's volume.
 func (a *application) open(ctx context.Context) {
-	volume, err := open(ctx, a.config())
+	volume, err := openAs(ctx, a.config)
 	a.world.mu.Lock()
 	defer a.world.mu.Unlock()
 	if err != nil {
@@ -113,6 +118,9 @@ func (a *application) open(ctx context.Context) {
 		return
 	}
 	a.volume = volume
+	if a.ownership != nil && a.preempts {
+		a.former.leaves, a.blocks = true, a.former.bequeath()
+	}
 	if a.blocking {
 		a.startCallers(ctx)
 	}

@@ -43,6 +43,7 @@ type ownership struct {
 	// those that it has begun to write afterwards.
 	recovered, renewed int
 	leaves             bool // it makes no more requests
+	preempts           bool // it takes the volume from its living predecessor
 	// abandoned requests were outstanding when the owner closed its volume.
 	abandoned []*operation
 }
@@ -81,6 +82,9 @@ func (e *estate) addOwner(relay int) {
 	}
 	if len(e.owners) > 0 {
 		a.former = e.present()
+		if a.former.isWaiting() {
+			a.former.giveUp()
+		}
 		a.blocks = a.former.bequeath()
 	}
 	e.owners = append(e.owners, a)
@@ -129,8 +133,9 @@ func (o *ownership) configure(c *client.Config, blocking bool) {
 	if plan.Mortal {
 		c.Reconnect = nil
 	}
-	// PREEMPT: once client.Config can say that the heir of a living owner preempts it, say so here
-	// for heirs of PreemptOwner, and draw that fault.
+	if o.preempts {
+		c.Preempt = o.former.volume.Info().OwnHolderID
+	}
 }
 
 // nextType returns what the application requests next: an owner reads all blocks first, and then
@@ -175,7 +180,7 @@ func (a *application) hasTakenOver() bool {
 
 // isPassing reports whether it is no fault of the world if the application's volume fails.
 func (a *application) isPassing() bool {
-	return a.ownership != nil && (a.leaves || a.world.plan.Mortal)
+	return a.ownership != nil && (a.leaves || a.world.plan.Mortal || a != a.estate.present())
 }
 
 // endOwner ends the present owner of an estate, as a fault says, and adds its heir.
@@ -188,8 +193,11 @@ func (w *world) endOwner(f *Fault) {
 func (e *estate) end(f *Fault) {
 	w, a := e.world, e.present()
 	relay := f.Relay % len(w.relays)
+	preempts := false
 	switch {
 	case a.process.dead || a.process.exited.Load():
+	case f.Kind == PreemptOwner && w.plan.Exclusive != "" && a.volume != nil && !a.repeats():
+		preempts = true
 	case f.Kind == OwnerLeaves && a.volume != nil:
 		a.leave()
 	case (f.Kind == EndOwner || f.Kind == FreezeOwner) && a.volume != nil && !a.repeats() &&
@@ -202,6 +210,18 @@ func (e *estate) end(f *Fault) {
 		w.kill(a.process)
 	}
 	e.addOwner(relay)
+	e.present().preempts = preempts
+}
+
+// isWaiting reports whether an owner preempts another one, and has not opened the volume yet.
+func (a *application) isWaiting() bool { return a.preempts && a.volume == nil }
+
+// giveUp ends the predecessor of an owner that has ended before it could preempt it.
+func (a *application) giveUp() {
+	if p := a.former.process; !p.dead && !p.exited.Load() {
+		a.world.kill(p)
+	}
+	a.blocks = a.former.bequeath()
 }
 
 // repeats reports whether the client repeats by itself what a session has left unfinished.

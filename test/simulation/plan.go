@@ -97,6 +97,8 @@ const (
 	OwnerLeaves FaultKind = "owner-leaves" // it closes its volume
 	EndOwner    FaultKind = "end-owner"    // an administrator ends its session
 	FreezeOwner FaultKind = "freeze-owner" // SIGSTOP, then the same, and SIGCONT
+	// The heir takes an exclusive volume from its predecessor, which goes on until then.
+	PreemptOwner FaultKind = "preempt-owner"
 )
 
 var faultKinds = []FaultKind{
@@ -173,7 +175,7 @@ func (p Plan) WithHeirs() Plan {
 			p.Faults = append(p.Faults, Fault{
 				Step: step + r.IntN(pick(r, 60, 400)), Subject: e + p.Heirs*r.IntN(64),
 				Relay: relays[e], For: time.Duration(r.ExpFloat64() * float64(time.Second)),
-				Kind: pick(r, KillOwner, KillOwner, OwnerLeaves, EndOwner, FreezeOwner),
+				Kind: pick(r, KillOwner, KillOwner, OwnerLeaves, EndOwner, FreezeOwner, PreemptOwner),
 			})
 		}
 	}

@@ -348,7 +348,7 @@ func (w *world) begin(f *Fault) {
 	case CutNetwork:
 		w.internet.cut[pair(relay.address, target.address)] = time.Now()
 		w.heals[pair(relay.address, target.address)] = until
-	case KillOwner, OwnerLeaves, EndOwner, FreezeOwner:
+	case KillOwner, OwnerLeaves, EndOwner, FreezeOwner, PreemptOwner:
 		w.endOwner(f)
 	case Hold:
 		w.internet.hold(&hold{relay: relay.address, target: target.address, scope: f.Scope,
