@@ -99,6 +99,7 @@ type link struct {
 	ctx      context.Context // of Receive; ends with the link
 	cancel   context.CancelFunc
 	done     chan struct{} // closed when the link has ended
+	told     chan struct{} // closed when the farewell has been sent, or nobody will send one
 	finished chan struct{} // closed when the transport is closed and all goroutines have exited
 	watchers sync.WaitGroup
 	heard    atomic.Bool // a message has arrived since the last keep-alive tick
@@ -126,7 +127,8 @@ type linkOwner interface {
 func newLink(t Transport, config EndpointConfig) *link {
 	l := &link{
 		transport: t, config: config.withDefaults(),
-		sending: make(chan struct{}, 1), done: make(chan struct{}), finished: make(chan struct{}),
+		sending: make(chan struct{}, 1), done: make(chan struct{}), told: make(chan struct{}),
+		finished: make(chan struct{}),
 	}
 	l.sendLimit.Store(int64(min(MinMessageSize, t.MaxMessageSize())))
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -296,12 +298,19 @@ func (l *link) endError() error {
 // close ends the link and waits until the transport is closed. It sends reason to the peer unless
 // it is nil.
 func (l *link) close(reason error) {
+	l.leave(reason)
+	<-l.finished
+}
+
+// leave ends the link and waits until reason has been sent, unless it is nil. It does not wait for
+// the peer, which may never close.
+func (l *link) leave(reason error) {
 	if reason == nil {
 		l.end(errClosed, nil)
 	} else {
 		l.end(reason, report(reason, l.owner.Phase()))
 	}
-	<-l.finished
+	<-l.told
 }
 
 // finish sends the farewell, closes the transport, and waits for the keep-alive goroutine to exit.
@@ -313,6 +322,7 @@ func (l *link) finish() {
 	if farewell != nil {
 		l.sendFarewell(farewell)
 	}
+	close(l.told)
 	if leaving { // the reason does not tell: an *Error may have come from another peer
 		l.awaitPeerClose()
 	}

@@ -314,6 +314,10 @@ func (s *Responder) Done() <-chan struct{} { return s.link.done }
 // status.NotConnected if the peer closed when nothing could be lost.
 func (s *Responder) Err() error { return s.link.endError() }
 
+// Leave ends the conversation and sends the reason to the peer unless it is nil. It does not wait
+// for the peer: Close does.
+func (s *Responder) Leave(reason error) { s.link.leave(reason) }
+
 // Close ends the conversation, sends the reason to the peer unless it is nil, and closes the
 // transport gracefully. It takes a bounded time. Later calls wait for the first.
 func (s *Responder) Close(reason error) { s.link.close(reason) }

@@ -21,6 +21,7 @@ type relayConversation interface {
 	Serve(context.Context, controlmsg.Handler) error
 	Done() <-chan struct{}
 	Err() error
+	Leave(reason error)
 	Close(reason error)
 }
 
@@ -73,7 +74,10 @@ func (r *dialectRelay) Done() <-chan struct{} { return nil }
 // Err returns nil, because Done is never closed.
 func (r *dialectRelay) Err() error { return nil }
 
-// Close closes the connection. The protocol has no message for the reason.
+// Leave does nothing: the protocol has no message for the reason.
+func (r *dialectRelay) Leave(error) {}
+
+// Close closes the connection.
 func (r *dialectRelay) Close(error) {
 	if err := r.transport.Close(); err != nil {
 		r.session.log.Debug("close the connection to the relay", zap.Error(err))

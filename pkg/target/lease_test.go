@@ -128,6 +128,38 @@ func TestAnOpenEndsTheSessionsOfSilentRelays(t *testing.T) {
 	}
 }
 
+// lingering is a control connection whose peer does not close until the test ends.
+type lingering struct {
+	controlmsg.Transport
+	until <-chan struct{}
+}
+
+func (l lingering) Close() error {
+	<-l.until
+	return l.Transport.Close()
+}
+
+func TestAnOpenDoesNotWaitForARelayToClose(t *testing.T) {
+	end := make(chan struct{})
+	s := startTarget(t, func(config *target.Config) {
+		config.HookTransport = func(t controlmsg.Transport) controlmsg.Transport {
+			return lingering{t, end}
+		}
+	})
+	t.Cleanup(func() { close(end) }) // before the target waits for its sessions
+	former, next := startSilentRelay(t, s, 1), startSilentRelay(t, s, 1)
+	if err := former.configure(t); err != nil {
+		t.Fatal(err)
+	}
+	m := configuration(1, 4)
+	m.ClientInstance[0], m.Session = 2, 2
+	m.Answer = lease.Answer{Instance: next.instance, Question: next.hello.Question,
+		Ended: []uint64{1}}
+	if _, err := next.Call(t.Context(), m); err != nil {
+		t.Errorf("open the volume: %v", err)
+	}
+}
+
 func TestATargetNotesAndConfirmsWhatARelayNames(t *testing.T) {
 	s := startTarget(t, func(*target.Config) {})
 	r := startSilentRelay(t, s, 1)

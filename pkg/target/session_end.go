@@ -65,18 +65,20 @@ func (s *session) drain(ctx context.Context) (unfinished int) {
 }
 
 // end sends the relay the reason, before closing its RDMA connections, and releases the session.
+// Others who want the volume wait for the release, so it does not wait for the relay to close.
 func (s *session) end(reason error) {
 	if s.opening != nil {
 		s.opening.Stop()
 	}
 	s.lease.End()
-	s.relay.Close(reason)
+	s.relay.Leave(reason)
 	if s.tenancy != nil {
 		s.tenancy.Disconnect()
 	}
 	if err := s.release(); err != nil {
 		s.log.Error("session was not released completely", zap.Error(err))
 	}
+	s.relay.Close(reason)
 	if reason == nil || !s.admitted {
 		s.log.Debug("session ended", zap.Error(reason))
 		return
