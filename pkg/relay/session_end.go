@@ -154,11 +154,11 @@ func (s *session) end(reason error) {
 			"client's memory and epoch until then", zap.Error(err), zap.NamedError("reason", reason))
 		s.channel.late.Go(func() { s.releaseLate(reason) })
 	case reason != nil:
-		s.forget()
+		s.channel.forget(s)
 		s.log.Warn("session ended", zap.Error(reason),
 			zap.Stringer("code", status.CodeOf(reason)))
 	default:
-		s.forget()
+		s.channel.forget(s)
 		s.log.Info("session ended")
 	}
 }
@@ -168,7 +168,7 @@ func (s *session) releaseLate(reason error) {
 	for ctx := s.channel.lateContext; ; {
 		err := s.release(ctx, reason)
 		if err == nil {
-			s.forget()
+			s.channel.forget(s)
 			s.log.Warn("session is released, late")
 			return
 		}
@@ -192,8 +192,8 @@ func (s *session) awaitLastResponses() {
 	datapath.DrainAll(ctx, s.openLanes())
 }
 
-// release takes the steps of the end in their order, each on all lanes. If one fails, release can
-// be called again.
+// release takes the steps of the end in their order, each on all lanes. Then the client's next
+// session may begin. If a step fails, release can be called again.
 func (s *session) release(ctx context.Context, reason error) error {
 	if err := s.revoke(ctx); err != nil {
 		return err
@@ -206,7 +206,11 @@ func (s *session) release(ctx context.Context, reason error) error {
 	if err != nil {
 		return err
 	}
-	return s.releaseMemory(ctx)
+	if err := s.releaseMemory(ctx); err != nil {
+		return err
+	}
+	s.channel.clients.Release(s.epoch)
+	return nil
 }
 
 // revoke closes all RDMA connections and deregisters the client's memory. Afterwards neither the
@@ -365,10 +369,4 @@ func (s *session) freeMemory() error {
 	s.channel.exported.Add(-s.exported)
 	s.exported = 0
 	return err
-}
-
-// forget removes a released session from its channel, which lets the client's next one begin.
-func (s *session) forget() {
-	s.channel.clients.Release(s.epoch)
-	s.channel.forget(s)
 }

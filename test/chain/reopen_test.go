@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -71,6 +73,38 @@ func TestAFileVolumeSurvivesItsTarget(t *testing.T) {
 	if err := v.Close(c.context()); err != nil {
 		t.Errorf("close: %v", err)
 	}
+}
+
+// lingering is a control connection to a target that does not close before the end of the test.
+type lingering struct {
+	controlmsg.Transport
+	until <-chan struct{}
+}
+
+func (l lingering) Close() error {
+	<-l.until
+	return l.Transport.Close()
+}
+
+func TestAClientReopensAlthoughTheTargetDoesNotClose(t *testing.T) {
+	parallel(t)
+	end := make(chan struct{})
+	c := start(t, options{relay: func(config *relay.Config) {
+		config.HookTransport = func(t controlmsg.Transport) controlmsg.Transport {
+			if _, err := netip.ParseAddrPort(t.RemoteName()); err != nil {
+				return t // the client's
+			}
+			return lingering{t, end}
+		}
+	}})
+	t.Cleanup(func() { close(end) })
+	config := c.config()
+	config.Reconnect = reconnecting()
+	v := c.open(config)
+	if err := v.Reopen(errors.New("the test ends the session")); err != nil {
+		t.Fatal(err)
+	}
+	c.await("the volume is reopened", func() bool { return v.Reconnections().Count == 1 })
 }
 
 func TestRequestsInFlightAtTheLossCompleteAfterIt(t *testing.T) {
