@@ -33,12 +33,11 @@ const ownerVariable = "ZC_RELAY_TEST_OWNER"
 
 // owner describes a process that opens the volume.
 type owner struct {
-	Mark      byte   // of its content
+	Name      string
 	Comch     string // directory of the relay's sockets
 	Exclusive bool
 	Depth     int
 	BlockSize int
-	Blocks    int // that it writes, from the first on
 	FUA       bool
 	Seed      uint64
 	// IOTimeout and ReleaseTimeout are the client's.
@@ -55,7 +54,7 @@ type event struct {
 // The events of owners.
 const (
 	opened       = "opened"       // the owner has the volume
-	loading      = "loading"      // it has written for a while
+	loading      = "loading"      // it has written for another while
 	told         = "told"         // all of its requests have ended, some of them by an error
 	acknowledged = "acknowledged" // all of its blocks are written for good
 	compared     = "compared"     // what it reads is what it has written; the detail says what is not
@@ -65,8 +64,8 @@ const (
 const (
 	openCommand  = "open"
 	loadCommand  = "load"  // write all blocks again and again, until there is an error
-	writeCommand = "write" // write all blocks once, whatever it takes
-	readCommand  = "read"  // read what was written
+	writeCommand = "write" // write the first half of the blocks once, whatever it takes
+	readCommand  = "read"  // read what that has written
 )
 
 func TestMain(m *testing.M) {
@@ -74,7 +73,7 @@ func TestMain(m *testing.M) {
 		var o owner
 		err := json.Unmarshal([]byte(text), &o)
 		if err == nil {
-			err = (&ownerProcess{owner: o}).run()
+			err = (&ownerProcess{owner: o, instance: client.NewInstance()}).run()
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -87,8 +86,9 @@ func TestMain(m *testing.M) {
 
 type ownerProcess struct {
 	owner
-	volume *client.Volume
-	number uint64 // of the last change
+	instance *client.Instance
+	volume   *client.Volume
+	number   uint64 // of the last change
 }
 
 func (o *ownerProcess) run() error {
@@ -102,11 +102,9 @@ func (o *ownerProcess) run() error {
 				return err
 			}
 		case writeCommand:
-			o.write()
+			o.repeat("write", o.write)
 		case readCommand:
-			if err := o.compare(); err != nil {
-				return err
-			}
+			o.repeat("read", o.compare)
 		default:
 			return fmt.Errorf("unknown command %q", command)
 		}
@@ -125,8 +123,11 @@ func tell(name, format string, args ...any) {
 // pauseAfterFailure is how long an owner waits before it tries again.
 const pauseAfterFailure = 20 * time.Millisecond
 
-// open opens the volume, however often it is refused.
+// open opens the volume, again if it was open, and however often it is refused.
 func (o *ownerProcess) open() {
+	if o.volume != nil {
+		o.volume.Abort()
+	}
 	var failures []string
 	for {
 		volume, err := client.Open(context.Background(), client.Config{
@@ -134,7 +135,7 @@ func (o *ownerProcess) open() {
 			Device:   emulated.DefaultHostDevice,
 			Queues:   1, Depth: o.Depth, BufferSize: uint32(o.BlockSize), SyncDepth: -1,
 			IOTimeout: o.IOTimeout, ReleaseTimeout: o.ReleaseTimeout,
-			Exclusive: o.Exclusive, Owner: client.NewOwner(string(o.Mark)),
+			Exclusive: o.Exclusive, Owner: client.NewOwner(o.Name), Instance: o.instance,
 		})
 		if err == nil {
 			o.volume = volume
@@ -148,6 +149,7 @@ func (o *ownerProcess) open() {
 
 // request is a change that an owner has in flight.
 type request struct {
+	mark   byte
 	block  int
 	number uint64
 	kind   iomsg.Type
@@ -156,13 +158,13 @@ type request struct {
 // loadPause is the pause between turns of an owner, which leave the processors to others.
 const loadPause = 2 * time.Millisecond
 
-// enoughLoad is how many requests an owner has completed when it is loading.
+// enoughLoad is after how many requests an owner tells that it is loading, each time anew.
 const enoughLoad = 200
 
 // load keeps changes in flight, no two of them to the same block, until one fails. It returns when
 // all have ended.
 func (o *ownerProcess) load() error {
-	random := rand.New(rand.NewPCG(o.Seed, uint64(o.Mark)))
+	random := rand.New(rand.NewPCG(o.Seed, 0))
 	q := o.volume.Queue(0)
 	inFlight := make(map[int]request) // by slot
 	busy := make(map[int]bool)        // blocks
@@ -171,11 +173,11 @@ func (o *ownerProcess) load() error {
 	codes := make(map[string]int)
 	for failed := false; !failed || len(inFlight) > 0; {
 		for slot := 0; slot < o.Depth && !failed; slot++ {
-			block := random.IntN(o.Blocks)
+			block := random.IntN(blocks)
 			if _, used := inFlight[slot]; used || busy[block] {
 				continue
 			}
-			r := request{block: block, kind: iomsg.Write}
+			r := request{mark: loadMark, block: block, kind: iomsg.Write}
 			if random.IntN(8) == 0 {
 				r.kind = iomsg.WriteZeroes
 			}
@@ -201,7 +203,7 @@ func (o *ownerProcess) load() error {
 				}
 				failed = true
 			}
-			if completed++; completed == enoughLoad {
+			if completed++; completed%enoughLoad == 0 {
 				tell(loading, "")
 			}
 		}
@@ -217,7 +219,7 @@ func (o *ownerProcess) submit(q *client.Queue, slot int, r *request) error {
 	r.number = o.number
 	size := o.BlockSize
 	if r.kind == iomsg.Write {
-		fill(q.Memory()[slot*size:][:size], o.Mark, r.block, r.number)
+		fill(q.Memory()[slot*size:][:size], r.mark, r.block, r.number)
 	}
 	var flags iomsg.Flags
 	if o.FUA {
@@ -228,26 +230,25 @@ func (o *ownerProcess) submit(q *client.Queue, slot int, r *request) error {
 		Tag: uint64(slot)})
 }
 
-// write writes all blocks and makes them durable. If the session ends meanwhile, it opens the volume
-// again and begins anew.
-func (o *ownerProcess) write() {
+// repeat carries a command out. If the session ends meanwhile, it opens the volume again and begins
+// anew.
+func (o *ownerProcess) repeat(what string, command func() error) {
 	for {
-		err := o.writeOnce()
+		err := command()
 		if err == nil {
-			tell(acknowledged, "")
 			return
 		}
-		fmt.Fprintln(os.Stderr, "write:", err)
-		o.volume.Abort()
+		fmt.Fprintf(os.Stderr, "%s: %v\n", what, err)
 		o.open()
 	}
 }
 
-func (o *ownerProcess) writeOnce() error {
+// write writes all blocks and makes them durable.
+func (o *ownerProcess) write() error {
 	next := 0
-	err := o.carryOut(o.Blocks, func(q *client.Queue, slot int) error {
+	err := o.carryOut(blocks/2, func(q *client.Queue, slot int) error {
 		o.number = uint64(next) // content that compare expects
-		err := o.submit(q, slot, &request{block: next, kind: iomsg.Write})
+		err := o.submit(q, slot, &request{mark: writeMark, block: next, kind: iomsg.Write})
 		if err == nil {
 			next++
 		}
@@ -258,33 +259,36 @@ func (o *ownerProcess) writeOnce() error {
 			return q.Submit(&client.Request{Type: iomsg.Flush, Tag: uint64(slot)})
 		}, func(int) error { return nil })
 	}
+	if err == nil {
+		tell(acknowledged, "")
+	}
 	return err
 }
 
 // compare reads all blocks that write has written.
 func (o *ownerProcess) compare() error {
 	size, next := o.BlockSize, 0
-	want, blocks := make([]byte, size), make([]int, o.Depth)
+	want, read := make([]byte, size), make([]int, o.Depth) // the blocks by slot
 	var wrong []string
-	err := o.carryOut(o.Blocks, func(q *client.Queue, slot int) error {
+	err := o.carryOut(blocks/2, func(q *client.Queue, slot int) error {
 		err := q.Submit(&client.Request{Type: iomsg.Read, Length: uint32(size),
 			Offset: uint64(next) * uint64(size), Memory: uint64(slot) * uint64(size),
 			Tag: uint64(slot)})
 		if err == nil {
-			blocks[slot] = next
+			read[slot] = next
 			next++
 		}
 		return err
 	}, func(slot int) error {
 		got := o.volume.Queue(0).Memory()[slot*size:][:size]
-		fill(want, o.Mark, blocks[slot], uint64(blocks[slot]+1))
+		fill(want, writeMark, read[slot], uint64(read[slot]+1))
 		if !slices.Equal(got, want) {
-			wrong = append(wrong, fmt.Sprintf("block %d is %s", blocks[slot], describe(got)))
+			wrong = append(wrong, fmt.Sprintf("block %d is %s", read[slot], describe(got)))
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read: %w", err)
+		return err
 	}
 	detail := ""
 	if len(wrong) > 0 {
@@ -330,21 +334,27 @@ func (o *ownerProcess) carryOut(count int, submit func(*client.Queue, int) error
 	return nil
 }
 
-// fill makes the content of a block, which says who has written it.
+// The marks of content.
+const (
+	loadMark  = 'A' // of what loadCommand writes
+	writeMark = 'B' // of what writeCommand writes
+)
+
+// fill makes the content of a block, which says what it is.
 func fill(b []byte, mark byte, block int, number uint64) {
 	for i := 0; i < len(b); i += 8 {
 		binary.BigEndian.PutUint64(b[i:], uint64(mark)<<56|number<<16|uint64(block))
 	}
 }
 
-// describe says whose content a block has, which may be a mixture.
+// describe says what content a block has, which may be a mixture.
 func describe(b []byte) string {
 	var parts []string
 	for i := 0; i < len(b); i += 8 {
 		word := binary.BigEndian.Uint64(b[i:])
 		part := "zeroes"
 		if word != 0 {
-			part = fmt.Sprintf("change %d of %c to block %d", word<<8>>24, byte(word>>56),
+			part = fmt.Sprintf("change %c%d of block %d", byte(word>>56), word<<8>>24,
 				word&0xffff)
 		}
 		if !slices.Contains(parts, part) {
@@ -361,30 +371,28 @@ type process struct {
 	commands io.WriteCloser
 	events   *events
 	ordered  time.Time // the last commands
+	before   int       // events before these
 }
 
 // order makes an owner carry out commands, one after the other.
 func (p *process) order(commands ...string) {
-	p.ordered = time.Now()
+	p.ordered, p.before = time.Now(), p.events.len()
 	p.events.journal.add("%s is to %v", p.Name, commands)
 	// An owner that has ended does not listen.
 	_, _ = fmt.Fprintln(p.commands, strings.Join(commands, "\n"))
 }
 
 // has reports whether an owner has told an event.
-func (p *process) has(name string) bool {
-	_, found := p.events.find(name)
-	return found
-}
+func (p *process) has(name string) bool { return p.events.count(name) > 0 }
 
-// await waits for the first event of a name.
+// await waits for the first event of a name since the last commands.
 func (p *process) await(name string) event {
 	p.t.Helper()
 	var e event
 	testkit.Eventually(p.t, fmt.Sprintf("%s: %s", p.Name, name), func() bool {
 		hasEnded := p.HasEnded()
 		var found bool
-		if e, found = p.events.find(name); !found && hasEnded {
+		if e, found = p.events.find(name, p.before); !found && hasEnded {
 			p.t.Fatalf("%s has ended before the event %q", p.Name, name)
 		}
 		return found
@@ -422,12 +430,32 @@ func (e *events) Write(b []byte) (int, error) {
 	}
 }
 
-func (e *events) find(name string) (event, bool) {
+// count returns how often an owner has told an event.
+func (e *events) count(name string) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	i := slices.IndexFunc(e.all, func(one event) bool { return one.Name == name })
-	if i < 0 {
-		return event{}, false
+	for _, one := range e.all {
+		if one.Name == name {
+			n++
+		}
 	}
-	return e.all[i], true
+	return n
+}
+
+func (e *events) len() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.all)
+}
+
+// find returns the first event of a name after a number of others.
+func (e *events) find(name string, after int) (event, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, one := range e.all[after:] {
+		if one.Name == name {
+			return one, true
+		}
+	}
+	return event{}, false
 }

@@ -47,11 +47,12 @@ const (
 	sameRelay    heir = iota // opens the volume through the same relay
 	otherRelay               // opens it through another relay
 	livingWriter             // has it open all the time, through another relay
+	itself                   // the first owner opens it again
 	heirs
 )
 
 func (h heir) String() string {
-	return [heirs]string{"same relay", "other relay", "living writer"}[h]
+	return [heirs]string{"same relay", "other relay", "living writer", "itself"}[h]
 }
 
 // untilAcknowledged is the length of a stall that ends when the heir's writes are acknowledged.
@@ -133,12 +134,15 @@ type place struct {
 	begun       time.Time // the stall
 }
 
-// play plays a round. On a machine that is too busy for the IO timeout, it begins anew.
+// play plays a round. It begins anew on a machine that is too busy: if the IO timeout expires before
+// the stall, or not before the network has delivered everything again.
 func (r *round) play(t *testing.T) outcome {
 	for {
 		p := newPlace(t, r)
 		if p.beginStall() {
-			return p.play()
+			if o, played := p.play(); played {
+				return o
+			}
 		}
 		p.leave()
 	}
@@ -169,8 +173,8 @@ func (p *place) beginStall() bool {
 	return !p.first.has(told)
 }
 
-// play plays a round whose stall has begun.
-func (p *place) play() outcome {
+// play plays a round whose stall has begun. It fails if the first owner's session does not end.
+func (p *place) play() (o outcome, played bool) {
 	defer p.keepLogs()
 	t, r, begun := p.t, p.round, p.begun
 	acknowledgedByHeir := make(chan struct{})
@@ -178,13 +182,16 @@ func (p *place) play() outcome {
 	healed := p.healLater(begun, toldFirst, acknowledgedByHeir)
 	p.carryOutEnd()
 
-	o := outcome{}
 	var after []byte // the volume when the first owner was told
 	if r.end != ownerKilled {
 		openEarly := r.early && (r.end == relayFrozen || r.end == relayKilled) &&
 			r.heir == otherRelay
 		if openEarly {
 			p.heir.order(openCommand, writeCommand)
+		}
+		if !p.awaitTold() {
+			<-healed
+			return o, false
 		}
 		e := p.first.await(told)
 		o.told = e.At.Sub(begun)
@@ -220,7 +227,17 @@ func (p *place) play() outcome {
 		p.journal.add("%s", finding)
 		t.Errorf("%v: %s", r, finding)
 	}
-	return o
+	return o, true
+}
+
+// awaitTold waits until the first owner is told that its requests have failed. It returns false if
+// the owner goes on instead.
+func (p *place) awaitTold() bool {
+	written := p.first.events.count(loading)
+	testkit.Eventually(p.t, "the first owner is told", func() bool {
+		return p.first.has(told) || p.first.events.count(loading) > written
+	})
+	return p.first.has(told)
 }
 
 // judge compares the volume at different times: when the first owner was told, if it was, when the
@@ -232,7 +249,7 @@ func (r *round) judge(told, open, final []byte) (findings []string) {
 		at := func(content []byte) []byte { return content[i*r.blockSize:][:r.blockSize] }
 		got := at(final)
 		if i < blocks/2 {
-			fill(want, 'B', i, uint64(i+1))
+			fill(want, writeMark, i, uint64(i+1))
 			if !slices.Equal(got, want) {
 				older = append(older, fmt.Sprintf("block %d is %s", i, describe(got)))
 			}
@@ -273,7 +290,7 @@ func (p *place) carryOutEnd() {
 		p.relays[0].Stop()
 	case relayKilled:
 		p.relays[0].Kill()
-		if p.round.heir == sameRelay {
+		if p.round.heir == sameRelay || p.round.heir == itself {
 			p.startRelay(0)
 		}
 	case targetFrozen:
@@ -305,13 +322,17 @@ func (p *place) healLater(
 		if r.end == relayFrozen {
 			<-toldFirst
 		}
+		stall := r.stall
+		if r.end == relayTimeout || r.end == ownerTimeout {
+			stall += ioTimeout
+		}
 		if r.stall == untilAcknowledged {
 			select {
 			case <-acknowledgedByHeir:
 			case <-time.After(time.Until(begun.Add(longestStall))):
 			}
 		} else {
-			time.Sleep(time.Until(begun.Add(r.stall)))
+			time.Sleep(time.Until(begun.Add(stall)))
 		}
 		if !r.thawLast {
 			p.thaw()
@@ -346,7 +367,7 @@ func newPlace(t *testing.T, r *round) *place {
 		file: filepath.Join(directory, "disk"), targetSpace: newNamespace(t)}
 	p.startTarget()
 	relays := 1
-	if r.heir != sameRelay {
+	if r.heir == otherRelay || r.heir == livingWriter {
 		relays = 2
 	}
 	for i := range relays {
@@ -356,15 +377,19 @@ func newPlace(t *testing.T, r *round) *place {
 		p.relays = append(p.relays, nil)
 		p.startRelay(i)
 	}
-	first := owner{Mark: 'A', Comch: p.comch(0), Exclusive: r.exclusive, Depth: depth,
-		BlockSize: r.blockSize, Blocks: blocks, FUA: r.fua, Seed: r.random.Uint64(),
+	first := owner{Name: "first", Comch: p.comch(0), Exclusive: r.exclusive, Depth: depth,
+		BlockSize: r.blockSize, FUA: r.fua, Seed: r.random.Uint64(),
 		ReleaseTimeout: shortestReleaseTimeout}
 	if r.end == relayFrozen || r.end == ownerTimeout {
 		first.IOTimeout = ioTimeout
 	}
 	p.first = p.startOwner(first)
-	p.heir = p.startOwner(owner{Mark: 'B', Comch: p.comch(relays - 1), Exclusive: r.exclusive,
-		Depth: depth, BlockSize: r.blockSize, Blocks: blocks / 2, FUA: r.fua})
+	if r.heir == itself {
+		p.heir = p.first
+		return p
+	}
+	p.heir = p.startOwner(owner{Name: "heir", Comch: p.comch(relays - 1),
+		Exclusive: r.exclusive, Depth: depth, BlockSize: r.blockSize, FUA: r.fua})
 	return p
 }
 
@@ -427,7 +452,7 @@ func (p *place) startOwner(o owner) *process {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	events := &events{name: "owner-" + string(o.Mark), journal: p.journal}
+	events := &events{name: o.Name, journal: p.journal}
 	command.Stdout = events
 	owner := &process{Process: testkit.Start(p.t, command), t: p.t, commands: input, events: events}
 	owner.Name = events.name
@@ -518,7 +543,7 @@ func (p *place) keepLogs() {
 		return
 	}
 	logs := map[string]string{"journal": p.journal.String(), "target": p.target.Stderr.String(),
-		"owner-A": p.first.Stderr.String(), "owner-B": p.heir.Stderr.String()}
+		"first": p.first.Stderr.String(), "heir": p.heir.Stderr.String()}
 	for i, relay := range p.relays {
 		logs[fmt.Sprint("relay-", i)] = relay.Stderr.String()
 	}
