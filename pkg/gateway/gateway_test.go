@@ -641,7 +641,14 @@ func TestAVolumeThatIsLostFailsItsOperations(t *testing.T) {
 
 func TestAnOperationOfAPreemptedVolumeIsNotRepeated(t *testing.T) {
 	v := newVolume(1)
-	v.Intercept = func(*client.Request) status.Code { return status.InUse }
+	failed := false
+	v.Intercept = func(r *client.Request) status.Code {
+		if failed {
+			return v.apply(r)
+		}
+		failed = true
+		return status.InUse
+	}
 	e, err := gateway.New(gateway.Config{Volume: v, Queues: []gateway.Queue{v.Queue(0)},
 		Sessions: 1, Repeat: true, RepeatFor: retry.Within(testkit.Patience)})
 	if err != nil {

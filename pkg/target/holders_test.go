@@ -311,16 +311,16 @@ func expectNone[T any](t *testing.T, what string, channel <-chan T) {
 	t.Helper()
 	select {
 	case <-channel:
-		t.Errorf("%s, although a write of the holder is in flight", what)
+		t.Fatalf("%s, although a write of the holder is in flight", what)
 	case <-time.After(100 * time.Millisecond):
 	}
 }
 
 func TestAHolderIsReplacedWhenItsWritesHaveEnded(t *testing.T) {
 	s, stuck, v, written := startStuck(t, func(*target.Config) {})
-	replaced := make(chan error, 1)
+	id, replaced := holderOf(t, s), make(chan error, 1)
 	go func() {
-		_, _, err := opener{t: t, target: s, owner: 1, preempt: holderOf(t, s)}.open()
+		_, _, err := opener{t: t, target: s, owner: 1, preempt: id}.open()
 		replaced <- err
 	}()
 	testkit.Eventually(t, "the session is preempted", func() bool {
@@ -333,8 +333,10 @@ func TestAHolderIsReplacedWhenItsWritesHaveEnded(t *testing.T) {
 	})
 	expectNone(t, "the newcomer has the volume", replaced)
 	expectNone(t, "the holder's write has failed", written)
-	_, _, err := opener{t: t, target: s, owner: 2, preempt: holderOf(t, s) + 1}.open()
-	expectRefusal(t, err, "program b")
+	for _, named := range []controlmsg.HolderID{id, holderOf(t, s) + 1} {
+		_, _, err := opener{t: t, target: s, owner: 2, readOnly: true, preempt: named}.open()
+		expectRefusal(t, err, "program b")
+	}
 	stuck.completes.Store(true)
 	if err := testkit.Receive(t, "the newcomer's session", replaced); err != nil {
 		t.Error(err)

@@ -3,6 +3,14 @@ package main
 // gatewayMutants break the engine that NBD, vhost, and ublk share, and its locks of ranges.
 var gatewayMutants = []mutant{
 	{
+		name:   "gateway-repeats-what-belongs-to-another-owner",
+		file:   "pkg/client/outcome.go",
+		old:    "	return IsConnectionLost(code) && code != status.InUse || code == status.TimeOut\n",
+		new:    "	return IsConnectionLost(code) || code == status.TimeOut\n",
+		breaks: "A request that fails because another owner has the volume is not repeated.",
+		tests:  []test{{"./pkg/gateway", "^TestAnOperationOfAPreemptedVolumeIsNotRepeated$"}},
+	},
+	{
 		name:   "rangelock-overtakes",
 		file:   "internal/rangelock/rangelock.go",
 		old:    "l.mustWait(w, l.waiting[:i])",
