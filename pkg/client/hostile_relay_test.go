@@ -146,7 +146,7 @@ func (r *fakeRelay) reply(
 			r.imported <- region
 		}
 		return &controlmsg.ConfigureDataPathReply{InboundReads: 1, ReadOnly: r.readOnly.Load(),
-			HolderID: r.holder}
+			HolderID: controlmsg.HolderID(r.holder.Load())}
 	case *controlmsg.StartDataPathConnections:
 		reply := &controlmsg.StartDataPathConnectionsReply{}
 		for _, id := range m.ConsumerIDs {

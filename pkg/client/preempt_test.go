@@ -86,7 +86,7 @@ func TestAnErrorOfThisSideWithTheCodeOfPreemptIsAPassingOne(t *testing.T) {
 
 func TestPreemptConcernsTheFirstSessionOnly(t *testing.T) {
 	r := newFakeRelay(t, func(m *controlmsg.OpenVolumeReply) { m.HolderID = 0xabc })
-	r.holder = 0xdef
+	r.holder.Store(0xdef)
 	v := r.openWith(client.Config{Preempt: "0000000000000abc", IOTimeout: testkit.Patience,
 		Reconnect: &retry.Policy{Total: retry.Within(testkit.Patience)}})
 	if m := r.configured.Load(); m.Preempt != 0xabc {
