@@ -52,7 +52,7 @@ type fakeRelay struct {
 	responder  atomic.Pointer[controlmsg.Responder] // of the current session
 	connection atomic.Value                         // comch.Connection of the current session
 	// holder is what the relay tells the client about itself.
-	holder  controlmsg.HolderID
+	holder  atomic.Uint64
 	started chan struct{}
 	ended   chan struct{}
 	cancel  context.CancelFunc
