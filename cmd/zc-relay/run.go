@@ -18,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
@@ -268,7 +269,7 @@ func (o observed) Channels() []metrics.Channel {
 		channel.SessionsRefused += c.SessionsRefused
 		channel.ExportedBytes += c.ExportedBytes
 		for i := range c.OpenSessions {
-			if c.OpenSessions[i].Unreleased {
+			if c.OpenSessions[i].Unreleased != nil {
 				channel.SessionsUnreleased++
 			}
 			for _, q := range c.OpenSessions[i].Queues {
@@ -368,7 +369,10 @@ func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
 		all[i] = statusreport.Session{
 			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID,
 			ClientUnknown: !s.Client.Known, Opened: s.Opened.UTC(),
-			Queues: []statusreport.SessionQueue{}, Unreleased: s.Unreleased,
+			Queues: []statusreport.SessionQueue{}, Unreleased: s.Unreleased != nil,
+		}
+		if s.Unreleased != nil {
+			all[i].UnreleasedReason = printable.Line(s.Unreleased.Error(), 1024)
 		}
 		for _, q := range s.Queues {
 			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index,

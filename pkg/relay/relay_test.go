@@ -146,6 +146,7 @@ type chain struct {
 	volume     volume.Volume
 	proxy      *proxy
 	relay      *relay.Relay
+	stopRelay  func()
 	connection comch.Connection
 	requester  *controlmsg.Requester
 	hello      controlmsg.HelloReply // to the client
@@ -162,18 +163,22 @@ type chainOptions struct {
 	rdma                      rdma.Provider   // of the relay
 	network                   network.Network // the same; nil for that of this machine
 	logger                    *zap.Logger     // the same
-	ioTimeout                 retry.Bound     // the same
+	ioTimeout, drainTimeout   retry.Bound     // the same
 	// comch is the relay's provider, and hostComch the client's; nil for one of both.
 	comch, hostComch comch.Provider
 	hookTransport    func(controlmsg.Transport) controlmsg.Transport // of the relay
 	clock            lease.Clock                                     // of both machines
 	lease            time.Duration
-	controlTimeout   time.Duration // of all; 0 means the defaults
+	controlTimeout   time.Duration                     // of all; 0 means the defaults
+	disk             func(volume.Volume) volume.Volume // what the target serves; nil for the same
 }
 
 func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Helper()
 	v := volumetest.OpenMemory(t, "1MiB")
+	if options.disk != nil {
+		v = options.disk(v)
+	}
 	storage, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
@@ -219,12 +224,13 @@ func (c *chain) startRelay(channel relay.ChannelConfig) {
 		Comch: own, RDMA: provider, CPUs: []int{datapath.NoCPU},
 		Policy: c.options.relayPolicy, Network: c.options.network, Logger: c.options.logger,
 		HookTransport: c.options.hookTransport, Clock: c.options.clock,
-		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel}},
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel},
+			DrainTimeout: c.options.drainTimeout},
 	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	run(c.t, c.relay.Run, c.relay.Close)
+	c.stopRelay = run(c.t, c.relay.Run, c.relay.Close)
 }
 
 // connect connects a client to the relay, in place of the former one if there is one.
@@ -246,8 +252,8 @@ func (c *chain) connect() {
 	}
 }
 
-// run runs a service until the test ends, and closes it.
-func run(t *testing.T, service func(context.Context) error, closeService func() error) {
+// run runs a service until the test ends or stop is called, and closes it.
+func run(t *testing.T, service func(context.Context) error, closeService func() error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -255,13 +261,15 @@ func run(t *testing.T, service func(context.Context) error, closeService func() 
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
 		if err := closeService(); err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // clientMemory is how many bytes the client exports.

@@ -64,14 +64,16 @@ type session struct {
 	reachable  uint64            // bytes of it that the target may reach
 	// deregistering and freeing are steps of the release of what is above.
 	deregistering, freeing step
-	started                bool        // the data path has been started
-	stopped                bool        // the target has been asked to stop
-	unreleased             atomic.Bool // the session has ended, but its release has failed so far
+	started                bool // the data path has been started
+	stopped                bool // the target has been asked to stop
 
 	mu       sync.Mutex     // guards what follows: others drain the session, and observe its lanes
 	holding  *lease.Holding // the session at the target; nil if the target asks no questions
 	lanes    []*datapath.RelayLane
 	draining bool // lanes that have not started never do
+	// unreleased is why the session has ended and is not released, as of the last attempt; nil as long
+	// as it has not ended.
+	unreleased error
 }
 
 func newSession(c *channel, connection comch.Connection) *session {

@@ -143,7 +143,7 @@ func (s *session) end(reason error) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	err := s.release(ctx, reason)
-	s.unreleased.Store(err != nil)
+	s.setUnreleased(err)
 	if s.target != nil {
 		s.target.close(reason)
 	}
@@ -172,6 +172,7 @@ func (s *session) releaseLate(reason error) {
 			s.log.Warn("session is released, late")
 			return
 		}
+		s.setUnreleased(err)
 		select {
 		case <-time.After(retryPause):
 		case <-ctx.Done():
@@ -179,6 +180,12 @@ func (s *session) releaseLate(reason error) {
 			return
 		}
 	}
+}
+
+func (s *session) setUnreleased(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unreleased = reason
 }
 
 // awaitLastResponses waits for the responses that a target has sent before it announced its end.

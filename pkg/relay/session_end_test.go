@@ -21,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // gate holds one worker up between two turns while it is closed.
@@ -113,9 +114,9 @@ func (c *chain) loseTarget() {
 	c.proxy.watch(nil, func(*controlmsg.Envelope) *controlmsg.Envelope { return nil })
 }
 
-// expectUnreleased waits until the session has ended without a release, and checks what the client
-// and observers see.
-func (c *chain) expectUnreleased() {
+// expectUnreleased waits until the session has ended without a release, for a reason, and checks what
+// the client and observers see.
+func (c *chain) expectUnreleased(reason string) {
 	c.t.Helper()
 	testkit.Eventually(c.t, "the client loses its connection", func() bool {
 		select {
@@ -129,8 +130,9 @@ func (c *chain) expectUnreleased() {
 		c.t.Errorf("%d requests completed while the target had access", n)
 	}
 	channel := c.relay.Channels()[0]
-	if len(channel.OpenSessions) != 1 || !channel.OpenSessions[0].Unreleased {
-		c.t.Errorf("the status shows %+v", channel.OpenSessions)
+	if s := channel.OpenSessions; len(s) != 1 || s[0].Unreleased == nil ||
+		!strings.Contains(s[0].Unreleased.Error(), reason) {
+		c.t.Errorf("the status shows %+v, want an unreleased session (%s)", s, reason)
 	}
 	if channel.ExportedBytes == 0 {
 		c.t.Error("the client's memory was released")
@@ -154,7 +156,7 @@ func TestNoRequestCompletesWhileAStuckWorkerCannotRevoke(t *testing.T) {
 	open := relayGate.close(t)
 	t.Cleanup(open)
 	c.loseTarget()
-	c.expectUnreleased()
+	c.expectUnreleased("revoke the target's access")
 	open()
 	c.expectRelease()
 }
@@ -270,7 +272,7 @@ func TestNoRequestCompletesWhileTheMemoryIsRegistered(t *testing.T) {
 	c.startIO(func() { t.Cleanup(targetGate.close(t)) })
 	provider.stuck.Store(true)
 	c.loseTarget()
-	c.expectUnreleased()
+	c.expectUnreleased("made up")
 	provider.stuck.Store(false)
 	c.expectRelease()
 }
@@ -283,9 +285,85 @@ func TestNoRequestCompletesWhileADeviceHangs(t *testing.T) {
 	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})
 	c.startIO(func() { t.Cleanup(targetGate.close(t)) })
 	c.loseTarget()
-	c.expectUnreleased()
+	c.expectUnreleased("deregister the client's memory")
 	close(provider.hangs)
 	c.expectRelease()
+}
+
+// hangingDisk completes no change while it hangs.
+type hangingDisk struct {
+	volume.Volume
+	hangs     atomic.Bool
+	submitted atomic.Int64
+}
+
+type hangingQueue struct {
+	volume.Queue
+	disk *hangingDisk
+}
+
+func (d *hangingDisk) NewQueue(depth int) (volume.Queue, error) {
+	queue, err := d.Volume.NewQueue(depth)
+	return hangingQueue{queue, d}, err
+}
+
+func (q hangingQueue) Submit(r *volume.Request) error {
+	q.disk.submitted.Add(1)
+	return q.Queue.Submit(r)
+}
+
+func (q hangingQueue) Poll(completed []*volume.Request) int {
+	if q.disk.hangs.Load() {
+		return 0
+	}
+	return q.Queue.Poll(completed)
+}
+
+// startHangingWrite sets up a session with a write that the target's disk does not finish.
+func startHangingWrite(t *testing.T) (*chain, *hangingDisk) {
+	t.Helper()
+	disk := &hangingDisk{}
+	disk.hangs.Store(true)
+	c := startChainWith(t, chainOptions{lease: 200 * time.Millisecond,
+		drainTimeout: retry.Within(0), disk: func(v volume.Volume) volume.Volume {
+			disk.Volume = v
+			return disk
+		}})
+	t.Cleanup(func() { disk.hangs.Store(false) }) // before the target stops, which waits for it
+	c.openQueue()(iomsg.Message{Type: iomsg.Write, UserData: 5, IOSize: 4096})
+	testkit.Eventually(t, "the disk has the write", func() bool { return disk.submitted.Load() == 1 })
+	return c, disk
+}
+
+// The target has noted the end of the session, and cannot say when the write takes effect: neither
+// can the relay, although no lease is left.
+func TestNoChangeFailsWhileTheTargetsDiskHangs(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(500*time.Millisecond, time.Millisecond))
+	c, disk := startHangingWrite(t)
+	if err := c.relay.EndSession(c.status().OpenSessions[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	c.expectUnreleased("wait until the target has ended the session")
+	disk.hangs.Store(false)
+	c.expectRelease()
+	if n := c.completions(); n != 0 {
+		t.Errorf("%d requests complete although the client's connection had been aborted", n)
+	}
+}
+
+// A relay that stops waits for no disk. It tells the client nothing.
+func TestARelayStopsWhileTheTargetsDiskHangs(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(500*time.Millisecond, time.Millisecond))
+	c, _ := startHangingWrite(t)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		c.stopRelay()
+	}()
+	testkit.Receive(t, "the relay has stopped", stopped)
+	if n := c.completions(); n != 0 {
+		t.Errorf("%d requests complete although the disk has the write", n)
+	}
 }
 
 func TestDestroyObjectsFailsWhileTheMemoryIsRegistered(t *testing.T) {

@@ -57,9 +57,10 @@ type SessionStatus struct {
 	ID     uint64
 	Client comch.Peer
 	Opened time.Time
-	// Unreleased reports that the session has ended, but that the relay could not yet take away the
-	// target's access to the client's memory, or close the queues that remain.
-	Unreleased bool
+	// Unreleased is why the session has ended, but is not released: the relay could not yet take away
+	// the target's access to the client's memory, or close the queues that remain, or the target has
+	// not finished changes of the session. It is nil as long as the session has not ended.
+	Unreleased error
 	// Queues are the queues created so far.
 	Queues []QueueStatus
 }
@@ -165,8 +166,11 @@ func (s *session) status() SessionStatus {
 		queues[i] = QueueStatus{Index: i, Depth: lane.Depth(), InFlight: lane.InFlight(),
 			Throttled: lane.Throttled(), Transport: lane.Transport()}
 	}
+	s.mu.Lock()
+	unreleased := s.unreleased
+	s.mu.Unlock()
 	return SessionStatus{
-		ID: s.id, Client: s.connection.Peer(), Opened: s.opened, Unreleased: s.unreleased.Load(),
+		ID: s.id, Client: s.connection.Peer(), Opened: s.opened, Unreleased: unreleased,
 		Queues: queues,
 	}
 }

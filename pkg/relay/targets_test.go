@@ -136,6 +136,9 @@ func TestAChannelLeavesATargetThatHasNotNoticedATakeOver(t *testing.T) {
 	c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly,
 		SessionWait: retry.Within(testkit.Patience)})
 	c.awaitTarget(all[0])
+	testkit.Eventually(t, "the relay knows the other one as a stand-by", func() bool {
+		return c.status().Targets[1].Link.State == relay.LinkStandBy
+	})
 	open := func() {
 		t.Helper()
 		c.connect()

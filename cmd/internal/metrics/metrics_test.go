@@ -64,7 +64,7 @@ zc_relay_connected_queues{channel="a",transport="shm"} 3
 # TYPE zc_relay_sessions gauge
 zc_relay_sessions{channel="a"} 2
 zc_relay_sessions{channel="b"} 0
-# HELP zc_relay_sessions_unreleased Sessions that have ended while the target's access could not be revoked.
+# HELP zc_relay_sessions_unreleased Sessions that have ended and could not be released yet.
 # TYPE zc_relay_sessions_unreleased gauge
 zc_relay_sessions_unreleased{channel="a"} 0
 zc_relay_sessions_unreleased{channel="b"} 1

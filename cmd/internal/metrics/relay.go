@@ -156,7 +156,7 @@ func newSessionMetrics() sessionMetrics {
 	return sessionMetrics{
 		open: define(relayPrefix+"sessions", Gauge, "Sessions that are open now.", "channel"),
 		unreleased: define(relayPrefix+"sessions_unreleased", Gauge,
-			"Sessions that have ended while the target's access could not be revoked.", "channel"),
+			"Sessions that have ended and could not be released yet.", "channel"),
 		accepted: define(relayPrefix+"sessions_total", Counter, "Sessions that have been opened.",
 			"channel"),
 		refused: define(relayPrefix+"sessions_refused_total", Counter,

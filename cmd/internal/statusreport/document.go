@@ -162,8 +162,10 @@ type Session struct {
 	Opened        time.Time      `json:"opened_at"`
 	Queues        []SessionQueue `json:"queues"`
 	// Unreleased means that the session has ended, but that the relay still tries to take away the
-	// target's access to the client's memory.
-	Unreleased bool `json:"unreleased,omitempty"`
+	// target's access to the client's memory, or waits until the target has finished its changes.
+	// UnreleasedReason says what has failed last.
+	Unreleased       bool   `json:"unreleased,omitempty"`
+	UnreleasedReason string `json:"unreleased_reason,omitempty"`
 }
 
 // SessionQueue is one queue of a session.

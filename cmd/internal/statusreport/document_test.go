@@ -138,12 +138,13 @@ func TestLatenciesBelowTheFirstBucket(t *testing.T) {
 
 func TestTheTextMarksASessionThatIsNotReleased(t *testing.T) {
 	d := exampleRelay()
-	d.Channels[0].Sessions[0].Unreleased = true
+	session := &d.Channels[0].Sessions[0]
+	session.Unreleased, session.UnreleasedReason = true, "the target's disk hangs"
 	var text bytes.Buffer
 	if err := d.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(text.String(), ", ended but not released\n"); n != 1 {
+	if n := strings.Count(text.String(), ", ended but not released: the target's disk hangs\n"); n != 1 {
 		t.Errorf("%d sessions are marked:\n%s", n, &text)
 	}
 }

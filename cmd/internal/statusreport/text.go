@@ -152,7 +152,7 @@ func (s *Session) transports() string {
 }
 
 // load returns the number of IOs in flight and their limit, and whether the session waits for its
-// release.
+// release, and why.
 func (s *Session) load() string {
 	inFlight, depth := 0, 0
 	for _, q := range s.Queues {
@@ -162,6 +162,9 @@ func (s *Session) load() string {
 	text := fmt.Sprintf("%d of %d", inFlight, depth)
 	if s.Unreleased {
 		text += ", ended but not released"
+		if s.UnreleasedReason != "" {
+			text += ": " + s.UnreleasedReason
+		}
 	}
 	return text
 }
