@@ -73,11 +73,11 @@ func TestNothingOfAPreemptedSessionIsSubmittedAnyMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := h.mustEnter(s, 1, 0)
-	if got := s.lease.Check(); got != lease.Valid {
+	if got := s.lease.Check(s.lease.Now()); got != lease.Valid {
 		t.Fatalf("the verdict on the holder's changes is %v", got)
 	}
 	h.mustEnter(h.join(), 2, id)
-	if got := s.lease.Check(); got != lease.Ended {
+	if got := s.lease.Check(s.lease.Now()); got != lease.Ended {
 		t.Errorf("the verdict on the changes of a preempted holder is %v, want ended", got)
 	}
 	if cause := context.Cause(s.ctx); !s.hasEnded() || !errors.Is(cause, status.InUse) {

@@ -421,8 +421,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-hides-a-session-that-is-not-released",
 		file:   "pkg/relay/session_end.go",
-		old:    "	s.unreleased.Store(err != nil)\n",
-		new:    "",
+		old:    "	s.setUnreleased(err)\n	if s.target != nil {\n",
+		new:    "	if s.target != nil {\n",
 		breaks: "The status shows a session that could not be released.",
 		tests:  []test{{"./pkg/relay", "^TestNoRequestCompletesWhileTheMemoryIsRegistered$"}},
 	},
