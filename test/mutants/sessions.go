@@ -420,9 +420,9 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-hides-a-session-that-is-not-released",
-		file:   "pkg/relay/session_end.go",
-		old:    "	s.setUnreleased(err)\n	if s.target != nil {\n",
-		new:    "	if s.target != nil {\n",
+		file:   "pkg/relay/status.go",
+		old:    "	unreleased := s.unreleased\n",
+		new:    "	var unreleased error\n",
 		breaks: "The status shows a session that could not be released.",
 		tests:  []test{{"./pkg/relay", "^TestNoRequestCompletesWhileTheMemoryIsRegistered$"}},
 	},
