@@ -1,13 +1,16 @@
 package rdmatest
 
 import (
+	"math/rand/v2"
+	"sync"
+
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
 // Default sizes of an endpoint.
 const (
-	memoryBytes = 4 << 20
+	memoryBytes = 32 << 10
 	requests    = 32
 	readDepth   = 4
 
@@ -62,7 +65,7 @@ func (b *bench) newEndpoint(device rdma.Device, size uint64) *endpoint {
 		b.Fatalf("make completion queue: %v", err)
 	}
 	e.config = rdma.ConnectionConfig{
-		Domain: e.domain, Queue: e.queue, Context: b.content.Uint64(), SendRequests: requests,
+		Domain: e.domain, Queue: e.queue, Context: b.random.Uint64(), SendRequests: requests,
 		ReceiveRequests: requests,
 		InboundReads:    readDepth, OutboundReads: readDepth,
 	}
@@ -105,8 +108,18 @@ func (e *endpoint) register(size uint64, access memory.Access) *mem {
 	return m
 }
 
-// fill fills memory with content that it has not had before.
-func (b *bench) fill(memory []byte) { _, _ = b.content.Read(memory) }
+// fill fills memory with content that it has not had before: another part of content.
+func (b *bench) fill(memory []byte) { copy(memory, content()[b.random.IntN(mostBytes):]) }
+
+// mostBytes is the size of the largest memory.
+const mostBytes = 4 << 20
+
+// content returns random bytes. To draw them anew for each memory takes longer than most tests.
+var content = sync.OnceValue(func() []byte {
+	bytes := make([]byte, 2*mostBytes)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(bytes)
+	return bytes
+})
 
 // tearDown closes the connections, and then the queue and the domain, which nothing may use any
 // more.

@@ -102,13 +102,14 @@ var revocationTests = []conformanceTest{
 func revokedUnderWay(b *bench) {
 	for range 10 {
 		x, y := b.pair()
-		target := y.register(1<<20, allRights)
+		const size = 1 << 20
+		source, target := x.register(size, allRights), y.register(size, allRights)
 		var revoked atomic.Bool
 		written := 0
 		result := make(chan bool, 1)
 		for x.disconnects == 0 {
 			request := target.remote(rdma.SendRequest{Opcode: rdma.OpWrite,
-				Local: x.segment(0, 1<<20)}, 0)
+				Local: source.segment(0, size)}, 0)
 			if x.conn.PostSend([]rdma.SendRequest{request}) == nil {
 				x.conn.Flush()
 				written++
@@ -142,7 +143,7 @@ func revokedUnderWay(b *bench) {
 
 // revokedSource deregisters the source of Writes that wait because the socket is full.
 func revokedSource(b *bench) {
-	x, y := b.pair()
+	x, y := b.pairOf(2 << 20)
 	source := x.register(2<<20, allRights)
 	var chain []rdma.SendRequest
 	for i := range requests {

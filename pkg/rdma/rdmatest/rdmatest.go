@@ -123,7 +123,7 @@ type bench struct {
 	device    rdma.Device
 	responder rdma.Device
 	endpoints []*endpoint
-	content   *rand.ChaCha8 // of memory
+	random    *rand.Rand // of contexts, and of where the content of a memory begins
 }
 
 func newBench(t *testing.T, config Config) *bench {
@@ -134,7 +134,7 @@ func newBench(t *testing.T, config Config) *bench {
 		responder = open(t, config.Responder, config.Address)
 	}
 	return &bench{T: t, config: config, device: device, responder: responder,
-		content: rand.NewChaCha8([32]byte{})}
+		random: rand.New(rand.NewPCG(1, 1))}
 }
 
 func open(t *testing.T, provider rdma.Provider, address netip.Addr) rdma.Device {
@@ -198,7 +198,13 @@ func (b *bench) connect(initiator, responder *endpoint) {
 // from the initiator.
 func (b *bench) pair() (initiator, responder *endpoint) {
 	b.Helper()
-	initiator, responder = b.newInitiator(), b.newResponder()
+	return b.pairOf(memoryBytes)
+}
+
+// pairOf returns a pair whose endpoints have size bytes of memory each.
+func (b *bench) pairOf(size uint64) (initiator, responder *endpoint) {
+	b.Helper()
+	initiator, responder = b.newEndpoint(b.device, size), b.newEndpoint(b.responder, size)
 	b.connect(initiator, responder)
 	responder.postReceive(helloID, 0, helloBytes)
 	initiator.send(helloID, 0, helloBytes)

@@ -53,7 +53,7 @@ func responderAnswers(b *bench) {
 }
 
 func messageSizesArrive(b *bench) {
-	x, y := b.pair()
+	x, y := b.pairOf(2 << 20)
 	for i, size := range messageSizes {
 		b.fill(x.mem.bytes[:size])
 		beyond := y.mem.bytes[size]
@@ -91,9 +91,9 @@ func messagesInOrder(b *bench) {
 }
 
 func messagesCross(b *bench) {
-	x, y := b.pair()
 	const size = 256 << 10
 	const count = 8 // more than socket buffers hold, in each direction
+	x, y := b.pairOf(2 * count * size)
 	for i := range count {
 		x.postReceive(uint64(i), (count+i)*size, size)
 		y.postReceive(uint64(i), (count+i)*size, size)
@@ -161,7 +161,7 @@ var postTests = []conformanceTest{
 }
 
 func completionOrder(b *bench) {
-	x, y := b.pair()
+	x, y := b.pairOf(256 << 10)
 	x.post(
 		x.transfer(rdma.OpWrite, 1, y.mem, 0, 4096),
 		x.transfer(rdma.OpRead, 2, y.mem, 8192, 4096),
@@ -256,15 +256,18 @@ var transferTests = []conformanceTest{
 	{"EverythingMovesAtOnce", "", everything},
 }
 
+// sizesBytes is the size of memory with room for the largest of messageSizes, and around it.
+const sizesBytes = 1<<20 + 8192
+
 // writeSizes writes at odd offsets and checks the bytes around the range.
 func writeSizes(b *bench) {
-	x, y := b.pair()
+	x, y := b.pairOf(sizesBytes)
 	for i, size := range messageSizes {
 		offset := 101 + i
 		b.fill(x.mem.bytes)
 		want := bytes.Clone(y.mem.bytes)
 		copy(want[offset:offset+size], x.mem.bytes[offset:])
-		y.postReceive(1, memoryBytes-helloBytes, 0)
+		y.postReceive(1, sizesBytes-helloBytes, 0)
 		x.post(x.transfer(rdma.OpWrite, 2, y.mem, offset, size), x.sendRequest(3, 0, 0))
 		y.awaitOne(rdma.OpReceive, 1)
 		x.awaitOne(rdma.OpWrite, 2)
@@ -276,7 +279,7 @@ func writeSizes(b *bench) {
 }
 
 func dataBeforeAnswer(b *bench) {
-	x, y := b.pair()
+	x, y := b.pairOf(sizesBytes)
 	for round := range 300 {
 		size := messageSizes[round%len(messageSizes)]
 		b.fill(x.mem.bytes[helloBytes : helloBytes+size])
@@ -301,8 +304,8 @@ func emptyWrite(b *bench) {
 
 // everything keeps requests of all kinds in flight in both directions.
 func everything(b *bench) {
-	x, y := b.pair()
 	const size, slots = 100_000, 8
+	x, y := b.pairOf((3*slots + readDepth) * size)
 	ends := []*endpoint{x, y}
 	for round := range 20 {
 		for _, e := range ends {
@@ -351,7 +354,7 @@ var readTests = []conformanceTest{
 }
 
 func readSizes(b *bench) {
-	x, y := b.pair()
+	x, y := b.pairOf(sizesBytes)
 	for i, size := range messageSizes {
 		offset := 77 + i
 		b.fill(y.mem.bytes)
@@ -366,8 +369,8 @@ func readSizes(b *bench) {
 }
 
 func readAfterWrite(b *bench) {
-	x, y := b.pair()
 	const size = 200_000
+	x, y := b.pairOf(2 * size)
 	for range 20 {
 		b.fill(x.mem.bytes[:size])
 		back := y.mem.remote(rdma.SendRequest{ID: 2, Opcode: rdma.OpRead, Local: x.segment(size,
@@ -397,7 +400,7 @@ func readDepthLimit(b *bench) {
 }
 
 func readHoldsNothing(b *bench) {
-	x, y := b.pair()
+	x, y := b.pairOf(1 << 20)
 	y.postReceive(3, 0, helloBytes)
 	x.post(x.transfer(rdma.OpRead, 1, y.mem, 0, 1<<20))
 	x.send(2, 0, helloBytes)

@@ -154,10 +154,11 @@ func fullSocketWakes(b *bench) {
 	if !b.has(Descriptor) {
 		b.Skipf("it needs that %s", Descriptor)
 	}
-	x, y := b.pair()
+	const size = 4 << 20
+	x, y := b.pairOf(size)
 	chain := make([]rdma.SendRequest, requests)
 	for i := range chain {
-		chain[i] = x.transfer(rdma.OpWrite, 1, y.mem, 0, memoryBytes)
+		chain[i] = x.transfer(rdma.OpWrite, 1, y.mem, 0, size)
 	}
 	x.post(chain...)
 	b.endpoints = remove(b.endpoints, y)
