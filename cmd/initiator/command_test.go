@@ -51,13 +51,16 @@ type relay struct {
 	prepare   func(v *session)
 }
 
-func newRelay() *relay {
-	r := &relay{data: make([]byte, testSize)}
-	for i := range r.data {
-		r.data[i] = byte(i * 7 >> 3)
+func newRelay() *relay { return &relay{data: bytes.Clone(initialData())} }
+
+// initialData is made once: under the race detector, that takes longer than most calls.
+var initialData = sync.OnceValue(func() []byte {
+	data := make([]byte, testSize)
+	for i := range data {
+		data[i] = byte(i * 7 >> 3)
 	}
-	return r
-}
+	return data
+})
 
 func (r *relay) describe(ctx context.Context, config client.Config) (client.Info, error) {
 	v, err := r.open(ctx, config)
@@ -211,7 +214,7 @@ var wrongCalls = []string{
 
 func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 	for _, line := range wrongCalls {
-		r := newRelay()
+		r := new(relay)
 		o := r.call(context.Background(), "", line)
 		if o.code != program.ExitUsage || len(r.configs) > 0 {
 			t.Errorf("%q: exit code %d, %d sessions: %s", line, o.code, len(r.configs), o.stderr)
@@ -226,7 +229,7 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 func TestDocumentsOfWrongCallsSayThatAValueIsInvalid(t *testing.T) {
 	documents := make(map[string]int) // of each command
 	for _, line := range wrongCalls {
-		o := newRelay().call(context.Background(), "", line+" --output json")
+		o := new(relay).call(context.Background(), "", line+" --output json")
 		if o.stdout == "" {
 			continue // a wrong flag of a command keeps its output format from being known
 		}
