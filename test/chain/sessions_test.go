@@ -73,8 +73,10 @@ var sessionCount uint64 = 60
 func TestConsecutiveSessionsLeakNothing(t *testing.T) {
 	// Not parallel: it counts what this process has.
 	c := start(t, options{})
+	config := c.config()
+	config.BufferSize = blockSize // to map and release larger ones would take most of the time
 	session := func() {
-		v, err := client.Open(c.context(), c.config())
+		v, err := client.Open(c.context(), config)
 		if err != nil {
 			t.Fatal(err)
 		}

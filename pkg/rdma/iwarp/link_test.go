@@ -39,7 +39,7 @@ type side struct {
 }
 
 const (
-	sideBytes    = 4 << 20
+	sideBytes    = 2 << 20
 	sideRequests = 256
 )
 

@@ -15,12 +15,12 @@ import (
 
 // The parts of each side's memory in TestRandomRequestsMatchModel.
 const (
-	mixSource = 0       // source of Sends and Writes, and of Reads by the peer; constant
-	mixTarget = 1 << 20 // target of Writes by the peer
-	mixSink   = 2 << 20 // sink of Reads
-	mixInbox  = 3 << 20 // receives, one slot for each Send by the peer
+	mixSource = 0           // source of Sends and Writes, and of Reads by the peer; constant
+	mixTarget = 1 * mixPart // target of Writes by the peer
+	mixSink   = 2 * mixPart // sink of Reads
+	mixInbox  = 3 * mixPart // receives, one slot for each Send by the peer
 	mixSlot   = 16 << 10
-	mixPart   = 1 << 20
+	mixPart   = 256 << 10
 )
 
 // mixRequest is one random request.

@@ -36,7 +36,7 @@ type wireTest struct {
 	tornDown    bool
 }
 
-const testMemoryBytes = 256 << 10
+const testMemoryBytes = 128 << 10
 
 func openDevice(t testing.TB, options Options) *device {
 	t.Helper()
