@@ -147,7 +147,11 @@ func (v *Volume) settle(ended *session) {
 	rest := ended.untilHarmless() - time.Since(begun)
 	if evidence == released && rest > 0 && !ended.isEndedByRelay() {
 		evidence = abandoned
-		time.AfterFunc(rest, func() { v.forgetChanges(ended) })
+		v.background.Go(func() {
+			if v.sleep(rest) {
+				v.forgetChanges(ended)
+			}
+		})
 	}
 	ended.evidence.Store(evidence)
 	v.wakeQueues()
