@@ -50,6 +50,7 @@ type network struct {
 // stall is what a network holds.
 type stall struct {
 	classes [classes]bool
+	ends    bool // the ends of connections, until everything else has been delivered
 	fresh   bool // also connections that begin during the stall
 	answers bool // also what the target sends
 }
@@ -133,7 +134,7 @@ func (s *stream) receive(from *net.TCPConn) {
 		b := make([]byte, 64<<10)
 		length, err := from.Read(b)
 		n.mu.Lock()
-		if length > 0 {
+		if length > 0 && !s.delivered {
 			s.queue = append(s.queue, b[:length])
 			s.bytes += length
 		}
@@ -154,7 +155,10 @@ func (s *stream) receive(from *net.TCPConn) {
 func (s *stream) send(to *net.TCPConn, back *stream) {
 	n := s.connection.network
 	for {
-		s.await(func() bool { return !s.isHeld() && (len(s.queue) > 0 || s.end != nil) })
+		s.await(func() bool {
+			return len(s.queue) > 0 && !s.isHeld() ||
+				len(s.queue) == 0 && s.end != nil && !s.isHeld() && !s.isEndHeld()
+		})
 		n.mu.Lock()
 		var b []byte
 		if len(s.queue) > 0 {
@@ -224,12 +228,18 @@ func (s *stream) await(condition func() bool) {
 	}
 }
 
-// isHeld reports whether the network holds the stream. n.mu must be locked.
+// isHeld reports whether the network holds the stream. The network's mutex must be locked.
 func (s *stream) isHeld() bool {
-	c := s.connection
-	h := c.network.stalled
-	return h.classes[c.class] && s.freed < c.network.stalls &&
-		(h.fresh || c.born < c.network.stalls) && (h.answers || !s.toRelay)
+	n := s.connection.network
+	return n.stalled.classes[s.connection.class] && s.freed < n.stalls && s.isStalled()
+}
+
+// isEndHeld reports whether the network holds the end of the stream. Its mutex must be locked.
+func (s *stream) isEndHeld() bool { return s.connection.network.stalled.ends && s.isStalled() }
+
+func (s *stream) isStalled() bool {
+	n := s.connection.network
+	return (n.stalled.fresh || s.connection.born < n.stalls) && (n.stalled.answers || !s.toRelay)
 }
 
 // hold begins a stall.
@@ -283,19 +293,23 @@ func (n *network) heal(o order, gap time.Duration, random *rand.Rand) {
 			n.journal.add("%v is delivered", s)
 			n.free(func() { s.freed = n.stalls })
 		}
-		n.free(func() { n.stalled = stall{} })
-		return
+	} else {
+		first := data
+		if o == controlFirst {
+			first = control
+		}
+		n.journal.add("%v is delivered", first)
+		n.free(func() { n.stalled.classes[first] = false })
+		time.Sleep(gap)
 	}
-	first := data
-	if o == controlFirst {
-		first = control
-	}
-	n.journal.add("%v is delivered", first)
-	n.free(func() { n.stalled.classes[first] = false })
-	time.Sleep(gap)
 	n.journal.add("everything is delivered")
+	n.free(func() { n.stalled.classes = [classes]bool{} })
+	time.Sleep(endGap)
 	n.free(func() { n.stalled = stall{} })
 }
+
+// endGap is how much later the ends of connections are delivered, if a stall holds them.
+const endGap = 200 * time.Millisecond
 
 func (n *network) free(change func()) {
 	n.mu.Lock()
