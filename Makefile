@@ -161,6 +161,10 @@ test-tools: export CI := true
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
 	test/siw/run.sh
 
+.PHONY: test-ends
+test-ends: ## Let owners of a volume end while a network holds what they have sent, and heirs begin (root, for network namespaces): about 10 minutes
+	$(with_programs) go test -vet=off -timeout 3h -parallel 12 -v -run Nothing ./test/ends -rounds 10
+
 .PHONY: test-ceph
 test-ceph: lint-ceph ## Test volumes on Ceph RBD against a small cluster that it starts (ceph-mon, ceph-mgr, ceph-osd, ceph-common, librbd-dev, librados-dev, nbdkit, fio, qemu-utils)
 	test/ceph/run.sh

@@ -26,6 +26,7 @@ var suites = []suite{
 	{"repeat", "make test-repeatedly"},
 	{"ceph", "make test-ceph"},
 	{"verbs", "make test-verbs"},
+	{"ends", "make test-ends"},
 	{"mutants", "make mutants"},
 }
 
@@ -36,9 +37,9 @@ type rule struct {
 }
 
 const (
-	everything = "kubernetes budget tools arm64 bench packages siw providers simulation repeat ceph verbs mutants"
+	everything = "kubernetes budget tools arm64 bench packages siw providers simulation repeat ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
-	chain = "siw providers simulation repeat ceph verbs mutants"
+	chain = "siw providers simulation repeat ceph verbs ends mutants"
 )
 
 // rules has a row for each folder with code. The row with the longest path that fits decides.
@@ -96,7 +97,7 @@ var rules = []rule{
 	{"pkg/dma", "arm64 repeat providers mutants"},
 	{"pkg/doca", "arm64 repeat verbs"},
 	{"pkg/iomsg", "arm64 budget " + chain},
-	{"pkg/lease", "mutants " + chain},
+	{"pkg/lease", chain},
 	{"pkg/memory", "arm64 budget " + chain},
 	{"pkg/gateway", "tools packages ceph repeat mutants"},
 	{"pkg/nbd", "tools ceph repeat mutants"},
@@ -111,6 +112,7 @@ var rules = []rule{
 	{"test/ceph", "ceph"},
 	{"test/chain", "providers repeat"},
 	{"test/e2e", "tools ceph verbs providers repeat"},
+	{"test/ends", "ends"},
 	{"test/hostile-comch", "repeat"},
 	{"test/libdoca", "repeat"},
 	{"test/mutants", "mutants"},

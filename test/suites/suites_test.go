@@ -98,7 +98,7 @@ func TestSuitesFor(t *testing.T) {
 		{"a library", "go.mod go.sum", everything},
 		{"a mutant", "test/mutants/datapath.go", "mutants"},
 		{"an end of a session", "pkg/relay/session_end.go pkg/target/session_end.go",
-			"siw providers simulation repeat ceph verbs mutants"},
+			"siw providers simulation repeat ceph verbs ends mutants"},
 		{"a file that no row covers", "pkgs/x.go", "error"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
