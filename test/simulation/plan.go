@@ -175,7 +175,8 @@ func (p Plan) WithHeirs() Plan {
 			p.Faults = append(p.Faults, Fault{
 				Step: step + r.IntN(pick(r, 60, 400)), Subject: e + p.Heirs*r.IntN(64),
 				Relay: relays[e], For: time.Duration(r.ExpFloat64() * float64(time.Second)),
-				Kind: pick(r, KillOwner, KillOwner, OwnerLeaves, EndOwner, FreezeOwner, PreemptOwner),
+				Kind: pick(r, KillOwner, KillOwner, OwnerLeaves, EndOwner, FreezeOwner,
+					PreemptOwner),
 			})
 		}
 	}

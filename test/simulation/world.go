@@ -102,10 +102,11 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 	w = &world{
 		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log,
 		internet: newInternet(p.Heirs > 0),
-		bus:      newBus(), targets: make([]*process, p.Targets), usedBlocks: make([]int, p.Targets),
-		pause:   minPause,
-		relays:  make([]*process, max(p.Relays, 1)),
-		scratch: make([]*disk, p.Targets), heals: make(map[[2]netip.Addr]time.Time),
+		bus:      newBus(), targets: make([]*process, p.Targets),
+		usedBlocks: make([]int, p.Targets),
+		pause:      minPause,
+		relays:     make([]*process, max(p.Relays, 1)),
+		scratch:    make([]*disk, p.Targets), heals: make(map[[2]netip.Addr]time.Time),
 	}
 	before := openDescriptors()
 	for i := range p.Targets {
