@@ -30,7 +30,8 @@ type use struct {
 	Exclusive bool `json:"exclusive"`
 	// Sessions is the number of sessions that have the volume open.
 	Sessions int `json:"sessions"`
-	// Holder is the client that has the volume open exclusively, and HolderID names it for --preempt.
+	// Holder is the client that has the volume open exclusively, and HolderID names it for
+	// --preempt.
 	Holder   string `json:"holder,omitempty"`
 	HolderID string `json:"holder_id,omitempty"`
 }

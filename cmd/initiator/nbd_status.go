@@ -64,7 +64,8 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 		}
 		export := nbdExportStatus{Name: e.Name, State: "serving", Description: e.Info.Description,
 			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, HolderID: holders[e.Name],
-			Connections: e.Connections, Accepted: e.Accepted, InFlight: e.InFlight, BytesRead: e.BytesRead,
+			Connections: e.Connections, Accepted: e.Accepted, InFlight: e.InFlight,
+			BytesRead:    e.BytesRead,
 			BytesWritten: e.BytesWritten, Requests: []nbdRequestCount{}}
 		for _, r := range e.Requests {
 			export.Requests = append(export.Requests, nbdRequestCount{

@@ -39,8 +39,9 @@ func TestACommandTakesTheVolumeAsOneOwner(t *testing.T) {
 		r := newRelay()
 		r.mustCall(t, line)
 		for _, c := range r.configs {
-			if c.Preempt != testHolder || c.Owner == nil || c.Owner != r.configs[len(r.configs)-1].Owner &&
-				c.Owner != r.configs[0].Owner {
+			if last := r.configs[len(r.configs)-1]; c.Preempt != testHolder || c.Owner == nil ||
+				c.Owner != last.Owner &&
+					c.Owner != r.configs[0].Owner {
 				t.Errorf("%s: the volume is opened with %+v", line, c)
 			}
 		}

@@ -57,9 +57,9 @@ type NewVolume struct {
 	Backend string `json:"backend"`
 	// BlockSize is in bytes; 0 means the default of the configuration file.
 	BlockSize uint32 `json:"block_size_bytes"`
-	// Readers, Writers, Owners, and Preemptors are names in the certificates of relays that may only
-	// read, may read and write, may also open the volume exclusively, and may also preempt holders.
-	// If all are empty, every relay may do everything.
+	// Readers, Writers, Owners, and Preemptors are names in the certificates of relays that may
+	// only read, may read and write, may also open the volume exclusively, and may also preempt
+	// holders. If all are empty, every relay may do everything.
 	Readers    []string `json:"readers,omitempty"`
 	Writers    []string `json:"writers,omitempty"`
 	Owners     []string `json:"owners,omitempty"`

@@ -113,10 +113,10 @@ type Config struct {
 	// status.InUse until that one is done.
 	Exclusive bool
 	// Preempt, if not empty, is a holder of the volume whose place this one takes, by the ID that
-	// Info.HolderID or the text of a status.InUse error tells. Open makes the target end all sessions
-	// of that holder's owner, and returns when none of their IO can take effect any more; they end
-	// with ErrPreempted. Open fails with status.InUse if another holder is there by now, with
-	// status.NotPermitted if the relay has no right to preempt, and with status.Again if the
+	// Info.HolderID or the text of a status.InUse error tells. Open makes the target end all
+	// sessions of that holder's owner, and returns when none of their IO can take effect any more;
+	// they end with ErrPreempted. Open fails with status.InUse if another holder is there by now,
+	// with status.NotPermitted if the relay has no right to preempt, and with status.Again if the
 	// holder's IO does not end in time: then nobody has the volume. If no holder is there, Preempt
 	// has no effect. It concerns Open only, and never what Reconnect does.
 	Preempt string

@@ -48,7 +48,7 @@ type fakeRelay struct {
 	// receives is how many requests the relay takes on each queue.
 	receives   atomic.Uint32
 	leaseMs    atomic.Uint32                        // of its targets
-	farewell   error                                // that a session ends with; set it before cancel
+	farewell   error                                // that a session ends with, set before cancel
 	responder  atomic.Pointer[controlmsg.Responder] // of the current session
 	connection atomic.Value                         // comch.Connection of the current session
 	// holder is what the relay tells the client about itself.

@@ -92,7 +92,8 @@ func (v *Volume) stagingSize() uint64 {
 	return uint64(max(v.config.SyncDepth, 0)+v.spareSlots) * uint64(v.config.BufferSize)
 }
 
-// The evidence that a session's memory is safe to use, and that its changes have no effect any more.
+// The evidence that a session's memory is safe to use, and that its changes have no effect any
+// more.
 const (
 	leased      uint32 = iota // none: the relay may use the memory
 	abandoned                 // the relay does not use the memory, but changes may be on their way
@@ -111,8 +112,8 @@ const (
 // becomes of the relay: the length of the targets' leases, with what two clocks may disagree, and
 // the time that a connection may take to say goodbye. The relay answers a question of a target only
 // when it has looked whether this side has ended the connection, so no lease counts from a question
-// that was asked later; and the kernel, which the relay asks, knows of the end even if the relay has
-// been stopped. 0 means that the targets ask no questions.
+// that was asked later; and the kernel, which the relay asks, knows of the end even if the relay
+// has been stopped. 0 means that the targets ask no questions.
 func (s *session) untilHarmless() time.Duration {
 	if s.leases == 0 {
 		return 0

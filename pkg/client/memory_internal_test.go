@@ -36,7 +36,8 @@ func TestAClosedVolumeForgetsNoChanges(t *testing.T) {
 				v := &Volume{config: Config{Logger: zap.NewNop()}}
 				v.ctx, v.cancel = context.WithCancel(t.Context())
 				defer v.cancel()
-				ended := &session{volume: v, requester: deadRelay{}, leases: time.Second, lease: lease}
+				ended := &session{volume: v, requester: deadRelay{}, leases: time.Second,
+					lease: lease}
 				v.settle(ended)
 				if closes {
 					v.stopBackground()

@@ -279,8 +279,8 @@ func (q *Queue) Flush() {
 
 // Poll fills results with outcomes and returns their number. After the session has ended, every
 // outstanding request fails once: with status.ConnectionReset, Shutdown, or TimeOut if the volume
-// is reopened (Config.Reconnect), otherwise with the code of Volume.Err, which is status.InUse after
-// ErrPreempted. It fails once the relay has released the memory, or as quarantined after
+// is reopened (Config.Reconnect), otherwise with the code of Volume.Err, which is status.InUse
+// after ErrPreempted. It fails once the relay has released the memory, or as quarantined after
 // ReleaseTimeout: see Result.Quarantined. If the relay has died, a change fails when it can take
 // effect no more: when the next session has begun, or after the leases of the relay's targets.
 func (q *Queue) Poll(results []Result) int {

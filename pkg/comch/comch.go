@@ -220,8 +220,8 @@ type Connection interface {
 }
 
 // Prober is a Connection that can find out that its peer has disconnected or died before it has
-// received everything that the peer sent before: Done may be closed much later, for instance because
-// this process has been stopped meanwhile.
+// received everything that the peer sent before: Done may be closed much later, for instance
+// because this process has been stopped meanwhile.
 type Prober interface {
 	// HasEnded is called by the function of that name.
 	HasEnded(by time.Time) bool
@@ -231,8 +231,8 @@ type Prober interface {
 // true if the connection has ended since. It waits for nobody, except that a provider without the
 // kernel's help may wait for a thread of its own: not for long, and in vain if that is stuck.
 //
-// A provider in one kernel with its peer always knows. A device tells what it has noticed; without a
-// Prober, HasEnded returns what Done does.
+// A provider in one kernel with its peer always knows. A device tells what it has noticed; without
+// a Prober, HasEnded returns what Done does.
 func HasEnded(c Connection, by time.Time) bool {
 	select {
 	case <-c.Done():

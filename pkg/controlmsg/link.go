@@ -46,8 +46,8 @@ type EndpointConfig struct {
 	Announce func(m *KeepAlive)
 	// AnnounceEvery, if not 0, is how often a keep-alive is sent at least, whatever else has been.
 	AnnounceEvery time.Duration
-	// OnKeepAlive is called with each keep-alive that arrives, on the goroutine that receives, which
-	// it must not delay. An error is a violation of the protocol. It may be nil.
+	// OnKeepAlive is called with each keep-alive that arrives, on the goroutine that receives,
+	// which it must not delay. An error is a violation of the protocol. It may be nil.
 	OnKeepAlive func(m *KeepAlive) error
 	// Software is the name and version that the peer sees.
 	Software string

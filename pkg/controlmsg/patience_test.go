@@ -72,7 +72,8 @@ func TestAReasonArrivesBeforeAnybodyGivesUp(t *testing.T) {
 				begun := time.Now()
 				_, err := toRelay.Call(ctx, &controlmsg.OpenVolume{})
 				took, most := time.Since(begun), min(patience, controlmsg.DefaultTimeout)
-				if !errors.Is(err, status.Again) || !strings.Contains(err.Error(), "the disk hangs") ||
+				if !errors.Is(err, status.Again) ||
+					!strings.Contains(err.Error(), "the disk hangs") ||
 					!strings.Contains(err.Error(), "does not wait longer") {
 					t.Errorf("open_volume: %v", err)
 				}

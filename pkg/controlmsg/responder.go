@@ -280,9 +280,9 @@ func (s *Responder) deliver(e *Envelope) error {
 	return nil
 }
 
-// answerMargin is how much earlier a request is answered than its requester gives up. What a request
-// waits for may be a request to another peer, whose margin is part of the time of this one: so each
-// peer of a chain gets the reason of the next.
+// answerMargin is how much earlier a request is answered than its requester gives up. What a
+// request waits for may be a request to another peer, whose margin is part of the time of this one:
+// so each peer of a chain gets the reason of the next.
 func answerMargin(timeout time.Duration) time.Duration { return min(timeout/10, time.Second) }
 
 // canPeerClose reports whether the peer would leave nothing behind: between requests, before

@@ -40,10 +40,11 @@ type Instance = [16]byte
 type Question struct {
 	// Number is the question, 0 if there is none. Later questions have larger numbers.
 	Number uint64
-	// Noted has the ended sessions that the relay has last named on this connection. Nothing of them
-	// reaches a volume any more.
+	// Noted has the ended sessions that the relay has last named on this connection. Nothing of
+	// them reaches a volume any more.
 	Noted []uint64
-	// Confirmed has the ended and awaited sessions, as last named, whose changes have finished, too.
+	// Confirmed has the ended and awaited sessions, as last named, whose changes have finished,
+	// too.
 	Confirmed []uint64
 }
 
@@ -53,8 +54,8 @@ type Answer struct {
 	Instance Instance
 	// Question is the question that is answered; 0 if there is none, or if the relay cannot answer.
 	Question uint64
-	// Ended has the sessions that have ended and are not noted, and Awaited those that are noted and
-	// not confirmed.
+	// Ended has the sessions that have ended and are not noted, and Awaited those that are noted
+	// and not confirmed.
 	Ended, Awaited []uint64
 }
 

@@ -29,8 +29,8 @@ type tenant struct {
 	heard       chan struct{} // closed and replaced when answered has changed
 	connections map[*Tenancy]struct{}
 	sessions    map[uint64]*Session
-	// called is the last question before the first roll call that the relay has not answered yet, and
-	// calledAt the time of that. Both are 0 if there is none.
+	// called is the last question before the first roll call that the relay has not answered yet,
+	// and calledAt the time of that. Both are 0 if there is none.
 	called, calledAt int64
 }
 
@@ -303,8 +303,8 @@ type rollCall struct {
 	absent map[*tenant][]*Session
 }
 
-// leastCall is how long a roll call lasts at least, as a part of a lease, however long ago the first
-// one was: this process may have been stopped meanwhile, and has yet to read the answers.
+// leastCall is how long a roll call lasts at least, as a part of a lease, however long ago the
+// first one was: this process may have been stopped meanwhile, and has yet to read the answers.
 const leastCall = 5
 
 func (l *Lessor) call(sessions []*Session) *rollCall {
@@ -330,8 +330,8 @@ func (l *Lessor) call(sessions []*Session) *rollCall {
 	return r
 }
 
-// next returns nil if all have answered or ended. Otherwise it returns a channel that is closed when
-// one of the relays answers, and when to look again without that.
+// next returns nil if all have answered or ended. Otherwise it returns a channel that is closed
+// when one of the relays answers, and when to look again without that.
 func (r *rollCall) next() (heard <-chan struct{}, rest time.Duration) {
 	l := r.lessor
 	l.mu.Lock()

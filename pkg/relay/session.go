@@ -71,8 +71,8 @@ type session struct {
 	holding  *lease.Holding // the session at the target; nil if the target asks no questions
 	lanes    []*datapath.RelayLane
 	draining bool // lanes that have not started never do
-	// unreleased is why the session has ended and is not released, as of the last attempt; nil as long
-	// as it has not ended.
+	// unreleased is why the session has ended and is not released, as of the last attempt; nil as
+	// long as it has not ended.
 	unreleased error
 }
 
@@ -221,8 +221,8 @@ func (s *session) connectTarget(ctx context.Context) error {
 	}
 }
 
-// checkLease returns an error if the client would not wait for the end of the target's leases: it has
-// asked before the relay knew them. Its next session learns of them.
+// checkLease returns an error if the client would not wait for the end of the target's leases: it
+// has asked before the relay knew them. Its next session learns of them.
 func (s *session) checkLease(target *targetConnection) error {
 	if _, native := s.client.(*controlmsg.Responder); !native || target.leases <= s.longestLease {
 		return nil

@@ -290,8 +290,8 @@ func (s *session) endHolding() { s.currentHolding().End() }
 // confirmHolding notes that the target has released the session.
 func (s *session) confirmHolding() { s.currentHolding().Confirm() }
 
-// isAbandoned reports whether the session has ended, or its client had gone by a time. Any goroutine
-// may call it.
+// isAbandoned reports whether the session has ended, or its client had gone by a time. Any
+// goroutine may call it.
 func (s *session) isAbandoned(by time.Time) bool {
 	return s.ctx.Err() != nil || comch.HasEnded(s.connection, by)
 }

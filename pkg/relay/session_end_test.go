@@ -114,8 +114,8 @@ func (c *chain) loseTarget() {
 	c.proxy.watch(nil, func(*controlmsg.Envelope) *controlmsg.Envelope { return nil })
 }
 
-// expectUnreleased waits until the session has ended without a release, for a reason, and checks what
-// the client and observers see.
+// expectUnreleased waits until the session has ended without a release, for a reason, and checks
+// what the client and observers see.
 func (c *chain) expectUnreleased(reason string) {
 	c.t.Helper()
 	testkit.Eventually(c.t, "the client loses its connection", func() bool {

@@ -57,9 +57,10 @@ type SessionStatus struct {
 	ID     uint64
 	Client comch.Peer
 	Opened time.Time
-	// Unreleased is why the session has ended, but is not released: the relay could not yet take away
-	// the target's access to the client's memory, or close the queues that remain, or the target has
-	// not finished changes of the session. It is nil as long as the session has not ended.
+	// Unreleased is why the session has ended, but is not released: the relay could not yet take
+	// away the target's access to the client's memory, or close the queues that remain, or the
+	// target has not finished changes of the session. It is nil as long as the session has not
+	// ended.
 	Unreleased error
 	// Queues are the queues created so far.
 	Queues []QueueStatus

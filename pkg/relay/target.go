@@ -27,8 +27,8 @@ type targetConnection struct {
 	address   netip.AddrPort
 	name      string // of the volume, as configured
 	requester targetConversation
-	// lease is the connection as the lessee knows it. It is nil if the target asks no questions, and
-	// until its hello.
+	// lease is the connection as the lessee knows it. It is nil if the target asks no questions,
+	// and until its hello.
 	lease    atomic.Pointer[lease.Connection]
 	dialect  *dialects.Requester // the requester, if the target is one of the DOCA applications
 	version  dialects.Version    // that the dialect has

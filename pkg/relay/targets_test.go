@@ -529,7 +529,8 @@ func TestAClientLearnsTheLongestLeaseOfItsTargets(t *testing.T) {
 
 func TestTargetsOfTheApplicationsHaveNoLeases(t *testing.T) {
 	c := &chain{t: t}
-	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+	nobody := netip.MustParseAddrPort("127.0.0.1:1")
+	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{nobody},
 		TargetProtocol: "doca-3.2"})
 	c.connect()
 	if c.hello.LeaseMs != 0 {
@@ -540,12 +541,14 @@ func TestTargetsOfTheApplicationsHaveNoLeases(t *testing.T) {
 // A client that gives up before session_wait is over gets the reason before it does.
 func TestAClientWithLittleTimeLearnsWhyThereIsNoTarget(t *testing.T) {
 	c := &chain{t: t, options: chainOptions{controlTimeout: 500 * time.Millisecond}}
-	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+	nobody := netip.MustParseAddrPort("127.0.0.1:1")
+	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{nobody},
 		SessionWait: retry.Within(testkit.Patience)})
 	c.connect()
 	for range 2 {
 		err := c.call(&controlmsg.OpenVolume{})
-		if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "127.0.0.1:1 is down") {
+		if !errors.Is(err, status.NotConnected) ||
+			!strings.Contains(err.Error(), "127.0.0.1:1 is down") {
 			t.Errorf("open_volume: %v", err)
 		}
 	}

@@ -366,7 +366,8 @@ func (x *exports) open(
 	own.open, own.owner, own.hold = true, m.Owner, x.enterLocked(v, m.Owner)
 	own.client, own.since = m.Client, time.Now()
 	if preempted != nil {
-		x.preemptLocked(preempted, own.hold, status.Errorf(status.InUse, "volume %q: preempted by %s",
+		x.preemptLocked(preempted, own.hold, status.Errorf(status.InUse,
+			"volume %q: preempted by %s",
 			own.export.name, own.user(s)))
 	}
 	if m.Preempt != 0 {

@@ -64,7 +64,8 @@ func (x *exports) closeLocked(o *opening) {
 		}
 	}
 	if former > maxFormerHolds {
-		oldest := slices.IndexFunc(x.holds[v], func(h *hold) bool { return h.isOver() && !h.barred })
+		oldest := slices.IndexFunc(x.holds[v],
+			func(h *hold) bool { return h.isOver() && !h.barred })
 		if oldest < 0 {
 			oldest = slices.IndexFunc(x.holds[v], (*hold).isOver)
 		}
@@ -124,7 +125,8 @@ func (x *exports) compareLocked(
 		if !o.open || o.hold.preempted || o.export.Volume != v || isOwn(o.owner) {
 			continue
 		}
-		if o.claim > noClaim || named != nil && (o.hold == named.successor || o.owner == named.owner) {
+		if o.claim > noClaim ||
+			named != nil && (o.hold == named.successor || o.owner == named.owner) {
 			return nil, s.isInTheWay("volume %q is not held by holder %v any more, but by %s",
 				o.export.name, id, o.describeHolder(s))
 		}

@@ -33,7 +33,8 @@ func newHolders(t *testing.T) *holders {
 func (h *holders) join() *session {
 	h.t.Helper()
 	ctx, cancel := context.WithCancelCause(h.t.Context())
-	s := &session{pendingConnection: &pendingConnection{ctx: ctx, cancel: cancel}, log: zap.NewNop()}
+	s := &session{pendingConnection: &pendingConnection{ctx: ctx, cancel: cancel},
+		log: zap.NewNop()}
 	var err error
 	if s.export, _, err = h.choose(s, "disk"); err != nil {
 		h.t.Fatal(err)
@@ -49,7 +50,9 @@ func (h *holders) enter(s *session, owner byte, preempt controlmsg.HolderID) (
 		ExclusiveAccess, soleUser)
 }
 
-func (h *holders) mustEnter(s *session, owner byte, preempt controlmsg.HolderID) controlmsg.HolderID {
+func (h *holders) mustEnter(
+	s *session, owner byte, preempt controlmsg.HolderID,
+) controlmsg.HolderID {
 	h.t.Helper()
 	id, err := h.enter(s, owner, preempt)
 	if err != nil {

@@ -72,8 +72,8 @@ type Config struct {
 	DrainTimeout   retry.Bound
 	// KeepAlive configures the control connections; zero means the defaults.
 	KeepAlive controlmsg.KeepAliveConfig
-	// Lease is how long the answer of a relay lets it change volumes, at most controlmsg.MaxLease; 0
-	// means lease.Length. Clock measures it; nil means lease.Boottime.
+	// Lease is how long the answer of a relay lets it change volumes, at most controlmsg.MaxLease;
+	// 0 means lease.Length. Clock measures it; nil means lease.Boottime.
 	Lease time.Duration
 	Clock lease.Clock
 	// TLS secures the control connections. A relay's certificate must have one of TLSAllowedNames,

@@ -52,8 +52,8 @@ type Info struct {
 	// Fenced means that at most one program at a time can write to the content, and that nothing
 	// that a former one had in flight takes effect any more.
 	Fenced bool
-	// Sole, if not empty, names what promises the same among the programs of one machine: those with
-	// the same UUID and Sole cannot serve the content at the same time.
+	// Sole, if not empty, names what promises the same among the programs of one machine: those
+	// with the same UUID and Sole cannot serve the content at the same time.
 	Sole string
 }
 

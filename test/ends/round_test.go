@@ -112,7 +112,7 @@ func (r *round) String() string {
 
 // outcome is what a round has measured, and found.
 type outcome struct {
-	told     time.Duration // from the beginning of the stall until the first owner was told; 0 if it was not
+	told     time.Duration // from the stall until the first owner was told; 0 if it was not
 	open     time.Duration // how long the heir's open has taken; 0 if it had the volume open
 	findings []string
 }
@@ -134,8 +134,8 @@ type place struct {
 	begun       time.Time // the stall
 }
 
-// play plays a round. It begins anew on a machine that is too busy: if the IO timeout expires before
-// the stall, or not before the network has delivered everything again.
+// play plays a round. It begins anew on a machine that is too busy: if the IO timeout expires
+// before the stall, or not before the network has delivered everything again.
 func (r *round) play(t *testing.T) outcome {
 	for {
 		p := newPlace(t, r)
@@ -148,8 +148,8 @@ func (r *round) play(t *testing.T) outcome {
 	}
 }
 
-// beginStall lets the first owner write, and then holds what the relay sends for it. It fails if the
-// owner's session has ended before.
+// beginStall lets the first owner write, and then holds what the relay sends for it. It fails if
+// the owner's session has ended before.
 func (p *place) beginStall() bool {
 	p.journal.add("%v", p.round)
 	p.first.order(openCommand, loadCommand)
@@ -396,8 +396,8 @@ func newPlace(t *testing.T, r *round) *place {
 	return p
 }
 
-// ioTimeout is the IO timeout that ends a session, and shortestReleaseTimeout the least that makes a
-// client's quarantine outlast the lease of its relay.
+// ioTimeout is the IO timeout that ends a session, and shortestReleaseTimeout the least that makes
+// a client's quarantine outlast the lease of its relay.
 const (
 	ioTimeout              = 300 * time.Millisecond
 	shortestReleaseTimeout = 6100 * time.Millisecond

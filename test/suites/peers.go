@@ -37,7 +37,8 @@ type rule struct {
 }
 
 const (
-	everything = "kubernetes budget tools arm64 bench packages siw providers simulation repeat ceph verbs ends mutants"
+	everything = "kubernetes budget tools arm64 bench packages siw providers simulation repeat " +
+		"ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
 	chain = "siw providers simulation repeat ceph verbs ends mutants"
 )

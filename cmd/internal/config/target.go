@@ -78,9 +78,9 @@ type Volume struct {
 	Name      string
 	Backend   string
 	BlockSize uint32
-	// Readers, Writers, Owners, and Preemptors are names in the certificates of relays that may only
-	// read, may read and write, may also open the volume exclusively, and may also preempt holders.
-	// If all are empty, every relay may do everything.
+	// Readers, Writers, Owners, and Preemptors are names in the certificates of relays that may
+	// only read, may read and write, may also open the volume exclusively, and may also preempt
+	// holders. If all are empty, every relay may do everything.
 	Readers, Writers, Owners, Preemptors []string
 }
 

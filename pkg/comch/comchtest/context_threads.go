@@ -192,8 +192,9 @@ const (
 )
 
 // randomRun is a server, some clients, and workers with consumers and producers on both sides of
-// each connection. Each of them is an actor, which makes random calls, allowed or not. An actor moves
-// from thread to thread, as it may: to bind eleven of them to threads costs four times as much.
+// each connection. Each of them is an actor, which makes random calls, allowed or not. An actor
+// moves from thread to thread, as it may: to bind eleven of them to threads costs four times as
+// much.
 type randomRun struct {
 	suite *suite
 	name  string
@@ -334,7 +335,8 @@ func (p *randomRun) runActor(script []int, mayEnd <-chan struct{}, newRole func(
 				break
 			}
 		}
-		// Asleep, not yielding: while somebody always runs, nobody looks for packets that have arrived.
+		// Asleep, not yielding: while somebody always runs, nobody looks for packets that have
+		// arrived.
 		time.Sleep(time.Duration(choice%256) * time.Microsecond)
 	}
 	a.progressUntil("the actors that depend on it have ended", func() bool {

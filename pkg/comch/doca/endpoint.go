@@ -274,8 +274,8 @@ const lookTimeout = 100 * time.Millisecond
 const looks = 64
 
 // look waits until the thread has collected what libdoca knew at a time. One look serves all
-// connections. It gives up on a thread that stands still in a call to libdoca, and does not wait for
-// it again until it goes on.
+// connections. It gives up on a thread that stands still in a call to libdoca, and does not wait
+// for it again until it goes on.
 func (e *endpoint) look(at time.Time) {
 	if last := e.looked.Load(); e.standsStill.Load() || last != nil && !last.Before(at) {
 		return

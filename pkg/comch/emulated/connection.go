@@ -118,8 +118,8 @@ func (c *connection) MaxMessageSize() int { return c.maxMessageSize }
 
 func (c *connection) Done() <-chan struct{} { return c.done }
 
-// HasEnded asks the kernel, which knows of the peer's end before the reading goroutine has read what
-// the peer sent before.
+// HasEnded asks the kernel, which knows of the peer's end before the reading goroutine has read
+// what the peer sent before.
 func (c *connection) HasEnded(time.Time) bool {
 	return c.Err() != nil || c.socket.hasPeerLeft()
 }
