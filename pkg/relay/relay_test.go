@@ -253,7 +253,9 @@ func (c *chain) connect() {
 }
 
 // run runs a service until the test ends or stop is called, and closes it.
-func run(t *testing.T, service func(context.Context) error, closeService func() error) (stop func()) {
+func run(
+	t *testing.T, service func(context.Context) error, closeService func() error,
+) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

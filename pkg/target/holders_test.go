@@ -144,7 +144,7 @@ func TestAHolderIsReplacedByWhoeverNamesIt(t *testing.T) {
 		},
 		"a holder that somebody else has replaced": func(t *testing.T, _ *target.Target) {
 			for _, winner := range []opener{b, shared(c)} {
-				r, id := opener{t: t, target: a.target, owner: 8 + winner.owner}.mustOpen()
+				_, id := opener{t: t, target: a.target, owner: 8 + winner.owner}.mustOpen()
 				winner.preempt = id
 				r, next := winner.mustOpen()
 				for _, late := range []opener{a, shared(a)} {
