@@ -118,7 +118,8 @@ type Config struct {
 	// they end with ErrPreempted. Open fails with status.InUse if another holder is there by now,
 	// with status.NotPermitted if the relay has no right to preempt, and with status.Again if the
 	// holder's IO does not end in time: then nobody has the volume. If no holder is there, Preempt
-	// has no effect. It concerns Open only, and never what Reconnect does.
+	// only keeps the owner that it names from coming back. It concerns Open, and never what
+	// Reconnect does.
 	Preempt string
 	// Owner is the program on whose behalf the volume is opened. Volumes of one owner may be open
 	// at the same time even if they are exclusive. nil means a new owner.

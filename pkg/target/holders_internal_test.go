@@ -43,9 +43,9 @@ func (h *holders) join() *session {
 }
 
 // enter opens the volume exclusively for an owner.
-func (h *holders) enter(s *session, owner byte, preempt controlmsg.HolderID) (
-	controlmsg.HolderID, error,
-) {
+func (h *holders) enter(
+	s *session, owner byte, preempt controlmsg.HolderID,
+) (controlmsg.HolderID, error) {
 	return h.open(s, &controlmsg.ConfigureDataPath{Owner: [16]byte{owner}, Preempt: preempt},
 		ExclusiveAccess, soleUser)
 }

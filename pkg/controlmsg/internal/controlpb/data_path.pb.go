@@ -105,10 +105,13 @@ type ConfigureDataPath struct {
 	// answers no questions.
 	Session uint64 `protobuf:"varint,11,opt,name=session,proto3" json:"session,omitempty"`
 	// From a relay: as in KeepAlive.
-	RelayInstance []byte   `protobuf:"bytes,12,opt,name=relay_instance,json=relayInstance,proto3" json:"relay_instance,omitempty"`
-	Answer        uint64   `protobuf:"fixed64,13,opt,name=answer,proto3" json:"answer,omitempty"`
-	Ended         []uint64 `protobuf:"varint,14,rep,packed,name=ended,proto3" json:"ended,omitempty"`
-	Awaited       []uint64 `protobuf:"varint,15,rep,packed,name=awaited,proto3" json:"awaited,omitempty"`
+	RelayInstance []byte `protobuf:"bytes,12,opt,name=relay_instance,json=relayInstance,proto3" json:"relay_instance,omitempty"`
+	// From a relay: as in KeepAlive.
+	Answer uint64 `protobuf:"fixed64,13,opt,name=answer,proto3" json:"answer,omitempty"`
+	// From a relay: as in KeepAlive.
+	Ended []uint64 `protobuf:"varint,14,rep,packed,name=ended,proto3" json:"ended,omitempty"`
+	// From a relay: as in KeepAlive.
+	Awaited []uint64 `protobuf:"varint,15,rep,packed,name=awaited,proto3" json:"awaited,omitempty"`
 	// The holder that the session is to replace, as an error or open_volume_reply has told it: all of
 	// its sessions end. 0 if the session replaces nobody.
 	Preempt       uint64 `protobuf:"fixed64,16,opt,name=preempt,proto3" json:"preempt,omitempty"`
