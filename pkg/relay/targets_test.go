@@ -548,7 +548,7 @@ func TestAClientWithLittleTimeLearnsWhyThereIsNoTarget(t *testing.T) {
 	for range 2 {
 		err := c.call(&controlmsg.OpenVolume{})
 		if !errors.Is(err, status.NotConnected) ||
-			!strings.Contains(err.Error(), "127.0.0.1:1 is down") {
+			!strings.Contains(err.Error(), "target "+nobody.String()+" cannot be reached") {
 			t.Errorf("open_volume: %v", err)
 		}
 	}
