@@ -153,6 +153,10 @@ func (a *attacker) beSilent() {
 func (a *attacker) sendGarbage() {
 	const connections, most = 200, 32 << 10
 	p := &peer{chain: a.chain, random: rand.New(rand.NewPCG(a.seed, 0)), ctx: a.ctx}
+	garbage := make([]byte, 2*most)
+	for i := range garbage {
+		garbage[i] = byte(p.random.Uint32())
+	}
 	dialer := net.Dialer{Timeout: callTimeout}
 	for _, door := range p.doors() {
 		for i := range connections {
@@ -161,9 +165,8 @@ func (a *attacker) sendGarbage() {
 				break // the daemon accepts no more
 			}
 			text := []byte(pick(p.random, beginnings...))
-			for range 1 + p.random.IntN(most) {
-				text = append(text, byte(p.random.Uint32()))
-			}
+			from := p.random.IntN(most)
+			text = append(text, garbage[from:from+1+p.random.IntN(most)]...)
 			// A daemon that has had enough closes the connection or does not read.
 			_ = connection.SetDeadline(time.Now().Add(100 * time.Millisecond))
 			_, _ = connection.Write(text)
