@@ -25,7 +25,8 @@ func TestLatencyQueriesFindDataWithEitherKindOfHistogram(t *testing.T) {
 	t.Parallel()
 	tooltest.Require(t, "prometheus")
 	queries := latencyQueries(t)
-	c := startObservedChain(t, "disk=memory:64MiB")
+	// A slow volume, so that the IO leaves the processors to those who are waited for.
+	c := startFaultyChain(t, "volume:any:delay=5ms")
 	c.startIO(bench(4)...)
 	for name, flags := range map[string][]string{
 		"classic": nil, "native": {"--enable-feature=native-histograms"},
