@@ -217,32 +217,32 @@ func (h *honestClient) close(t *testing.T) {
 // exchange sends numbered messages and waits for the echo of each.
 func (h *honestClient) exchange(t *testing.T, count int) {
 	t.Helper()
-	deadline := time.Now().Add(testkit.Patience)
 	var message [bufferSize]byte
 	for range count {
 		h.next++
 		binary.LittleEndian.PutUint64(message[:], h.next)
-		for errors.Is(h.path.producer.Send(message[:], nil), status.Again) &&
-			time.Now().Before(deadline) {
-			runtime.Gosched()
-		}
+		testkit.Eventually(t, "the server has room", func() bool {
+			return !errors.Is(h.path.producer.Send(message[:], nil), status.Again)
+		})
 		h.path.producer.Flush()
-		if got := h.receive(t, deadline); got != h.next {
+		if got := h.receive(t); got != h.next {
 			t.Fatalf("the echo of message %d is %d", h.next, got)
 		}
 	}
 }
 
-func (h *honestClient) receive(t *testing.T, deadline time.Time) uint64 {
+func (h *honestClient) receive(t *testing.T) uint64 {
 	t.Helper()
 	consumer, received := h.path.consumer, h.path.received[:1]
-	for consumer.Poll(received) == 0 {
-		if time.Now().After(deadline) {
-			t.Fatalf("no echo within %v; the connection's error is %v",
-				testkit.Patience, h.connection.Err())
+	testkit.Eventually(t, "an echo arrives", func() bool {
+		if consumer.Poll(received) > 0 {
+			return true
 		}
-		runtime.Gosched()
-	}
+		if err := h.connection.Err(); err != nil {
+			t.Fatalf("the connection has ended: %v", err)
+		}
+		return false
+	})
 	value := binary.LittleEndian.Uint64(consumer.Memory()[received[0].Offset:])
 	if err := consumer.PostReceive(received[0].Offset, bufferSize, 0); err != nil {
 		t.Fatal(err)
