@@ -211,8 +211,8 @@ check-generated: generate ## Fail if generated code, go.mod or formatting is not
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
 
 .PHONY: check-kubernetes
-check-kubernetes: ## Check the Helm chart: helm lint, values, and every field of what it renders
-	cd tools/kubernetes && go test .
+check-kubernetes: build ## Check the Helm chart: helm lint, values, and every field of what it renders
+	cd tools/kubernetes && ZC_RELAY_PROGRAMS='$(CURDIR)/bin' go test -count=1 .
 
 .PHONY: kubernetes-manifest
 kubernetes-manifest: ## Write deploy/kubernetes/relay.yaml, which is what the chart renders
