@@ -83,8 +83,9 @@ test: ## Run all tests, with the race detector where a C compiler is found
 	go -C bench test $(RACE) -vet=off ./...
 
 .PHONY: test-repeatedly
-test-repeatedly: ## Run all tests three times, with new seeds
-	$(with_programs) ZC_RELAY_SEED=fresh go test $(RACE) -count=3 -vet=off -timeout 60m ./...
+test-repeatedly: ## Run all tests three times and completely, with new seeds
+	$(with_programs) ZC_RELAY_SEED=fresh go test $(RACE) -tags complete -count=3 -vet=off \
+		-timeout 60m ./...
 
 # What the gate and the suites with peers are: test/suites.
 SUITES = go run ./test/suites
@@ -139,8 +140,10 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 # The tests of the chain run over iWARP by default, and programs choose shared memory by themselves.
 IWARP = --rdma-provider iwarp
 .PHONY: test-providers
-test-providers: ## Test the chain over shared memory, and programs that die over iWARP
-	go test ./test/chain -rdma auto
+test-providers: ## Test hooked providers completely, the chain over shared memory, and programs that die over iWARP
+	go test -tags complete -run 'Conform|TheSuiteAccepts' ./pkg/comch/... ./pkg/rdma/... ./pkg/volume/hook
+	go test -tags complete ./test/chain -rdma auto
+	go test -tags complete ./test/e2e -run TestNothingIsLostInACampaign
 	ZC_RELAY_E2E_TARGET_FLAGS='$(IWARP)' ZC_RELAY_E2E_RELAY_FLAGS='$(IWARP)' go test ./test/e2e \
 		-run 'TestAKilled|TestAStoppedTarget|TestNBDClientsNotice|TestVerify|TestBlockingMethods'
 
@@ -151,7 +154,7 @@ test-short: ## Run the quick tests without the race detector
 
 .PHONY: test-tools
 test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, shells, Wireshark, NBD clients (chromium, prometheus, tmux, bash-completion, zsh, fish, tshark, libnbd-bin, python3-libnbd, nbdkit, qemu-utils, fio, e2fsprogs, xfsprogs)
-	go test -count=1 -run 'NBD|QEMU|FIO|FileSystemsSurvive|AFlushReports|TheGatewayServes' ./test/e2e
+	go test -count=1 -tags complete -run 'NBD|QEMU|FIO|FileSystem|AFlushReports|TheGatewayServes' ./test/e2e
 	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries|InATerminal|TestShells' ./test/e2e
 	go test $(RACE) -count=1 -run TestTshark ./pkg/rdma/iwarp
 # A test whose program is not installed fails instead of being skipped.

@@ -16,7 +16,7 @@ trap 'rm -rf -- "$work"' EXIT
 #
 # The other tests that are skipped take long and depend on no architecture.
 skip='Doorbell|Killed|Stuck|TestProviderConforms/Wait|ClosingAConsumer|RingWithDescriptors|TwoProcesses|AHostThat|ADPUThat|DPUAndHost|LossOfAProbe'
-skip+='|TestProviderConformance/(IPv4|IPv6|in_memory)|TestLimitsOfServersBoundTheirConnections'
+skip+='|TestProviderConformance/(IPv4|in_memory)|TestLimitsOfServersBoundTheirConnections'
 for package in "$@"; do
     name=${package//[.\/]/-}.test cgo=0
     [[ $package != */doca ]] || cgo=1

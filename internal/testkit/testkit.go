@@ -25,6 +25,19 @@ import (
 // machine that has other work for all of its processors.
 const Patience = 4 * time.Minute
 
+// OnlyComplete skips a test that repeats what other tests show, such as a conformance suite over a
+// hooked provider, unless the build has the tag complete or soak. The suites with peers run it. why
+// says what the gate runs instead.
+func OnlyComplete(t testing.TB, why string) {
+	t.Helper()
+	if !isComplete {
+		t.Skipf("only builds with -tags complete run it: %s", why)
+	}
+}
+
+// IsComplete reports whether OnlyComplete skips nothing.
+func IsComplete() bool { return isComplete }
+
 // Eventually waits until condition holds. what completes "waiting until".
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()

@@ -29,9 +29,7 @@ const guestFileSize = 64 << 10
 // the file system is clean afterwards, for the guest and for the host.
 func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("boots a virtual machine, whose kernel has 70 MB")
-	}
+	testkit.OnlyComplete(t, "file systems of this machine, and the commands of QEMU, use exports")
 	tooltest.Require(t, "qemu-system-x86_64", "busybox", "cpio", "depmod", "mke2fs", "e2fsck",
 		"nbdcopy", "apt-get")
 	c, file := managedChain(t, "512MiB")

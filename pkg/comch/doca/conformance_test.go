@@ -63,7 +63,7 @@ func newProvider(t testing.TB, config libdoca.Config) comch.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	if !soak {
+	if !testkit.IsComplete() {
 		limitRandomRuns(t, 20)
 	}
 	comchtest.Run(t, comchtest.Config{Provider: newProvider(t, libdoca.Config{})})

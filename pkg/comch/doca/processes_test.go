@@ -220,7 +220,7 @@ func TestConformanceOfDPUAndHost(t *testing.T) {
 		listener = must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 		startProcess(t, "TestHostOfTheSuite", suiteHost+"="+listener.Addr().String(),
 			hostDirectory+"="+directory)
-		if !soak {
+		if !testkit.IsComplete() {
 			config.Groups = []string{"Provider", "Server", "Connect", "Messages", "Consumers", "Ending"}
 		}
 	}

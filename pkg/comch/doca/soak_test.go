@@ -20,8 +20,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-const soak = true
-
 // hangingDevice makes the test binary run TestHangingDevice.
 const hangingDevice = "COMCH_DOCA_TEST_HANG"
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
@@ -80,6 +81,7 @@ func (s *stranger) Err() error {
 
 // The part of the suite that is meant for hardware asks for nothing that hardware cannot do.
 func TestTheSuiteAcceptsWhatHardwareCanDo(t *testing.T) {
+	testkit.OnlyComplete(t, "the suite runs over the emulation of libdoca")
 	injector, _ := faulttest.New(t, "comch:producer.complete:trace", "comch:consumer.post:trace")
 	comchtest.Run(t, comchtest.Config{Provider: hardwareLike{wrap(t, injector)},
 		ExportNeedsDescriptor: true,

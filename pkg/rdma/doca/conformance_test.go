@@ -57,8 +57,8 @@ func TestConformance(t *testing.T) {
 		"2.10": libdoca.Release2_10, "3.3": libdoca.Release3_3,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if release < libdoca.Release3_0 && !soak {
-				t.Skip("the soak tests run it: it differs from 3.3 only in that nobody sleeps")
+			if release < libdoca.Release3_0 {
+				testkit.OnlyComplete(t, "in 3.3, everything is the same, and threads sleep")
 			}
 			lacks := missing
 			if release < libdoca.Release3_0 {
@@ -86,9 +86,7 @@ func hooked(t *testing.T) rdma.Provider {
 }
 
 func TestAHookedProviderConforms(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the suite takes long")
-	}
+	testkit.OnlyComplete(t, "TestConformance, and hooks over iWARP")
 	rdmatest.Run(t, rdmatest.Config{Provider: hooked(t), Address: loopback, Missing: missing})
 }
 

@@ -1,0 +1,5 @@
+//go:build !complete && !soak
+
+package testkit
+
+const isComplete = false

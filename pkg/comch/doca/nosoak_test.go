@@ -1,5 +1,0 @@
-//go:build !soak
-
-package doca_test
-
-const soak = false
