@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,22 +26,39 @@ import (
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.Main(m).Run()) }
+// objects is a directory for what is compiled once.
+var objects string
+
+func TestMain(m *testing.M) {
+	var err error
+	if objects, err = os.MkdirTemp("", "zc-relay-objects-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := testkit.Main(m).Run()
+	_ = os.RemoveAll(objects)
+	os.Exit(code)
+}
 
 // toolchain is how to compile the programs.
 type toolchain struct {
 	name     string
 	compiler string
 	flags    []string
+	inGate   bool // the others find no other warnings, and no other faults of memory
+
+	once   sync.Once
+	shared []string // the objects of what all programs share
+	err    error
 }
 
 var sanitize = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"}
 
 var toolchains = []toolchain{
-	{"gcc", "gcc", []string{"-O2"}},
-	{"gcc-sanitized", "gcc", sanitize},
-	{"clang", "clang", []string{"-O2"}},
-	{"clang-sanitized", "clang", sanitize},
+	{name: "gcc", compiler: "gcc", flags: []string{"-O2"}, inGate: true},
+	{name: "gcc-sanitized", compiler: "gcc", flags: sanitize},
+	{name: "clang", compiler: "clang", flags: []string{"-O2"}},
+	{name: "clang-sanitized", compiler: "clang", flags: sanitize, inGate: true},
 }
 
 // eachToolchain runs a test with each compiler, or with -short only the first.
@@ -49,31 +67,58 @@ func eachToolchain(t *testing.T, test func(t *testing.T, c *toolchain)) {
 		c := &toolchains[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if testing.Short() && i > 0 {
-				t.Skip("-short: one compiler is enough")
-			}
-			tooltest.Require(t, c.compiler)
+			c.require(t)
 			test(t, c)
 		})
 	}
+}
+
+// require skips a test that need not run with this compiler.
+func (c *toolchain) require(t *testing.T) {
+	t.Helper()
+	if testing.Short() && c != &toolchains[0] {
+		t.Skip("-short: one compiler is enough")
+	}
+	if !c.inGate {
+		testkit.OnlyComplete(t, "gcc, and clang with its sanitizers")
+	}
+	tooltest.Require(t, c.compiler)
 }
 
 // compile compiles a program, and returns the path of the executable.
 func (c *toolchain) compile(t testing.TB, program string) string {
 	t.Helper()
 	directory := testkit.Libdoca.Directory(t)
+	include := filepath.Join(directory, "include")
+	c.once.Do(func() {
+		for _, name := range []string{"program", "channel", "remote", "storage"} {
+			object := filepath.Join(objects, c.name+"-"+name+".o")
+			c.shared = append(c.shared, object)
+			c.err = errors.Join(c.err, c.run("-I", include, "-c", "-o", object, sourceOf(name)))
+		}
+	})
 	executable := filepath.Join(t.TempDir(), program)
-	arguments := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra",
-		"-Werror", "-pthread", "-I", filepath.Join(directory, "include"), "-o", executable,
-		"programs/" + program + ".c", "programs/program.c", "programs/channel.c",
-		"programs/remote.c", "programs/storage.c"}, c.flags...)
+	arguments := append([]string{"-I", include, "-o", executable, sourceOf(program)}, c.shared...)
 	arguments = append(arguments, "-L", filepath.Join(directory, "lib"), "-l:libdoca_common.so.2",
 		"-l:libdoca_comch.so.2", "-l:libdoca_rdma.so.2", "-l:libdoca_dma.so.2",
 		"-l:libdoca_argp.so.2")
-	if output, err := exec.Command(c.compiler, arguments...).CombinedOutput(); err != nil {
-		t.Fatalf("compile %s: %v\n%s", program, err, output)
+	if err := errors.Join(c.err, c.run(arguments...)); err != nil {
+		t.Fatal(err)
 	}
 	return executable
+}
+
+func sourceOf(program string) string { return "programs/" + program + ".c" }
+
+// run runs the compiler.
+func (c *toolchain) run(arguments ...string) error {
+	flags := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror",
+		"-pthread"}, c.flags...)
+	command := exec.Command(c.compiler, append(flags, arguments...)...)
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", command, err, output)
+	}
+	return nil
 }
 
 var testEntry = regexp.MustCompile(`(?m)^\t\{"([a-z_0-9]+)", `)
@@ -81,7 +126,7 @@ var testEntry = regexp.MustCompile(`(?m)^\t\{"([a-z_0-9]+)", `)
 // testsOf returns the names of a program's tests.
 func testsOf(t *testing.T, program string) (names []string) {
 	t.Helper()
-	source, err := os.ReadFile("programs/" + program + ".c")
+	source, err := os.ReadFile(sourceOf(program))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,6 +108,7 @@ func TestTheStorageApplicationsWithEachToolchain(t *testing.T) {
 		}
 		t.Run(toolchains[i].name, func(t *testing.T) {
 			t.Parallel()
+			toolchains[i].require(t)
 			trio := compileTrio(t, &toolchains[i])
 			for _, version := range []dialects.Version{dialects.DOCA2_10, dialects.DOCA3_2} {
 				m := mixture{version, theirs, theirs, theirs}
