@@ -75,6 +75,8 @@ with_programs = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && \
 # Tests wait as much as they compute, so there are more of them than processors, and those that wait
 # most begin first. "make lint" vets.
 # Results are not taken from the cache, because Go does not see which programs a test runs.
+# The race detector waits for a second at the end of each process, for races of other threads.
+test: export GORACE := atexit_sleep_ms=100
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
