@@ -1,20 +1,10 @@
 package ends
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -105,33 +95,17 @@ func (r *round) draw(seed uint64) {
 }
 
 func (r *round) String() string {
-	return fmt.Sprintf("%v, %v, stall %v, ends %v, fresh connections %v, answers %v, %v with gap %v, early %v, thaw last %v, exclusive %v, "+
-		"FUA %v, %s, blocks of %d", r.end, r.heir, r.stall, r.held.ends, r.held.fresh, r.answers, r.order, r.gap, r.early,
-		r.thawLast, r.exclusive, r.fua, r.isolation, r.blockSize)
+	return fmt.Sprintf("%v, %v, stall %v (ends %v, fresh connections %v, answers %v), %v with gap "+
+		"%v, early %v, thaw last %v, exclusive %v, FUA %v, %s, blocks of %d",
+		r.end, r.heir, stallName(r.stall), r.held.ends, r.held.fresh, r.answers, r.order,
+		r.gap, r.early, r.thawLast, r.exclusive, r.fua, r.isolation, r.blockSize)
 }
 
 // outcome is what a round has measured, and found.
 type outcome struct {
-	told     time.Duration // from the stall until the first owner was told; 0 if it was not
+	told     time.Duration // how long after the beginning of the stall; 0 if the owner was killed
 	open     time.Duration // how long the heir's open has taken; 0 if it had the volume open
 	findings []string
-}
-
-// place is where a round happens.
-type place struct {
-	t         *testing.T
-	round     *round
-	directory string
-	file      string // the volume
-	journal   *journal
-
-	targetSpace *namespace
-	target      *testkit.Process
-	relays      []*testkit.Process
-	relaySpaces []*namespace
-	networks    []*network
-	first, heir *process
-	begun       time.Time // the stall
 }
 
 // play plays a round. It begins anew on a machine that is too busy: if the IO timeout expires
@@ -148,8 +122,8 @@ func (r *round) play(t *testing.T) outcome {
 	}
 }
 
-// beginStall lets the first owner write, and then holds what the relay sends for it. It fails if
-// the owner's session has ended before.
+// beginStall lets the first owner write, and then holds what the relay sends for it. It returns
+// false if the owner's session has ended before.
 func (p *place) beginStall() bool {
 	p.journal.add("%v", p.round)
 	p.first.order(openCommand, loadCommand)
@@ -173,7 +147,7 @@ func (p *place) beginStall() bool {
 	return !p.first.has(told)
 }
 
-// play plays a round whose stall has begun. It fails if the first owner's session does not end.
+// play plays a round whose stall has begun, unless the first owner's session does not end.
 func (p *place) play() (o outcome, played bool) {
 	defer p.keepLogs()
 	t, r, begun := p.t, p.round, p.begun
@@ -182,32 +156,28 @@ func (p *place) play() (o outcome, played bool) {
 	healed := p.healLater(begun, toldFirst, acknowledgedByHeir)
 	p.carryOutEnd()
 
-	var after []byte // the volume when the first owner was told
+	var atTold []byte // the volume when the first owner was told
+	openEarly := r.early && r.heir == otherRelay &&
+		(r.end == relayFrozen || r.end == relayKilled)
+	if r.end == ownerKilled || openEarly {
+		p.startHeir()
+	}
 	if r.end != ownerKilled {
-		openEarly := r.early && (r.end == relayFrozen || r.end == relayKilled) &&
-			r.heir == otherRelay
-		if openEarly {
-			p.heir.order(openCommand, writeCommand)
-		}
 		if !p.awaitTold() {
 			<-healed
 			return o, false
 		}
-		e := p.first.await(told)
-		o.told = e.At.Sub(begun)
-		after = p.content()
+		o.told = p.first.await(told).At.Sub(begun)
+		atTold = p.content()
 		close(toldFirst)
 		if !openEarly {
 			p.startHeir()
 		}
-	} else {
-		p.startHeir()
 	}
-	before := after // the volume when the heir has opened it
+	atOpen := atTold // the volume when the heir has opened it
 	if r.heir != livingWriter {
-		e := p.heir.await(opened)
-		o.open = e.At.Sub(p.heir.ordered)
-		before = p.content()
+		o.open = p.heir.await(opened).At.Sub(p.heir.ordered)
+		atOpen = p.content()
 	}
 	p.heir.await(acknowledged)
 	close(acknowledgedByHeir)
@@ -222,9 +192,9 @@ func (p *place) play() (o outcome, played bool) {
 	final := p.content()
 	p.heir.order(readCommand)
 	if e := p.heir.await(compared); e.Detail != "" {
-		o.findings = append(o.findings, "the heir reads other content than it has written: "+e.Detail)
+		o.findings = append(o.findings, "the heir reads other content: "+e.Detail)
 	}
-	o.findings = append(o.findings, r.judge(after, before, final)...)
+	o.findings = append(o.findings, r.judge(atTold, atOpen, final)...)
 	p.journal.add("told after %v, opened within %v", o.told, o.open)
 	for _, finding := range o.findings {
 		p.journal.add("%s", finding)
@@ -243,41 +213,35 @@ func (p *place) awaitTold() bool {
 	return p.first.has(told)
 }
 
-// judge compares the volume at different times: when the first owner was told, if it was, when the
-// heir had opened the volume, and at the end.
-func (r *round) judge(told, open, final []byte) (findings []string) {
-	want := make([]byte, r.blockSize)
-	older, reopened, retold := []string{}, []string{}, []string{}
-	for i := range blocks {
-		at := func(content []byte) []byte { return content[i*r.blockSize:][:r.blockSize] }
-		got := at(final)
-		if i < blocks/2 {
-			fill(want, writeMark, i, uint64(i+1))
-			if !slices.Equal(got, want) {
-				older = append(older, fmt.Sprintf("block %d is %s", i, describe(got)))
-			}
-			continue
-		}
-		if !slices.Equal(got, at(open)) {
-			reopened = append(reopened, fmt.Sprintf("block %d was %s, and is %s", i,
-				describe(at(open)), describe(got)))
-		}
-		if told != nil && !slices.Equal(got, at(told)) {
-			retold = append(retold, fmt.Sprintf("block %d was %s, and is %s", i,
-				describe(at(told)), describe(got)))
-		}
+// judge compares the volume at the end with what it was when the first owner was told, if it was,
+// and when the heir had opened it. The heir has written the first half since.
+func (r *round) judge(atTold, atOpen, final []byte) (findings []string) {
+	half := blocks / 2 * r.blockSize
+	written := make([]byte, half)
+	for i := range blocks / 2 {
+		fill(written[i*r.blockSize:][:r.blockSize], writeMark, i, uint64(i+1))
 	}
-	for _, kind := range []struct {
-		what   string
-		blocks []string
+	for _, promise := range []struct {
+		broken      string
+		first       int // block
+		before, now []byte
 	}{
-		{"older content after the heir's writes were acknowledged", older},
-		{"changes after the heir had opened the volume", reopened},
-		{"changes after the first owner was told that they had failed", retold},
+		{"older content after the heir's writes were acknowledged", 0, written, final[:half]},
+		{"changes after the heir had opened the volume", blocks / 2, atOpen[half:], final[half:]},
+		{"changes after the first owner was told that they had failed", blocks / 2,
+			atTold[min(half, len(atTold)):], final[half:]},
 	} {
-		if n := len(kind.blocks); n > 0 {
-			findings = append(findings, fmt.Sprintf("%s: %d blocks, the first ones: %s", kind.what, n,
-				strings.Join(kind.blocks[:min(n, 3)], "; ")))
+		var differ []string
+		for i := 0; i < len(promise.before); i += r.blockSize {
+			before, now := promise.before[i:][:r.blockSize], promise.now[i:][:r.blockSize]
+			if !slices.Equal(before, now) {
+				differ = append(differ, fmt.Sprintf("block %d was %s, and is %s",
+					promise.first+i/r.blockSize, describe(before), describe(now)))
+			}
+		}
+		if n := len(differ); n > 0 {
+			findings = append(findings, fmt.Sprintf("%s: %d blocks, the first ones: %s", promise.broken,
+				n, strings.Join(differ[:min(n, 3)], "; ")))
 		}
 	}
 	return findings
@@ -326,7 +290,7 @@ func (p *place) healLater(
 			<-toldFirst
 		}
 		stall := r.stall
-		if r.end == relayTimeout || r.end == ownerTimeout {
+		if r.end == relayTimeout || r.end == ownerTimeout || r.end == targetFrozen {
 			stall += ioTimeout
 		}
 		if r.stall == untilAcknowledged {
@@ -356,203 +320,5 @@ func (p *place) thaw() {
 	case targetFrozen:
 		p.journal.add("the target continues")
 		p.target.Continue()
-	}
-}
-
-func newPlace(t *testing.T, r *round) *place {
-	t.Helper()
-	directory, err := os.MkdirTemp("", "zc-ends-") // that of the test has too long a name for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(directory) })
-	p := &place{t: t, round: r, directory: directory, journal: &journal{},
-		file: filepath.Join(directory, "disk"), targetSpace: newNamespace(t)}
-	p.startTarget()
-	relays := 1
-	if r.heir == otherRelay || r.heir == livingWriter {
-		relays = 2
-	}
-	for i := range relays {
-		p.relaySpaces = append(p.relaySpaces, newNamespace(t))
-		p.networks = append(p.networks, newNetwork(t, fmt.Sprint("relay ", i), p.relaySpaces[i],
-			p.targetSpace, p.journal))
-		p.relays = append(p.relays, nil)
-		p.startRelay(i)
-	}
-	first := owner{Name: "first", Comch: p.comch(0), Exclusive: r.exclusive, Depth: depth,
-		BlockSize: r.blockSize, FUA: r.fua, Seed: r.random.Uint64(),
-		ReleaseTimeout: shortestReleaseTimeout}
-	if r.end == relayFrozen || r.end == ownerTimeout {
-		first.IOTimeout = ioTimeout
-	}
-	p.first = p.startOwner(first)
-	if r.heir == itself {
-		p.heir = p.first
-		return p
-	}
-	p.heir = p.startOwner(owner{Name: "heir", Comch: p.comch(relays - 1),
-		Exclusive: r.exclusive, Depth: depth, BlockSize: r.blockSize, FUA: r.fua})
-	return p
-}
-
-// ioTimeout is the IO timeout that ends a session, and shortestReleaseTimeout the least that makes
-// a client's quarantine outlast the lease of its relay.
-const (
-	ioTimeout              = 300 * time.Millisecond
-	shortestReleaseTimeout = 6100 * time.Millisecond
-)
-
-func (p *place) startTarget() {
-	address := filepath.Join(p.directory, "address")
-	_ = os.Remove(address)
-	backend := fmt.Sprintf("disk=file:%s,size=%d", p.file, blocks*p.round.blockSize)
-	if p.round.exclusive {
-		backend += ",exclusive"
-	}
-	p.target = p.targetSpace.start(p.t, "target", exec.Command(testkit.Plain.Program(p.t, "target"),
-		"--listen-port", strconv.Itoa(controlPort), "--rdma-port", strconv.Itoa(dataPort),
-		"--rdma-provider", "iwarp", "--volume", backend, "--address-file", address,
-		"--metrics-listen", loopback(metricsPort), "--state-directory", p.directory,
-		"--log-level", "debug", "--log-sampling", "0"))
-	testkit.Eventually(p.t, "the target listens", func() bool {
-		_, err := os.Stat(address)
-		return err == nil || p.target.HasEnded()
-	})
-	if p.target.HasEnded() {
-		p.t.Fatal("the target has ended")
-	}
-}
-
-func (p *place) comch(relay int) string {
-	return filepath.Join(p.directory, fmt.Sprint("comch", relay))
-}
-
-func (p *place) startRelay(i int) {
-	args := []string{"run", "--storage-server", loopback(controlPort), "--volume", "disk",
-		"--emulated-dir", p.comch(i), "--rdma-provider", "iwarp", "--isolation", p.round.isolation,
-		"--log-level", "debug", "--log-sampling", "0"}
-	if i == 0 && p.round.end != ownerKilled && p.round.end != ownerTimeout {
-		args = append(args, "--io-timeout", ioTimeout.String())
-	}
-	p.relays[i] = p.relaySpaces[i].start(p.t, fmt.Sprint("relay-", i),
-		exec.Command(testkit.Plain.Program(p.t, "zc-relay"), args...))
-	p.relays[i].AwaitLog("listening for clients")
-}
-
-func (p *place) startOwner(o owner) *process {
-	description, err := json.Marshal(o)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	program, err := os.Executable()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	command := exec.Command(program)
-	command.Env = append(os.Environ(), ownerVariable+"="+string(description))
-	input, err := command.StdinPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	events := &events{name: o.Name, journal: p.journal}
-	command.Stdout = events
-	owner := &process{Process: testkit.Start(p.t, command), t: p.t, commands: input, events: events}
-	owner.Name = events.name
-	return owner
-}
-
-// leave ends all processes.
-func (p *place) leave() {
-	for _, process := range append([]*testkit.Process{p.first.Process, p.heir.Process, p.target},
-		p.relays...) {
-		process.Kill()
-	}
-}
-
-// content returns the volume.
-func (p *place) content() []byte {
-	p.t.Helper()
-	content, err := os.ReadFile(p.file)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return content
-}
-
-// queues returns how many queues are connected to the target.
-func (p *place) queues() (n int) {
-	http := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return p.targetSpace.dial(metricsPort)
-		}}}
-	response, err := http.Get("http://target/metrics")
-	if err != nil {
-		return -1
-	}
-	defer func() { _ = response.Body.Close() }()
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		if rest, found := strings.CutPrefix(lines.Text(), "zc_target_connected_queues{"); found {
-			_, value, _ := strings.Cut(rest, "} ")
-			count, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return -1
-			}
-			n += int(count)
-		}
-	}
-	return n
-}
-
-// journal is what has happened in a round.
-type journal struct {
-	mu    sync.Mutex
-	lines []line
-}
-
-type line struct {
-	at   time.Time
-	text string
-}
-
-func (j *journal) add(format string, args ...any) { j.addAt(time.Now(), format, args...) }
-
-func (j *journal) addAt(at time.Time, format string, args ...any) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.lines = append(j.lines, line{at, fmt.Sprintf(format, args...)})
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	slices.SortStableFunc(j.lines, func(a, b line) int { return a.at.Compare(b.at) })
-	var b strings.Builder
-	for _, l := range j.lines {
-		fmt.Fprintf(&b, "%s %s\n", l.at.Format("2006-01-02T15:04:05.000000Z07:00"), l.text)
-	}
-	return b.String()
-}
-
-// keepLogs writes the logs of a round that has failed where -keep says.
-func (p *place) keepLogs() {
-	if *keep == "" || !p.t.Failed() && !*keepAll {
-		return
-	}
-	directory := filepath.Join(*keep, strings.ReplaceAll(p.t.Name(), "/", "."))
-	if err := os.MkdirAll(directory, 0o755); err != nil {
-		p.t.Error(err)
-		return
-	}
-	logs := map[string]string{"journal": p.journal.String(), "target": p.target.Stderr.String(),
-		"first": p.first.Stderr.String(), "heir": p.heir.Stderr.String()}
-	for i, relay := range p.relays {
-		logs[fmt.Sprint("relay-", i)] = relay.Stderr.String()
-	}
-	for name, text := range logs {
-		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o644); err != nil {
-			p.t.Error(err)
-		}
 	}
 }
