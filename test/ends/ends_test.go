@@ -35,6 +35,8 @@ type scenario struct {
 var scenarios = []scenario{
 	{ownerKilled, sameRelay, "", "at once; stall or 10 s, then AGAIN"},
 	{ownerKilled, otherRelay, "", "5 s"},
+	{ownerPreempted, sameRelay, "stall or 6 s", "at once; stall or 10 s, then AGAIN"},
+	{ownerPreempted, otherRelay, "stall or 6 s", "5 s"},
 	{relayTimeout, sameRelay, "5.05 s", "at once; stall or 10 s, then AGAIN"},
 	{relayTimeout, otherRelay, "5.05 s", "5 s"},
 	{relayTimeout, livingWriter, "5.05 s", ""},

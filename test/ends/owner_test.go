@@ -53,7 +53,7 @@ type event struct {
 
 // The events of owners.
 const (
-	opened       = "opened"       // the owner has the volume
+	opened       = "opened"       // the owner has the volume; the detail is its ID as a holder
 	loading      = "loading"      // it has written for another while
 	told         = "told"         // all of its requests have ended, some of them by an error
 	acknowledged = "acknowledged" // all of its blocks are written for good
@@ -62,10 +62,11 @@ const (
 
 // Commands for owners.
 const (
-	openCommand  = "open"
-	loadCommand  = "load"  // write all blocks again and again, until there is an error
-	writeCommand = "write" // write the first half of the blocks once, whatever it takes
-	readCommand  = "read"  // read what that has written
+	openCommand    = "open"
+	preemptCommand = "preempt " // open the volume in place of the holder whose ID follows
+	loadCommand    = "load"     // write all blocks again and again, until there is an error
+	writeCommand   = "write"    // write the first half of the blocks once, whatever it takes
+	readCommand    = "read"     // read what that has written
 )
 
 func TestMain(m *testing.M) {
@@ -86,15 +87,20 @@ func TestMain(m *testing.M) {
 
 type ownerProcess struct {
 	owner
-	instance *client.Instance
-	volume   *client.Volume
-	number   uint64 // of the last change
+	instance  *client.Instance
+	preempted string // the ID of a holder; "" if there is none
+	volume    *client.Volume
+	number    uint64 // of the last change
 }
 
 func (o *ownerProcess) run() error {
 	commands := bufio.NewScanner(os.Stdin)
 	for commands.Scan() {
-		switch command := commands.Text(); command {
+		command := commands.Text()
+		if holder, found := strings.CutPrefix(command, preemptCommand); found {
+			o.preempted, command = holder, openCommand
+		}
+		switch command {
 		case openCommand:
 			o.open()
 		case loadCommand:
@@ -128,7 +134,6 @@ func (o *ownerProcess) open() {
 	if o.volume != nil {
 		o.volume.Abort()
 	}
-	var failures []string
 	for {
 		volume, err := client.Open(context.Background(), client.Config{
 			Provider: emulated.New(emulated.Options{Directory: o.Comch}),
@@ -136,13 +141,14 @@ func (o *ownerProcess) open() {
 			Queues:   1, Depth: o.Depth, BufferSize: uint32(o.BlockSize), SyncDepth: -1,
 			IOTimeout: o.IOTimeout, ReleaseTimeout: o.ReleaseTimeout,
 			Exclusive: o.Exclusive, Owner: client.NewOwner(o.Name), Instance: o.instance,
+			Preempt: o.preempted,
 		})
 		if err == nil {
 			o.volume = volume
-			tell(opened, "after %d failures %q", len(failures), slices.Compact(failures))
+			tell(opened, "%s", volume.Info().OwnHolderID)
 			return
 		}
-		failures = append(failures, err.Error())
+		fmt.Fprintln(os.Stderr, "open:", err)
 		time.Sleep(pauseAfterFailure)
 	}
 }

@@ -106,7 +106,7 @@ func (p *place) startRelay(i int) {
 	args := []string{"run", "--storage-server", loopback(controlPort), "--volume", "disk",
 		"--emulated-dir", p.comch(i), "--rdma-provider", "iwarp", "--isolation", p.round.isolation,
 		"--log-level", "debug", "--log-sampling", "0"}
-	if i == 0 && p.round.end != ownerKilled && p.round.end != ownerTimeout {
+	if i == 0 && p.round.end >= relayTimeout {
 		args = append(args, "--io-timeout", ioTimeout.String())
 	}
 	p.relays[i] = p.relaySpaces[i].start(p.t, fmt.Sprint("relay-", i),

@@ -14,20 +14,22 @@ import (
 // end is what ends the session of the first owner.
 type end int
 
+// From relayTimeout on, the first owner's relay has a short IO timeout.
 const (
-	ownerKilled  end = iota
-	relayTimeout     // the relay's IO timeout expires
-	ownerTimeout     // the client's own IO timeout expires
-	relayFrozen      // until after the owner has given up on it
-	relayKilled      // and started again if the heir uses the same one
+	ownerKilled    end = iota
+	ownerPreempted     // by the heir
+	ownerTimeout       // the client's own IO timeout expires
+	relayTimeout       // the relay's IO timeout expires
+	relayFrozen        // until after the owner has given up on it
+	relayKilled        // and started again if the heir uses the same one
 	targetFrozen
 	targetKilled // and started again
 	ends
 )
 
 func (e end) String() string {
-	return [ends]string{"owner killed", "IO timeout of relay", "IO timeout of owner", "relay frozen",
-		"relay killed", "target frozen", "target killed"}[e]
+	return [ends]string{"owner killed", "owner preempted", "IO timeout of owner",
+		"IO timeout of relay", "relay frozen", "relay killed", "target frozen", "target killed"}[e]
 }
 
 // heir is who writes the same blocks after the end.
@@ -150,37 +152,36 @@ func (p *place) beginStall() bool {
 // play plays a round whose stall has begun, unless the first owner's session does not end.
 func (p *place) play() (o outcome, played bool) {
 	defer p.keepLogs()
-	t, r, begun := p.t, p.round, p.begun
-	acknowledgedByHeir := make(chan struct{})
-	toldFirst := make(chan struct{})
-	healed := p.healLater(begun, toldFirst, acknowledgedByHeir)
+	t, r := p.t, p.round
+	toldFirst, acknowledgedByHeir := make(chan struct{}), make(chan struct{})
+	healed := p.healLater(toldFirst, acknowledgedByHeir)
 	p.carryOutEnd()
 
-	var atTold []byte // the volume when the first owner was told
-	openEarly := r.early && r.heir == otherRelay &&
-		(r.end == relayFrozen || r.end == relayKilled)
-	if r.end == ownerKilled || openEarly {
+	var atTold, atOpen []byte // the volume when the first owner was told, and when the heir opened it
+	inherit := func() {
 		p.startHeir()
+		if r.heir != livingWriter {
+			o.open = p.heir.await(opened).At.Sub(p.heir.ordered)
+			atOpen = p.content()
+		}
+		p.heir.await(acknowledged)
+		close(acknowledgedByHeir)
+	}
+	if r.isEarly() {
+		inherit()
 	}
 	if r.end != ownerKilled {
 		if !p.awaitTold() {
 			<-healed
 			return o, false
 		}
-		o.told = p.first.await(told).At.Sub(begun)
+		o.told = p.first.await(told).At.Sub(p.begun)
 		atTold = p.content()
 		close(toldFirst)
-		if !openEarly {
-			p.startHeir()
-		}
 	}
-	atOpen := atTold // the volume when the heir has opened it
-	if r.heir != livingWriter {
-		o.open = p.heir.await(opened).At.Sub(p.heir.ordered)
-		atOpen = p.content()
+	if !r.isEarly() {
+		inherit()
 	}
-	p.heir.await(acknowledged)
-	close(acknowledgedByHeir)
 	<-healed
 	for _, n := range p.networks {
 		n.awaitDelivery(t)
@@ -203,6 +204,17 @@ func (p *place) play() (o outcome, played bool) {
 	return o, true
 }
 
+// isEarly reports whether the heir begins before the first owner is told.
+func (r *round) isEarly() bool {
+	switch r.end {
+	case ownerKilled, ownerPreempted:
+		return true
+	case relayFrozen, relayKilled:
+		return r.early && r.heir == otherRelay
+	}
+	return false
+}
+
 // awaitTold waits until the first owner is told that its requests have failed. It returns false if
 // the owner goes on instead.
 func (p *place) awaitTold() bool {
@@ -213,8 +225,8 @@ func (p *place) awaitTold() bool {
 	return p.first.has(told)
 }
 
-// judge compares the volume at the end with what it was when the first owner was told, if it was,
-// and when the heir had opened it. The heir has written the first half since.
+// judge compares the volume at the end with what it was when the first owner was told and when the
+// heir had opened it, if that has happened. The heir has written the first half since.
 func (r *round) judge(atTold, atOpen, final []byte) (findings []string) {
 	half := blocks / 2 * r.blockSize
 	written := make([]byte, half)
@@ -227,7 +239,8 @@ func (r *round) judge(atTold, atOpen, final []byte) (findings []string) {
 		before, now []byte
 	}{
 		{"older content after the heir's writes were acknowledged", 0, written, final[:half]},
-		{"changes after the heir had opened the volume", blocks / 2, atOpen[half:], final[half:]},
+		{"changes after the heir had opened the volume", blocks / 2,
+			atOpen[min(half, len(atOpen)):], final[half:]},
 		{"changes after the first owner was told that they had failed", blocks / 2,
 			atTold[min(half, len(atTold)):], final[half:]},
 	} {
@@ -271,19 +284,20 @@ func (p *place) carryOutEnd() {
 
 // startHeir makes the heir open the volume, unless it has done so, and write.
 func (p *place) startHeir() {
-	if p.round.heir == livingWriter {
+	switch {
+	case p.round.end == ownerPreempted:
+		p.heir.order(preemptCommand+p.first.await(opened).Detail, writeCommand)
+	case p.round.heir == livingWriter:
 		p.heir.order(writeCommand)
-	} else {
+	default:
 		p.heir.order(openCommand, writeCommand)
 	}
 }
 
 // healLater ends the stall when it is time, and continues what is frozen.
-func (p *place) healLater(
-	begun time.Time, toldFirst, acknowledgedByHeir <-chan struct{},
-) (healed chan struct{}) {
+func (p *place) healLater(toldFirst, acknowledgedByHeir <-chan struct{}) (healed chan struct{}) {
 	healed = make(chan struct{})
-	r := p.round
+	r, begun := p.round, p.begun
 	go func() {
 		defer close(healed)
 		if r.end == relayFrozen {
