@@ -223,11 +223,7 @@ func TestOffersComeAndGoUnderLoad(t *testing.T) {
 					return
 				default:
 				}
-				stream := dial(t, s.Address())
-				transport := controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{})
-				r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
-					Role: controlmsg.RoleRelay, Timeout: testkit.Patience, KeepAlive: quiet})
-				_, err := r.Greet(t.Context())
+				r, err := relayWithoutVolume(t, s.Address(), nil)
 				if err == nil {
 					err = openVolume(t, r, "disk")
 				}
@@ -235,6 +231,7 @@ func TestOffersComeAndGoUnderLoad(t *testing.T) {
 					m := configuration(1, 4)
 					_, _ = rand.Read(m.ClientInstance[:]) // never fails
 					m.Owner[0] = owner
+					takePart(r, m)
 					_, err = r.Call(t.Context(), m)
 				}
 				if err != nil && !errors.Is(err, status.NotFound) &&

@@ -231,9 +231,11 @@ func (c *chain) clientConfig(depth int) client.Config {
 	}
 }
 
-// openBusy opens the chain's volume, calls opened, and submits depth writes. It returns when all of
-// them are in flight in the daemon, or completed by it.
-func (c *chain) openBusy(depth int, daemon *testkit.Process, opened func()) *client.Volume {
+// openBusy opens the chain's volume, calls opened, and submits depth requests. It returns when all
+// of them are in flight in the daemon, or completed by it.
+func (c *chain) openBusy(
+	kind iomsg.Type, depth int, daemon *testkit.Process, opened func(),
+) *client.Volume {
 	c.t.Helper()
 	v, err := client.Open(testkit.Context(c.t), c.clientConfig(depth))
 	if err != nil {
@@ -242,7 +244,7 @@ func (c *chain) openBusy(depth int, daemon *testkit.Process, opened func()) *cli
 	c.t.Cleanup(v.Abort)
 	opened()
 	for i := range uint64(depth) {
-		err := v.Queue(0).Submit(&client.Request{Type: iomsg.Write, Length: 4096, Offset: i * 4096,
+		err := v.Queue(0).Submit(&client.Request{Type: kind, Length: 4096, Offset: i * 4096,
 			Memory: i * 4096, Tag: i})
 		if err != nil {
 			c.t.Fatal(err)
@@ -250,7 +252,7 @@ func (c *chain) openBusy(depth int, daemon *testkit.Process, opened func()) *cli
 	}
 	v.Queue(0).Flush()
 	prefix := map[*testkit.Process]string{c.relay: "zc_relay_", c.target: "zc_target_"}[daemon]
-	testkit.Eventually(c.t, daemon.Name+" has the writes in flight", func() bool {
+	testkit.Eventually(c.t, daemon.Name+" has the requests in flight", func() bool {
 		text := c.scrape(daemon)
 		taken := sumMetric(text, prefix+"io_in_flight") + sumMetric(text, prefix+"io_total")
 		return taken == float64(depth)
@@ -294,7 +296,7 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 	}
 	t.Run("relay", func(t *testing.T) {
 		c := startObservedChain(t, "disk=memory:16MiB")
-		v := c.openBusy(depth, c.relay, func() {
+		v := c.openBusy(iomsg.Write, depth, c.relay, func() {
 			c.target.Stop()
 		})
 		c.relay.Signal(syscall.SIGTERM)
@@ -307,7 +309,7 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 	})
 	t.Run("target", func(t *testing.T) {
 		c := startFaultyChain(t, "volume:any:delay=1s")
-		v := c.openBusy(depth, c.target, func() {})
+		v := c.openBusy(iomsg.Write, depth, c.target, func() {})
 		c.target.Signal(syscall.SIGTERM)
 		ends(t, v, "target", c.target)
 	})
@@ -323,7 +325,8 @@ func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	const depth = 8
 	c := startFaultyChain(t, "volume:any:freeze", "--drain-timeout", "300ms")
-	v := c.openBusy(depth, c.relay, func() {})
+	// Reads, because a change does not fail before the target can carry it out no more.
+	v := c.openBusy(iomsg.Read, depth, c.relay, func() {})
 	c.relay.Signal(syscall.SIGTERM)
 	if codes := outcomes(t, v, depth); codes[status.Shutdown] != depth {
 		t.Errorf("the requests ended with %v", codes)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
 // effect is what a signal does to a program.
@@ -127,7 +128,7 @@ func TestADrainIsForcedByRepetition(t *testing.T) {
 				if daemon == "target" {
 					p = c.target
 				}
-				c.openBusy(4, p, func() {})
+				c.openBusy(iomsg.Write, 4, p, func() {})
 				p.Signal(syscall.SIGTERM)
 				p.AwaitLog("ending")
 				p.Signal(syscall.SIGHUP)

@@ -157,7 +157,8 @@ func (p *place) play() (o outcome, played bool) {
 	healed := p.healLater(toldFirst, acknowledgedByHeir)
 	p.carryOutEnd()
 
-	var atTold, atOpen []byte // the volume when the first owner was told, and when the heir opened it
+	// The volume when the first owner was told, and when the heir opened it.
+	var atTold, atOpen []byte
 	inherit := func() {
 		p.startHeir()
 		if r.heir != livingWriter {
