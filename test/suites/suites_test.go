@@ -87,7 +87,7 @@ func TestSuitesFor(t *testing.T) {
 	}{
 		{"prose", "README.md docs/nbd.md", ""},
 		{"a CRC of iWARP", "pkg/rdma/iwarp/crc.go",
-			"budget arm64 siw providers simulation repeat verbs mutants"},
+			"budget arm64 siw providers simulation repeat verbs ends mutants"},
 		{"verbs alone", "pkg/rdma/verbs/device_linux.go", "repeat verbs"},
 		{"librbd", "pkg/volume/rbd/owner_linux.go", "ceph"},
 		{"an NBD reply", "pkg/nbd/reply.go", "tools repeat ceph mutants"},
