@@ -398,6 +398,7 @@ func openWithin(ctx context.Context, t *testing.T, s *target.Target) error {
 	defer r.Close(nil)
 	m := configuration(1, 4)
 	m.ClientInstance[0], m.Owner[0] = 77, 7
+	takePart(r, m)
 	_, err = r.Call(ctx, m)
 	return err
 }

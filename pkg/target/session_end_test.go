@@ -89,6 +89,7 @@ func TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer next.Close(nil)
+		takePart(next, m)
 		_, err = next.Call(ctx, m)
 		return err
 	}
