@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -64,6 +65,10 @@ func (s *session) drain(ctx context.Context) (unfinished int) {
 	return datapath.DrainAll(ctx, s.openLanes())
 }
 
+// closePause is how long the end of the RDMA connections waits for the relay to close, so that it
+// learns of the reason first. Others wait for the session's release, so it is short.
+const closePause = 100 * time.Millisecond
+
 // end sends the relay the reason, before closing its RDMA connections, and releases the session.
 // Others who want the volume wait for the release, so it does not wait for the relay to close.
 func (s *session) end(reason error) {
@@ -72,13 +77,22 @@ func (s *session) end(reason error) {
 	}
 	s.lease.End()
 	s.relay.Leave(reason)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.relay.Close(reason)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closePause):
+	}
 	if s.tenancy != nil {
 		s.tenancy.Disconnect()
 	}
 	if err := s.release(); err != nil {
 		s.log.Error("session was not released completely", zap.Error(err))
 	}
-	s.relay.Close(reason)
+	<-closed
 	if reason == nil || !s.admitted {
 		s.log.Debug("session ended", zap.Error(reason))
 		return
