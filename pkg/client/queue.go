@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -99,10 +98,13 @@ type Queue struct {
 	disconnected bool     // the session has ended: outstanding requests fail
 	draining     bool     // a response showed that the session is about to end
 	failed       []uint32 // slots whose requests failed with the session, not polled yet
-	stopSent     bool
-	stopped      bool  // the relay has returned the stop message
-	unflushed    bool  // the relay has not been woken for the last Submit
-	checkedAt    int64 // when checkDeadlines last ran, according to Volume.clock
+	// failedChanges is how many of failed, at its beginning, were requests that change the volume:
+	// pollFailed reports them last.
+	failedChanges int
+	stopSent      bool
+	stopped       bool  // the relay has returned the stop message
+	unflushed     bool  // the relay has not been woken for the last Submit
+	checkedAt     int64 // when checkDeadlines last ran, according to Volume.clock
 
 	// Other goroutines use the fields below.
 	next         atomic.Pointer[comchPair] // the pair in the session to switch to
@@ -387,13 +389,19 @@ func (q *Queue) checkDeadlines() {
 	}
 }
 
-// failOutstanding moves every outstanding request to failed, for pollFailed to report.
+// failOutstanding moves every outstanding request to failed, for pollFailed to report: first those
+// that change the volume.
 func (q *Queue) failOutstanding() {
 	q.disconnected = true
-	for i := range q.slots {
-		if q.slots[i].outstanding {
-			q.slots[i].outstanding = false
-			q.failed = append(q.failed, uint32(i))
+	for _, changes := range []bool{true, false} {
+		for i := range q.slots {
+			if s := &q.slots[i]; s.outstanding && s.changes == changes {
+				s.outstanding = false
+				q.failed = append(q.failed, uint32(i))
+			}
+		}
+		if changes {
+			q.failedChanges = len(q.failed)
 		}
 	}
 	if engine := q.engine.Load(); engine != nil {
@@ -418,16 +426,17 @@ func (q *Queue) pollFailed(results []Result) int {
 		(!isSessionEnd(code) || code == status.InUse && !q.pair.session.isPreempted()) {
 		code = status.ConnectionReset // one of the codes that Poll documents
 	}
+	withheld := 0
+	if evidence == abandoned {
+		withheld = q.failedChanges
+	}
 	n := 0
-	for i := len(q.failed) - 1; i >= 0 && n < len(results); i-- {
-		index := q.failed[i]
-		if evidence == abandoned && q.slots[index].changes {
-			continue
-		}
+	for ; len(q.failed) > withheld && n < len(results); n++ {
+		last := len(q.failed) - 1
+		index := q.failed[last]
+		q.failed = q.failed[:last]
 		results[n] = Result{Tag: q.slots[index].tag, Code: code,
 			Quarantined: evidence == quarantined}
-		n++
-		q.failed = slices.Delete(q.failed, i, i+1)
 		q.release(index)
 	}
 	return n

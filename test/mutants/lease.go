@@ -234,8 +234,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "client-fails-reads-of-a-dead-relay-late",
 		file:   "pkg/client/queue.go",
-		old:    "		if evidence == abandoned && q.slots[index].changes {\n",
-		new:    "		if evidence == abandoned {\n",
+		old:    "		withheld = q.failedChanges\n",
+		new:    "		withheld = len(q.failed)\n",
 		breaks: "Reads fail as soon as nobody touches their buffers.",
 		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
 	},
