@@ -23,7 +23,11 @@
 // not compare their clocks. Rates must agree within a hundredth.
 package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/zc-relay/zc-relay/internal/boottime"
+)
 
 // Length is the length of a lease.
 const Length = 5 * time.Second
@@ -62,3 +66,6 @@ type Answer struct {
 // Clock returns the time in nanoseconds. It is called by any goroutine, and never returns less than
 // before.
 type Clock func() int64
+
+// Boottime is the Clock of this machine, CLOCK_BOOTTIME.
+func Boottime() int64 { return int64(boottime.Now()) }

@@ -6,8 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/zc-relay/zc-relay/internal/boottime"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -15,7 +14,7 @@ import (
 // volume that others can take over; pauseClock measures that.
 var (
 	pauseBound = 4 * time.Second
-	pauseClock = sinceBoot
+	pauseClock = boottime.Now
 )
 
 // pauseGuard keeps a program that has stood still, for instance because it was stopped, from going
@@ -45,13 +44,6 @@ const never = math.MinInt64 / 2
 func newPauseGuard(start func(*Request), check func() error) *pauseGuard {
 	return &pauseGuard{start: start, check: check, now: pauseClock, bound: pauseBound,
 		complete: func(r *Request) { r.queue.complete(r) }, stop: make(chan struct{})}
-}
-
-// sinceBoot is a monotonic clock that goes on while the machine sleeps.
-func sinceBoot() time.Duration {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // fails only for clocks that do not exist
-	return time.Duration(t.Nano())
 }
 
 // run starts to beat, until close.
