@@ -12,6 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -109,16 +110,16 @@ const (
 )
 
 // untilHarmless returns how long after its end a session can still change the volume, whatever
-// becomes of the relay: the length of the targets' leases, with what two clocks may disagree, and
-// the time that a connection may take to say goodbye. The relay answers a question of a target only
-// when it has looked whether this side has ended the connection, so no lease counts from a question
-// that was asked later; and the kernel, which the relay asks, knows of the end even if the relay
-// has been stopped. 0 means that the targets ask no questions.
+// becomes of the relay: as long as the targets' leases last, and the time that a connection may
+// take to say goodbye. The relay answers a question of a target only when it has looked whether
+// this side has ended the connection, so no lease counts from a question that was asked later; and
+// the kernel, which the relay asks, knows of the end even if the relay has been stopped. 0 means
+// that the targets ask no questions.
 func (s *session) untilHarmless() time.Duration {
 	if s.leases == 0 {
 		return 0
 	}
-	return s.leases + s.leases/100 + time.Second
+	return lease.WithDrift(s.leases) + time.Second
 }
 
 // settle waits until the relay has released the memory of a session that has ended, but not for

@@ -32,6 +32,9 @@ import (
 // Length is the length of a lease.
 const Length = 5 * time.Second
 
+// WithDrift returns the longest that a lease of a length lasts by the clock of the other side.
+func WithDrift(length time.Duration) time.Duration { return length + length/100 }
+
 // MaxEnded bounds each list of sessions in an answer. A relay for which that is not enough to name
 // what has ended does not answer.
 const MaxEnded = 128

@@ -313,13 +313,13 @@ func without(holdings []*Holding, h *Holding) []*Holding {
 	return slices.DeleteFunc(holdings, func(other *Holding) bool { return other == h })
 }
 
-// until returns when the last lease is over that did not name the session, with what two clocks may
-// disagree. 0 means that there was none.
+// until returns when the last lease is over that did not name the session. 0 means that there was
+// none.
 func (h *Holding) until() int64 {
 	if h.last == 0 {
 		return 0
 	}
-	return h.last + int64(h.landlord.length) + int64(h.landlord.length)/100
+	return h.last + int64(WithDrift(h.landlord.length))
 }
 
 // Await waits until nothing of a session that has ended can take effect any more. A target that has

@@ -79,7 +79,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-waits-no-longer-than-equal-clocks-need",
 		file:   "pkg/lease/lessee.go",
-		old:    "	return h.last + int64(h.landlord.length) + int64(h.landlord.length)/100\n",
+		old:    "	return h.last + int64(WithDrift(h.landlord.length))\n",
 		new:    "	return h.last + int64(h.landlord.length)\n",
 		breaks: "Clocks may differ by a hundredth.",
 		tests: []test{{"./pkg/lease",
