@@ -147,7 +147,7 @@ func (v *Volume) settle(ended *session) {
 			zap.String("volume", v.info.Name), zap.Uint64("bytes", ended.memory.Len()))
 	}
 	rest := ended.untilHarmless() - time.Since(begun)
-	if evidence == released && rest > 0 && !ended.isEndedByRelay() {
+	if evidence == released && rest > 0 && ended.farewell() == nil {
 		evidence = abandoned
 		v.background.Go(func() {
 			if v.sleep(rest) {

@@ -414,11 +414,11 @@ func (s *session) failWith(err error, protocolBroken bool) {
 	s.connection.Abort()
 }
 
-// isEndedByRelay reports whether the relay has said why it ends the session. It does when it has
-// completed all that was in flight.
-func (s *session) isEndedByRelay() bool {
-	var farewell *controlmsg.Error
-	return errors.As(s.requester.Err(), &farewell)
+// farewell returns why the relay has ended the session, nil if it has not said so. It does when it
+// has completed all that was in flight.
+func (s *session) farewell() *controlmsg.Error {
+	farewell, _ := errors.AsType[*controlmsg.Error](s.requester.Err())
+	return farewell
 }
 
 // isProtocolBroken reports whether the relay has violated the protocol.
@@ -431,10 +431,10 @@ func (s *session) isProtocolBroken() bool {
 // isPreempted reports whether another owner has taken the volume: the relay has ended the session,
 // or a request, with status.InUse.
 func (s *session) isPreempted() bool {
-	farewell, ok := errors.AsType[*controlmsg.Error](s.requester.Err())
+	farewell := s.farewell()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.preempted || ok && farewell.Code == status.InUse
+	return s.preempted || farewell != nil && farewell.Code == status.InUse
 }
 
 // expectEnd is called when a response shows that the session is about to end. If the relay has not

@@ -218,7 +218,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "client-fails-changes-of-a-dead-relay-at-once",
 		file:   "pkg/client/memory.go",
-		old:    "	if evidence == released && rest > 0 && !ended.isEndedByRelay() {\n",
+		old:    "	if evidence == released && rest > 0 && ended.farewell() == nil {\n",
 		new:    "	if evidence == released && rest > 1<<62 {\n",
 		breaks: "A change that a dead relay has sent fails when it can take effect no more.",
 		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
@@ -226,7 +226,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "client-waits-for-the-lease-of-a-relay-that-has-waited",
 		file:   "pkg/client/memory.go",
-		old:    "	if evidence == released && rest > 0 && !ended.isEndedByRelay() {\n",
+		old:    "	if evidence == released && rest > 0 && ended.farewell() == nil {\n",
 		new:    "	if evidence == released && rest > 0 {\n",
 		breaks: "A relay that says why it ends a session has waited itself.",
 		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
