@@ -257,9 +257,7 @@ func (s *session) ConfigureDataPath(
 	}
 	holder, err := s.open(ctx, m, uses, claim)
 	if err != nil {
-		s.target.exports.close(s)
-		s.dropLease()
-		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
+		s.undoOpen(m)
 		if errors.Is(err, status.TimeOut) {
 			err = controlmsg.Postpone(formerPause, "%w", err)
 		}
@@ -274,9 +272,7 @@ func (s *session) ConfigureDataPath(
 			s.mu.Unlock()
 			return nil, errors.Join(err, closeErr)
 		}
-		s.target.exports.close(s)
-		s.dropLease()
-		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
+		s.undoOpen(m)
 		if m.Preempt != 0 {
 			err = fmt.Errorf("%w (nobody has the place of holder %v)", err, m.Preempt)
 		}
@@ -290,7 +286,7 @@ func (s *session) ConfigureDataPath(
 const formerPause = time.Second
 
 // open opens the volume for the session when nothing of sessions that have ended can change it any
-// more. It returns the owner's ID as a holder. If it fails, the caller undoes what it has done.
+// more. It returns the owner's ID as a holder. If it fails, the caller calls undoOpen.
 func (s *session) open(
 	ctx context.Context, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
 ) (controlmsg.HolderID, error) {
@@ -313,6 +309,14 @@ func (s *session) open(
 		return 0, err
 	}
 	return s.target.exports.open(s, m, uses, claim)
+}
+
+// undoOpen undoes what open has done, even if it has failed half-way. No lane may be left.
+func (s *session) undoOpen(m *controlmsg.ConfigureDataPath) {
+	s.target.exports.close(s)
+	s.lease.Close()
+	s.lease = nil
+	s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 }
 
 // preempt opens the volume in place of a holder. It does so before it waits, so that nobody comes
@@ -368,12 +372,6 @@ func (s *session) takeLease(m *controlmsg.ConfigureDataPath) error {
 	var err error
 	s.lease, err = s.tenancy.Open(m.Session, s.cancel, func() { go s.resume() })
 	return err
-}
-
-// dropLease undoes takeLease. The session must not have the volume open.
-func (s *session) dropLease() {
-	s.lease.Close()
-	s.lease = nil
 }
 
 // resume makes the lanes look again at what waits for the lease.
