@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -128,22 +129,11 @@ func TestAnOpenEndsTheSessionsOfSilentRelays(t *testing.T) {
 	}
 }
 
-// lingering is a control connection whose peer does not close until the test ends.
-type lingering struct {
-	controlmsg.Transport
-	until <-chan struct{}
-}
-
-func (l lingering) Close() error {
-	<-l.until
-	return l.Transport.Close()
-}
-
 func TestAnOpenDoesNotWaitForARelayToClose(t *testing.T) {
 	end := make(chan struct{})
 	s := startTarget(t, func(config *target.Config) {
 		config.HookTransport = func(t controlmsg.Transport) controlmsg.Transport {
-			return lingering{t, end}
+			return controlmsgtest.Lingering{Transport: t, Until: end}
 		}
 	})
 	t.Cleanup(func() { close(end) }) // before the target waits for its sessions

@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -75,17 +76,6 @@ func TestAFileVolumeSurvivesItsTarget(t *testing.T) {
 	}
 }
 
-// lingering is a control connection to a target that does not close before the end of the test.
-type lingering struct {
-	controlmsg.Transport
-	until <-chan struct{}
-}
-
-func (l lingering) Close() error {
-	<-l.until
-	return l.Transport.Close()
-}
-
 func TestAClientReopensAlthoughTheTargetDoesNotClose(t *testing.T) {
 	parallel(t)
 	end := make(chan struct{})
@@ -94,7 +84,7 @@ func TestAClientReopensAlthoughTheTargetDoesNotClose(t *testing.T) {
 			if _, err := netip.ParseAddrPort(t.RemoteName()); err != nil {
 				return t // the client's
 			}
-			return lingering{t, end}
+			return controlmsgtest.Lingering{Transport: t, Until: end}
 		}
 	}})
 	t.Cleanup(func() { close(end) })
