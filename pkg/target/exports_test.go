@@ -42,6 +42,30 @@ func (o opener) open() (*controlmsg.Requester, *controlmsg.ConfigureDataPathRepl
 	return r, reply, err
 }
 
+// compete opens the volume for six owners at a time. It returns the sessions of those that have not
+// been told that the volume is in use.
+func (o opener) compete() (winners []*controlmsg.Requester) {
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	for owner := range byte(6) {
+		rival := o
+		rival.owner = owner
+		group.Go(func() {
+			r, _, err := rival.open()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				winners = append(winners, r)
+			case !errors.Is(err, status.InUse):
+				o.t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	return winners
+}
+
 func TestAVolumeIsOpenExclusively(t *testing.T) {
 	s := startTarget(t, func(*target.Config) {})
 	for _, test := range []struct {
@@ -146,23 +170,7 @@ func TestALostSessionKeepsNobodyOut(t *testing.T) {
 func TestOneOfManyOpensAVolumeExclusively(t *testing.T) {
 	s := startTarget(t, func(*target.Config) {})
 	for range 20 {
-		var group sync.WaitGroup
-		var mu sync.Mutex
-		var winners []*controlmsg.Requester
-		for owner := range byte(6) {
-			group.Go(func() {
-				r, _, err := opener{t: t, target: s, owner: owner, exclusive: true}.open()
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case err == nil:
-					winners = append(winners, r)
-				case !errors.Is(err, status.InUse):
-					t.Error(err)
-				}
-			})
-		}
-		group.Wait()
+		winners := opener{t: t, target: s, exclusive: true}.compete()
 		if len(winners) != 1 {
 			t.Fatalf("%d owners have the volume exclusively", len(winners))
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -248,24 +247,7 @@ func TestOneOfManyReplacesAHolder(t *testing.T) {
 	for round := range byte(20) {
 		exclusive := round%2 == 0
 		_, id := opener{t: t, target: s, owner: 6 + round, exclusive: true}.mustOpen()
-		var group sync.WaitGroup
-		var mu sync.Mutex
-		var winners []*controlmsg.Requester
-		for i := range byte(6) {
-			group.Go(func() {
-				o := opener{t: t, target: s, owner: i, exclusive: exclusive, preempt: id}
-				r, _, err := o.open()
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case err == nil:
-					winners = append(winners, r)
-				case !errors.Is(err, status.InUse):
-					t.Error(err)
-				}
-			})
-		}
-		group.Wait()
+		winners := opener{t: t, target: s, exclusive: exclusive, preempt: id}.compete()
 		if len(winners) != 1 {
 			t.Fatalf("%d owners have replaced the holder (exclusively: %v)", len(winners), exclusive)
 		}
