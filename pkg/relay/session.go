@@ -611,7 +611,7 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 		if err == nil {
-			s.confirmHolding()
+			s.currentHolding().Confirm()
 		}
 	}
 	return true, nil

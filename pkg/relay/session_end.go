@@ -287,9 +287,6 @@ func (s *session) currentHolding() *lease.Holding {
 // goroutine may call it.
 func (s *session) endHolding() { s.currentHolding().End() }
 
-// confirmHolding notes that the target has released the session.
-func (s *session) confirmHolding() { s.currentHolding().Confirm() }
-
 // isAbandoned reports whether the session has ended, or its client had gone by a time. Any
 // goroutine may call it.
 func (s *session) isAbandoned(by time.Time) bool {

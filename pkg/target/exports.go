@@ -367,8 +367,7 @@ func (x *exports) open(
 	own.client, own.since = m.Client, time.Now()
 	if preempted != nil {
 		x.preemptLocked(preempted, own.hold, status.Errorf(status.InUse,
-			"volume %q: preempted by %s",
-			own.export.name, own.user(s)))
+			"volume %q: preempted by %s", own.export.name, own.user(s)))
 	}
 	if m.Preempt != 0 {
 		x.readmitLocked(v, m.Owner)
