@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -85,7 +86,11 @@ type lane struct {
 
 	ready    [iomsg.ConnectionRoleCount]chan error
 	quiesced chan struct{}
-	released bool // by Close; belongs to the control plane
+
+	// What follows belongs to the control plane.
+	detached bool // from the worker
+	freeing  devicecall.Step
+	freed    bool
 }
 
 // laneState is the stage of a lane's life.
@@ -418,9 +423,6 @@ func (l *lane) checkQuiesced() {
 // completion.
 func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 
-// Closed reports whether Close has released the lane, even if something of it could not be freed.
-func (l *lane) Closed() bool { return l.released }
-
 // detach waits until the revoked lane is quiesced, and takes it off its worker. unfinished returns
 // the number of requests that will never complete: none after FailRequests.
 func (l *lane) detach(ctx context.Context, unfinished func() int) error {
@@ -432,7 +434,7 @@ func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 		return fmt.Errorf("wait for its connections and for %d requests in flight: %w",
 			l.InFlight(), ctx.Err())
 	}
-	return l.worker.do(ctx, func() {
+	err := l.worker.do(ctx, func() {
 		l.state = laneClosed
 		l.counters.discard(unfinished())
 		l.counters.publish()
@@ -443,6 +445,19 @@ func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 		l.dispatcher.unregister(l.registration)
 		l.worker.lanes.Add(-1)
 	})
+	l.detached = err == nil
+	return err
+}
+
+// free frees what the detached lane has used. If ctx ends because a device does not let go of it,
+// free can be called again.
+func (l *lane) free(ctx context.Context, release func() error) error {
+	if l.freed {
+		return nil
+	}
+	err := l.freeing.Take(ctx, "free the memory of a queue", release)
+	l.freed = !l.freeing.IsUnderWay()
+	return err
 }
 
 // now returns the time, which is read once per batch.

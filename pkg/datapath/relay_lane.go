@@ -312,6 +312,9 @@ func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 // Revoke delivers the responses that have arrived and closes both connections. When it returns, the
 // target can no longer read or write the client's memory through this lane.
 func (l *RelayLane) Revoke(ctx context.Context) error {
+	if l.detached {
+		return nil
+	}
 	return l.worker.do(ctx, l.deliverAndRevoke)
 }
 
@@ -355,6 +358,9 @@ func (l *RelayLane) awaitingTarget() int { return l.slots.inFlight() - l.held }
 // revokes all lanes of the session and deregisters the client's memory; FailRequests makes sure of
 // this lane's part. A request whose data is being copied completes when the copy has ended.
 func (l *RelayLane) FailRequests(ctx context.Context, code status.Code) error {
+	if l.detached {
+		return nil
+	}
 	return l.worker.do(ctx, func() {
 		l.failWhere(code, func(*slot) bool { return true })
 	})
@@ -364,6 +370,9 @@ func (l *RelayLane) FailRequests(ctx context.Context, code status.Code) error {
 // those that the target has declined. It returns the number of the others in flight, which the
 // target may still be carrying out.
 func (l *RelayLane) FailReads(ctx context.Context, code status.Code) (changes int, err error) {
+	if l.detached {
+		return 0, nil
+	}
 	err = l.worker.do(ctx, func() {
 		l.failWhere(code, func(s *slot) bool { return !s.ioType.Changes() || s.declined })
 		for i := range l.slots.slots {
@@ -401,18 +410,22 @@ func (l *RelayLane) failWhere(code status.Code, fails func(*slot) bool) {
 
 // Close revokes the lane, waits for its last completions, and releases it with its consumer and
 // producer. If ctx ends first, the lane's memory is leaked rather than freed under a device that
-// may still use it.
+// may still use it, and Close can be called again.
 func (l *RelayLane) Close(ctx context.Context) error {
-	if l.released {
-		return nil
+	err := l.Revoke(ctx)
+	if err == nil && !l.detached {
+		err = l.detach(ctx, l.slots.inFlight)
 	}
-	if err := l.Revoke(ctx); err != nil {
+	if err == nil {
+		err = l.free(ctx, l.release)
+	}
+	if err != nil {
 		return fmt.Errorf("close relay lane: %w", err)
 	}
-	if err := l.detach(ctx, l.slots.inFlight); err != nil {
-		return fmt.Errorf("close relay lane: %w", err)
-	}
-	l.released = true
+	return nil
+}
+
+func (l *RelayLane) release() error {
 	return errors.Join(l.config.Consumer.Close(), l.config.Producer.Close(), l.messages.close(),
 		l.bounce.close())
 }

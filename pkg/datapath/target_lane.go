@@ -130,7 +130,8 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		err = l.attach(ctx, config.Device, l, l, l.volume)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.release())
+		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.closeVolume(),
+			l.release())
 	}
 	return l, nil
 }
@@ -150,12 +151,19 @@ func (l *TargetLane) allocate() error {
 	return nil
 }
 
-// release frees what allocate has allocated, even if allocate failed.
+// closeVolume closes the lane's queue of the volume, if there is one.
+func (l *TargetLane) closeVolume() error {
+	if l.volume == nil {
+		return nil
+	}
+	err := l.volume.Close()
+	l.volume = nil
+	return err
+}
+
+// release frees what allocate has allocated, even if allocate failed, but the volume's queue.
 func (l *TargetLane) release() error {
 	var errs []error
-	if l.volume != nil {
-		errs = append(errs, l.volume.Close())
-	}
 	if l.staging.registered != nil {
 		errs = append(errs, l.staging.close())
 	}
@@ -271,23 +279,37 @@ func (l *TargetLane) Resume(ctx context.Context) error {
 
 // Revoke closes both connections and accepts no more requests. Volume requests in progress
 // continue: see Quiesced.
-func (l *TargetLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
-
-// Close revokes the lane, waits until it is quiesced, and releases it. If ctx ends first, the
-// lane's memory is leaked rather than freed under a device or a volume that may still use it.
-func (l *TargetLane) Close(ctx context.Context) error {
-	if l.released {
+func (l *TargetLane) Revoke(ctx context.Context) error {
+	if l.detached {
 		return nil
 	}
-	if err := l.Revoke(ctx); err != nil {
-		return fmt.Errorf("close target lane: %w", err)
+	return l.worker.do(ctx, l.revoke)
+}
+
+// Detach revokes the lane, waits until it is quiesced, and lets go of the volume. If ctx ends
+// first, Detach can be called again.
+func (l *TargetLane) Detach(ctx context.Context) error {
+	err := l.Revoke(ctx)
+	if err == nil && !l.detached {
+		err = l.detach(ctx, func() int { return l.active + l.backlog.Len() })
 	}
-	unfinished := func() int { return l.active + l.backlog.Len() }
-	if err := l.detach(ctx, unfinished); err != nil {
-		return fmt.Errorf("close target lane: %w", err)
+	if err == nil {
+		err = l.closeVolume()
 	}
-	l.released = true
-	return l.release()
+	if err != nil {
+		return fmt.Errorf("detach target lane: %w", err)
+	}
+	return nil
+}
+
+// Close detaches the lane and releases it. If ctx ends first, the lane's memory is leaked rather
+// than freed under a device or a volume that may still use it, and Close can be called again.
+func (l *TargetLane) Close(ctx context.Context) error {
+	err := l.Detach(ctx)
+	if l.detached {
+		err = errors.Join(err, l.free(ctx, l.release))
+	}
+	return err
 }
 
 // staging is registered memory through which data passes between the wire and the volume: a buffer

@@ -97,11 +97,11 @@ func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
 }
 
 func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
-	if err := c.openDevice(config); err != nil {
+	if err := c.openDevice(ctx, config); err != nil {
 		return err
 	}
 	if config.Isolation == Staged {
-		if _, err := c.relay.dmaDevices.at(c.id.Device); err != nil {
+		if _, err := c.relay.dmaDevices.at(ctx, c.id.Device); err != nil {
 			return err
 		}
 	}
@@ -129,9 +129,9 @@ func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 
 // openDevice opens the RDMA devices that lead to the targets, if there are routes. Otherwise a
 // device is opened together with the connection to a target.
-func (c *channel) openDevice(config *ChannelConfig) error {
+func (c *channel) openDevice(ctx context.Context, config *ChannelConfig) error {
 	if config.RDMAAddress.IsValid() {
-		device, err := c.relay.devices.at(config.RDMAAddress)
+		device, err := c.relay.devices.at(ctx, config.RDMAAddress)
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 			c.log.Warn("no route to the target yet", zap.Stringer("target", target), zap.Error(err))
 			continue
 		}
-		device, err := c.relay.devices.at(source)
+		device, err := c.relay.devices.at(ctx, source)
 		if err == nil {
 			err = c.checkDevices(config, device)
 		}

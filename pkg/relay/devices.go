@@ -1,11 +1,14 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"sync"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
@@ -15,18 +18,11 @@ import (
 )
 
 // deviceSet holds devices by their addresses. They stay open until the relay closes.
-type deviceSet[A comparable, D interface{ Close() error }] struct {
+type deviceSet[A comparable, D io.Closer] struct {
 	open func(address A) (D, error)
 
 	mu      sync.Mutex
-	devices map[A]*deviceAt[D]
-}
-
-// deviceAt is the device at one address.
-type deviceAt[D any] struct {
-	opening sync.Mutex // guards the rest, and is held while the provider opens the device
-	isOpen  bool
-	device  D
+	devices map[A]*devicecall.Open[D]
 }
 
 type (
@@ -37,7 +33,7 @@ type (
 // newRDMADeviceSet returns the RDMA devices that connect to targets, by local address.
 func newRDMADeviceSet(provider rdma.Provider) *rdmaDeviceSet {
 	return &rdmaDeviceSet{
-		devices: make(map[netip.Addr]*deviceAt[rdma.Device]),
+		devices: make(map[netip.Addr]*devicecall.Open[rdma.Device]),
 		open: func(source netip.Addr) (rdma.Device, error) {
 			device, err := provider.Open(source)
 			if err != nil {
@@ -52,7 +48,7 @@ func newRDMADeviceSet(provider rdma.Provider) *rdmaDeviceSet {
 // channel's Comch device. provider may be nil.
 func newDMADeviceSet(provider dma.Provider) *dmaDeviceSet {
 	return &dmaDeviceSet{
-		devices: make(map[string]*deviceAt[dma.Device]),
+		devices: make(map[string]*devicecall.Open[dma.Device]),
 		open: func(address string) (dma.Device, error) {
 			if provider == nil {
 				return nil, status.Errorf(status.NotSupported,
@@ -67,26 +63,17 @@ func newDMADeviceSet(provider dma.Provider) *dmaDeviceSet {
 	}
 }
 
-// at returns the device at an address, and opens it if necessary. A device that takes long to open
-// delays only those who need it.
-func (d *deviceSet[A, D]) at(address A) (D, error) {
+// at returns the device at an address, and opens it if necessary. A device that does not answer
+// delays only those who need it, until ctx ends.
+func (d *deviceSet[A, D]) at(ctx context.Context, address A) (D, error) {
 	d.mu.Lock()
-	at := d.devices[address]
-	if at == nil {
-		at = &deviceAt[D]{}
-		d.devices[address] = at
+	device := d.devices[address]
+	if device == nil || device.HasFailed() {
+		device = devicecall.NewOpen(func() (D, error) { return d.open(address) })
+		d.devices[address] = device
 	}
 	d.mu.Unlock()
-	at.opening.Lock()
-	defer at.opening.Unlock()
-	if at.isOpen {
-		return at.device, nil
-	}
-	device, err := d.open(address)
-	if err == nil {
-		at.device, at.isOpen = device, true
-	}
-	return device, err
+	return device.Await(ctx, fmt.Sprintf("open the device at %v", address))
 }
 
 // close closes all devices. They must not be in use.
@@ -94,10 +81,8 @@ func (d *deviceSet[A, D]) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
-	for address, at := range d.devices {
-		if at.isOpen {
-			errs = append(errs, at.device.Close())
-		}
+	for address, device := range d.devices {
+		errs = append(errs, device.Close())
 		delete(d.devices, address)
 	}
 	return errors.Join(errs...)

@@ -14,6 +14,14 @@ func SetEndTimes(timeout, pause time.Duration) (restore func()) {
 	return func() { endTimeout, retryPause = formerTimeout, formerPause }
 }
 
+// SetAnswerTimeout changes how long a device may keep a request of a session that has ended, and
+// returns a function that restores it.
+func SetAnswerTimeout(timeout time.Duration) (restore func()) {
+	former := answerTimeout
+	answerTimeout = timeout
+	return func() { answerTimeout = former }
+}
+
 // StoppedByMessage returns, for each session with an initiator of 2.10, a channel that is closed
 // when the time begins within which the initiator has to end the session.
 func (r *Relay) StoppedByMessage() (stopped []<-chan struct{}) {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -38,9 +39,9 @@ type bounceMemory struct {
 // newBounceMemory allocates bounce buffers for a configuration, and lets the DMA device reach them
 // and the client's memory.
 func (c *channel) newBounceMemory(
-	m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region, access memory.Access,
+	ctx context.Context, m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region, access memory.Access,
 ) (*bounceMemory, error) {
-	device, err := c.relay.dmaDevices.at(c.id.Device)
+	device, err := c.relay.dmaDevices.at(ctx, c.id.Device)
 	if err != nil {
 		return nil, err
 	}

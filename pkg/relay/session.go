@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
@@ -62,10 +63,11 @@ type session struct {
 	domain     rdma.ProtectionDomain
 	registered rdma.MemoryRegion // the client's memory, or the bounce buffers
 	reachable  uint64            // bytes of it that the target may reach
-	// deregistering and freeing are steps of the release of what is above.
-	deregistering, freeing step
-	started                bool // the data path has been started
-	stopped                bool // the target has been asked to stop
+	// serving carries out the client's requests, and the others are steps of the release of what is
+	// above.
+	serving, deregistering, freeing devicecall.Step
+	started                         bool // the data path has been started
+	stopped                         bool // the target has been asked to stop
 
 	mu       sync.Mutex     // guards what follows: others drain the session, and observe its lanes
 	holding  *lease.Holding // the session at the target; nil if the target asks no questions
@@ -97,13 +99,26 @@ func (s *session) run() {
 	if s.client, reason = s.openConversation(); reason == nil {
 		go s.watchDeadlines()
 		go s.watchClient()
-		reason = s.client.Serve(s.ctx, s)
+		reason = s.serve()
+	}
+	if s.serving.IsUnderWay() {
+		s.abandon(reason)
+		return
 	}
 	if reason != nil && s.ctx.Err() == nil {
 		reason = fmt.Errorf("client: %w", reason)
 	}
 	s.cancel(reason)
 	s.end(reason)
+}
+
+// serve serves the client. It fails with status.TimeOut if a device keeps one of the requests for
+// long after the session has ended.
+func (s *session) serve() error {
+	ctx, cancel := devicecall.After(s.ctx, answerTimeout)
+	defer cancel()
+	return s.serving.Take(ctx, "carry out a request of the client",
+		func() error { return s.client.Serve(s.ctx, s) })
 }
 
 // callTarget sends a request to the target on behalf of the client.
@@ -149,7 +164,7 @@ func (s *session) OpenVolume(
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
 	if s.settings.Isolation == Staged {
-		device, err := s.channel.relay.dmaDevices.at(s.channel.id.Device)
+		device, err := s.channel.relay.dmaDevices.at(ctx, s.channel.id.Device)
 		if err != nil {
 			return nil, err
 		}
@@ -288,7 +303,7 @@ func (s *session) ConfigureDataPath(
 	if err != nil {
 		return nil, err
 	}
-	if err := s.importMemory(m); err != nil {
+	if err := s.importMemory(ctx, m); err != nil {
 		return nil, errors.Join(err, s.abandonMemory(ctx))
 	}
 	request := *m
@@ -341,7 +356,9 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 
 // importMemory imports the client's memory and registers it for RDMA, or bounce buffers in its
 // place, with the rights that the client has granted and no others.
-func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
+func (s *session) importMemory(
+	ctx context.Context, m *controlmsg.ConfigureDataPath,
+) error {
 	length := int64(m.Export.Length)
 	if total := s.channel.exported.Add(length); uint64(total) > s.settings.Limits.MaxExport {
 		s.channel.exported.Add(-length)
@@ -366,7 +383,7 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	reachable := region
 	s.reachable = m.Export.Length
 	if s.settings.Isolation == Staged {
-		s.bounce, err = s.channel.newBounceMemory(m, &s.settings.Limits, region, granted)
+		s.bounce, err = s.channel.newBounceMemory(ctx, m, &s.settings.Limits, region, granted)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -123,10 +124,12 @@ func (s *session) drain(ctx context.Context) (unfinished int) {
 const lastResponsesTimeout = time.Second
 
 // endTimeout bounds each attempt to release a session before the client is told of the end.
-// retryPause is the pause after an attempt that has failed for another reason.
+// retryPause is the pause after an attempt that has failed for another reason. answerTimeout is how
+// long a device may keep a request of a session that has ended.
 var (
-	endTimeout = 10 * time.Second
-	retryPause = time.Second
+	endTimeout    = 10 * time.Second
+	retryPause    = time.Second
+	answerTimeout = devicecall.Timeout
 )
 
 // end ends the session: it takes away the target's access to the client's memory, and only then
@@ -161,6 +164,25 @@ func (s *session) end(reason error) {
 		s.channel.forget(s)
 		s.log.Info("session ended")
 	}
+}
+
+// abandon ends a session that a device keeps in one of its requests. What the request is about is
+// released when the device has answered.
+func (s *session) abandon(err error) {
+	reason := context.Cause(s.ctx)
+	s.endHolding()
+	s.setUnreleased(err)
+	s.connection.Abort()
+	s.log.Error("session ended, but a device has not answered: keeping the client's memory and "+
+		"epoch until then", zap.Error(err), zap.NamedError("reason", reason))
+	s.channel.late.Go(func() {
+		_ = s.serving.Await(s.channel.lateContext, "carry out a request of the client")
+		if s.serving.IsUnderWay() {
+			s.log.Error("session was never released", zap.Error(err))
+			return
+		}
+		s.end(reason)
+	})
 }
 
 // releaseLate releases a session that end could not release, as soon as that is possible.
@@ -236,7 +258,7 @@ func (s *session) deregister(ctx context.Context) error {
 	if s.registered == nil {
 		return nil
 	}
-	err := s.deregistering.take(ctx, "deregister", s.registered.Deregister)
+	err := s.deregistering.Take(ctx, "deregister", s.registered.Deregister)
 	if err != nil {
 		return fmt.Errorf("deregister the client's memory: %w", err)
 	}
@@ -326,7 +348,7 @@ func (s *session) releaseMemory(ctx context.Context) error {
 	if err := s.deregister(ctx); err != nil {
 		return err
 	}
-	return s.freeing.take(ctx, "free the session's memory", s.freeMemory)
+	return s.freeing.Take(ctx, "free the session's memory", s.freeMemory)
 }
 
 // leastReleaseTimeout is how long a release within a request may take although the time of the

@@ -210,6 +210,20 @@ type stickyProvider struct {
 	rdma.Provider
 	stuck atomic.Bool
 	hangs chan struct{} // if not nil, regions hang while they are deregistered, until it is closed
+	keeps *keeper       // if not nil, keeps every registration
+}
+
+// keeper keeps calls until it lets them go.
+type keeper struct {
+	kept  chan struct{} // has an element for each
+	letGo chan struct{}
+}
+
+func newKeeper() *keeper { return &keeper{make(chan struct{}, 16), make(chan struct{})} }
+
+func (k *keeper) keep() {
+	k.kept <- struct{}{}
+	<-k.letGo
 }
 
 type stickyDevice struct {
@@ -237,6 +251,15 @@ func (d stickyDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	return stickyDomain{domain, d.provider}, err
 }
 
+// Close hides that a device that has kept a registration is still in use.
+func (d stickyDevice) Close() error {
+	err := d.Device.Close()
+	if d.provider.keeps != nil {
+		return nil
+	}
+	return err
+}
+
 func (d stickyDevice) Connect(
 	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
 ) (rdma.Connection, error) {
@@ -247,6 +270,9 @@ func (d stickyDevice) Connect(
 func (d stickyDomain) Register(
 	region *memory.Region, access memory.Access,
 ) (rdma.MemoryRegion, error) {
+	if d.provider.keeps != nil {
+		d.provider.keeps.keep()
+	}
 	registered, err := d.ProtectionDomain.Register(region, access)
 	if err != nil || region.Len() != clientMemory {
 		return registered, err
@@ -288,6 +314,52 @@ func TestNoRequestCompletesWhileADeviceHangs(t *testing.T) {
 	c.expectUnreleased("deregister the client's memory")
 	close(provider.hangs)
 	c.expectRelease()
+}
+
+// A session whose device does not answer ends for its client and for observers, and is released when
+// the device does.
+func TestASessionEndsAlthoughADeviceKeepsItsRequest(t *testing.T) {
+	t.Cleanup(relay.SetAnswerTimeout(time.Millisecond))
+	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{}), keeps: newKeeper()}
+	c := startChainWith(t, chainOptions{rdma: provider})
+	requests := c.session()
+	if err := c.call(requests[0]); err != nil {
+		t.Fatal(err)
+	}
+	var configuring sync.WaitGroup
+	configuring.Go(func() {
+		if err := c.call(requests[1]); err == nil {
+			t.Error("the data path is configured")
+		}
+	})
+	testkit.Receive(t, "the registration", provider.keeps.kept)
+	c.connection.Abort()
+	configuring.Wait()
+	testkit.Eventually(t, "the session is said to be unreleased", func() bool {
+		s := c.relay.Channels()[0].OpenSessions
+		return len(s) == 1 && s[0].Unreleased != nil
+	})
+	c.expectUnreleased("carry out a request of the client: the device has not answered")
+	close(provider.keeps.letGo)
+	c.expectRelease()
+}
+
+// A relay ends although a device never answers.
+func TestARelayEndsAlthoughADeviceKeepsARequest(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(time.Millisecond, time.Millisecond))
+	t.Cleanup(relay.SetAnswerTimeout(time.Millisecond))
+	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{}), keeps: newKeeper()}
+	c := startChainWith(t, chainOptions{rdma: provider})
+	t.Cleanup(func() { close(provider.keeps.letGo) })
+	requests := c.session()
+	if err := c.call(requests[0]); err != nil {
+		t.Fatal(err)
+	}
+	var configuring sync.WaitGroup
+	configuring.Go(func() { _ = c.call(requests[1]) })
+	testkit.Receive(t, "the registration", provider.keeps.kept)
+	c.stopRelay()
+	configuring.Wait()
 }
 
 // hangingDisk completes no change while it hangs.

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -74,11 +77,56 @@ func TestMemoryThatADeviceMayReachStaysMapped(t *testing.T) {
 	}
 }
 
+func TestADeviceThatHangsDelaysOnlyThoseWhoNeedIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var opened atomic.Int32
+		answers := make(chan struct{})
+		devices := newDMADeviceSet(nil)
+		devices.open = func(address string) (dma.Device, error) {
+			opened.Add(1)
+			if address == "stuck" {
+				<-answers
+			}
+			return nil, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for range 2 {
+			if _, err := devices.at(ctx, "stuck"); !errors.Is(err, status.TimeOut) {
+				t.Errorf("a device that hangs: %v", err)
+			}
+		}
+		if _, err := devices.at(t.Context(), "well"); err != nil {
+			t.Errorf("another device: %v", err)
+		}
+		close(answers)
+		if _, err := devices.at(t.Context(), "stuck"); err != nil {
+			t.Errorf("the device after it has answered: %v", err)
+		}
+		if n := opened.Load(); n != 2 {
+			t.Errorf("opened %d devices, want each once", n)
+		}
+	})
+}
+
+func TestADeviceThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
+	devices := newDMADeviceSet(nil)
+	for range 2 {
+		if _, err := devices.at(t.Context(), "any"); !errors.Is(err, status.NotSupported) {
+			t.Errorf("without a provider: %v", err)
+		}
+	}
+	devices.open = func(string) (dma.Device, error) { return nil, nil }
+	if _, err := devices.at(t.Context(), "any"); err != nil {
+		t.Errorf("with one: %v", err)
+	}
+}
+
 func TestARejectedExportUsesNothingOfTheLimit(t *testing.T) {
 	s := &session{channel: &channel{}, settings: &ChannelConfig{Limits: Limits{MaxExport: 100}}}
 	s.channel.exported.Store(60)
 	m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50}}
-	if err := s.importMemory(m); !errors.Is(err, status.NoMemory) {
+	if err := s.importMemory(t.Context(), m); !errors.Is(err, status.NoMemory) {
 		t.Errorf("import: %v", err)
 	}
 	if n := s.channel.exported.Load(); n != 60 {
@@ -105,7 +153,7 @@ func TestAnExportGrantsTheTargetNoMoreThanTheRelay(t *testing.T) {
 			connection: importing{region: memory.Wrap(make([]byte, 50))},
 			settings:   &ChannelConfig{Limits: Limits{MaxExport: 100}}}
 		m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50, Access: access}}
-		if err := s.importMemory(m); !errors.Is(err, status.InvalidValue) {
+		if err := s.importMemory(t.Context(), m); !errors.Is(err, status.InvalidValue) {
 			t.Errorf("an export with access %#x: %v", access, err)
 		}
 	}

@@ -244,7 +244,7 @@ func (t *targetConnection) openVolume(ctx context.Context, r *Relay) error {
 	}
 	t.volume = volume
 	r.lessee.Replaced(t.process, t.place(), asked)
-	if t.device, err = r.devices.at(t.source); err != nil {
+	if t.device, err = r.devices.at(ctx, t.source); err != nil {
 		return err
 	}
 	if own := t.device.Capabilities().Transport; t.volume.Transport != own {

@@ -77,7 +77,6 @@ func (t *Target) serve(p *pendingConnection) {
 		}
 	}
 	s.run()
-	t.admission.release(s)
 }
 
 // newTransport returns the transport of a control connection. With TLS, the relay has proved its

@@ -117,7 +117,7 @@ func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage)
 	if err != nil {
 		return err
 	}
-	if err := s.releaseMemory(); err != nil { // each attempt to configure imports it again
+	if err := s.free(); err != nil { // each attempt to configure imports it again
 		return err
 	}
 	request := &controlmsg.ConfigureDataPath{Depth: m.Count,
@@ -136,7 +136,7 @@ func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage)
 		}
 		request.Export.RDMA.Key = memory.Key
 		if _, err = s.ConfigureDataPath(ctx, request); err != nil {
-			err = errors.Join(err, s.releaseMemory())
+			err = errors.Join(err, s.free())
 		}
 		return err
 	})
@@ -164,7 +164,7 @@ func (r *dialectRelay) importMemory(m *dialects.InitStorage) (rdma.RemoteMemory,
 	}
 	if err != nil {
 		return rdma.RemoteMemory{}, errors.Join(fmt.Errorf("import the client's memory: %w", err),
-			s.releaseMemory())
+			s.free())
 	}
 	memory := s.imported.RemoteMemory()
 	s.foreign = dialects.NewTranslator(r.responder.Version(), memory.Base)

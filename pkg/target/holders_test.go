@@ -261,11 +261,12 @@ func startStuck(t *testing.T, change func(*target.Config)) (
 ) {
 	t.Helper()
 	stuck = &stuckVolume{Volume: volumetest.OpenMemory(t, "1MiB")}
-	s = startTarget(t, func(config *target.Config) {
+	s = newTarget(t, func(config *target.Config) {
 		config.Volumes = map[string]target.Export{"disk": {Volume: stuck, Exclusive: true}}
 		change(config)
 	})
 	s.SetReleaseTimeout(10 * time.Millisecond)
+	serve(t, s)
 	v = openVolumeOf(t, s)
 	written = make(chan error, 1)
 	go func() {

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -55,6 +56,8 @@ type session struct {
 	imported     rdma.ImportedRegion // the client's memory, from a relay of the applications
 	foreign      datapath.Translator // of that relay's IO messages; nil for our protocol
 	volumeMemory rdma.MemoryRegion
+	// serving carries out the relay's requests, and freeing frees what is above.
+	serving, freeing devicecall.Step
 
 	mu        sync.Mutex // guards what follows, shared with the RDMA acceptor
 	lanes     []*datapath.TargetLane
@@ -152,12 +155,26 @@ func (s *session) begin() error {
 func (s *session) run() {
 	s.log.Debug("relay connected")
 	go s.watchRelay()
-	reason := s.relay.Serve(s.ctx, s)
+	reason := s.serve()
+	if s.serving.IsUnderWay() {
+		s.abandon(reason)
+		return
+	}
 	if reason != nil && s.ctx.Err() == nil {
 		reason = fmt.Errorf("relay: %w", reason)
 	}
 	s.cancel(reason)
 	s.end(reason)
+	s.target.admission.release(s)
+}
+
+// serve serves the relay. It fails with status.TimeOut if a device keeps one of the requests for
+// longer after the session has ended than volume IO may.
+func (s *session) serve() error {
+	ctx, cancel := devicecall.After(s.ctx, s.target.answerTimeout)
+	defer cancel()
+	return s.serving.Take(ctx, "carry out a request of the relay",
+		func() error { return s.relay.Serve(s.ctx, s) })
 }
 
 // OpenVolume describes the volume and announces the target's limits.
@@ -261,22 +278,20 @@ func (s *session) ConfigureDataPath(
 		if errors.Is(err, status.TimeOut) {
 			err = controlmsg.Postpone(formerPause, "%w", err)
 		}
-		return nil, errors.Join(err, s.releaseMemory())
+		return nil, errors.Join(err, s.free())
 	}
 	s.config = *m
 	if err := s.createLanes(ctx); err != nil {
-		stuck, closeErr := s.closeLanes()
-		if len(stuck) > 0 {
-			s.mu.Lock()
-			s.lanes = stuck // for release
-			s.mu.Unlock()
-			return nil, errors.Join(err, closeErr)
+		detaching, cancel := s.withinRelease()
+		defer cancel()
+		if detachErr := s.detach(detaching); detachErr != nil {
+			return nil, errors.Join(err, detachErr)
 		}
 		s.undoOpen(m)
 		if m.Preempt != 0 {
 			err = fmt.Errorf("%w (nobody has the place of holder %v)", err, m.Preempt)
 		}
-		return nil, errors.Join(err, closeErr, s.releaseMemory())
+		return nil, errors.Join(err, s.free())
 	}
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads()),
 		Exclusive: claim > noClaim, ReadOnly: s.readOnly, HolderID: holder}, nil

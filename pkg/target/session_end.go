@@ -100,6 +100,20 @@ func (s *session) end(reason error) {
 	s.log.Info("session ended", zap.Error(reason))
 }
 
+// abandon ends a session that a device keeps in one of its requests. It is released when the device
+// has answered, which Run does not wait for.
+func (s *session) abandon(err error) {
+	reason := context.Cause(s.ctx)
+	s.relay.Leave(reason)
+	s.log.Error("session ended, but a device has not answered: keeping what the session uses until "+
+		"then", zap.Error(err), zap.NamedError("reason", reason))
+	go func() {
+		_ = s.serving.Await(context.Background(), "")
+		s.end(reason)
+		s.target.admission.release(s)
+	}()
+}
+
 // release closes the lanes, waits for their volume IO, and frees everything. Later calls return the
 // result of the first.
 func (s *session) release() error {
@@ -109,14 +123,14 @@ func (s *session) release() error {
 		s.closed = true
 		s.mu.Unlock()
 		s.accepted.Wait()
-		stuck, err := s.closeLanes()
-		s.releaseErr = err
-		if len(stuck) > 0 {
-			s.target.running.Go(func() { s.releaseLate(stuck) })
+		ctx, cancel := s.withinRelease()
+		defer cancel()
+		if s.releaseErr = s.detach(ctx); s.releaseErr != nil {
+			s.target.running.Go(s.releaseLate)
 			return
 		}
 		s.releaseVolume()
-		s.releaseErr = errors.Join(err, s.releaseMemory())
+		s.releaseErr = s.releaseMemory(ctx)
 	})
 	return s.releaseErr
 }
@@ -128,29 +142,30 @@ func (s *session) hasEnded() bool {
 	return s.closed || s.ctx.Err() != nil
 }
 
-// closeLanes closes all lanes and returns those that it could not close, normally because of volume
-// IO in flight.
-func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.target.releaseTimeout)
-	defer cancel()
-	s.mu.Lock()
-	lanes := s.lanes
-	s.lanes = nil
-	s.mu.Unlock()
-	return datapath.CloseAll(ctx, lanes)
+// withinRelease returns a context that bounds a release.
+func (s *session) withinRelease() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), s.target.releaseTimeout)
+}
+
+// detach ends what the lanes do for the relay. It fails for lanes with volume IO in flight, and for
+// those with a worker that is stuck.
+func (s *session) detach(ctx context.Context) error {
+	return datapath.OnAll(s.openLanes(),
+		func(lane *datapath.TargetLane) error { return lane.Detach(ctx) })
 }
 
 // releaseLate finishes the release when the volume IO that has exceeded the release timeout has
 // ended. Only then can the client's next session begin, and only then may the workers, the device,
 // and the volume be closed, so Run waits for it. A lane whose worker was stuck is revoked here.
-func (s *session) releaseLate(stuck []*datapath.TargetLane) {
-	open, err := datapath.CloseAll(context.Background(), stuck)
-	if len(open) > 0 { // the worker has stopped
+func (s *session) releaseLate() {
+	if err := s.detach(context.Background()); err != nil { // the worker has stopped
 		s.log.Error("session was never released", zap.Error(err))
 		return
 	}
 	s.releaseVolume()
-	if err := errors.Join(err, s.releaseMemory()); err != nil {
+	ctx, cancel := s.withinRelease()
+	defer cancel()
+	if err := s.releaseMemory(ctx); err != nil {
 		s.log.Error("session was not released completely, even late", zap.Error(err))
 	}
 }
@@ -163,9 +178,18 @@ func (s *session) releaseVolume() {
 	s.lease.Close()
 }
 
-// releaseMemory frees what the lanes used. They must be closed.
-func (s *session) releaseMemory() error {
-	var errs []error
+// releaseMemory frees what the detached lanes used. A device that does not let go of it within ctx
+// keeps it, and what it counts for, until it does.
+func (s *session) releaseMemory(ctx context.Context) error {
+	return s.freeing.Take(ctx, "free the session's memory", s.free)
+}
+
+func (s *session) free() error {
+	_, err := datapath.CloseAll(context.Background(), s.openLanes())
+	s.mu.Lock()
+	s.lanes = nil
+	s.mu.Unlock()
+	errs := []error{err}
 	if s.volumeMemory != nil {
 		errs = append(errs, s.volumeMemory.Deregister())
 		s.volumeMemory = nil

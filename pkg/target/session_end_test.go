@@ -10,7 +10,9 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	rdmahook "github.com/zc-relay/zc-relay/pkg/rdma/hook"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -70,10 +72,11 @@ func isTooEarly(err error) bool {
 // What a client that has gone had in flight cannot overwrite what the next one writes.
 func TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded(t *testing.T) {
 	stuck := &stuckVolume{Volume: volumetest.OpenMemory(t, "1MiB")}
-	s := startTarget(t, func(config *target.Config) {
+	s := newTarget(t, func(config *target.Config) {
 		config.Volumes = map[string]target.Export{"disk": {Volume: stuck}}
 	})
 	s.SetReleaseTimeout(10 * time.Millisecond)
+	serve(t, s)
 	former := openVolumeOf(t, s)
 	sessions := s.Sessions() // one of them is the relay's
 	var writing sync.WaitGroup
@@ -103,5 +106,87 @@ func TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded(t *testing.T) {
 	stuck.completes.Store(true)
 	if err := open(t.Context(), m); err != nil {
 		t.Errorf("open: %v", err)
+	}
+}
+
+// newOn returns a target whose device does what a rule says.
+func newOn(t *testing.T, rule string) (*target.Target, *fault.Injector) {
+	t.Helper()
+	r, err := fault.Parse(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	injector, err := fault.New([]fault.Rule{r}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newTarget(t, func(config *target.Config) {
+		config.RDMA = rdmahook.Wrap(config.RDMA, rdmahook.Config{Injector: injector})
+	}), injector
+}
+
+// A device that does not let go of a session's memory keeps nobody from the volume.
+func TestADeviceThatHangsKeepsNobodyFromAVolume(t *testing.T) {
+	s, injector := newOn(t, "rdma:deregister:while=stuck:freeze")
+	s.SetReleaseTimeout(10 * time.Millisecond)
+	serve(t, s)
+	m := configuration(1, 4)
+	m.Exclusive = true
+	open := func() *controlmsg.Requester {
+		relay, err := relayTo(t, s.Address(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.ClientInstance[0]++
+		m.Owner[0]++
+		takePart(relay, m)
+		if _, err := relay.Call(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		return relay
+	}
+	injector.TurnOn("stuck")
+	open().Close(nil)
+	testkit.Eventually(t, "the session has ended", func() bool { return s.Sessions() == 0 })
+	second := open()
+	if s.ReservedMemory() == 0 {
+		t.Error("what the device has not let go of does not count")
+	}
+	injector.TurnOff("stuck")
+	second.Close(nil)
+	testkit.Eventually(t, "all memory is free", func() bool { return s.ReservedMemory() == 0 })
+}
+
+// A target ends although a device never answers.
+func TestATargetEndsAlthoughADeviceKeepsARequest(t *testing.T) {
+	s, injector := newOn(t, "rdma:register:while=stuck:freeze")
+	s.SetAnswerTimeout(time.Millisecond)
+	ctx, stop := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- s.Run(ctx) }()
+	injector.TurnOn("stuck")
+	relay, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := configuration(1, 4)
+	takePart(relay, m)
+	var configuring sync.WaitGroup
+	configuring.Go(func() {
+		if _, err := relay.Call(t.Context(), m); err == nil {
+			t.Error("the data path is configured")
+		}
+	})
+	testkit.Eventually(t, "the device keeps the request",
+		func() bool { return injector.Rules()[0].Matches > 0 })
+	stop()
+	if err := testkit.Receive(t, "the end of the target", ran); err != nil {
+		t.Error(err)
+	}
+	configuring.Wait()
+	injector.TurnOff("stuck")
+	testkit.Eventually(t, "everything is released", func() bool { return s.Sessions() == 0 })
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }

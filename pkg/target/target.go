@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -143,6 +144,7 @@ type Target struct {
 	sessionsTotal atomic.Uint64
 
 	releaseTimeout time.Duration
+	answerTimeout  time.Duration // of a device that keeps a request of a session that has ended
 	admission      *admission
 	running        sync.WaitGroup // control connections, and late releases of their memory
 	drained        chan struct{}  // closed at the end of the drain
@@ -156,6 +158,7 @@ func New(ctx context.Context, config Config) (*Target, error) {
 		admission: newAdmission(config.MaxSessions,
 			newSessionRate(config.SessionRate, config.Logger)),
 		releaseTimeout: defaultReleaseTimeout,
+		answerTimeout:  defaultReleaseTimeout + devicecall.Timeout,
 
 		lessor:  lease.NewLessor(config.Lease, config.Clock),
 		tokens:  newTokenRegistry(),
@@ -187,7 +190,9 @@ func (t *Target) start(ctx context.Context) error {
 			controlmsg.MaxLease)
 	}
 	var err error
-	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {
+	t.device, err = devicecall.OpenWithin(ctx, "open",
+		func() (rdma.Device, error) { return t.config.RDMA.Open(t.config.RDMAListen.Addr()) })
+	if err != nil {
 		return fmt.Errorf("open RDMA device at %v (--rdma-address selects another): %w",
 			t.config.RDMAListen.Addr(), err)
 	}

@@ -108,10 +108,10 @@ var sessionMutants = []mutant{
 	{
 		name: "target-leaves-a-volume-with-io-in-flight",
 		file: "pkg/target/session_end.go",
-		old: `			s.target.running.Go(func() { s.releaseLate(stuck) })
+		old: `			s.target.running.Go(s.releaseLate)
 			return
 `,
-		new:    "			s.target.running.Go(func() { s.releaseLate(stuck) })\n",
+		new:    "			s.target.running.Go(s.releaseLate)\n",
 		breaks: "A session keeps its volume and its epoch until its volume IO has ended.",
 		tests: []test{{"./pkg/target",
 			"^(TestTheNextSessionBeginsWhenAStuckWorkerResumes|TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded)$"}},
@@ -119,10 +119,79 @@ var sessionMutants = []mutant{
 	{
 		name:   "target-stops-while-volume-io-is-in-flight",
 		file:   "pkg/target/session_end.go",
-		old:    "s.target.running.Go(func() { s.releaseLate(stuck) })",
-		new:    "go s.releaseLate(stuck)",
+		old:    "s.target.running.Go(s.releaseLate)",
+		new:    "go s.releaseLate()",
 		breaks: "A target runs until its volumes have completed everything.",
 		tests:  []test{{"./pkg/target", "^TestATargetRunsUntilItsVolumesHaveCompletedEverything$"}},
+	},
+	{
+		name: "target-keeps-a-volume-while-a-device-hangs",
+		file: "pkg/target/session_end.go",
+		old: `		s.releaseVolume()
+		s.releaseErr = s.releaseMemory(ctx)
+`,
+		new: `		if s.releaseErr = s.releaseMemory(ctx); s.releaseErr == nil {
+			s.releaseVolume()
+		}
+`,
+		breaks: "A device that does not let go of memory keeps nobody from the volume.",
+		tests:  []test{{"./pkg/target", "^TestADeviceThatHangsKeepsNobodyFromAVolume$"}},
+	},
+	{
+		name:   "target-waits-for-a-device-for-ever",
+		file:   "pkg/target/session.go",
+		old:    "devicecall.After(s.ctx, s.target.answerTimeout)",
+		new:    "context.WithCancel(context.WithoutCancel(s.ctx))",
+		breaks: "A target ends although a device keeps a request.",
+		tests:  []test{{"./pkg/target", "^TestATargetEndsAlthoughADeviceKeepsARequest$"}},
+	},
+	{
+		name:   "relay-waits-for-a-device-for-ever",
+		file:   "pkg/relay/session.go",
+		old:    "devicecall.After(s.ctx, answerTimeout)",
+		new:    "context.WithCancel(context.WithoutCancel(s.ctx))",
+		breaks: "A session ends although a device keeps one of its requests.",
+		tests:  []test{{"./pkg/relay", "^TestASessionEndsAlthoughADeviceKeepsItsRequest$"}},
+	},
+	{
+		name:   "relay-forgets-a-session-that-a-device-keeps",
+		file:   "pkg/relay/session_end.go",
+		old:    "	s.endHolding()\n	s.setUnreleased(err)\n	s.connection.Abort()\n",
+		new:    "	s.endHolding()\n	s.connection.Abort()\n",
+		breaks: "The status shows why a session is not released.",
+		tests:  []test{{"./pkg/relay", "^TestASessionEndsAlthoughADeviceKeepsItsRequest$"}},
+	},
+	{
+		name:   "relay-opens-a-device-again-while-it-hangs",
+		file:   "pkg/relay/devices.go",
+		old:    "	if device == nil || device.HasFailed() {\n",
+		new:    "	if device == nil || !device.HasFailed() {\n",
+		breaks: "A device is opened once, and those who need it wait for that.",
+		tests:  []test{{"./pkg/relay", "^TestADeviceThatHangsDelaysOnlyThoseWhoNeedIt$"}},
+	},
+	{
+		name:   "relay-never-opens-a-device-again",
+		file:   "pkg/relay/devices.go",
+		old:    "	if device == nil || device.HasFailed() {\n",
+		new:    "	if device == nil {\n",
+		breaks: "A device that could not be opened is tried again.",
+		tests:  []test{{"./pkg/relay", "^TestADeviceThatCouldNotBeOpenedIsTriedAgain$"}},
+	},
+	{
+		name:   "devicecall-begins-a-call-again",
+		file:   "internal/devicecall/devicecall.go",
+		old:    "	if s.ended == nil {\n",
+		new:    "	if true {\n",
+		breaks: "A step that is under way is waited for, not taken again.",
+		tests:  []test{{"./internal/devicecall", "^TestAStepIsTakenOnceHoweverOftenItIsWaitedFor$"}},
+	},
+	{
+		name:   "devicecall-leaves-what-comes-late-open",
+		file:   "internal/devicecall/devicecall.go",
+		old:    "		_ = o.Close() // it has not been created\n",
+		new:    "",
+		breaks: "A device that opens after everybody has given up is closed.",
+		tests:  []test{{"./internal/devicecall", "^TestWhatComesTooLateIsClosed$"}},
 	},
 	{
 		name:   "target-keeps-the-epoch-of-a-session-that-is-released-late",

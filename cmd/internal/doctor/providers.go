@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -81,7 +83,7 @@ func (t *Target) localAddress() (netip.Addr, error) {
 }
 
 func (m *machine) openDevice(check string, provider rdma.Provider, address netip.Addr) Finding {
-	device, err := provider.Open(address)
+	device, err := openRDMA(provider, address)
 	if err != nil {
 		return fail(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, status.Text(err)),
 			"use an address of an RDMA device (--rdma-address), or --rdma-device; \"zc-relay devices\" lists them")
@@ -92,6 +94,11 @@ func (m *machine) openDevice(check string, provider rdma.Provider, address netip
 			"report this")
 	}
 	return ok(check, fmt.Sprintf("%s at %v: transport %s", provider.Name(), address, c.Transport))
+}
+
+func openRDMA(provider rdma.Provider, address netip.Addr) (rdma.Device, error) {
+	return devicecall.OpenWithin(context.Background(), "open",
+		func() (rdma.Device, error) { return provider.Open(address) })
 }
 
 // hostFunction matches the port names of network interfaces that represent functions of the host:
@@ -225,7 +232,7 @@ func (m *machine) pairs() []Finding {
 			continue
 		}
 		tried[p] = true
-		device, err := rdmaProvider.Open(address)
+		device, err := openRDMA(rdmaProvider, address)
 		if err != nil {
 			continue
 		}

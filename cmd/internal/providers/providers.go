@@ -2,12 +2,14 @@
 package providers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -191,7 +193,8 @@ func deviceOf(p comch.Provider) string {
 
 func describeRDMA(p rdma.Provider) Description {
 	d := Description{Seam: "rdma", Name: p.Name(), State: "built in"}
-	device, err := p.Open(netip.IPv4Unspecified())
+	device, err := devicecall.OpenWithin(context.Background(), "open",
+		func() (rdma.Device, error) { return p.Open(netip.IPv4Unspecified()) })
 	if errors.Is(err, status.NotSupported) {
 		d.State, d.Detail = "absent", status.Text(err)
 		return d

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
@@ -25,7 +26,7 @@ func RunDPU(ctx context.Context, config Config) (result Result, err error) {
 		return Result{}, err
 	}
 	defer file.close()
-	device, err := openDevice(&config)
+	device, err := openDevice(ctx, &config)
 	if err != nil {
 		return Result{}, err
 	}
@@ -40,8 +41,9 @@ func RunDPU(ctx context.Context, config Config) (result Result, err error) {
 }
 
 // openDevice opens the DMA device and limits chunks to what it can copy.
-func openDevice(config *Config) (dma.Device, error) {
-	device, err := config.DMA.Open(config.Device)
+func openDevice(ctx context.Context, config *Config) (dma.Device, error) {
+	device, err := devicecall.OpenWithin(ctx, "open",
+		func() (dma.Device, error) { return config.DMA.Open(config.Device) })
 	if err != nil {
 		return nil, fmt.Errorf("open DMA device %s: %w", config.Device, err)
 	}
