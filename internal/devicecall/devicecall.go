@@ -20,7 +20,7 @@ type Step struct {
 	ended chan error // nil unless a call is under way
 }
 
-// Take calls carryOut on a goroutine of its own and returns what it returns. If ctx ends first, Take
+// Take calls carryOut on a goroutine of its own and returns its result. If ctx ends first, Take
 // fails with status.TimeOut, and the call goes on: the next Take waits for it instead of beginning
 // another one.
 func (s *Step) Take(ctx context.Context, what string, carryOut func() error) error {

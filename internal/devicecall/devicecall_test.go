@@ -122,7 +122,7 @@ func TestAfterEndsLater(t *testing.T) {
 		if later.Err() != nil {
 			t.Error("it has ended too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if context.Cause(later) != errMadeUp {
 			t.Errorf("it has ended because of %v", context.Cause(later))

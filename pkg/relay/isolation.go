@@ -39,7 +39,8 @@ type bounceMemory struct {
 // newBounceMemory allocates bounce buffers for a configuration, and lets the DMA device reach them
 // and the client's memory.
 func (c *channel) newBounceMemory(
-	ctx context.Context, m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region, access memory.Access,
+	ctx context.Context, m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region,
+	access memory.Access,
 ) (*bounceMemory, error) {
 	device, err := c.relay.dmaDevices.at(ctx, c.id.Device)
 	if err != nil {

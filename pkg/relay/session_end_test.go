@@ -316,8 +316,8 @@ func TestNoRequestCompletesWhileADeviceHangs(t *testing.T) {
 	c.expectRelease()
 }
 
-// A session whose device does not answer ends for its client and for observers, and is released when
-// the device does.
+// A session whose device does not answer ends for its client and for observers. It is released when
+// the device answers.
 func TestASessionEndsAlthoughADeviceKeepsItsRequest(t *testing.T) {
 	t.Cleanup(relay.SetAnswerTimeout(time.Millisecond))
 	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{}), keeps: newKeeper()}
