@@ -108,15 +108,14 @@ static struct doca_argp_param *find(const char *name, size_t length, bool is_lon
 
 doca_error_t emu_doca_argp_init(const char *program_name, void *config)
 {
-	if (!EMU_HAS(program_name))
-		return DOCA_ERROR_INVALID_VALUE;
 	if (argp.is_initialized) {
 		emu_misuse(__func__, "it has been called before: call doca_argp_destroy first");
 		return DOCA_ERROR_BAD_STATE;
 	}
 	argp.is_initialized = true;
 	argp.config = config;
-	snprintf(argp.program, sizeof argp.program, "%s", program_name);
+	if (program_name != NULL)
+		snprintf(argp.program, sizeof argp.program, "%s", program_name);
 	return DOCA_SUCCESS;
 }
 
@@ -377,6 +376,14 @@ static doca_error_t print_version(void)
 	return DOCA_SUCCESS;
 }
 
+/* Returns the last element of a path. */
+static const char *file_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash == NULL ? path : slash + 1;
+}
+
 doca_error_t emu_doca_argp_start(int argc, char **argv)
 {
 	struct doca_argp_param *param;
@@ -386,6 +393,8 @@ doca_error_t emu_doca_argp_start(int argc, char **argv)
 		return DOCA_ERROR_BAD_STATE;
 	if (argc < 1 || !EMU_HAS(argv))
 		return DOCA_ERROR_INVALID_VALUE;
+	if (argp.program[0] == '\0' && argv[0] != NULL)
+		snprintf(argp.program, sizeof argp.program, "%s", file_name(argv[0]));
 	result = parse_arguments(argc, argv);
 	if (result == DOCA_SUCCESS && help.given > 0) {
 		print_usage();

@@ -22,7 +22,8 @@ enum doca_argp_type {
 typedef doca_error_t (*doca_argp_param_cb_t)(void *value, void *config);
 typedef doca_error_t (*doca_argp_validation_cb_t)(void *config);
 
-/* config is passed to all callbacks. */
+/* config is passed to all callbacks. Without a name, the program has that of the first argument of
+ * doca_argp_start. */
 doca_error_t doca_argp_init(const char *program_name, void *config);
 /* Frees the registered options, too. */
 doca_error_t doca_argp_destroy(void);

@@ -73,7 +73,7 @@ static void add(const char *short_name, const char *long_name, enum doca_argp_ty
 }
 
 /* Parses a command line, whose words are separated by spaces. */
-static struct config parse(doca_error_t expected, const char *line)
+static struct config parse_as(const char *program, doca_error_t expected, const char *line)
 {
 	struct config config = {.count = 0};
 	char words[512], *argv[32], *state;
@@ -83,7 +83,7 @@ static struct config parse(doca_error_t expected, const char *line)
 	for (char *word = strtok_r(words, " ", &state); word != NULL;
 	     word = strtok_r(NULL, " ", &state))
 		argv[argc++] = word;
-	OK(doca_argp_init("program", &config));
+	OK(doca_argp_init(program, &config));
 	add("n", "name", DOCA_ARGP_TYPE_STRING, on_name, true, true);
 	add(NULL, "size", DOCA_ARGP_TYPE_INT, on_size, false, false);
 	add("f", "fast", DOCA_ARGP_TYPE_BOOLEAN, on_fast, false, false);
@@ -92,6 +92,26 @@ static struct config parse(doca_error_t expected, const char *line)
 	IS(expected, doca_argp_start(argc, argv));
 	OK(doca_argp_destroy());
 	return config;
+}
+
+static struct config parse(doca_error_t expected, const char *line)
+{
+	return parse_as("program", expected, line);
+}
+
+/* Samples since 3.0 give no name. That of the first argument then begins every complaint. */
+static void no_name(void)
+{
+	char complaint[256] = "";
+	int pipe_ends[2], stderr_before = dup(STDERR_FILENO);
+
+	CHECK(parse_as(NULL, DOCA_SUCCESS, "/usr/bin/sample -n one").count == 1);
+	CHECK(pipe(pipe_ends) == 0 && dup2(pipe_ends[1], STDERR_FILENO) >= 0);
+	parse_as(NULL, DOCA_ERROR_INVALID_VALUE, "/usr/bin/sample -n one --unknown");
+	CHECK(dup2(stderr_before, STDERR_FILENO) >= 0);
+	CHECK(read(pipe_ends[0], complaint, sizeof complaint - 1) > 0);
+	CHECK(strncmp(complaint, "sample: ", 8) == 0);
+	CHECK(close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0 && close(stderr_before) == 0);
 }
 
 static void options(void)
@@ -204,6 +224,7 @@ static void registration(void)
 
 const struct test tests[] = {
 	{"options", options},
+	{"no_name", no_name},
 	{"wrong_lines", wrong_lines},
 	{"file", file},
 	{"parse_line", parse_line},
