@@ -151,6 +151,43 @@ static void idle(void)
 		(void)prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
+/* Adds a context to those that may hold tasks back. */
+static void begin_holding(struct doca_ctx *ctx)
+{
+	if (ctx->is_holding)
+		return;
+	ctx->is_holding = true;
+	ctx->next_holding = ctx->pe->holding;
+	ctx->pe->holding = ctx;
+}
+
+static void end_holding(struct doca_ctx *ctx)
+{
+	struct doca_ctx **link = &ctx->pe->holding;
+
+	if (!ctx->is_holding)
+		return;
+	while (*link != ctx)
+		link = &(*link)->next_holding;
+	*link = ctx->next_holding;
+	ctx->is_holding = false;
+}
+
+/* Flushes every context of an engine that has nothing else to do. A task without the flag may be
+ * held back to go out together with others, but not for ever. */
+static void flush_held(struct doca_pe *pe)
+{
+	struct doca_ctx *next;
+
+	for (struct doca_ctx *ctx = pe->holding; ctx != NULL; ctx = next) {
+		next = ctx->next_holding;
+		if (ctx->submitted != NULL && ctx->state == DOCA_CTX_STATE_RUNNING)
+			emuFlush(ctx->core);
+		if (ctx->submitted == NULL || ctx->state != DOCA_CTX_STATE_RUNNING)
+			end_holding(ctx);
+	}
+}
+
 static void dispatch(struct emu_entry *entry);
 
 uint8_t emu_doca_pe_progress(struct doca_pe *pe)
@@ -171,6 +208,7 @@ uint8_t emu_doca_pe_progress(struct doca_pe *pe)
 	if (pe->head == pe->tail)
 		emuPoll(pe->core);
 	if (pe->head == pe->tail) {
+		flush_held(pe);
 		idle();
 		emu_leave_pe(pe);
 		return 0;
@@ -202,6 +240,7 @@ doca_error_t emu_doca_pe_request_notification(struct doca_pe *pe)
 	if (!emu_enter_pe(pe, __func__))
 		return DOCA_ERROR_BAD_STATE;
 	pe->collecting = true;
+	flush_held(pe);
 	result = (doca_error_t)emuArm(pe->core);
 	pe->collecting = false;
 	pe->armed = result == DOCA_SUCCESS;
@@ -326,6 +365,7 @@ doca_error_t emu_ctx_end(struct doca_ctx *ctx, doca_error_t busy, const char *fu
 	}
 	if (pe != NULL) {
 		purge(ctx);
+		end_holding(ctx);
 		pe->num_ctxs--;
 	}
 	for (uint32_t i = 0; i < ctx->num_pools; i++)
@@ -669,8 +709,10 @@ static doca_error_t submit(struct doca_task *task, uint32_t flags, const char *f
 	else
 		ctx->submitted_last->next = task;
 	ctx->submitted_last = task;
-	if ((flags & DOCA_TASK_SUBMIT_FLAG_FLUSH) == 0)
+	if ((flags & DOCA_TASK_SUBMIT_FLAG_FLUSH) == 0) {
+		begin_holding(ctx);
 		return DOCA_SUCCESS;
+	}
 	result = (doca_error_t)emuFlush(ctx->core);
 	if (result != DOCA_SUCCESS)
 		unsubmit(ctx, task);

@@ -343,6 +343,38 @@ func TestSubmissionsAskToTryAgain(t *testing.T) {
 	p.close()
 }
 
+// A task without the flush flag waits for others, but only until its engine has nothing else to do.
+func TestTasksThatNobodyFlushesGoOut(t *testing.T) {
+	p := newPair(t, libdoca.Config{})
+	q := newProducer(t, p.client, 16)
+	c := newConsumer(t, p.server, 4)
+	ok(t, call("doca_ctx_start", q.ctx))
+	c.start()
+	var receives, sends []P
+	for i := range 3 {
+		receive, _ := c.post(0, 0)
+		send, _ := q.task(0, "", fmt.Sprint(i), c.id)
+		receives, sends = append(receives, receive), append(sends, send)
+		ok(t, call("doca_task_submit_ex", send, 0))
+	}
+	for i := range sends {
+		p.waitCount(docatest.Completed, sends[i], 1, q.pe)
+		p.waitCount(docatest.Completed, receives[i], 1, c.pe)
+	}
+	// Also for a program that sleeps instead of progressing its engine.
+	receive, _ := c.post(0, 0)
+	ok(t, call("doca_task_submit_ex", sends[0], 0))
+	ok(t, call("doca_pe_request_notification", q.pe))
+	p.waitCount(docatest.Completed, receive, 1, c.pe)
+	docatest.Raw("doca_pe_clear_notification", q.pe, 0)
+	p.waitCount(docatest.Completed, sends[0], 2, q.pe)
+	stop(t, q.ctx, q.pe, sends...)
+	stop(t, c.ctx, c.pe, append(receives, receive)...)
+	q.destroy()
+	c.destroy()
+	p.close()
+}
+
 // One producer sends to several consumers, under one ID.
 func TestOneProducerManyConsumers(t *testing.T) {
 	p := newPair(t, libdoca.Config{})

@@ -228,6 +228,7 @@ struct doca_pe {
 	int descriptor;
 	struct emu_entry *ring; /* capacity is a power of two; indices never wrap to it */
 	uint32_t capacity, head, tail;
+	struct doca_ctx *holding; /* contexts with tasks that wait for a flush, perhaps */
 };
 
 enum emu_task_state { EMU_TASK_FREE, EMU_TASK_HELD, EMU_TASK_SUBMITTED };
@@ -282,6 +283,8 @@ struct doca_ctx {
 	struct emu_pool pools[EMU_MAX_POOLS];
 	uint32_t num_pools;
 	struct doca_task *submitted, *submitted_last; /* that the core has not got */
+	bool is_holding;
+	struct doca_ctx *next_holding; /* of its engine */
 };
 
 /* What differs between kinds of contexts. */
