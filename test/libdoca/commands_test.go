@@ -108,17 +108,20 @@ func (c *commands) startRelay(address netip.AddrPort) {
 
 // runBench writes blocks with our initiator, which reads them back and compares.
 func (c *commands) runBench() {
-	arguments := []string{"bench", "--emulated-dir", c.directory, "-d", "b1:00.0", "--rw", "write",
+	arguments := []string{"bench", "-d", "b1:00.0", "--rw", "write",
 		"--seed", "1", "--validate-writes", "--overwrite", "--queues", strconv.Itoa(ourQueues),
 		"--queue-depth", strconv.Itoa(ourDepth), "--block-size", strconv.Itoa(ourBlock),
 		"--run-limit-operation-count", strconv.Itoa(commandOperations)}
 	if c.mixture.relay == theirs {
 		arguments = append(arguments, "--protocol", c.mixture.version.String(),
 			"--comch-provider", "doca")
+	} else {
+		arguments = append(arguments, "--emulated-dir", c.directory)
 	}
 	ctx, cancel := context.WithTimeout(c.t.Context(), testTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, testkit.Emulation.Program(c.t, "initiator"), arguments...)
+	command.Env = append(os.Environ(), "ZC_DOCA_EMULATION={directory: "+c.directory+"}")
 	output, err := command.CombinedOutput()
 	if err != nil {
 		c.t.Errorf("the initiator: %v", err)

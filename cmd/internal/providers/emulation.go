@@ -23,20 +23,35 @@ var emulation struct {
 	loader    *doca.Loader
 }
 
-// docaLoader returns what opens libdoca: the emulation in this program. Its servers and clients
-// meet in a directory, which is that of the first call.
+// docaLoader returns what opens libdoca: the emulation in this program, with the configuration of
+// the shared library. Its servers and clients meet in a directory, which is that of the first call,
+// or else that of the configuration.
 func docaLoader(directory string) (*doca.Loader, error) {
 	emulation.configure.Do(func() {
 		emulation.loader = doca.Resolved(libdoca.Lookup)
-		config := libdoca.Config{Directory: directory, Devices: []libdoca.Device{
-			{PCI: "03:00.0", IBDevice: cmp.Or(os.Getenv(rdmaDevice), "mlx5_0"), Interface: "p0",
-				Representors: []libdoca.Representor{{PCI: "b1:00.0"}}},
-			{PCI: "b1:00.0", IBDevice: "mlx5_1", Interface: "enp177s0", Role: libdoca.Host},
-		}}
-		if os.Getenv(rdmaDevice) != "" {
-			config.Bridge = &verbsbridge.Bridge{}
-		}
-		emulation.err = libdoca.Configure(config)
+		emulation.err = configureEmulation(directory)
 	})
 	return emulation.loader, emulation.err
+}
+
+func configureEmulation(directory string) error {
+	config, err := libdoca.FromEnvironment(os.Getenv)
+	if err != nil {
+		return err
+	}
+	config.Directory = cmp.Or(directory, config.Directory)
+	config.IdleSleep = 0 // the program's --poll says what an idle thread does
+	if os.Getenv(libdoca.EnvironmentDebug) == "" {
+		config.Report = nil // on the standard error: these programs are for tests
+	}
+	if device := os.Getenv(rdmaDevice); device != "" {
+		config.Bridge = &verbsbridge.Bridge{}
+		for i := range config.Devices {
+			if config.Devices[i].Role == libdoca.DPU {
+				config.Devices[i].IBDevice = device
+				break
+			}
+		}
+	}
+	return libdoca.Configure(config)
 }
