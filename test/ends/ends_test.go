@@ -56,6 +56,12 @@ var scenarios = []scenario{
 	{targetKilled, sameRelay, "5.05 s", "restart; stall or 10 s, then AGAIN"},
 	{targetKilled, otherRelay, "5.05 s", "restart"},
 	{targetKilled, itself, "5.05 s", "restart; stall or 10 s, then AGAIN"},
+	{targetKilledForGood, sameRelay, "5.05 s", "take-over + 5 s"},
+	{targetKilledForGood, otherRelay, "5.05 s", "take-over + 5 s"},
+	{targetKilledForGood, itself, "5.05 s", "take-over + 5 s"},
+	{targetTerminatedForGood, sameRelay, "5.05 s", "take-over + 5 s"},
+	{targetTerminatedForGood, otherRelay, "5.05 s", "take-over + 5 s"},
+	{targetTerminatedForGood, itself, "5.05 s", "take-over + 5 s"},
 }
 
 var stalls = []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond,

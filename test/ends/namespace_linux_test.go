@@ -1,7 +1,6 @@
 package ends
 
 import (
-	"fmt"
 	"net"
 	"os/exec"
 	"runtime"
@@ -79,11 +78,11 @@ func (n *namespace) start(t testing.TB, name string, command *exec.Cmd) *testkit
 	return p
 }
 
-func (n *namespace) listen(t testing.TB, port uint16) *net.TCPListener {
+func (n *namespace) listen(t testing.TB, address string) *net.TCPListener {
 	t.Helper()
 	var l net.Listener
 	var err error
-	n.do(func() { l, err = net.Listen("tcp4", loopback(port)) })
+	n.do(func() { l, err = net.Listen("tcp4", address) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,14 +90,12 @@ func (n *namespace) listen(t testing.TB, port uint16) *net.TCPListener {
 	return l.(*net.TCPListener)
 }
 
-func (n *namespace) dial(port uint16) (connection *net.TCPConn, err error) {
+func (n *namespace) dial(address string) (connection *net.TCPConn, err error) {
 	n.do(func() {
 		var c net.Conn
-		if c, err = net.Dial("tcp4", loopback(port)); err == nil {
+		if c, err = net.Dial("tcp4", address); err == nil {
 			connection = c.(*net.TCPConn)
 		}
 	})
 	return connection, err
 }
-
-func loopback(port uint16) string { return fmt.Sprintf("127.0.0.1:%d", port) }

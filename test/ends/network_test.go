@@ -31,7 +31,12 @@ const (
 	metricsPort = 9471
 )
 
-// network lies between a relay and the target. It keeps the order of the bytes of each connection,
+// host is the number of a target, each of which has an address of its own.
+type host int
+
+func (h host) address(port uint16) string { return fmt.Sprintf("127.0.0.%d:%d", h+1, port) }
+
+// network lies between a relay and a target. It keeps the order of the bytes of each connection,
 // and otherwise does with them what a network may: it can hold them for any time, in any order of
 // connections. What a process has sent is delivered also after its death, and only then the end of
 // its connections.
@@ -41,6 +46,7 @@ type network struct {
 
 	mu          sync.Mutex
 	changed     *sync.Cond // the fields below, and those of streams
+	host        host       // where the target's address leads to
 	number      int        // of connections so far
 	stalled     stall      // what is held
 	stalls      int        // so far
@@ -75,11 +81,11 @@ type stream struct {
 	delivered  bool  // the end, too
 }
 
-func newNetwork(t testing.TB, name string, relay, target *namespace, j *journal) *network {
-	n := &network{relay: relay, target: target, journal: j}
+func newNetwork(t testing.TB, name string, relay, target *namespace, h host, j *journal) *network {
+	n := &network{relay: relay, target: target, host: h, journal: j}
 	n.changed = sync.NewCond(&n.mu)
 	for i, port := range [classes]uint16{controlPort, dataPort} {
-		go n.accept(relay.listen(t, port), name, class(i), port)
+		go n.accept(relay.listen(t, h.address(port)), name, class(i), port)
 	}
 	return n
 }
@@ -109,7 +115,7 @@ func (c *connection) carry(relay *net.TCPConn, port uint16) {
 	forth, back := &c.streams[0], &c.streams[1]
 	go forth.receive(relay)
 	forth.await(func() bool { return !forth.isHeld() })
-	target, err := c.network.target.dial(port)
+	target, err := c.network.target.dial(c.network.destination().address(port))
 	if err != nil {
 		c.network.journal.add("%s: %v", c.name, err)
 		_ = relay.SetLinger(0)
@@ -256,6 +262,19 @@ func (n *network) hold(h stall) {
 func (n *network) holdAnswers() {
 	n.free(func() { n.stalled.answers = true })
 	n.journal.add("the network also holds what the target sends")
+}
+
+// redirect makes the address of the target lead to another one. A connection that the network has
+// held from its beginning leads there, too.
+func (n *network) redirect(to host) {
+	n.free(func() { n.host = to })
+	n.journal.add("the address of a target leads to target %d", to)
+}
+
+func (n *network) destination() host {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.host
 }
 
 // order is in which order a stall ends.

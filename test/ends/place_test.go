@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,13 +30,21 @@ type place struct {
 	journal   *journal
 
 	targetSpace *namespace
-	target      *testkit.Process
+	targets     [hosts]*testkit.Process // the second one is a stand-by, if there is one
 	relays      []*testkit.Process
 	relaySpaces []*namespace
-	networks    []*network
+	networks    []*network // the first one is that of the first owner
+	stalled     []*network // those that hold bytes
 	first, heir *process
 	begun       time.Time // the stall
+
+	takingOver sync.WaitGroup
+	left       chan struct{} // closed when nobody is to take over any more
+	leaving    sync.Once
 }
+
+// hosts is how many targets there are at most.
+const hosts = 2
 
 func newPlace(t *testing.T, r *round) *place {
 	t.Helper()
@@ -45,16 +54,26 @@ func newPlace(t *testing.T, r *round) *place {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(directory) })
 	p := &place{t: t, round: r, directory: directory, journal: &journal{},
-		file: filepath.Join(directory, "disk"), targetSpace: newNamespace(t)}
-	p.startTarget()
+		file: filepath.Join(directory, "disk"), targetSpace: newNamespace(t),
+		left: make(chan struct{})}
+	t.Cleanup(p.stopTakeOver)
+	p.awaitTarget(0)
+	if r.end.isTakeOver() && p.startTarget(1) {
+		t.Fatal("two targets serve the same file")
+	}
 	relays := 1
 	if r.heir == otherRelay || r.heir == livingWriter {
 		relays = 2
 	}
 	for i := range relays {
 		p.relaySpaces = append(p.relaySpaces, newNamespace(t))
-		p.networks = append(p.networks, newNetwork(t, fmt.Sprint("relay ", i), p.relaySpaces[i],
-			p.targetSpace, p.journal))
+		toFirst := p.newNetwork(i, 0)
+		if i == 0 || r.everywhere {
+			p.stalled = append(p.stalled, toFirst)
+		}
+		if r.end.isTakeOver() {
+			p.newNetwork(i, 1)
+		}
 		p.relays = append(p.relays, nil)
 		p.startRelay(i)
 	}
@@ -77,25 +96,99 @@ func newPlace(t *testing.T, r *round) *place {
 // ioTimeout is the IO timeout that ends a session.
 const ioTimeout = 300 * time.Millisecond
 
-func (p *place) startTarget() {
-	address := filepath.Join(p.directory, "address")
+// newNetwork connects a relay to a target.
+func (p *place) newNetwork(relay int, h host) *network {
+	n := newNetwork(p.t, fmt.Sprintf("relay %d, target %d:", relay, h), p.relaySpaces[relay],
+		p.targetSpace, h, p.journal)
+	p.networks = append(p.networks, n)
+	return n
+}
+
+func (p *place) awaitTarget(h host) {
+	if !p.startTarget(h) {
+		p.t.Fatal("the target has ended")
+	}
+}
+
+// startTarget starts a target, and waits until it serves the volume. It returns false if the target
+// cannot, because another one does.
+func (p *place) startTarget(h host) (serves bool) {
+	directory := filepath.Join(p.directory, fmt.Sprint("target", h))
+	address := directory + ".address"
 	_ = os.Remove(address)
 	backend := fmt.Sprintf("disk=file:%s,size=%d", p.file, blocks*p.round.blockSize)
 	if p.round.exclusive {
 		backend += ",exclusive"
 	}
-	p.target = p.targetSpace.start(p.t, "target", exec.Command(testkit.Plain.Program(p.t, "target"),
-		"--listen-port", strconv.Itoa(controlPort), "--rdma-port", strconv.Itoa(dataPort),
-		"--rdma-provider", "iwarp", "--volume", backend, "--address-file", address,
-		"--metrics-listen", loopback(metricsPort), "--state-directory", p.directory,
-		"--log-level", "debug", "--log-sampling", "0"))
-	testkit.Eventually(p.t, "the target listens", func() bool {
-		_, err := os.Stat(address)
-		return err == nil || p.target.HasEnded()
-	})
-	if p.target.HasEnded() {
-		p.t.Fatal("the target has ended")
+	if p.round.end.isTakeOver() {
+		backend += ",shared=fenced-by-operator"
 	}
+	controlAddress, _, _ := strings.Cut(h.address(controlPort), ":")
+	target := p.targetSpace.start(p.t, fmt.Sprint("target-", h),
+		exec.Command(testkit.Plain.Program(p.t, "target"), "--listen-address", controlAddress,
+			"--listen-port", strconv.Itoa(controlPort), "--rdma-port", strconv.Itoa(dataPort),
+			"--rdma-provider", "iwarp", "--volume", backend, "--address-file", address,
+			"--metrics-listen", h.address(metricsPort), "--state-directory", directory,
+			"--log-level", "debug", "--log-sampling", "0"))
+	p.targets[h] = target
+	for {
+		hasEnded := target.HasEnded()
+		if _, err := os.Stat(address); err == nil {
+			p.journal.add("target %d listens", h)
+			return true
+		}
+		if hasEnded {
+			if !target.HasLogged("is locked") {
+				p.t.Errorf("target %d has ended, although nobody else serves the volume", h)
+			}
+			return false
+		}
+		time.Sleep(startPause)
+	}
+}
+
+// startPause is how often startTarget looks whether a target has started, takeOverPause how long a
+// stand-by waits before it tries again to serve the volume.
+const startPause, takeOverPause = 10 * time.Millisecond, 100 * time.Millisecond
+
+// takeOverAfter sends the first target a signal that ends it. Then it starts the stand-by again and
+// again, as a cluster manager would, until that serves the volume: the lock of the file decides
+// when. It does not wait.
+func (p *place) takeOverAfter(s syscall.Signal) {
+	p.takingOver.Go(func() {
+		if !p.sleep(time.Until(p.begun.Add(p.round.delay))) {
+			return
+		}
+		p.journal.add("target 0 gets %v", s)
+		p.targets[0].Signal(s)
+		for !p.startTarget(1) {
+			if !p.sleep(takeOverPause) {
+				return
+			}
+		}
+		if !p.round.addressMoves {
+			return
+		}
+		for _, n := range p.networks {
+			n.redirect(1)
+		}
+	})
+}
+
+// sleep returns false if nobody is to take over any more.
+func (p *place) sleep(pause time.Duration) bool {
+	select {
+	case <-p.left:
+		return false
+	case <-time.After(pause):
+		return true
+	}
+}
+
+// stopTakeOver waits until nothing starts the stand-by any more.
+func (p *place) stopTakeOver() {
+	p.leaving.Do(func() { close(p.left) })
+	p.takingOver.Wait()
 }
 
 func (p *place) comch(relay int) string {
@@ -103,7 +196,11 @@ func (p *place) comch(relay int) string {
 }
 
 func (p *place) startRelay(i int) {
-	args := []string{"run", "--storage-server", loopback(controlPort), "--volume", "disk",
+	targets := host(0).address(controlPort)
+	if p.round.end.isTakeOver() {
+		targets += "," + host(1).address(controlPort)
+	}
+	args := []string{"run", "--storage-servers", targets, "--volume", "disk",
 		"--emulated-dir", p.comch(i), "--rdma-provider", "iwarp", "--isolation", p.round.isolation,
 		"--log-level", "debug", "--log-sampling", "0"}
 	if i == 0 && p.round.end >= relayTimeout {
@@ -138,9 +235,12 @@ func (p *place) startOwner(o owner) *process {
 
 // leave ends all processes.
 func (p *place) leave() {
-	for _, process := range append([]*testkit.Process{p.first.Process, p.heir.Process, p.target},
-		p.relays...) {
-		process.Kill()
+	p.stopTakeOver()
+	for _, process := range slices.Concat([]*testkit.Process{p.first.Process, p.heir.Process},
+		p.targets[:], p.relays) {
+		if process != nil {
+			process.Kill()
+		}
 	}
 }
 
@@ -154,11 +254,11 @@ func (p *place) content() []byte {
 	return content
 }
 
-// queues returns how many queues are connected to the target.
+// queues returns how many queues are connected to the target that serves the volume.
 func (p *place) queues() (n int) {
 	http := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return p.targetSpace.dial(metricsPort)
+			return p.targetSpace.dial(p.round.end.lastHost().address(metricsPort))
 		}}}
 	response, err := http.Get("http://target/metrics")
 	if err != nil {
@@ -219,8 +319,14 @@ func (p *place) keepLogs() {
 		p.t.Error(err)
 		return
 	}
-	logs := map[string]string{"journal": p.journal.String(), "target": p.target.Stderr.String(),
-		"first": p.first.Stderr.String(), "heir": p.heir.Stderr.String()}
+	p.stopTakeOver()
+	logs := map[string]string{"journal": p.journal.String(), "first": p.first.Stderr.String(),
+		"heir": p.heir.Stderr.String()}
+	for i, target := range p.targets {
+		if target != nil {
+			logs[fmt.Sprint("target-", i)] = target.Stderr.String()
+		}
+	}
 	for i, relay := range p.relays {
 		logs[fmt.Sprint("relay-", i)] = relay.Stderr.String()
 	}

@@ -1,10 +1,12 @@
 package ends
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,13 +25,28 @@ const (
 	relayFrozen        // until after the owner has given up on it
 	relayKilled        // and started again if the heir uses the same one
 	targetFrozen
-	targetKilled // and started again
+	targetKilled            // and started again
+	targetKilledForGood     // a stand-by takes over
+	targetTerminatedForGood // by SIGTERM; a stand-by takes over
 	ends
 )
 
+// isTakeOver reports whether a stand-by takes over from the target. It could not if that were
+// frozen: the kernel keeps the lock on the file for as long as the process exists.
+func (e end) isTakeOver() bool { return e >= targetKilledForGood }
+
+// lastHost returns the target that serves the volume afterwards.
+func (e end) lastHost() host {
+	if e.isTakeOver() {
+		return 1
+	}
+	return 0
+}
+
 func (e end) String() string {
 	return [ends]string{"owner killed", "owner preempted", "IO timeout of owner",
-		"IO timeout of relay", "relay frozen", "relay killed", "target frozen", "target killed"}[e]
+		"IO timeout of relay", "relay frozen", "relay killed", "target frozen", "target killed",
+		"target killed, stand-by", "target terminated, stand-by"}[e]
 }
 
 // heir is who writes the same blocks after the end.
@@ -53,6 +70,9 @@ const untilAcknowledged = time.Duration(0)
 // longestStall bounds a stall that ends when the heir's writes are acknowledged.
 const longestStall = 15 * time.Second
 
+// longestDelay bounds the delay of a take-over in a stall without a length.
+const longestDelay = time.Second
+
 // round is an end of an owner with requests in flight, and the beginning of an heir.
 type round struct {
 	end   end
@@ -71,6 +91,11 @@ type round struct {
 	isolation string
 	blockSize int
 	random    *rand.Rand
+
+	// These are of take-overs.
+	delay        time.Duration // how much later than the stall the former target ends
+	everywhere   bool          // the network holds what all relays have sent to the former target
+	addressMoves bool          // the address of the former target leads to the next one
 }
 
 const (
@@ -94,13 +119,21 @@ func (r *round) draw(seed uint64) {
 		r.isolation = "staged"
 	}
 	r.blockSize = []int{4 << 10, 16 << 10, 64 << 10}[r.random.IntN(3)]
+	if r.end.isTakeOver() {
+		r.everywhere, r.addressMoves, r.held.fresh = flip(), flip(), flip()
+		stall := cmp.Or(r.stall, longestDelay)
+		r.delay = []time.Duration{0, stall / 3, stall * 2 / 3,
+			stall + ioTimeout + r.gap/2}[r.random.IntN(4)]
+	}
 }
 
 func (r *round) String() string {
 	return fmt.Sprintf("%v, %v, stall %v (ends %v, fresh connections %v, answers %v), %v with gap "+
-		"%v, early %v, thaw last %v, exclusive %v, FUA %v, %s, blocks of %d",
+		"%v, early %v, thaw last %v, exclusive %v, FUA %v, %s, blocks of %d, everywhere %v, "+
+		"address moves %v, delay %v",
 		r.end, r.heir, stallName(r.stall), r.held.ends, r.held.fresh, r.answers, r.order,
-		r.gap, r.early, r.thawLast, r.exclusive, r.fua, r.isolation, r.blockSize)
+		r.gap, r.early, r.thawLast, r.exclusive, r.fua, r.isolation, r.blockSize, r.everywhere,
+		r.addressMoves, r.delay)
 }
 
 // outcome is what a round has measured, and found.
@@ -139,12 +172,16 @@ func (p *place) beginStall() bool {
 	testkit.Eventually(p.t, "the first owner writes",
 		is(func() bool { return p.first.has(loading) }))
 	p.begun = time.Now()
-	p.networks[0].hold(p.round.held)
+	for _, n := range p.stalled {
+		n.hold(p.round.held)
+	}
 	testkit.Eventually(p.t, "the network holds requests", is(func() bool {
 		return p.networks[0].held() >= depth*p.round.blockSize/2
 	}))
 	if p.round.answers {
-		p.networks[0].holdAnswers()
+		for _, n := range p.stalled {
+			n.holdAnswers()
+		}
 	}
 	return !p.first.has(told)
 }
@@ -169,6 +206,9 @@ func (p *place) play() (o outcome, played bool) {
 		close(acknowledgedByHeir)
 	}
 	if r.isEarly() {
+		if r.end.isTakeOver() {
+			p.targets[0].Wait() // until then the first owner may have the volume, too
+		}
 		inherit()
 	}
 	if r.end != ownerKilled {
@@ -184,8 +224,14 @@ func (p *place) play() (o outcome, played bool) {
 		inherit()
 	}
 	<-healed
+	p.takingOver.Wait()
 	for _, n := range p.networks {
 		n.awaitDelivery(t)
+	}
+	if r.end == targetTerminatedForGood {
+		if code := p.targets[0].Wait(); code != 0 {
+			o.findings = append(o.findings, fmt.Sprintf("the former target exits with %d", code))
+		}
 	}
 	testkit.Eventually(t, "the target has the heir's queue alone, if that", func() bool {
 		n := p.queues()
@@ -212,6 +258,8 @@ func (r *round) isEarly() bool {
 		return true
 	case relayFrozen, relayKilled:
 		return r.early && r.heir == otherRelay
+	case targetKilledForGood, targetTerminatedForGood:
+		return r.early && r.heir != itself
 	}
 	return false
 }
@@ -275,10 +323,14 @@ func (p *place) carryOutEnd() {
 			p.startRelay(0)
 		}
 	case targetFrozen:
-		p.target.Stop()
+		p.targets[0].Stop()
 	case targetKilled:
-		p.target.Kill()
-		p.startTarget()
+		p.targets[0].Kill()
+		p.awaitTarget(0)
+	case targetKilledForGood:
+		p.takeOverAfter(syscall.SIGKILL)
+	case targetTerminatedForGood:
+		p.takeOverAfter(syscall.SIGTERM)
 	}
 	p.journal.add("the end has been carried out")
 }
@@ -305,7 +357,8 @@ func (p *place) healLater(toldFirst, acknowledgedByHeir <-chan struct{}) (healed
 			<-toldFirst
 		}
 		stall := r.stall
-		if r.end == relayTimeout || r.end == ownerTimeout || r.end == targetFrozen {
+		if r.end == relayTimeout || r.end == ownerTimeout || r.end == targetFrozen ||
+			r.end.isTakeOver() {
 			stall += ioTimeout
 		}
 		if r.stall == untilAcknowledged {
@@ -319,7 +372,9 @@ func (p *place) healLater(toldFirst, acknowledgedByHeir <-chan struct{}) (healed
 		if !r.thawLast {
 			p.thaw()
 		}
-		p.networks[0].heal(r.order, r.gap, r.random)
+		for _, n := range p.stalled {
+			n.heal(r.order, r.gap, r.random)
+		}
 		if r.thawLast {
 			p.thaw()
 		}
@@ -334,6 +389,6 @@ func (p *place) thaw() {
 		p.relays[0].Continue()
 	case targetFrozen:
 		p.journal.add("the target continues")
-		p.target.Continue()
+		p.targets[0].Continue()
 	}
 }
