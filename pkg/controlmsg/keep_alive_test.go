@@ -39,9 +39,12 @@ func TestKeepAlivesKeepAnIdleConversationAlive(t *testing.T) {
 func TestASilentPeerIsDeclaredDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, raw := newRequesterOfRaw(t, watching(controlmsg.RoleRelay), targetHello())
+		time.Sleep(1300 * time.Millisecond) // to between two keep-alives
+		raw.Send(0, &controlmsg.KeepAlive{})
+		synctest.Wait()
 		start := time.Now()
 		<-r.Done()
-		if silent := time.Since(start); silent < 5*time.Second || silent > 6*time.Second {
+		if silent := time.Since(start); silent != 5*time.Second {
 			t.Errorf("declared dead after %v", silent)
 		}
 		checkError(t, "Err", r.Err(), status.TimeOut, "has been silent for")

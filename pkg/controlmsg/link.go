@@ -102,8 +102,9 @@ type link struct {
 	told     chan struct{} // closed when the farewell has been sent, or nobody will send one
 	finished chan struct{} // closed when the transport is closed and all goroutines have exited
 	watchers sync.WaitGroup
-	heard    atomic.Bool // a message has arrived since the last keep-alive tick
-	sent     atomic.Bool // a message has been sent since the last keep-alive tick
+	begun    time.Time
+	heard    atomic.Int64 // when the last message arrived, in ns after begun
+	sent     atomic.Bool  // a message has been sent since the last keep-alive tick
 
 	mu       sync.Mutex // guards what follows
 	err      error      // why the link has ended
@@ -128,7 +129,7 @@ func newLink(t Transport, config EndpointConfig) *link {
 	l := &link{
 		transport: t, config: config.withDefaults(),
 		sending: make(chan struct{}, 1), done: make(chan struct{}), told: make(chan struct{}),
-		finished: make(chan struct{}),
+		finished: make(chan struct{}), begun: time.Now(),
 	}
 	l.sendLimit.Store(int64(min(MinMessageSize, t.MaxMessageSize())))
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -152,7 +153,7 @@ func (l *link) receive() {
 			l.receiveFailed(err)
 			return
 		}
-		l.heard.Store(true)
+		l.heard.Store(int64(time.Since(l.begun)))
 		e, err := l.config.Codec.Decode(b)
 		if err == nil {
 			farewell, isError := e.Message.(*Error)
@@ -427,13 +428,18 @@ func (l *link) keepAlive(interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	silence := newSilence(l.config.KeepAlive.DeadAfter, interval, time.Now())
+	var end <-chan time.Time // of the peer's life, if it comes before the next tick
 	for {
+		isTick := false
 		select {
 		case <-l.done:
 			return
 		case <-ticker.C:
+			isTick = true
+		case <-end:
 		}
-		if silence.observe(time.Now(), l.heard.Swap(false)) {
+		rest, limited := silence.observe(time.Now(), l.begun.Add(time.Duration(l.heard.Load())))
+		if limited && rest <= 0 {
 			l.mu.Lock()
 			l.abort = true // the peer would read the farewell only if it came back to life
 			l.mu.Unlock()
@@ -441,7 +447,11 @@ func (l *link) keepAlive(interval time.Duration) {
 				l.transport.RemoteName(), time.Since(silence.since).Round(time.Millisecond)))
 			return
 		}
-		if l.sent.Swap(false) && l.config.AnnounceEvery == 0 {
+		end = nil
+		if limited && rest < interval {
+			end = time.After(rest)
+		}
+		if !isTick || l.sent.Swap(false) && l.config.AnnounceEvery == 0 {
 			continue
 		}
 		if l.sendKeepAlive() != nil {
@@ -504,14 +514,14 @@ func newSilence(limit, interval time.Duration, now time.Time) silence {
 	return silence{limit: limit, since: now, last: now, pause: max(2*interval, limit/2)}
 }
 
-// observe reports whether the peer is dead. It is called once per interval; heard reports whether a
-// message has arrived since the previous call.
-func (s *silence) observe(now time.Time, heard bool) bool {
-	paused := now.Sub(s.last) > s.pause
-	s.last = now
-	if heard || paused {
+// observe returns how much longer the peer may be silent, if that is limited; nothing is left if it
+// is dead. It is called at least once per interval; heard is when the last message has arrived.
+func (s *silence) observe(now, heard time.Time) (rest time.Duration, limited bool) {
+	if now.Sub(s.last) > s.pause {
 		s.since = now
-		return false
+	} else if heard.After(s.since) {
+		s.since = heard
 	}
-	return s.limit > 0 && now.Sub(s.since) >= s.limit
+	s.last = now
+	return s.limit - now.Sub(s.since), s.limit > 0
 }

@@ -7,9 +7,8 @@ import (
 
 func TestSilence(t *testing.T) {
 	type observation struct {
-		at    time.Duration
-		heard bool
-		dead  bool
+		at, heard time.Duration
+		dead      bool
 	}
 	const second = time.Second
 	cases := []struct {
@@ -19,33 +18,38 @@ func TestSilence(t *testing.T) {
 		observations []observation
 	}{
 		{"shorter than the limit is tolerated", 3 * second, second,
-			[]observation{{1 * second, false, false}, {2 * second, false, false},
-				{3 * second, true, false}, {5 * second, false, false}}},
+			[]observation{{1 * second, 0, false}, {2 * second, 0, false},
+				{3 * second, 3 * second, false}, {5 * second, 0, false}}},
 		{"as long as the limit is the end", 3 * second, second,
-			[]observation{{1 * second, false, false}, {2 * second, false, false},
-				{3 * second, false, true}}},
+			[]observation{{1 * second, 0, false}, {2 * second, 0, false},
+				{3 * second, 0, true}}},
 		{"without limit is tolerated", 0, second,
-			[]observation{{1 * second, false, false}, {2 * second, false, false},
-				{3 * second, false, false}, {4 * second, false, false}}},
+			[]observation{{1 * second, 0, false}, {2 * second, 0, false},
+				{3 * second, 0, false}, {4 * second, 0, false}}},
 		{"during a pause of our own does not count", 3 * second, second,
-			[]observation{{1 * second, false, false}, {60 * second, false, false},
-				{61 * second, false, false}, {62 * second, true, false}}},
+			[]observation{{1 * second, 0, false}, {60 * second, 0, false},
+				{61 * second, 0, false}, {62 * second, 62 * second, false}}},
 		{"after a pause of our own counts from its end", 3 * second, second,
-			[]observation{{60 * second, false, false}, {61 * second, false, false},
-				{62 * second, false, false}, {63 * second, false, true}}},
+			[]observation{{60 * second, 0, false}, {61 * second, 0, false},
+				{62 * second, 0, false}, {63 * second, 0, true}}},
 		{"observed a little late counts", 3 * second, second,
-			[]observation{{1900 * time.Millisecond, false, false}, {3500 * time.Millisecond, false,
-				true}}},
+			[]observation{{1900 * time.Millisecond, 0, false}, {3500 * time.Millisecond, 0, true}}},
+		{"counts from the message, not from when it was observed", 3 * second, second,
+			[]observation{{1 * second, 100 * time.Millisecond, false},
+				{2 * second, 100 * time.Millisecond, false},
+				{3 * second, 100 * time.Millisecond, false},
+				{3100 * time.Millisecond, 100 * time.Millisecond, true}}},
 		{"observed often but late counts", 3 * second, 10 * time.Millisecond,
-			[]observation{{1 * second, false, false}, {2 * second, false, false},
-				{3 * second, false, true}}},
+			[]observation{{1 * second, 0, false}, {2 * second, 0, false},
+				{3 * second, 0, true}}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Unix(1000, 0)
 			s := newSilence(c.limit, c.interval, start)
 			for _, o := range c.observations {
-				if dead := s.observe(start.Add(o.at), o.heard); dead != o.dead {
+				rest, limited := s.observe(start.Add(o.at), start.Add(o.heard))
+				if dead := limited && rest <= 0; dead != o.dead {
 					t.Errorf("after %v: dead = %t, want %t", o.at, dead, o.dead)
 				}
 			}
