@@ -56,12 +56,12 @@ var scenarios = []scenario{
 	{targetKilled, sameRelay, "5.05 s", "restart; stall or 10 s, then AGAIN"},
 	{targetKilled, otherRelay, "5.05 s", "restart"},
 	{targetKilled, itself, "5.05 s", "restart; stall or 10 s, then AGAIN"},
-	{targetKilledForGood, sameRelay, "IO timeout + 5.05 s", "take-over + 5 s"},
-	{targetKilledForGood, otherRelay, "IO timeout + 5.05 s", "take-over + 5 s"},
-	{targetKilledForGood, itself, "IO timeout + 5.05 s", "take-over + 5 s"},
-	{targetTerminatedForGood, sameRelay, "IO timeout + 5.05 s", "take-over + 5 s"},
-	{targetTerminatedForGood, otherRelay, "IO timeout + 5.05 s", "take-over + 5 s"},
-	{targetTerminatedForGood, itself, "IO timeout + 5.05 s", "take-over + 5 s"},
+	{targetKilledForGood, sameRelay, "IO timeout + 5.05 s", "take-over + 6 s"},
+	{targetKilledForGood, otherRelay, "IO timeout + 5.05 s", "take-over + 6 s"},
+	{targetKilledForGood, itself, "IO timeout + 5.05 s", "take-over + 6 s"},
+	{targetTerminatedForGood, sameRelay, "IO timeout + 5.05 s", "take-over + 6 s"},
+	{targetTerminatedForGood, otherRelay, "IO timeout + 5.05 s", "take-over + 6 s"},
+	{targetTerminatedForGood, itself, "IO timeout + 5.05 s", "take-over + 6 s"},
 }
 
 var stalls = []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond,
