@@ -23,9 +23,9 @@ import (
 //	the relay …                 evidence                        requests outstanding
 //	completes the request       the response: it revokes the    complete as the response says
 //	                            target's access first
-//	ends the session            it has said so, and its lease   complete when the lease has ended
+//	ends the session            it has said so, and the loan    complete when the loan has ended
 //	                            of the memory ends
-//	has died                    the kernel ends the lease       complete when the lease has ended;
+//	has died                    the kernel ends the loan        complete when the loan has ended;
 //	                                                            changes later: see untilHarmless
 //	is silent: stopped, stuck   none within ReleaseTimeout      complete as quarantined
 //
@@ -60,7 +60,7 @@ type dataMemory struct {
 	// users counts the queues and the slots of the blocking methods whose requests refer to the
 	// memory, and the pairs of sessions with it, whose queues may yet switch to it.
 	users      atomic.Int32
-	quarantine *memory.Lease
+	quarantine *memory.Loan
 }
 
 // newMemory allocates data memory. It touches every page, so that the memory is charged to this
@@ -96,16 +96,16 @@ func (v *Volume) stagingSize() uint64 {
 // The evidence that a session's memory is safe to use, and that its changes have no effect any
 // more.
 const (
-	leased      uint32 = iota // none: the relay may use the memory
+	onLoan      uint32 = iota // none: the relay may use the memory
 	abandoned                 // the relay does not use the memory, but changes may be on their way
 	released                  // the relay has released it, and nothing is on its way
 	quarantined               // none in time: the relay keeps it
 )
 
-// leasePoll bounds the pauses between checks of a lease that is about to end, and quarantinePoll is
+// loanPoll bounds the pauses between checks of a loan that is about to end, and quarantinePoll is
 // the pause between those of memory in quarantine.
 const (
-	leasePoll      = 20 * time.Millisecond
+	loanPoll       = 20 * time.Millisecond
 	quarantinePoll = 500 * time.Millisecond
 )
 
@@ -129,8 +129,8 @@ func (v *Volume) settle(ended *session) {
 	evidence := quarantined
 	begun := time.Now()
 	bound := begun.Add(max(v.config.ReleaseTimeout, ended.untilHarmless()))
-	for pause := time.Millisecond; ; pause = min(2*pause, leasePoll) {
-		if v.isReturned(ended.lease) {
+	for pause := time.Millisecond; ; pause = min(2*pause, loanPoll) {
+		if v.isReturned(ended.loan) {
 			evidence = released
 			break
 		}
@@ -142,7 +142,7 @@ func (v *Volume) settle(ended *session) {
 		}
 	}
 	if evidence == quarantined {
-		ended.memory.quarantine = ended.lease
+		ended.memory.quarantine = ended.loan
 		v.config.Logger.Warn("the relay has not released the data memory of a lost session",
 			zap.String("volume", v.info.Name), zap.Uint64("bytes", ended.memory.Len()))
 	}
@@ -173,9 +173,9 @@ func (v *Volume) wakeQueues() {
 	}
 }
 
-// isReturned reports whether a lease has ended. One that cannot be checked has not.
-func (v *Volume) isReturned(lease *memory.Lease) bool {
-	returned, err := lease.Returned()
+// isReturned reports whether a loan has ended. One that cannot be checked has not.
+func (v *Volume) isReturned(loan *memory.Loan) bool {
+	returned, err := loan.Returned()
 	if err != nil {
 		v.config.Logger.Warn("cannot tell whether the relay has released the data memory",
 			zap.String("volume", v.info.Name), zap.Error(err))
@@ -258,7 +258,7 @@ func (v *Volume) closeMemory(m *dataMemory) {
 // export lends the session's memory to the relay and returns the descriptor for it.
 func (s *session) export(ctx context.Context, access memory.Access) ([]byte, error) {
 	var err error
-	if s.lease, err = s.memory.Lend(); err != nil {
+	if s.loan, err = s.memory.Lend(); err != nil {
 		return nil, err
 	}
 	export := s.connection.ExportMemory
@@ -266,16 +266,16 @@ func (s *session) export(ctx context.Context, access memory.Access) ([]byte, err
 		exporter, ok := s.connection.(comch.PlainExporter)
 		if !ok {
 			return nil, errors.Join(status.Errorf(status.NotSupported,
-				"protocol %v needs the Comch provider doca", protocol), s.lease.Region().Close())
+				"protocol %v needs the Comch provider doca", protocol), s.loan.Region().Close())
 		}
-		s.foreign = dialects.NewTargetTranslator(protocol, s.lease.Region().Base())
+		s.foreign = dialects.NewTargetTranslator(protocol, s.loan.Region().Base())
 		export = exporter.ExportPlain
 	}
-	descriptor, err := export(ctx, s.lease.Region(), access)
+	descriptor, err := export(ctx, s.loan.Region(), access)
 	if errors.Is(err, status.TooBig) {
 		err = fmt.Errorf("%w (limits.export of the relay's channel)", err)
 	}
-	return descriptor, errors.Join(err, s.lease.Region().Close())
+	return descriptor, errors.Join(err, s.loan.Region().Close())
 }
 
 // Memory returns the data memory that requests of this queue refer to. It has Config.MemorySize

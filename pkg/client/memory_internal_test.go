@@ -26,18 +26,18 @@ func TestAClosedVolumeForgetsNoChanges(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer func() { _ = region.Close() }()
-				lease, err := region.Lend()
+				loan, err := region.Lend()
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := lease.Region().Close(); err != nil { // the relay has died
+				if err := loan.Region().Close(); err != nil { // the relay has died
 					t.Fatal(err)
 				}
 				v := &Volume{config: Config{Logger: zap.NewNop()}}
 				v.ctx, v.cancel = context.WithCancel(t.Context())
 				defer v.cancel()
 				ended := &session{volume: v, requester: deadRelay{}, leases: time.Second,
-					lease: lease}
+					loan: loan}
 				v.settle(ended)
 				if closes {
 					v.stopBackground()

@@ -418,7 +418,7 @@ func (q *Queue) pollFailed(results []Result) int {
 		return 0
 	}
 	evidence := q.pair.session.evidence.Load()
-	if evidence == leased {
+	if evidence == onLoan {
 		return 0 // settle wakes the queue's thread
 	}
 	code := status.CodeOf(q.pair.session.endError())

@@ -129,12 +129,12 @@ func lent(t *testing.T) *dataMemory {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease, err := region.Lend()
+	loan, err := region.Lend()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = errors.Join(lease.Region().Close(), region.Close()) })
-	return &dataMemory{Region: region, quarantine: lease}
+	t.Cleanup(func() { _ = errors.Join(loan.Region().Close(), region.Close()) })
+	return &dataMemory{Region: region, quarantine: loan}
 }
 
 func TestMemoryInQuarantineIsFreedWhenNobodyUsesIt(t *testing.T) {
@@ -157,13 +157,13 @@ func TestMemoryInQuarantineIsFreedWhenNobodyUsesIt(t *testing.T) {
 	expect("while a queue uses it", false)
 }
 
-func TestALeaseThatCannotBeCheckedHasNotEnded(t *testing.T) {
+func TestALoanThatCannotBeCheckedHasNotEnded(t *testing.T) {
 	v, m := &Volume{config: Config{Logger: zap.NewNop()}}, lent(t)
 	if err := m.CloseDescriptor(); err != nil {
 		t.Fatal(err)
 	}
 	if v.isReturned(m.quarantine) {
-		t.Error("a lease that cannot be checked counts as ended")
+		t.Error("a loan that cannot be checked counts as ended")
 	}
 }
 

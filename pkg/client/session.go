@@ -71,7 +71,7 @@ type session struct {
 	// leases is how long the relay may change volumes after this side has ended the session.
 	leases   time.Duration
 	memory   *dataMemory
-	lease    *memory.Lease              // the relay's, of memory
+	loan     *memory.Loan               // of the memory, to the relay
 	evidence atomic.Uint32              // that memory is safe to use after the session has ended
 	pairs    []*comchPair               // one for each queue
 	foreign  *dialects.TargetTranslator // of IO messages for a relay of the DOCA applications

@@ -194,7 +194,7 @@ type Connection interface {
 	// to send to the peer, of at most MaxExportLength bytes.
 	//
 	// The export ends with the connection, except that a peer that has imported the region may use
-	// it until it closes the import. memory.Lease shows how long that is. A provider that lets the
+	// it until it closes the import. memory.Loan shows how long that is. A provider that lets the
 	// peer map the region passes the open file description of Region.Descriptor. Any other provider
 	// revokes the peer's access when this side ends the connection, and calls Region.Hold until it
 	// has.

@@ -46,7 +46,7 @@ type Region struct {
 	handle     Handle
 	descriptor int
 	untrusted  bool
-	leases     atomic.Int64 // started so far
+	loans      atomic.Int64 // started so far
 
 	closeOnce sync.Once
 	closeErr  error

@@ -76,7 +76,7 @@ var clientMutants = []mutant{
 	{
 		name:   "client-fails-requests-while-the-relay-has-the-buffers",
 		file:   "pkg/client/queue.go",
-		old:    "	if evidence == leased {\n",
+		old:    "	if evidence == onLoan {\n",
 		new:    "	if false {\n",
 		breaks: "A request fails only when it is certain that the relay no longer touches its buffer.",
 		tests:  []test{{"./pkg/client", "^TestRequestsFailOnlyWhenTheRelayHasReleasedTheirBuffers$"}},
@@ -154,12 +154,12 @@ var clientMutants = []mutant{
 		tests:  []test{{"./pkg/client", "^TestMemoryIsKeptForAQueueThatHasYetToSwitchToIt$"}},
 	},
 	{
-		name:   "client-takes-an-unknown-lease-for-ended",
+		name:   "client-takes-an-unknown-loan-for-ended",
 		file:   "pkg/client/memory.go",
 		old:    "	return returned\n}",
 		new:    "	return returned || err != nil\n}",
-		breaks: "A lease that cannot be checked has not ended.",
-		tests:  []test{{"./pkg/client", "^TestALeaseThatCannotBeCheckedHasNotEnded$"}},
+		breaks: "A loan that cannot be checked has not ended.",
+		tests:  []test{{"./pkg/client", "^TestALoanThatCannotBeCheckedHasNotEnded$"}},
 	},
 	{
 		name:   "client-reopens-another-volume",

@@ -69,23 +69,23 @@ var supportMutants = []mutant{
 		tests:  []test{{"./pkg/memory", "^TestFaultOfOtherMemoryIsNotBlamedOnTheRegion$"}},
 	},
 	{
-		name:   "memory-lease-ends-with-the-descriptor",
-		file:   "pkg/memory/lease_linux.go",
+		name:   "memory-loan-ends-with-the-descriptor",
+		file:   "pkg/memory/loan_linux.go",
 		old:    "unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock)",
 		new:    "unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &lock)",
-		breaks: "A lease ends when nobody holds the memory any more.",
+		breaks: "A loan ends when nobody holds the memory any more.",
 		tests: []test{
-			{"./pkg/memory", "^(TestALeaseEndsWithTheLastUseOfThePeer|" +
-				"TestAMappingAloneKeepsALease)$"},
+			{"./pkg/memory", "^(TestALoanEndsWithTheLastUseOfThePeer|" +
+				"TestAMappingAloneKeepsALoan)$"},
 		},
 	},
 	{
-		name:   "memory-leases-share-a-lock",
-		file:   "pkg/memory/lease_linux.go",
-		old:    "number: r.leases.Add(1)}",
+		name:   "memory-loans-share-a-lock",
+		file:   "pkg/memory/loan_linux.go",
+		old:    "number: r.loans.Add(1)}",
 		new:    "number: 1}",
-		breaks: "Each export of a region has a lease of its own.",
-		tests:  []test{{"./pkg/memory", "^TestALeaseEndsWithTheLastUseOfThePeer$"}},
+		breaks: "Each export of a region has a loan of its own.",
+		tests:  []test{{"./pkg/memory", "^TestALoanEndsWithTheLastUseOfThePeer$"}},
 	},
 	{
 		name:   "blockcopy-moves-overlapping-ranges-forwards",

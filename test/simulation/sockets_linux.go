@@ -73,7 +73,7 @@ func (b *bus) deliver(d *socketstest.Delivery) {
 }
 
 // loan is an open file description that one process has passed to another, with a lock that shows
-// whether anybody still has it (memory.Lease). When a process dies, the kernel closes its
+// whether anybody still has it (memory.Loan). When a process dies, the kernel closes its
 // descriptors and mappings; here they live on. So the receiver gets another description of the
 // file, with a lock of its own, and this one stays open for as long as a living receiver uses that.
 type loan struct {
@@ -82,7 +82,7 @@ type loan struct {
 	number   int64 // of the byte that the receiver's description locks
 }
 
-// firstLoan is beyond the bytes that leases lock.
+// firstLoan is beyond the bytes that loans lock.
 const firstLoan = 1 << 40
 
 // pass returns the descriptor that a process gets for one that is passed to it.
@@ -100,7 +100,7 @@ func (b *bus) pass(descriptor int, from, to comch.Peer) (int, error) {
 	return received, nil
 }
 
-// lend returns another description of the file if it is leased, and otherwise the descriptor.
+// lend returns another description of the file if it is lent, and otherwise the descriptor.
 func (b *bus) lend(descriptor int, receiver *process) int {
 	var stat unix.Stat_t
 	if unix.Fstat(descriptor, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -109,7 +109,7 @@ func (b *bus) lend(descriptor int, receiver *process) int {
 	other, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", descriptor),
 		unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return descriptor // a file that cannot be written to is not leased
+		return descriptor // a file that cannot be written to is not lent
 	}
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0, Len: firstLoan}
 	err = unix.FcntlFlock(uintptr(other), unix.F_OFD_GETLK, &lock)

@@ -38,7 +38,7 @@ type exportKey struct {
 type export struct {
 	memory *doca.MemoryMap
 	plain  []byte       // the description that libdoca made
-	giveUp func() error // ends this side's share of the lease of the memory
+	giveUp func() error // ends this side's share of the loan of the memory
 }
 
 func (c *connection) ExportMemory(ctx context.Context, region *memory.Region,
@@ -108,7 +108,7 @@ func (c *connection) closeExports() {
 	}
 }
 
-// close revokes the peer's access. If that fails, the lease of the memory goes on, because the
+// close revokes the peer's access. If that fails, the loan of the memory goes on, because the
 // device may still reach it.
 func (e *export) close() error {
 	if err := e.memory.Close(); err != nil {

@@ -96,27 +96,27 @@ func TestARejectedClientThatTheDeviceKeepsDoesNotKeepTheServer(t *testing.T) {
 	}
 }
 
-// The lease of exported memory lasts until the peer's access has been revoked.
+// The loan of exported memory lasts until the peer's access has been revoked.
 func TestExportedMemoryIsLentUntilTheConnectionHasEnded(t *testing.T) {
 	ctx := testContext(t)
 	p := connectPair(ctx, t, newStubborn(t), comch.ServerConfig{Name: "server"})
 	region := must[*memory.Region](t)(memory.Alloc("host", 4096))
 	defer region.Close()
-	lease := must[*memory.Lease](t)(region.Lend())
-	if _, err := p.client.ExportMemory(ctx, lease.Region(), memory.PCIRead); err != nil {
+	loan := must[*memory.Loan](t)(region.Lend())
+	if _, err := p.client.ExportMemory(ctx, loan.Region(), memory.PCIRead); err != nil {
 		t.Fatal(err)
 	}
-	if err := lease.Region().Close(); err != nil {
+	if err := loan.Region().Close(); err != nil {
 		t.Fatal(err)
 	}
-	if must[bool](t)(lease.Returned()) {
-		t.Error("the lease has ended although the peer may still use the memory")
+	if must[bool](t)(loan.Returned()) {
+		t.Error("the loan has ended although the peer may still use the memory")
 	}
 	if err := errors.Join(p.client.Close(), p.accepted.Close(), p.server.Close()); err != nil {
 		t.Error(err)
 	}
-	if !must[bool](t)(lease.Returned()) {
-		t.Error("the lease goes on although the connection has ended")
+	if !must[bool](t)(loan.Returned()) {
+		t.Error("the loan goes on although the connection has ended")
 	}
 }
 

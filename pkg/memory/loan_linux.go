@@ -9,23 +9,22 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Lease shows whether a peer that a region was exported to still holds it. It belongs to one
-// export.
+// Loan shows whether a peer that a region was exported to still holds it. It belongs to one export.
 //
 // The peer gets an open file description of its own, with a lock on it. Its descriptors and its
 // mappings keep that description open, so the kernel drops the lock when the last of them is gone,
 // whether the peer has released the region or has died. A peer whose process is stopped keeps the
 // lock. A hostile peer can drop the lock early, but such a peer could as well spoil the data while
 // it has the memory.
-type Lease struct {
+type Loan struct {
 	region *Region
 	view   *Region
 	number int64 // the byte that is locked
 }
 
-// Lend starts a lease of a region that Alloc made. Export Lease.Region in place of the region, and
+// Lend starts a loan of a region that Alloc made. Export Loan.Region in place of the region, and
 // close that as soon as the peer has it.
-func (r *Region) Lend() (*Lease, error) {
+func (r *Region) Lend() (*Loan, error) {
 	if r.descriptor < 0 || r.untrusted {
 		return nil, status.Errorf(status.NotSupported,
 			"lend memory region of %d bytes: it has no file of its own", r.length)
@@ -37,7 +36,7 @@ func (r *Region) Lend() (*Lease, error) {
 			"lend memory region of %d bytes: open its file again: %w (is /proc mounted?)",
 			r.length, err)
 	}
-	l := &Lease{region: r, number: r.leases.Add(1)}
+	l := &Loan{region: r, number: r.loans.Add(1)}
 	lock := unix.Flock_t{Type: unix.F_RDLCK, Start: l.number, Len: 1}
 	if err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock); err != nil {
 		return nil, errors.Join(status.Errorf(status.OperatingSystem,
@@ -49,11 +48,11 @@ func (r *Region) Lend() (*Lease, error) {
 }
 
 // Region returns the region to export. It is the same memory, so closing it does not unmap it.
-func (l *Lease) Region() *Region { return l.view }
+func (l *Loan) Region() *Region { return l.view }
 
-// Hold keeps the lease from ending until release is called, although the region is closed before.
-// It is for whoever lets a device reach the memory of a region that Lease.Region returned. A region
-// without a file has no lease to keep.
+// Hold keeps the loan from ending until release is called, although the region is closed before.
+// It is for whoever lets a device reach the memory of a region that Loan.Region returned. A region
+// without a file has no loan to keep.
 func (r *Region) Hold() (release func() error, err error) {
 	if r.descriptor < 0 {
 		return func() error { return nil }, nil
@@ -68,12 +67,12 @@ func (r *Region) Hold() (release func() error, err error) {
 
 // Returned reports whether nobody holds the exported region any more: no process has a descriptor
 // of it, or a mapping, and no device reaches it. The region that was lent must be open.
-func (l *Lease) Returned() (bool, error) {
+func (l *Loan) Returned() (bool, error) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: l.number, Len: 1}
 	err := unix.FcntlFlock(uintptr(l.region.descriptor), unix.F_OFD_GETLK, &lock)
 	if err != nil {
 		return false, status.Errorf(status.OperatingSystem,
-			"check the lease of a memory region of %d bytes: %w", l.region.length, err)
+			"check the loan of a memory region of %d bytes: %w", l.region.length, err)
 	}
 	return lock.Type == unix.F_UNLCK, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func lend(t *testing.T, r *memory.Region) *memory.Lease {
+func lend(t *testing.T, r *memory.Region) *memory.Loan {
 	t.Helper()
 	l, err := r.Lend()
 	if err != nil {
@@ -20,7 +20,7 @@ func lend(t *testing.T, r *memory.Region) *memory.Lease {
 	return l
 }
 
-func expectReturned(t *testing.T, when string, l *memory.Lease, want bool) {
+func expectReturned(t *testing.T, when string, l *memory.Loan, want bool) {
 	t.Helper()
 	if got, err := l.Returned(); err != nil || got != want {
 		t.Errorf("%s: returned is %v, error %v", when, got, err)
@@ -35,7 +35,7 @@ func closeRegion(t *testing.T, r *memory.Region) {
 }
 
 // importOf imports a lent region as a peer does, through a descriptor that it was sent.
-func importOf(t *testing.T, l *memory.Lease) *memory.Region {
+func importOf(t *testing.T, l *memory.Loan) *memory.Region {
 	t.Helper()
 	fd, err := unix.FcntlInt(uintptr(l.Region().Descriptor()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +49,7 @@ func importOf(t *testing.T, l *memory.Lease) *memory.Region {
 	return r
 }
 
-func TestALeaseEndsWithTheLastUseOfThePeer(t *testing.T) {
+func TestALoanEndsWithTheLastUseOfThePeer(t *testing.T) {
 	r := alloc(t, 8192)
 	first, second := lend(t, r), lend(t, r)
 	imported := importOf(t, first)
@@ -63,13 +63,13 @@ func TestALeaseEndsWithTheLastUseOfThePeer(t *testing.T) {
 	}
 	closeRegion(t, imported)
 	expectReturned(t, "when the peer has released it", first, true)
-	expectReturned(t, "although another lease has ended", second, false)
+	expectReturned(t, "although another loan has ended", second, false)
 	closeRegion(t, second.Region())
 	expectReturned(t, "when nobody has imported it", second, true)
 	r.Bytes()[0] = 1 // still mapped
 }
 
-func TestAMappingAloneKeepsALease(t *testing.T) {
+func TestAMappingAloneKeepsALoan(t *testing.T) {
 	r := alloc(t, 8192)
 	l := lend(t, r)
 	b, err := unix.Mmap(l.Region().Descriptor(), 0, 8192, unix.PROT_READ, unix.MAP_SHARED)
@@ -84,7 +84,7 @@ func TestAMappingAloneKeepsALease(t *testing.T) {
 	expectReturned(t, "when it is not mapped any more", l, true)
 }
 
-func TestADeviceKeepsALease(t *testing.T) {
+func TestADeviceKeepsALoan(t *testing.T) {
 	l := lend(t, alloc(t, 8192))
 	release, err := l.Region().Hold()
 	if err != nil {
