@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +26,8 @@ type disk struct {
 	uuid   volume.UUID
 	random *rand.Rand // belongs to the scheduler
 	// stalled is when the latest stall ends: no request completes before.
-	stalled time.Time
+	stalled   time.Time
+	slowUntil time.Time // slow requests complete only then
 	// inspect is called for each block that is about to be written.
 	inspect func(block int, data []byte)
 
@@ -64,6 +66,7 @@ type pendingRequest struct {
 	queue   *diskQueue
 	request *volume.Request
 	since   time.Time
+	slow    bool
 }
 
 // Ownership returns nil: the targets of the simulation do not take over from one another.
@@ -147,7 +150,8 @@ func (q *diskQueue) Submit(r *volume.Request) error {
 		q.completed = append(q.completed, r)
 		return nil
 	}
-	q.open.pending = append(q.open.pending, &pendingRequest{q, r, time.Now()})
+	q.open.pending = append(q.open.pending,
+		&pendingRequest{queue: q, request: r, since: time.Now()})
 	return nil
 }
 
@@ -171,7 +175,29 @@ func (q *diskQueue) Close() error {
 
 // The rest is for the scheduler.
 
-func (d *disk) hasPending() bool { return d.opened != nil && len(d.opened.pending) > 0 }
+func (d *disk) hasPending() bool {
+	return d.opened != nil && slices.ContainsFunc(d.opened.pending, d.isDue)
+}
+
+// isDue reports whether a pending request may complete now.
+func (d *disk) isDue(p *pendingRequest) bool { return !p.slow || !time.Now().Before(d.slowUntil) }
+
+// delay makes some pending requests slow, and those that are slow already.
+func (d *disk) delay(which func(r *volume.Request) bool, until time.Time) {
+	d.slowUntil = until
+	for _, p := range d.opened.pending {
+		p.slow = p.slow || which(p.request)
+	}
+}
+
+// choose returns the index of a pending request that is due.
+func (d *disk) choose(random *rand.Rand) int {
+	for {
+		if n := random.IntN(len(d.opened.pending)); d.isDue(d.opened.pending[n]) {
+			return n
+		}
+	}
+}
 
 func (d *disk) isStalled() bool { return time.Now().Before(d.stalled) }
 

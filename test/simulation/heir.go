@@ -58,7 +58,13 @@ func (w *world) addEstateDisks() {
 }
 
 // estateDisks returns the disks of the estates.
-func (w *world) estateDisks() []*disk { return w.disks[w.plan.Targets:] }
+func (w *world) estateDisks() []*disk {
+	disks := w.disks[w.plan.Targets:]
+	if w.gateway != nil {
+		disks = disks[:len(disks)-1] // the last one is the gateway's
+	}
+	return disks
+}
 
 // addEstates adds the plan's estates with their first owners.
 func (w *world) addEstates() {
@@ -266,6 +272,9 @@ func (w *world) endSessionsOf(a *application, atTarget bool) bool {
 func (w *world) passOn() (changed bool) {
 	if w.ending {
 		return false
+	}
+	if w.gateway != nil {
+		changed = w.gateway.passOn()
 	}
 	for _, e := range w.estates {
 		a := e.present()

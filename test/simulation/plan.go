@@ -41,6 +41,14 @@ type Plan struct {
 	Blocking bool `json:"blocking,omitempty"`
 	// Prompt heirs of an owner that was killed begin before its relay can know that it is dead.
 	Prompt bool `json:"prompt,omitempty"`
+	// Connections is how many NBD clients use a gateway at a time; 0 is no gateway. It has a volume
+	// of its own. InFlight is how many requests each client has in flight, GatewayIOPS the rate
+	// limit of the gateway's session; 0 is none.
+	Connections   int    `json:"connections,omitempty"`
+	GatewayQueues int    `json:"gateway_queues,omitempty"`
+	GatewayDepth  int    `json:"gateway_depth,omitempty"` // of each queue
+	InFlight      int    `json:"in_flight,omitempty"`
+	GatewayIOPS   uint32 `json:"gateway_iops,omitempty"`
 	// CRC protects RDMA connections. Only then does the network flip bits in them.
 	CRC bool `json:"crc"`
 	// Staged makes the relay move data through bounce buffers.
@@ -180,9 +188,17 @@ func (p Plan) WithHeirs() Plan {
 			})
 		}
 	}
-	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.Step, b.Step) })
+	sortFaults(p.Faults)
 	return p
 }
+
+func sortFaults(faults []Fault) {
+	slices.SortStableFunc(faults, func(a, b Fault) int { return cmp.Compare(a.Step, b.Step) })
+}
+
+// delays reports whether the network delivers what its sender's end leaves in flight, and may hold
+// it.
+func (p *Plan) delays() bool { return p.Heirs > 0 || p.Connections > 0 }
 
 // longestHold is how long a network holds bytes at most. It is more than kernels wait for.
 const longestHold = 10 * time.Second
@@ -246,7 +262,9 @@ func Shrink(p Plan, fails func(Plan) bool) Plan {
 			func(p *Plan) *int { return &p.Workers }, func(p *Plan) *int { return &p.Queues },
 			func(p *Plan) *int { return &p.Buffer }, func(p *Plan) *int { return &p.Depth },
 			func(p *Plan) *int { return &p.Requests }, func(p *Plan) *int { return &p.Relays },
-			func(p *Plan) *int { return &p.Heirs },
+			func(p *Plan) *int { return &p.Heirs }, func(p *Plan) *int { return &p.Connections },
+			func(p *Plan) *int { return &p.GatewayQueues }, func(p *Plan) *int { return &p.InFlight },
+			func(p *Plan) *int { return &p.GatewayDepth },
 		} {
 			for {
 				smaller := p
@@ -278,6 +296,8 @@ var simplifications = []func(*Plan){
 	func(p *Plan) { p.Exclusive = "" },
 	func(p *Plan) { p.Mortal = false },
 	func(p *Plan) { p.Blocking = false },
+	func(p *Plan) { p.GatewayIOPS = 0 },
+	func(p *Plan) { p.Connections, p.GatewayQueues, p.GatewayDepth, p.InFlight = 0, 0, 0, 0 },
 	func(p *Plan) {
 		for i := range p.Faults {
 			p.Faults[i].Scope = ""

@@ -229,7 +229,7 @@ func (w *world) startTarget(i int) {
 	w.targets[i] = p
 	p.disk = w.disks[i].open()
 	p.estates = nil
-	for _, d := range w.estateDisks() {
+	for _, d := range w.ownedDisks() {
 		if d.target == i {
 			p.estates = append(p.estates, d.open())
 		}
@@ -283,7 +283,7 @@ func (w *world) relaySettings(k int) relay.Settings {
 	if w.plan.Staged {
 		isolation = relay.Staged
 	}
-	for i := range w.plan.Targets + 1 + len(w.estateDisks()) {
+	for i := range w.plan.Targets + 1 + len(w.ownedDisks()) {
 		name, address, volume := channelName(i), targetAddress(i), volumeName
 		if i == w.plan.Targets {
 			name, address, volume = scratchChannel, targetAddress(0), scratchChannel
@@ -310,6 +310,9 @@ func (w *world) relaySettings(k int) relay.Settings {
 				Random: noJitter,
 			},
 		})
+		if w.gateway != nil && volume == w.gateway.disk.name {
+			s.Channels[i].QoS = relay.QoS{Session: datapath.RateLimits{IOPS: w.plan.GatewayIOPS}}
+		}
 	}
 	return s
 }

@@ -37,6 +37,7 @@ const (
 	completeRequest                   // index: disk, other: 1 for a target's scratch disk
 	finishCopy                        // index: copy, other: relay
 	runApplication                    // index: application
+	runConnection                     // index: connection of the gateway
 	scribble                          // index: hostile host
 )
 
@@ -89,7 +90,7 @@ func (w *world) step() {
 		if c.other == 1 {
 			d = w.scratch[c.index]
 		}
-		n := w.random.IntN(len(d.opened.pending))
+		n := d.choose(w.random)
 		w.publish()
 		r := d.complete(n)
 		if tracing {
@@ -104,6 +105,14 @@ func (w *world) step() {
 		w.publish()
 		w.hostile[c.index].scribble()
 		w.relays[0].productive.Store(true)
+	case runConnection:
+		c := w.gateway.connections[c.index]
+		w.publish()
+		if c.turn() == 0 {
+			c.idle = true
+		} else {
+			c.process.productive.Store(true)
+		}
 	case runApplication:
 		a := w.applications[c.index]
 		w.publish()
@@ -198,6 +207,11 @@ func (w *world) wake() {
 	for _, a := range w.applications {
 		a.idle = a.idle && !everybody && !a.process.awake
 	}
+	if w.gateway != nil {
+		for _, c := range w.gateway.connections {
+			c.idle = c.idle && !everybody && !c.process.awake
+		}
+	}
 	for _, p := range w.alive {
 		p.awake = false
 	}
@@ -248,6 +262,13 @@ func (w *world) choices() []choice {
 	for i, a := range w.applications {
 		if !a.idle && !a.finished && a.volume != nil && !a.process.dead && !a.process.frozen {
 			choices = append(choices, choice{runApplication, i, 0})
+		}
+	}
+	if w.gateway != nil {
+		for i, c := range w.gateway.connections {
+			if c.mayTurn() {
+				choices = append(choices, choice{runConnection, i, 0})
+			}
 		}
 	}
 	for i, h := range w.hostile {
@@ -324,6 +345,9 @@ func (w *world) begin(f *Fault) {
 		client = clients[f.Subject%len(clients)]
 	}
 	w.productive.Store(true)
+	if w.gateway != nil {
+		w.gateway.begin(f, until)
+	}
 	switch f.Kind {
 	case KillRelay:
 		w.killAndRestart(relay, until)
@@ -426,6 +450,9 @@ func (w *world) crash(t int, powerLoss bool, at time.Time) {
 			if c.disk.target == t {
 				c.crashed()
 			}
+		}
+		if g := w.gateway; g != nil && g.disk.target == t {
+			g.history.crashed()
 		}
 	}
 	w.killAndRestart(p, at)

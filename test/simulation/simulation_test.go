@@ -3,6 +3,7 @@ package simulation
 import (
 	"flag"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,7 +23,9 @@ var (
 	seeds    = flag.Int("seeds", 50, "how many schedules to run")
 	first    = flag.Uint64("first", 1, "the seed of the first")
 	heirs    = flag.Bool("heirs", false, "draw programs with heirs, and a network that delays, too")
+	gateways = flag.Bool("gateway", false, "draw an NBD gateway with every seed, and nothing else")
 	verbose  = flag.Bool("log", false, "print the logs of the programs as well")
+	shrinks  = flag.Int("shrink", 3, "how many failing plans to shrink, which takes many runs")
 	runs     = flag.Int("runs", 20, "how often to run the plan, until it fails")
 	replay   = flag.String("plan", "", "a plan to run instead, as JSON, with a trace of its steps")
 )
@@ -70,22 +73,20 @@ func TestSchedules(t *testing.T) {
 		return
 	}
 	begun, steps, failures, virtual := time.Now(), 0, 0, time.Duration(0)
-	for seed := *first; seed < *first+uint64(*seeds); seed++ {
-		p := NewPlan(seed)
-		if *heirs {
-			p = p.WithHeirs()
-		}
+	schedules := 0
+	for p, seed := range plans() {
 		p.Faults = slices.DeleteFunc(p.Faults,
 			func(f Fault) bool { return string(f.Kind) == *without })
 		announce(t, seed)
+		schedules++
 		o := run(t, p)
 		steps += o.steps
 		virtual += o.virtual
 		if o.violation == nil {
 			continue
 		}
-		if failures++; failures > maxShrunk {
-			t.Errorf("seed %d: %v", seed, o.violation)
+		if failures++; failures > *shrinks {
+			t.Errorf("seed %d: %v\nplan: %v", seed, o.violation, p)
 			continue
 		}
 		small := Shrink(p, func(p Plan) bool { return run(t, p).violation != nil })
@@ -93,8 +94,35 @@ func TestSchedules(t *testing.T) {
 		t.Errorf("seed %d: %v\nplan: %v\nshrunk: %v\nfails with: %v\nafter\n%s", seed, o.violation, p,
 			small, again.violation, lastLines(again.trace, shownSteps))
 	}
-	t.Logf("%d schedules, %d failed, %d steps, %v of virtual time, in %v", *seeds, failures, steps,
+	t.Logf("%d schedules, %d failed, %d steps, %v of virtual time, in %v", schedules, failures, steps,
 		virtual.Round(time.Second), time.Since(begun).Round(time.Millisecond))
+}
+
+// seedsPerGateway is how many seeds there are for each that draws a gateway, too.
+const seedsPerGateway = 8
+
+// plans returns the plans of the seeds, and the seed of each.
+func plans() iter.Seq2[Plan, uint64] {
+	return func(yield func(Plan, uint64) bool) {
+		for seed := *first; seed < *first+uint64(*seeds); seed++ {
+			p := NewPlan(seed)
+			var drawn []Plan
+			switch {
+			case *heirs:
+				drawn = append(drawn, p.WithHeirs())
+			case !*gateways:
+				drawn = append(drawn, p)
+			}
+			if *gateways || seed%seedsPerGateway == 0 {
+				drawn = append(drawn, p.WithGateway())
+			}
+			for _, p := range drawn {
+				if !yield(p, seed) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // shownSteps is how many of the steps before a failure are shown.
@@ -118,9 +146,6 @@ func lastLines(text string, n int) string {
 	lines := strings.Split(text, "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
-
-// maxShrunk is how many failing plans are shrunk, which takes many runs.
-const maxShrunk = 3
 
 // announce writes the seed to a file, so that it is known if the process crashes.
 func announce(t *testing.T, seed uint64) {
@@ -161,7 +186,7 @@ func TestKnownPlans(t *testing.T) {
 }
 
 func TestAPlanReadsBackAsTheSame(t *testing.T) {
-	for _, p := range []Plan{NewPlan(42), NewPlan(42).WithHeirs()} {
+	for _, p := range []Plan{NewPlan(42), NewPlan(42).WithHeirs(), NewPlan(42).WithGateway()} {
 		got, err := ParsePlan([]byte(p.String()))
 		if err != nil || got.String() != p.String() {
 			t.Errorf("%v became %v, %v", p, got, err)
@@ -197,6 +222,24 @@ func TestShrinkSimplifiesHeirs(t *testing.T) {
 	want := Fault{Kind: Hold, Order: ControlFirst}
 	if len(small.Faults) != 1 || small.Faults[0] != want || small.Relays != 1 || small.Heirs != 1 ||
 		small.OneVolume || small.Blocking || small.Exclusive != "" {
+		t.Errorf("shrunk to %v", small)
+	}
+}
+
+func TestShrinkSimplifiesGateways(t *testing.T) {
+	p := NewPlan(7).WithGateway()
+	p.Connections, p.GatewayQueues, p.GatewayDepth, p.InFlight, p.GatewayIOPS = 4, 2, 32, 64, 100
+	fault := Fault{Kind: EndConnection, Subject: 5, For: time.Second}
+	p.Faults = append(p.Faults, fault)
+	small := Shrink(p, func(p Plan) bool {
+		return p.Connections >= 2 && slices.Contains(p.Faults, fault)
+	})
+	if len(small.Faults) != 1 || small.Connections != 2 || small.GatewayQueues != 1 ||
+		small.GatewayDepth != 1 || small.InFlight != 1 || small.GatewayIOPS != 0 {
+		t.Errorf("shrunk to %v", small)
+	}
+	small = Shrink(p, func(p Plan) bool { return slices.Contains(p.Faults, fault) })
+	if small.Connections != 0 || small.InFlight != 0 {
 		t.Errorf("shrunk to %v", small)
 	}
 }

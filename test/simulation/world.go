@@ -56,6 +56,7 @@ type world struct {
 	applications     []*application
 	estates          []*estate
 	callers          []*caller
+	gateway          *nbdGateway // nil without one
 	applicationCount int
 	processes        int
 	usedBlocks       []int
@@ -101,7 +102,7 @@ const blocksPerDisk = 256
 func (p Plan) run(log *zap.Logger) (w *world) {
 	w = &world{
 		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log,
-		internet: newInternet(p.Heirs > 0),
+		internet: newInternet(p.delays()),
 		bus:      newBus(), targets: make([]*process, p.Targets),
 		usedBlocks: make([]int, p.Targets),
 		pause:      minPause,
@@ -113,6 +114,7 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 		w.addDisk(fmt.Sprintf("disk%d", i), i, 3)
 	}
 	w.addEstateDisks()
+	w.addGatewayDisk()
 	for i := range p.Targets {
 		w.startTarget(i)
 	}
@@ -126,10 +128,12 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 		w.startCaller(0)
 	}
 	w.addEstates()
+	w.addGateway()
 	w.chaos()
 	w.calm()
 	w.newcomers("after all faults")
 	w.handOver()
+	w.handOverConnections()
 	w.shutdown()
 	w.checkDescriptors(before)
 	return w
@@ -143,6 +147,10 @@ func (w *world) addDisk(name string, target int, stream uint64) *disk {
 	w.disks = append(w.disks, d)
 	return d
 }
+
+// ownedDisks returns the disks that have channels of their own: those of the estates, and of the
+// gateway.
+func (w *world) ownedDisks() []*disk { return w.disks[w.plan.Targets:] }
 
 // disksOf returns the disks of a target.
 func (w *world) disksOf(target int) []*disk {
@@ -286,7 +294,7 @@ func (w *world) calm() {
 	clear(w.heals)
 	w.flips = 0
 	for _, d := range w.disks {
-		d.errors = 0
+		d.errors, d.slowUntil = 0, time.Time{}
 		if d.isStalled() {
 			d.stalled = time.Now()
 		}
@@ -310,6 +318,9 @@ func (w *world) calm() {
 			w.violate("%s: the volume failed for good: %v", c.name, c.failure)
 		}
 	}
+	if g := w.gateway; g != nil && g.failure != nil {
+		w.violate("%s: the volume failed for good: %v", g.process.name, g.failure)
+	}
 }
 
 // await runs the schedule until condition holds.
@@ -331,7 +342,8 @@ func (w *world) allFinished() bool {
 		func(a *application) bool { return !a.finished && !a.process.dead }) &&
 		!slices.ContainsFunc(w.callers,
 			func(c *caller) bool { return !c.finished.Load() && !c.process.dead }) &&
-		!slices.ContainsFunc(w.estates, func(e *estate) bool { return !e.isSettled() })
+		!slices.ContainsFunc(w.estates, func(e *estate) bool { return !e.isSettled() }) &&
+		(w.gateway == nil || w.gateway.isFinished())
 }
 
 // clients returns the processes that use volumes.
@@ -342,6 +354,9 @@ func (w *world) clients() []*process {
 	}
 	for _, c := range w.callers {
 		all = append(all, c.process)
+	}
+	if w.gateway != nil {
+		all = append(all, w.gateway.process)
 	}
 	return all
 }
@@ -386,6 +401,9 @@ func (w *world) shutdown() {
 	}
 	for _, p := range w.clients() {
 		p.stop()
+	}
+	if w.gateway != nil {
+		defer w.gateway.leave()
 	}
 	w.await("clients to close", func() bool {
 		return !slices.ContainsFunc(w.clients(),
@@ -464,6 +482,9 @@ func (w *world) describe() string {
 	for _, c := range w.callers {
 		fmt.Fprintf(&b, "\n  %s: opened %v, finished %v, dead %v", c.name, c.volume.Load() != nil,
 			c.finished.Load(), c.process.dead)
+	}
+	if w.gateway != nil {
+		b.WriteString(w.gateway.describe())
 	}
 	for _, p := range w.alive {
 		fmt.Fprintf(&b, "\n  %s: frozen %v, exited %v, %d threads wait", p.name, p.frozen,
