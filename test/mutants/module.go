@@ -117,5 +117,5 @@ func (m *module) runTests(ctx context.Context, t test, limit time.Duration, extr
 // runSchedules runs simulated schedules with the program that compile has built.
 func (m *module) runSchedules(ctx context.Context, schedules int) (string, error) {
 	return m.runTests(ctx, simulation, testLimit+time.Duration(schedules)*scheduleLimit,
-		"-first", "1", "-seeds", fmt.Sprint(schedules))
+		"-first", "1", "-seeds", fmt.Sprint(schedules), "-shrink", "0")
 }
