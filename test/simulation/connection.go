@@ -32,6 +32,8 @@ type connection struct {
 	recovered   int // blocks that an heir has begun to read, and to write
 	renewed     int
 	flushed     bool
+	// flushesFirst is set if the next request is a flush, which no GO has protected from orphans.
+	flushesFirst bool
 
 	// Times by the clock of the history, or 0.
 	asked, begun, ended uint64
@@ -98,7 +100,9 @@ func (g *nbdGateway) connect(former *connection) {
 }
 
 // takeOver makes a connection the heir of another one.
-func (c *connection) takeOver() { c.heir, c.recovered, c.renewed, c.flushed = true, 0, 0, false }
+func (c *connection) takeOver() {
+	c.heir, c.recovered, c.renewed, c.flushed, c.flushesFirst = true, 0, 0, false, true
+}
 
 // isOver reports whether nobody uses the connection any more.
 func (c *connection) isOver() bool { return c.ended != 0 }
@@ -417,6 +421,8 @@ func (c *connection) next(random *rand.Rand) *nbdRequest {
 	}
 	r.first = random.IntN(gatewayBlocks - r.count + 1)
 	switch {
+	case c.flushesFirst:
+		r.command, c.flushesFirst = nbd.Flush, false
 	case c.hasTakenOver():
 		r.command = commandMix[random.IntN(len(commandMix))]
 		if r.command != nbd.Read && r.command != nbd.Cache && random.IntN(5) == 0 {
