@@ -99,6 +99,14 @@ var gatewayMutants = []mutant{
 		tests:  []test{{"./pkg/gateway", "^TestWhatOverlapsAnOrphanWaitsForIt$"}},
 	},
 	{
+		name:      "gateway-lets-heirs-in-beside-orphans",
+		file:      "pkg/gateway/export.go",
+		old:       "{ return e.orphans.wait(ctx) }",
+		new:       "{ return nil }",
+		breaks:    "A client is let in when nothing of former connections takes effect any more.",
+		schedules: 48,
+	},
+	{
 		name:   "gateway-forgets-orphans",
 		file:   "pkg/gateway/disk.go",
 		old:    "if op.state != locking && !op.hold.IsRead {",
