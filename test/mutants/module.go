@@ -114,8 +114,9 @@ func (m *module) runTests(ctx context.Context, t test, limit time.Duration, extr
 	return run(ctx, limit+exitLimit, directory, nil, arguments...)
 }
 
-// runSchedules runs simulated schedules with the program that compile has built.
+// runSchedules runs simulated schedules, with heirs, until one fails. It uses the program that
+// compile has built.
 func (m *module) runSchedules(ctx context.Context, schedules int) (string, error) {
 	return m.runTests(ctx, simulation, testLimit+time.Duration(schedules)*scheduleLimit,
-		"-first", "1", "-seeds", fmt.Sprint(schedules), "-shrink", "0")
+		"-heirs", "-stop", "-first", "1", "-seeds", fmt.Sprint(schedules))
 }

@@ -206,11 +206,11 @@ func TestTheTableKeepsTheRowsThatWereNotRun(t *testing.T) {
 	document := "Before.\n" + tableBegin + tableHead + "| gone | G. |\n| a | A. |\n| b | old |\n" +
 		tableEnd + "\nAfter.\n"
 	got, err := updateTable(document, rows, []verdict{
-		{row: &rows[1], outcome: killed, killer: "pkg/p TestB (hangs)"},
+		{row: &rows[1], outcome: killed, killer: "pkg/p TestB (hangs) and simulation seed 9"},
 		{row: &rows[2], outcome: survived},
 	})
 	want := "Before.\n" + tableBegin + tableHead + "| a | A. |\n" +
-		"| b | B. | `f` | `pkg/p` `TestB` (hangs) |\n| c |  | `` | – Why. |\n" +
+		"| b | B. | `f` | `pkg/p` `TestB` (hangs) and `simulation` `seed 9` |\n| c |  | `` | – Why. |\n" +
 		"| new | N. | `f` | not run yet |\n" + tableEnd + "\nAfter.\n"
 	if err != nil || got != want {
 		t.Errorf("%v:\n%s\nwant\n%s", err, got, want)

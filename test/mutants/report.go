@@ -107,14 +107,24 @@ func (v *verdict) line() string {
 	case v.outcome == "":
 		by = "not run yet"
 	case v.outcome == killed:
-		by = "`" + strings.Replace(v.killer, " ", "` `", 1) + "`"
-		if how, ok := strings.CutSuffix(by, ")`"); ok {
-			by = strings.Replace(how, " (", "` (", 1) + ")"
+		killers := strings.Split(v.killer, andAlso)
+		for i, killer := range killers {
+			killers[i] = formatKiller(killer)
 		}
+		by = strings.Join(killers, andAlso)
 	case v.row.survives != "":
 		by = "– " + v.row.survives
 	}
 	return fmt.Sprintf("| %s | %s | `%s` | %s |\n", v.row.name, v.row.breaks, v.row.file, by)
+}
+
+// formatKiller returns a package and a test, or the simulation and a seed, as Markdown.
+func formatKiller(killer string) string {
+	text := "`" + strings.Replace(killer, " ", "` `", 1) + "`"
+	if how, ok := strings.CutSuffix(text, ")`"); ok {
+		return strings.Replace(how, " (", "` (", 1) + ")"
+	}
+	return text
 }
 
 // nameInTable returns the mutant of a line of the table.

@@ -41,7 +41,11 @@ func (m *module) try(ctx context.Context, row *mutant) (v verdict) {
 	return v
 }
 
-// hunt runs the tests of the mutant that is applied.
+// andAlso joins what has killed a mutant.
+const andAlso = " and "
+
+// hunt runs the tests of the mutant that is applied until one notices, and then the schedules: they
+// must notice by themselves.
 func (m *module) hunt(ctx context.Context, row *mutant) (outcome, string, error) {
 	compiled := ""
 	compile := func(pkg string) error {
@@ -51,6 +55,7 @@ func (m *module) hunt(ctx context.Context, row *mutant) (outcome, string, error)
 		compiled = pkg
 		return m.compile(ctx, pkg)
 	}
+	var killers []string
 	for _, t := range row.tests {
 		if err := compile(t.pkg); err != nil {
 			return invalid, "", err
@@ -60,11 +65,15 @@ func (m *module) hunt(ctx context.Context, row *mutant) (outcome, string, error)
 			return invalid, "", ctx.Err()
 		}
 		if err != nil {
-			return killed, fmt.Sprintf("%s %s", t.pkg[len("./"):], culprit(output)), nil
+			killers = []string{fmt.Sprintf("%s %s", t.pkg[len("./"):], culprit(output))}
+			break
 		}
 	}
-	if row.schedules == 0 {
+	if killers == nil && (len(row.tests) > 0 || row.schedules == 0) {
 		return survived, "", nil
+	}
+	if row.schedules == 0 {
+		return killed, killers[0], nil
 	}
 	if err := compile(simulation.pkg); err != nil {
 		return invalid, "", err
@@ -74,7 +83,7 @@ func (m *module) hunt(ctx context.Context, row *mutant) (outcome, string, error)
 		return invalid, "", ctx.Err()
 	}
 	if err != nil {
-		return killed, firstSeed(output), nil
+		return killed, strings.Join(append(killers, firstSeed(output)), andAlso), nil
 	}
 	return survived, "", nil
 }

@@ -129,6 +129,16 @@ func (a *application) bequeath() []block {
 	return blocks
 }
 
+// changesInFlight returns how many changes the application has outstanding.
+func (a *application) changesInFlight() (count int) {
+	for _, o := range a.operation {
+		if o.request.Type.Operation().Changes() {
+			count++
+		}
+	}
+	return count
+}
+
 // configure adds to the configuration of an application what an owner needs.
 func (o *ownership) configure(c *client.Config, blocking bool) {
 	plan := o.estate.world.plan
@@ -302,12 +312,12 @@ func (w *world) passOn() (changed bool) {
 
 // mayBegin reports whether whoever starts the heirs of an owner knows that it has ended.
 func (a *application) mayBegin() bool {
-	if a.former == nil || a.world.plan.Prompt {
+	if a.former == nil {
 		return true
 	}
 	p := a.former.process
 	if p.dead {
-		return !a.world.bus.hasSent(p)
+		return a.world.plan.Prompt || !a.world.bus.hasSent(p)
 	}
 	return !a.former.closing || p.exited.Load()
 }

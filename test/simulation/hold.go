@@ -21,8 +21,19 @@ type hold struct {
 	// waiting is since when the writer of each flow has waited for an acknowledgement.
 	waiting map[*networktest.Flow]time.Time
 
+	// before is what each flow had in flight when the latest fault began.
+	before map[*networktest.Flow]int
+
 	released bool
-	waves    [][]*arrival // what then arrives one after another
+	waves    []*wave // what then arrives one after another
+}
+
+// wave is a part of what was held. The next one begins some steps after its end, so that whoever has
+// received this one may have dealt with it.
+type wave struct {
+	arrivals []*arrival
+	pause    int // in steps
+	ended    int // the step; 0 before
 }
 
 // Scope is what a Hold fault holds of what a relay and a target send each other. The zero value is
@@ -45,11 +56,14 @@ const (
 	DataFirst    Order = "data-first"
 	ControlFirst Order = "control-first"
 	OneByOne     Order = "one-by-one" // flow by flow
+	// Split completes what is not data and was sent before the latest fault, then all data, and then
+	// the rest.
+	Split Order = "split"
 )
 
 var (
 	scopes = []Scope{"", ToTarget, DataConnections, ControlConnections, OneConnection}
-	orders = []Order{"", DataFirst, ControlFirst, OneByOne}
+	orders = []Order{"", DataFirst, ControlFirst, OneByOne, Split}
 )
 
 // arrival is what is left of a flow's part in a wave, in the units of Flow.InFlight.
@@ -102,21 +116,50 @@ func (h *hold) stops(f *networktest.Flow) bool {
 	if !h.released {
 		return h.covers(f) && (h.scope != ToTarget || f.To().Addr() == h.target)
 	}
-	for _, wave := range h.waves {
-		if slices.ContainsFunc(wave, func(a *arrival) bool { return a.flow == f }) {
-			return false
-		}
-		if !isOver(wave) {
-			break
-		}
-	}
-	return slices.ContainsFunc(h.waves, func(wave []*arrival) bool {
-		return slices.ContainsFunc(wave, func(a *arrival) bool { return a.flow == f })
-	})
+	next, present := h.next(f)
+	return next != nil && !present
 }
 
-func isOver(wave []*arrival) bool {
-	return !slices.ContainsFunc(wave, func(a *arrival) bool { return !a.isOver() })
+// next returns what of a flow is yet to arrive in the first wave that has some, nil if none has, and
+// whether that wave is the present one.
+func (h *hold) next(f *networktest.Flow) (next *arrival, present bool) {
+	for i, wave := range h.waves {
+		for _, a := range wave.arrivals {
+			if a.flow == f && !a.isOver() {
+				return a, i == 0
+			}
+		}
+	}
+	return nil, false
+}
+
+func (w *wave) isOver() bool {
+	return !slices.ContainsFunc(w.arrivals, func(a *arrival) bool { return !a.isOver() })
+}
+
+// noteFault is called when a fault begins.
+func (n *internet) noteFault() {
+	for _, h := range n.holds {
+		h.before = make(map[*networktest.Flow]int)
+		for _, f := range n.moving {
+			h.before[f] = f.InFlight()
+		}
+	}
+}
+
+// advanceHolds lets the next waves begin that are due in a step.
+func (n *internet) advanceHolds(step int) {
+	for _, h := range n.holds {
+		for len(h.waves) > 0 && h.waves[0].isOver() {
+			if h.waves[0].ended == 0 {
+				h.waves[0].ended = step
+			}
+			if step < h.waves[0].ended+h.waves[0].pause {
+				break
+			}
+			h.waves = h.waves[1:]
+		}
+	}
 }
 
 // isHeld reports whether a flow delivers nothing because of a hold.
@@ -124,24 +167,32 @@ func (n *internet) isHeld(f *networktest.Flow) bool {
 	return slices.ContainsFunc(n.holds, func(h *hold) bool { return h.stops(f) })
 }
 
-// delaysDial reports whether an attempt to connect has to wait for the end of a hold.
+// delaysDial reports whether an attempt to connect has to wait for a hold: until everything that was
+// held has arrived, because a kernel repeats an attempt at growing intervals.
 func (n *internet) delaysDial(d *dial) bool {
 	return slices.ContainsFunc(n.holds, func(h *hold) bool {
-		return h.isWhole() && !h.released && h.connects(d.from.Addr(), d.to.Addr())
+		return h.isWhole() && h.connects(d.from.Addr(), d.to.Addr())
 	})
 }
 
 // noteArrival is called when count of what a flow has in flight is about to arrive.
 func (n *internet) noteArrival(f *networktest.Flow, count int) {
 	for _, h := range n.holds {
-		for _, wave := range h.waves {
-			for _, a := range wave {
-				if a.flow == f {
-					a.left -= count
-				}
-			}
+		if a, _ := h.next(f); a != nil {
+			a.left -= count
 		}
 	}
+}
+
+// limitArrival returns how much of what a flow has in flight may arrive at once, up to a limit:
+// waves do not mix.
+func (n *internet) limitArrival(f *networktest.Flow, limit int) int {
+	for _, h := range n.holds {
+		if a, _ := h.next(f); a != nil {
+			limit = min(limit, a.left)
+		}
+	}
+	return limit
 }
 
 // expireHolds releases what was held for long enough, and gives up the connections whose kernels
@@ -154,11 +205,15 @@ func (n *internet) expireHolds(w *world) {
 			return false
 		}
 		if !h.released {
-			h.released, h.waves = true, n.wavesOf(h, w.random)
+			h.released = true
+			for _, arrivals := range n.wavesOf(h, w.random) {
+				pause := w.random.IntN(pick(w.random, 1, longestWavePause))
+				h.waves = append(h.waves, &wave{arrivals: arrivals, pause: pause})
+			}
 			w.trace("the network holds nothing more of what %v and %v send each other: %d waves",
 				h.relay, h.target, len(h.waves))
 		}
-		return !slices.ContainsFunc(h.waves, func(wave []*arrival) bool { return !isOver(wave) })
+		return len(h.waves) == 0
 	})
 }
 
@@ -187,6 +242,10 @@ func (n *internet) giveUp(h *hold, now time.Time) {
 	}
 }
 
+// longestWavePause bounds the steps between two waves. It is enough for a target to submit what has
+// arrived.
+const longestWavePause = 200
+
 // wavesOf returns the waves in which what was held arrives.
 func (n *internet) wavesOf(h *hold, random *rand.Rand) [][]*arrival {
 	var data, control []*arrival
@@ -211,6 +270,14 @@ func (n *internet) wavesOf(h *hold, random *rand.Rand) [][]*arrival {
 		}
 		random.Shuffle(len(waves), func(i, j int) { waves[i], waves[j] = waves[j], waves[i] })
 		return waves
+	case Split:
+		var first, rest []*arrival
+		for _, a := range control {
+			n := min(h.before[a.flow], a.left)
+			first = append(first, &arrival{a.flow, n})
+			rest = append(rest, &arrival{a.flow, a.left - n})
+		}
+		return [][]*arrival{first, data, rest}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -24,7 +25,8 @@ type link struct {
 // flight in both directions.
 func newLinks(t *testing.T) (w *world, data, control link) {
 	t.Helper()
-	w = &world{internet: newInternet(true), log: zap.NewNop(), plan: &Plan{}}
+	w = &world{internet: newInternet(true), log: zap.NewNop(), plan: &Plan{},
+		random: rand.New(rand.NewPCG(1, 1))}
 	relay := w.internet.host(&process{address: relayAddress(0)})
 	target := w.internet.host(&process{address: targetAddress(0)})
 	connect := func(port uint16) link {
@@ -65,8 +67,13 @@ func (w *world) beginHold(scope Scope, order Order) {
 		order: order, until: time.Now().Add(time.Second)}, 0)
 }
 
-// deliverable returns which of the flows in flight can deliver something.
+// deliverable returns which of the flows in flight can deliver something now, or after the pause
+// between two waves.
 func (w *world) deliverable() (flows []*networktest.Flow) {
+	for range 2 {
+		w.steps += longestWavePause
+		w.internet.advanceHolds(w.steps)
+	}
 	for _, f := range w.internet.moving {
 		if w.internet.deliverable(f) {
 			flows = append(flows, f)
@@ -133,6 +140,33 @@ func TestAHoldReleasesInItsOrder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What was sent before something happened may arrive ahead of what was sent on other connections,
+// and what followed behind that.
+func TestAHoldSplitsWhatIsNotData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, data, control := newLinks(t)
+		w.beginHold("", Split)
+		w.internet.noteFault()
+		for _, l := range []link{data, control} {
+			if _, err := l.relay.TryWrite([]byte("more")); err != 0 {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		w.internet.expireHolds(w)
+		var left [][2]int // of control and data
+		for len(w.deliverable()) > 0 {
+			left = append(left, [2]int{control.there.InFlight(), data.there.InFlight()})
+			f := w.deliverable()[0]
+			w.internet.deliver(f, w.internet.limitArrival(f, 64), -1)
+		}
+		left = slices.Compact(left)
+		if want := [][2]int{{9, 9}, {4, 9}, {4, 0}}; !slices.Equal(left, want) {
+			t.Errorf("of control and data are left %v, want %v", left, want)
+		}
+	})
 }
 
 // A kernel gives up a held connection by itself. What it has sent still arrives.

@@ -49,6 +49,9 @@ type Plan struct {
 	GatewayDepth  int    `json:"gateway_depth,omitempty"` // of each queue
 	InFlight      int    `json:"in_flight,omitempty"`
 	GatewayIOPS   uint32 `json:"gateway_iops,omitempty"`
+	// SilenceLimit is how long a relay and a target may hear nothing of each other; 0 means a second,
+	// which is as long as a lease.
+	SilenceLimit time.Duration `json:"silence_limit_ns,omitempty"`
 	// CRC protects RDMA connections. Only then does the network flip bits in them.
 	CRC bool `json:"crc"`
 	// Staged makes the relay move data through bounce buffers.
@@ -64,7 +67,12 @@ type Plan struct {
 
 // Fault is something that goes wrong.
 type Fault struct {
-	Step    int           `json:"step"` // of the schedule, at which it begins
+	Step int `json:"step"` // of the schedule, at which it begins
+	// After is the least time from the beginning of the fault before.
+	After time.Duration `json:"after_ns,omitempty"`
+	// Changes makes it wait, for a bounded number of steps, until the present owner of an estate has
+	// that many changes in flight.
+	Changes int           `json:"changes,omitempty"`
 	Kind    FaultKind     `json:"kind"`
 	Subject int           `json:"subject"`         // number of the process, target, or stream
 	For     time.Duration `json:"for_ns"`          // how long it lasts
@@ -156,6 +164,9 @@ func NewPlan(seed uint64) Plan {
 // that follows from the seed, too.
 func (p Plan) WithHeirs() Plan {
 	r := rand.New(rand.NewPCG(p.Seed, 4))
+	if r.IntN(2) == 0 {
+		return p.asScenario(r)
+	}
 	p.Relays, p.Heirs = 2, 1+r.IntN(2)
 	p.Exclusive = pick(r, "", "", ByClient, ByTarget)
 	p.OneVolume = p.Exclusive == "" && r.IntN(2) == 0
@@ -298,6 +309,18 @@ var simplifications = []func(*Plan){
 	func(p *Plan) { p.Blocking = false },
 	func(p *Plan) { p.GatewayIOPS = 0 },
 	func(p *Plan) { p.Connections, p.GatewayQueues, p.GatewayDepth, p.InFlight = 0, 0, 0, 0 },
+	func(p *Plan) { p.Prompt = false },
+	func(p *Plan) { p.SilenceLimit = 0 },
+	func(p *Plan) {
+		for i := range p.Faults {
+			p.Faults[i].Changes = 0
+		}
+	},
+	func(p *Plan) {
+		for i := range p.Faults {
+			p.Faults[i].After = 0
+		}
+	},
 	func(p *Plan) {
 		for i := range p.Faults {
 			p.Faults[i].Scope = ""

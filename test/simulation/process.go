@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,8 +212,11 @@ func through(k int, channel string) string {
 	return fmt.Sprintf("relay%d-%s", k+1, channel)
 }
 
-var keepAlive = controlmsg.KeepAliveConfig{
-	Interval: 200 * time.Millisecond, DeadAfter: time.Second,
+// keepAlive returns how relays and targets notice that the other one is silent.
+func (p *Plan) keepAlive() controlmsg.KeepAliveConfig {
+	return controlmsg.KeepAliveConfig{
+		Interval: 200 * time.Millisecond, DeadAfter: cmp.Or(p.SilenceLimit, time.Second),
+	}
 }
 
 // controlTimeout bounds the steps of handshakes, on all sides.
@@ -251,7 +255,7 @@ func (w *world) startTarget(i int) {
 			Volumes:    volumes,
 			CPUs:       p.unpinned(), Policy: p.policy(),
 			ControlTimeout: controlTimeout, DrainTimeout: w.plan.drainTimeout(),
-			KeepAlive: keepAlive, Lease: leaseLength, Clock: virtualTime, Logger: p.log(),
+			KeepAlive: w.plan.keepAlive(), Lease: leaseLength, Clock: virtualTime, Logger: p.log(),
 		})
 		if err != nil {
 			return err
@@ -304,7 +308,7 @@ func (w *world) relaySettings(k int) relay.Settings {
 				},
 			},
 			IOTimeout:      retry.Within(w.plan.RelayIOTimeout),
-			ControlTimeout: controlTimeout, KeepAlive: keepAlive,
+			ControlTimeout: controlTimeout, KeepAlive: w.plan.keepAlive(),
 			Reconnect: retry.Policy{
 				FirstPause: 50 * time.Millisecond, LongestPause: 500 * time.Millisecond,
 				Random: noJitter,

@@ -49,6 +49,7 @@ func (w *world) step() {
 	if w.steps%stepsPerCheck == 0 {
 		w.checkBounds()
 	}
+	w.internet.advanceHolds(w.steps)
 	w.wake()
 	if w.expire(); w.passOn() {
 		return
@@ -155,6 +156,7 @@ func (w *world) deliver(f *networktest.Flow) {
 	if w.random.IntN(4) == 0 {
 		limit = 1 + w.random.IntN(64)
 	}
+	limit = w.internet.limitArrival(f, limit)
 	if w.flips > 0 && w.internet.carriesFrames(f) && w.random.IntN(4) == 0 {
 		w.flips--
 		first, length := 0, min(limit, f.InFlight())
@@ -337,6 +339,7 @@ func (w *world) checkAllPoison() {
 // begin begins a fault.
 func (w *world) begin(f *Fault) {
 	w.trace("FAULT %s %d for %v", f.Kind, f.Subject, f.For)
+	w.internet.noteFault()
 	until := time.Now().Add(f.For)
 	t := f.Subject % len(w.targets)
 	target, relay := w.targets[t], w.relays[f.Relay%len(w.relays)]

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -24,8 +25,8 @@ var (
 	first    = flag.Uint64("first", 1, "the seed of the first")
 	heirs    = flag.Bool("heirs", false, "draw programs with heirs, and a network that delays, too")
 	gateways = flag.Bool("gateway", false, "draw an NBD gateway with every seed, and nothing else")
+	stop     = flag.Bool("stop", false, "stop at the first that fails, and do not shrink its plan")
 	verbose  = flag.Bool("log", false, "print the logs of the programs as well")
-	shrinks  = flag.Int("shrink", 3, "how many failing plans to shrink, which takes many runs")
 	runs     = flag.Int("runs", 20, "how often to run the plan, until it fails")
 	replay   = flag.String("plan", "", "a plan to run instead, as JSON, with a trace of its steps")
 )
@@ -85,8 +86,11 @@ func TestSchedules(t *testing.T) {
 		if o.violation == nil {
 			continue
 		}
-		if failures++; failures > *shrinks {
-			t.Errorf("seed %d: %v\nplan: %v", seed, o.violation, p)
+		if failures++; *stop {
+			t.Fatalf("seed %d: %v\nplan: %v", seed, o.violation, p)
+		}
+		if failures > maxShrunk {
+			t.Errorf("seed %d: %v", seed, o.violation)
 			continue
 		}
 		small := Shrink(p, func(p Plan) bool { return run(t, p).violation != nil })
@@ -97,6 +101,9 @@ func TestSchedules(t *testing.T) {
 	t.Logf("%d schedules, %d failed, %d steps, %v of virtual time, in %v", schedules, failures, steps,
 		virtual.Round(time.Second), time.Since(begun).Round(time.Millisecond))
 }
+
+// maxShrunk bounds how many plans are shrunk, which takes many runs of each.
+const maxShrunk = 3
 
 // seedsPerGateway is how many seeds there are for each that draws a gateway, too.
 const seedsPerGateway = 8
@@ -186,7 +193,10 @@ func TestKnownPlans(t *testing.T) {
 }
 
 func TestAPlanReadsBackAsTheSame(t *testing.T) {
-	for _, p := range []Plan{NewPlan(42), NewPlan(42).WithHeirs(), NewPlan(42).WithGateway()} {
+	for _, p := range []Plan{
+		NewPlan(42), NewPlan(42).WithHeirs(), NewPlan(42).asScenario(rand.New(rand.NewPCG(42, 4))),
+		NewPlan(42).WithGateway(),
+	} {
 		got, err := ParsePlan([]byte(p.String()))
 		if err != nil || got.String() != p.String() {
 			t.Errorf("%v became %v, %v", p, got, err)
@@ -212,16 +222,17 @@ func TestShrinkKeepsWhatTheFailureNeeds(t *testing.T) {
 func TestShrinkSimplifiesHeirs(t *testing.T) {
 	p := NewPlan(7).WithHeirs()
 	p.Relays, p.Heirs, p.OneVolume, p.Mortal, p.Blocking = 2, 2, true, true, true
-	p.Exclusive = ByTarget
-	p.Faults = append(p.Faults,
-		Fault{Kind: Hold, Relay: 1, Scope: DataConnections, Order: ControlFirst})
+	p.Exclusive, p.Prompt, p.SilenceLimit = ByTarget, true, time.Second
+	p.Faults = append(p.Faults, Fault{Kind: Hold, Relay: 1, Scope: DataConnections,
+		Order: ControlFirst, After: time.Second, Changes: 1})
 	small := Shrink(p, func(p Plan) bool {
 		return p.Mortal && slices.ContainsFunc(p.Faults,
 			func(f Fault) bool { return f.Kind == Hold && f.Order == ControlFirst })
 	})
 	want := Fault{Kind: Hold, Order: ControlFirst}
 	if len(small.Faults) != 1 || small.Faults[0] != want || small.Relays != 1 || small.Heirs != 1 ||
-		small.OneVolume || small.Blocking || small.Exclusive != "" {
+		small.OneVolume || small.Blocking || small.Exclusive != "" || small.Prompt ||
+		small.SilenceLimit != 0 {
 		t.Errorf("shrunk to %v", small)
 	}
 }

@@ -71,6 +71,7 @@ type world struct {
 	choiceBuffer     []choice
 	locks            []*sync.Mutex // of publish
 	callerGoroutines int           // of the applications that use blocking methods
+	lastFault        time.Time     // when the latest fault of the plan has begun
 	faultsLeft       bool          // some of the plan's faults have not begun
 	killed           bool          // some process was
 	calmed           bool          // all faults have ended, but hostile peers may be left
@@ -269,17 +270,33 @@ func (w *world) chaos() {
 	synctest.Wait()
 	faults := w.plan.Faults
 	for w.steps < maxChaosSteps && w.violation == nil {
-		for len(faults) > 0 && faults[0].Step <= w.steps {
+		for len(faults) > 0 && w.isDue(&faults[0]) {
 			w.begin(&faults[0])
+			w.lastFault = time.Now()
 			faults = faults[1:]
 			synctest.Wait()
 		}
 		w.faultsLeft = len(faults) > 0
-		if len(faults) == 0 && w.allFinished() {
+		if len(faults) == 0 && len(w.internet.holds) == 0 && w.allFinished() {
 			return
 		}
 		w.step()
 	}
+}
+
+// changesPatience is how many steps a fault waits at most for changes in flight.
+const changesPatience = 3000
+
+// isDue reports whether a fault begins now.
+func (w *world) isDue(f *Fault) bool {
+	switch {
+	case w.steps < f.Step || time.Since(w.lastFault) < f.After:
+		return false
+	case f.Changes == 0 || w.steps >= f.Step+changesPatience:
+		return true
+	}
+	return slices.ContainsFunc(w.estates,
+		func(e *estate) bool { return e.present().changesInFlight() >= f.Changes })
 }
 
 // calm ends all faults and waits until every application has all its results, while hostile peers

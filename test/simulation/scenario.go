@@ -1,0 +1,87 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// asScenario returns the plan as a scenario: an owner with changes in flight, something that delays
+// them or what others learn of their end, an end meanwhile, and an heir. A plan that draws its
+// faults independently of each other rarely has all of them at a time.
+func (p Plan) asScenario(r *rand.Rand) Plan {
+	p.Relays, p.Heirs, p.Callers, p.CallersLeaveAfter = 2, 1, 0, 0
+	p.Applications, p.Requests, p.IOPS = 1, 10+r.IntN(20), 0
+	p.Depth = 2 + r.IntN(7)
+	p.Exclusive = pick(r, "", "", ByClient, ByTarget)
+	p.Mortal, p.Blocking, p.Prompt = r.IntN(2) == 0, r.IntN(4) == 0, r.IntN(2) == 0
+	p.RelayIOTimeout = pick(r, 300*time.Millisecond, time.Second, 5*time.Second)
+	p.ClientIOTimeout = pick(r, 500*time.Millisecond, 10*time.Second)
+	p.Faults = nil
+
+	s := scenario{plan: &p, random: r, step: 300 + r.IntN(400), least: leaseLength / 20,
+		most: leaseLength}
+	if r.IntN(2) == 0 {
+		s.least, s.most, p.SilenceLimit = leaseLength, 3*leaseLength, 2*longestHold
+	}
+	s.add(0, s.delay())
+	p.Faults[0].Changes = 1 + r.IntN(2)
+	if r.IntN(3) == 0 {
+		s.add(s.within(leaseLength/4), s.delay())
+	}
+	for range 1 + r.IntN(2) {
+		s.add(s.within(leaseLength), s.end())
+	}
+	return p
+}
+
+// scenario draws the faults of a scenario. Its only estate is on the first target.
+type scenario struct {
+	plan   *Plan
+	random *rand.Rand
+	step   int
+	relay  int // of the estate's owner
+	// How long delays last: less than a lease, so that the target lets changes pass, or more, so that
+	// owners are told of failures meanwhile. Then nobody is ended for being silent.
+	least, most time.Duration
+}
+
+// add adds a fault that begins some time after the one before.
+func (s *scenario) add(after time.Duration, f Fault) {
+	f.Step, f.After = s.step, after
+	s.plan.Faults = append(s.plan.Faults, f)
+}
+
+// within draws a time up to a bound. Half of them are short.
+func (s *scenario) within(bound time.Duration) time.Duration {
+	if s.random.IntN(2) == 0 {
+		bound /= 8
+	}
+	return time.Duration(s.random.Int64N(int64(bound)))
+}
+
+// delay draws a fault that keeps the owner's changes, or the news of its end, from arriving.
+func (s *scenario) delay() Fault {
+	r := s.random
+	f := Fault{Relay: s.relay, For: s.least + time.Duration(r.Int64N(int64(s.most-s.least))),
+		Kind: pick(r, Hold, Hold, Hold, Hold, FreezeRelay, FreezeRelay, FreezeTarget, StallDisk)}
+	if f.Kind == Hold {
+		f.Subject = s.plan.Targets * r.IntN(64)
+		f.Scope = pick(r, append(scopes, "", ToTarget, ToTarget)...)
+		f.Order = pick(r, append(orders, DataFirst, Split)...)
+	}
+	return f
+}
+
+// end draws a fault that ends the owner, or its session, and perhaps calls for an heir.
+func (s *scenario) end() Fault {
+	r := s.random
+	f := Fault{Relay: s.relay, Subject: r.IntN(64),
+		For: time.Duration(r.ExpFloat64() * float64(leaseLength) / 2)}
+	f.Kind = pick(r, KillOwner, KillOwner, KillOwner, EndOwner, EndOwner, EndOwner, FreezeOwner,
+		OwnerLeaves, PreemptOwner, KillRelay)
+	if f.Kind != KillRelay {
+		s.relay = r.IntN(s.plan.Relays)
+		f.Relay = s.relay
+	}
+	return f
+}
