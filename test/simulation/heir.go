@@ -316,6 +316,9 @@ func (a *application) mayBegin() bool {
 		return true
 	}
 	p := a.former.process
+	if p.dead && !a.former.begun {
+		return a.former.mayBegin() // what it has waited for may not be over
+	}
 	if p.dead {
 		return a.world.plan.Prompt || !a.world.bus.hasSent(p)
 	}

@@ -207,7 +207,7 @@ func (n *internet) expireHolds(w *world) {
 		if !h.released {
 			h.released = true
 			for _, arrivals := range n.wavesOf(h, w.random) {
-				pause := w.random.IntN(pick(w.random, 1, longestWavePause))
+				pause := w.random.IntN(pick(w.random, 1, longestWavePause, longestWavePause))
 				h.waves = append(h.waves, &wave{arrivals: arrivals, pause: pause})
 			}
 			w.trace("the network holds nothing more of what %v and %v send each other: %d waves",

@@ -13,19 +13,18 @@ func (p Plan) asScenario(r *rand.Rand) Plan {
 	p.Applications, p.Requests, p.IOPS = 1, 10+r.IntN(20), 0
 	p.Depth = 2 + r.IntN(7)
 	p.Exclusive = pick(r, "", "", ByClient, ByTarget)
-	p.Mortal, p.Blocking, p.Prompt = r.IntN(2) == 0, r.IntN(4) == 0, r.IntN(2) == 0
+	p.Mortal, p.Blocking, p.Prompt = r.IntN(2) == 0, r.IntN(6) == 0, r.IntN(2) == 0
 	p.RelayIOTimeout = pick(r, 300*time.Millisecond, time.Second, 5*time.Second)
 	p.ClientIOTimeout = pick(r, 500*time.Millisecond, 10*time.Second)
 	p.Faults = nil
 
-	s := scenario{plan: &p, random: r, step: 300 + r.IntN(400), least: leaseLength / 20,
-		most: leaseLength}
-	if r.IntN(2) == 0 {
-		s.least, s.most, p.SilenceLimit = leaseLength, 3*leaseLength, 2*longestHold
+	s := scenario{plan: &p, random: r, step: 300 + r.IntN(400), long: r.IntN(2) == 0}
+	if s.long {
+		p.SilenceLimit = 2 * longestHold
 	}
 	s.add(0, s.delay())
 	p.Faults[0].Changes = 1 + r.IntN(2)
-	if r.IntN(3) == 0 {
+	if !s.long && r.IntN(3) == 0 {
 		s.add(s.within(leaseLength/4), s.delay())
 	}
 	for range 1 + r.IntN(2) {
@@ -40,9 +39,10 @@ type scenario struct {
 	random *rand.Rand
 	step   int
 	relay  int // of the estate's owner
-	// How long delays last: less than a lease, so that the target lets changes pass, or more, so that
-	// owners are told of failures meanwhile. Then nobody is ended for being silent.
-	least, most time.Duration
+	// long delays take more than a lease, so that owners are told of failures meanwhile. Nobody ends
+	// a peer for being silent, and heirs often come by the same relay: otherwise that, or the roll
+	// call, ends what is delayed. During the others the target lets changes pass.
+	long bool
 }
 
 // add adds a fault that begins some time after the one before.
@@ -62,12 +62,16 @@ func (s *scenario) within(bound time.Duration) time.Duration {
 // delay draws a fault that keeps the owner's changes, or the news of its end, from arriving.
 func (s *scenario) delay() Fault {
 	r := s.random
-	f := Fault{Relay: s.relay, For: s.least + time.Duration(r.Int64N(int64(s.most-s.least))),
-		Kind: pick(r, Hold, Hold, Hold, Hold, FreezeRelay, FreezeRelay, FreezeTarget, StallDisk)}
+	f := Fault{Relay: s.relay, For: leaseLength/20 + time.Duration(r.Int64N(int64(leaseLength))),
+		Kind: pick(r, Hold, Hold, Hold, FreezeRelay, FreezeRelay, FreezeTarget, StallDisk)}
+	if s.long {
+		f.For = leaseLength*5/4 + time.Duration(r.Int64N(int64(2*leaseLength)))
+		f.Kind = pick(r, Hold, Hold, Hold, Hold, Hold, FreezeRelay, FreezeTarget, StallDisk)
+	}
 	if f.Kind == Hold {
 		f.Subject = s.plan.Targets * r.IntN(64)
-		f.Scope = pick(r, append(scopes, "", ToTarget, ToTarget)...)
-		f.Order = pick(r, append(orders, DataFirst, Split)...)
+		f.Scope = pick(r, append(scopes, "", "", "", ToTarget, ToTarget)...)
+		f.Order = pick(r, append(orders, DataFirst, DataFirst, Split, Split)...)
 	}
 	return f
 }
@@ -79,7 +83,10 @@ func (s *scenario) end() Fault {
 		For: time.Duration(r.ExpFloat64() * float64(leaseLength) / 2)}
 	f.Kind = pick(r, KillOwner, KillOwner, KillOwner, EndOwner, EndOwner, EndOwner, FreezeOwner,
 		OwnerLeaves, PreemptOwner, KillRelay)
-	if f.Kind != KillRelay {
+	if s.long && r.IntN(2) == 0 {
+		f.Kind, f.Subject = EndOwner, 0 // at the relay
+	}
+	if f.Kind != KillRelay && (!s.long || r.IntN(4) == 0) {
 		s.relay = r.IntN(s.plan.Relays)
 		f.Relay = s.relay
 	}
