@@ -355,19 +355,34 @@ func (w *world) checkEnd(d *disk, index int, stamp uint64) {
 			case heir != nil:
 				late = fmt.Sprintf("by %s of %s, although %s has opened the volume", o, a.name,
 					heir.name)
-			case o.completed != 0 && !a.hasAbandoned(o) && !d.isHung():
+			case o.completed != 0 && !a.hasAbandoned(o) && !w.mayHang(d):
 				late = fmt.Sprintf("by %s of %s, whose result was delivered before", o, a.name)
 			default:
 				return
 			}
 		}
 	}
-	if stamp == 0 && d.isHung() {
+	if stamp == 0 && w.mayHang(d) {
 		return // the change may be one whose result was delivered before
 	}
 	w.violate("late ghost: block %d of %s is about to be written with stamp %d: %s", index, d.name,
 		stamp, late)
 }
+
+// mayHang reports whether a disk has kept what it carries out while nobody could wait for it: a
+// relay waits for a disk that stalls as long as it can reach the target.
+func (w *world) mayHang(d *disk) bool {
+	return d.isHung() && slices.ContainsFunc(w.plan.Faults, func(f Fault) bool {
+		return f.For > longestStall || !slices.Contains(harmless, f.Kind)
+	})
+}
+
+// longestStall is how long clients wait at least for a relay that waits for a disk.
+const longestStall = 5 * time.Second
+
+// harmless are the kinds of faults that leave a relay and a target in touch.
+var harmless = []FaultKind{StallDisk, FailDisk, KillInitiator, NewInitiator, DeafRelay, KillOwner,
+	OwnerLeaves, EndOwner, FreezeOwner, PreemptOwner}
 
 // has reports whether a block is one of the application's.
 func (a *application) has(d *disk, index int) bool {

@@ -93,6 +93,7 @@ const (
 	StopRelay      FaultKind = "stop-relay"      // SIGTERM
 	StopTarget     FaultKind = "stop-target"     // SIGTERM
 	FreezeRelay    FaultKind = "freeze-relay"    // SIGSTOP and SIGCONT
+	DeafRelay      FaultKind = "deaf-relay"      // it reads late what clients send, and that they end
 	FreezeTarget   FaultKind = "freeze-target"   // SIGSTOP and SIGCONT
 	FreezeClient   FaultKind = "freeze-client"   // SIGSTOP and SIGCONT
 	CutNetwork     FaultKind = "cut-network"     // between relay and target
@@ -164,7 +165,7 @@ func NewPlan(seed uint64) Plan {
 // that follows from the seed, too.
 func (p Plan) WithHeirs() Plan {
 	r := rand.New(rand.NewPCG(p.Seed, 4))
-	if r.IntN(2) == 0 {
+	if r.IntN(4) > 0 {
 		return p.asScenario(r)
 	}
 	p.Relays, p.Heirs = 2, 1+r.IntN(2)

@@ -48,6 +48,7 @@ type process struct {
 	frozen      bool
 	terminated  bool // by SIGTERM, which a frozen process handles when it continues
 	frozenUntil time.Time
+	deafUntil   time.Time   // it reads nothing from Unix sockets before
 	exited      atomic.Bool // its main function has returned
 	threads     []*thread
 	// productive is set when the process has done or received something, so that its threads, and

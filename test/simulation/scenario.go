@@ -24,10 +24,21 @@ func (p Plan) asScenario(r *rand.Rand) Plan {
 	}
 	s.add(0, s.delay())
 	p.Faults[0].Changes = 1 + r.IntN(2)
-	if !s.long && r.IntN(3) == 0 {
+	ends := 1 + r.IntN(2)
+	switch {
+	case s.long:
+		s.add(time.Duration(r.Int64N(int64(leaseLength))), s.end())
+		ends--
+	case p.Faults[0].Kind == DeafRelay:
+		// The owner's changes are on their way when it dies, and its heir is quick.
+		p.Prompt, s.relay = true, 1
+		s.add(0, Fault{Kind: Hold, Scope: DataConnections, For: p.Faults[0].For})
+		s.add(s.within(leaseLength/4), Fault{Kind: KillOwner, Relay: 1})
+		return p
+	case r.IntN(3) == 0:
 		s.add(s.within(leaseLength/4), s.delay())
 	}
-	for range 1 + r.IntN(2) {
+	for range ends {
 		s.add(s.within(leaseLength), s.end())
 	}
 	return p
@@ -63,7 +74,7 @@ func (s *scenario) within(bound time.Duration) time.Duration {
 func (s *scenario) delay() Fault {
 	r := s.random
 	f := Fault{Relay: s.relay, For: leaseLength/20 + time.Duration(r.Int64N(int64(leaseLength))),
-		Kind: pick(r, Hold, Hold, Hold, FreezeRelay, FreezeRelay, FreezeTarget, StallDisk)}
+		Kind: pick(r, Hold, Hold, Hold, DeafRelay, FreezeRelay, FreezeRelay, FreezeTarget, StallDisk)}
 	if s.long {
 		f.For = leaseLength*5/4 + time.Duration(r.Int64N(int64(2*leaseLength)))
 		f.Kind = pick(r, Hold, Hold, Hold, Hold, Hold, FreezeRelay, FreezeTarget, StallDisk)
@@ -72,6 +83,9 @@ func (s *scenario) delay() Fault {
 		f.Subject = s.plan.Targets * r.IntN(64)
 		f.Scope = pick(r, append(scopes, "", "", "", ToTarget, ToTarget)...)
 		f.Order = pick(r, append(orders, DataFirst, DataFirst, Split, Split)...)
+		if s.long && r.IntN(4) == 0 {
+			f.Scope, f.Order = ToTarget, Split // so that old answers arrive before data
+		}
 	}
 	return f
 }

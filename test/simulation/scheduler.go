@@ -368,6 +368,8 @@ func (w *world) begin(f *Fault) {
 		target.terminate()
 	case FreezeRelay:
 		w.freeze(relay, until)
+	case DeafRelay:
+		relay.deafUntil = until
 	case FreezeTarget:
 		w.freeze(target, until)
 	case FreezeClient:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,7 +54,8 @@ func (b *bus) send(d *socketstest.Delivery) {
 
 // deliverable reports whether a delivery can arrive now.
 func (b *bus) deliverable(d *socketstest.Delivery) bool {
-	return !b.process(d.From).frozen && !b.process(d.To).frozen
+	to := b.process(d.To)
+	return !b.process(d.From).frozen && !to.frozen && !time.Now().Before(to.deafUntil)
 }
 
 // hasSent reports whether something of a process is in flight to one that could receive it.

@@ -305,6 +305,7 @@ func (w *world) calm() {
 	w.faultsLeft, w.calmed = false, true
 	for _, p := range w.alive {
 		p.thaw()
+		p.deafUntil = time.Time{}
 	}
 	clear(w.internet.cut)
 	w.internet.holds = nil
