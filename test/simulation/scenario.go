@@ -30,9 +30,11 @@ func (p Plan) asScenario(r *rand.Rand) Plan {
 		s.add(time.Duration(r.Int64N(int64(leaseLength))), s.end())
 		ends--
 	case p.Faults[0].Kind == DeafRelay:
-		// The owner's changes are on their way when it dies, and its heir is quick.
-		p.Prompt, s.relay = true, 1
-		s.add(0, Fault{Kind: Hold, Scope: DataConnections, For: p.Faults[0].For})
+		// The owner's changes arrive when its heir has opened the volume, and before the relay learns
+		// of its death.
+		p.Prompt, p.Exclusive = true, ""
+		s.add(0, Fault{Kind: Hold, Scope: pick(r, DataConnections, ""), Order: pick(r, "", DataFirst),
+			For: p.Faults[0].For * 3 / 4})
 		s.add(s.within(leaseLength/4), Fault{Kind: KillOwner, Relay: 1})
 		return p
 	case r.IntN(3) == 0:
@@ -74,7 +76,8 @@ func (s *scenario) within(bound time.Duration) time.Duration {
 func (s *scenario) delay() Fault {
 	r := s.random
 	f := Fault{Relay: s.relay, For: leaseLength/20 + time.Duration(r.Int64N(int64(leaseLength))),
-		Kind: pick(r, Hold, Hold, Hold, DeafRelay, FreezeRelay, FreezeRelay, FreezeTarget, StallDisk)}
+		Kind: pick(r, Hold, Hold, Hold, DeafRelay, DeafRelay, FreezeRelay, FreezeRelay, FreezeTarget,
+			StallDisk)}
 	if s.long {
 		f.For = leaseLength*5/4 + time.Duration(r.Int64N(int64(2*leaseLength)))
 		f.Kind = pick(r, Hold, Hold, Hold, Hold, Hold, FreezeRelay, FreezeTarget, StallDisk)
