@@ -213,7 +213,7 @@ func (n *internet) expireHolds(w *world) {
 			w.trace("the network holds nothing more of what %v and %v send each other: %d waves",
 				h.relay, h.target, len(h.waves))
 		}
-		return len(h.waves) == 0
+		return len(h.waves) == 0 || now.Sub(h.until) > wavePatience
 	})
 }
 
@@ -241,6 +241,10 @@ func (n *internet) giveUp(h *hold, now time.Time) {
 		}
 	}
 }
+
+// wavePatience is how long the waves of a hold may take. Those of two holds may wait for each other,
+// or for a process that is frozen.
+const wavePatience = time.Second
 
 // longestWavePause bounds the steps between two waves. It is enough for a target to submit what has
 // arrived.

@@ -169,6 +169,25 @@ func TestAHoldSplitsWhatIsNotData(t *testing.T) {
 	})
 }
 
+// The order of one hold may be the opposite of another's.
+func TestHoldsDoNotWaitForEachOtherForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := newLinks(t)
+		w.beginHold("", DataFirst)
+		w.beginHold("", ControlFirst)
+		time.Sleep(time.Second)
+		w.internet.expireHolds(w)
+		if n := len(w.deliverable()); n > 0 {
+			t.Fatalf("%d flows deliver", n)
+		}
+		time.Sleep(wavePatience + time.Millisecond)
+		w.internet.expireHolds(w)
+		if n := len(w.deliverable()); n != 4 || len(w.internet.holds) > 0 {
+			t.Errorf("%d flows deliver, and %d holds are left", n, len(w.internet.holds))
+		}
+	})
+}
+
 // A kernel gives up a held connection by itself. What it has sent still arrives.
 func TestKernelsGiveUpHeldConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
