@@ -16,8 +16,8 @@ type mutant struct {
 	old, new string
 	breaks   string // the promise that it breaks, as a sentence
 	tests    []test // the nearest tests that should notice
-	// schedules is within how many simulated schedules, with heirs, one should notice, whether there
-	// are tests or not. 0 runs none.
+	// schedules is within how many simulated schedules, with heirs, one should notice, whether
+	// there are tests or not. 0 runs none.
 	schedules int
 	// survives says why no test can kill it, for one that only simulated schedules could. Such a
 	// mutant is run and reported, and its survival is not a failure.

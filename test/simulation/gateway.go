@@ -95,8 +95,9 @@ func (g *nbdGateway) start() {
 // run is the main function.
 func (g *nbdGateway) run(ctx context.Context, p *process, entrance *entrance) error {
 	w, plan := g.world, g.world.plan
-	log := p.log().WithOptions(zap.WrapCore(
-		func(core zapcore.Core) zapcore.Core { return zapcore.NewTee(core, endsJudge{gateway: g}) }))
+	log := p.log().WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewTee(core, endsJudge{gateway: g})
+	}))
 	config := (&application{world: w, process: p, channel: g.disk.name}).config()
 	config.Queues, config.Depth = plan.GatewayQueues, plan.GatewayDepth
 	config.BufferSize = gatewayBuffer
@@ -388,7 +389,8 @@ func (g *nbdGateway) isFinished() bool {
 	})
 }
 
-// handOverConnections ends all connections of the gateway at a time, with requests in flight, and lets an heir follow.
+// handOverConnections ends all connections of the gateway at a time, with requests in flight, and
+// lets an heir follow.
 func (w *world) handOverConnections() {
 	g := w.gateway
 	if g == nil || w.violation != nil {

@@ -28,8 +28,8 @@ type hold struct {
 	waves    []*wave // what then arrives one after another
 }
 
-// wave is a part of what was held. The next one begins some steps after its end, so that whoever has
-// received this one may have dealt with it.
+// wave is a part of what was held. The next one begins some steps after its end, so that whoever
+// has received this one may have dealt with it.
 type wave struct {
 	arrivals []*arrival
 	pause    int // in steps
@@ -56,8 +56,8 @@ const (
 	DataFirst    Order = "data-first"
 	ControlFirst Order = "control-first"
 	OneByOne     Order = "one-by-one" // flow by flow
-	// Split completes what is not data and was sent before the latest fault, then all data, and then
-	// the rest.
+	// Split completes what is not data and was sent before the latest fault, then all data, and
+	// then the rest.
 	Split Order = "split"
 )
 
@@ -120,8 +120,8 @@ func (h *hold) stops(f *networktest.Flow) bool {
 	return next != nil && !present
 }
 
-// next returns what of a flow is yet to arrive in the first wave that has some, nil if none has, and
-// whether that wave is the present one.
+// next returns what of a flow is yet to arrive in the first wave that has some, nil if none has,
+// and whether that wave is the present one.
 func (h *hold) next(f *networktest.Flow) (next *arrival, present bool) {
 	for i, wave := range h.waves {
 		for _, a := range wave.arrivals {
@@ -167,8 +167,8 @@ func (n *internet) isHeld(f *networktest.Flow) bool {
 	return slices.ContainsFunc(n.holds, func(h *hold) bool { return h.stops(f) })
 }
 
-// delaysDial reports whether an attempt to connect has to wait for a hold: until everything that was
-// held has arrived, because a kernel repeats an attempt at growing intervals.
+// delaysDial reports whether an attempt to connect has to wait for a hold: until everything that
+// was held has arrived, because a kernel repeats an attempt at growing intervals.
 func (n *internet) delaysDial(d *dial) bool {
 	return slices.ContainsFunc(n.holds, func(h *hold) bool {
 		return h.isWhole() && h.connects(d.from.Addr(), d.to.Addr())
@@ -242,8 +242,8 @@ func (n *internet) giveUp(h *hold, now time.Time) {
 	}
 }
 
-// wavePatience is how long the waves of a hold may take. Those of two holds may wait for each other,
-// or for a process that is frozen.
+// wavePatience is how long the waves of a hold may take. Those of two holds may wait for each
+// other, or for a process that is frozen.
 const wavePatience = time.Second
 
 // longestWavePause bounds the steps between two waves. It is enough for a target to submit what has

@@ -49,8 +49,8 @@ type Plan struct {
 	GatewayDepth  int    `json:"gateway_depth,omitempty"` // of each queue
 	InFlight      int    `json:"in_flight,omitempty"`
 	GatewayIOPS   uint32 `json:"gateway_iops,omitempty"`
-	// SilenceLimit is how long a relay and a target may hear nothing of each other; 0 means a second,
-	// which is as long as a lease.
+	// SilenceLimit is how long a relay and a target may hear nothing of each other; 0 means a
+	// second, which is as long as a lease.
 	SilenceLimit time.Duration `json:"silence_limit_ns,omitempty"`
 	// CRC protects RDMA connections. Only then does the network flip bits in them.
 	CRC bool `json:"crc"`
@@ -275,7 +275,8 @@ func Shrink(p Plan, fails func(Plan) bool) Plan {
 			func(p *Plan) *int { return &p.Buffer }, func(p *Plan) *int { return &p.Depth },
 			func(p *Plan) *int { return &p.Requests }, func(p *Plan) *int { return &p.Relays },
 			func(p *Plan) *int { return &p.Heirs }, func(p *Plan) *int { return &p.Connections },
-			func(p *Plan) *int { return &p.GatewayQueues }, func(p *Plan) *int { return &p.InFlight },
+			func(p *Plan) *int { return &p.GatewayQueues },
+			func(p *Plan) *int { return &p.InFlight },
 			func(p *Plan) *int { return &p.GatewayDepth },
 		} {
 			for {

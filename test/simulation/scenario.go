@@ -30,8 +30,8 @@ func (p Plan) asScenario(r *rand.Rand) Plan {
 		s.add(time.Duration(r.Int64N(int64(leaseLength))), s.end())
 		ends--
 	case p.Faults[0].Kind == DeafRelay:
-		// The owner's changes arrive when its heir has opened the volume, and before the relay learns
-		// of its death.
+		// The owner's changes arrive when its heir has opened the volume, and before the relay
+		// learns of its death.
 		p.Prompt, p.Exclusive = true, ""
 		s.add(0, Fault{Kind: Hold, Scope: pick(r, DataConnections, ""), Order: pick(r, "", DataFirst),
 			For: p.Faults[0].For * 3 / 4})

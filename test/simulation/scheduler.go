@@ -59,7 +59,12 @@ func (w *world) step() {
 		w.passTime()
 		return
 	}
-	switch c := choices[w.random.IntN(len(choices))]; c.kind {
+	w.take(choices[w.random.IntN(len(choices))])
+}
+
+// take lets what was chosen happen.
+func (w *world) take(c choice) {
+	switch c.kind {
 	case takeTurn:
 		p := w.alive[c.index]
 		t := p.threads[c.other]
@@ -336,6 +341,15 @@ func (w *world) checkAllPoison() {
 	}
 }
 
+// clientOf returns the client that a fault concerns, nil if there is none.
+func (w *world) clientOf(f *Fault) *process {
+	clients := w.clients()
+	if len(clients) == 0 {
+		return nil
+	}
+	return clients[f.Subject%len(clients)]
+}
+
 // begin begins a fault.
 func (w *world) begin(f *Fault) {
 	w.trace("FAULT %s %d for %v", f.Kind, f.Subject, f.For)
@@ -343,10 +357,7 @@ func (w *world) begin(f *Fault) {
 	until := time.Now().Add(f.For)
 	t := f.Subject % len(w.targets)
 	target, relay := w.targets[t], w.relays[f.Relay%len(w.relays)]
-	var client *process
-	if clients := w.clients(); len(clients) > 0 {
-		client = clients[f.Subject%len(clients)]
-	}
+	client := w.clientOf(f)
 	w.productive.Store(true)
 	if w.gateway != nil {
 		w.gateway.begin(f, until)
