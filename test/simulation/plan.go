@@ -70,8 +70,8 @@ type Fault struct {
 	Step int `json:"step"` // of the schedule, at which it begins
 	// After is the least time from the beginning of the fault before.
 	After time.Duration `json:"after_ns,omitempty"`
-	// Changes makes it wait, for a bounded number of steps, until the present owner of an estate has
-	// that many changes in flight.
+	// Changes makes it wait, for a bounded number of steps, until the present owner of an estate
+	// has that many changes in flight.
 	Changes int           `json:"changes,omitempty"`
 	Kind    FaultKind     `json:"kind"`
 	Subject int           `json:"subject"`         // number of the process, target, or stream

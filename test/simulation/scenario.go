@@ -52,9 +52,9 @@ type scenario struct {
 	random *rand.Rand
 	step   int
 	relay  int // of the estate's owner
-	// long delays take more than a lease, so that owners are told of failures meanwhile. Nobody ends
-	// a peer for being silent, and heirs often come by the same relay: otherwise that, or the roll
-	// call, ends what is delayed. During the others the target lets changes pass.
+	// long delays take more than a lease, so that owners are told of failures meanwhile. Nobody
+	// ends a peer for being silent, and heirs often come by the same relay: otherwise that, or the
+	// roll call, ends what is delayed. During the others the target lets changes pass.
 	long bool
 }
 
@@ -76,8 +76,8 @@ func (s *scenario) within(bound time.Duration) time.Duration {
 func (s *scenario) delay() Fault {
 	r := s.random
 	f := Fault{Relay: s.relay, For: leaseLength/20 + time.Duration(r.Int64N(int64(leaseLength))),
-		Kind: pick(r, Hold, Hold, Hold, DeafRelay, DeafRelay, FreezeRelay, FreezeRelay, FreezeTarget,
-			StallDisk)}
+		Kind: pick(r, Hold, Hold, Hold, DeafRelay, DeafRelay, FreezeRelay, FreezeRelay,
+			FreezeTarget, StallDisk)}
 	if s.long {
 		f.For = leaseLength*5/4 + time.Duration(r.Int64N(int64(2*leaseLength)))
 		f.Kind = pick(r, Hold, Hold, Hold, Hold, Hold, FreezeRelay, FreezeTarget, StallDisk)
