@@ -3,6 +3,7 @@ package devicecall_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,12 +17,12 @@ var errMadeUp = errors.New("made up")
 func TestAStepIsTakenOnceHoweverOftenItIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var step devicecall.Step
-		taken := 0
+		var taken atomic.Int32
 		take := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			return step.Take(ctx, "make up", func() error {
-				taken++
+				taken.Add(1)
 				time.Sleep(1500 * time.Millisecond)
 				return errMadeUp
 			})
@@ -32,21 +33,21 @@ func TestAStepIsTakenOnceHoweverOftenItIsWaitedFor(t *testing.T) {
 		if err := take(); err != errMadeUp || step.IsUnderWay() {
 			t.Errorf("the second wait: %v, under way: %v", err, step.IsUnderWay())
 		}
-		if taken != 1 {
-			t.Errorf("taken %d times", taken)
+		if taken.Load() != 1 {
+			t.Errorf("taken %d times", taken.Load())
 		}
-		if err := take(); !errors.Is(err, status.TimeOut) || taken != 2 {
-			t.Errorf("a step that has failed: %v, taken %d times", err, taken)
+		if err := take(); !errors.Is(err, status.TimeOut) || taken.Load() != 2 {
+			t.Errorf("a step that has failed: %v, taken %d times", err, taken.Load())
 		}
 		_ = step.Await(t.Context(), "")
 	})
 }
 
 // object counts how often it is closed.
-type object struct{ closed int }
+type object struct{ closed atomic.Int32 }
 
 func (o *object) Close() error {
-	o.closed++
+	o.closed.Add(1)
 	return errMadeUp
 }
 
@@ -54,7 +55,7 @@ func TestSeveralWaitForOneOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &object{}
 		open := devicecall.NewOpen(func() (*object, error) {
-			time.Sleep(devicecall.Timeout + time.Second)
+			time.Sleep(devicecall.Timeout + 2*time.Second)
 			return o, nil
 		})
 		begun := time.Now()
@@ -68,12 +69,13 @@ func TestSeveralWaitForOneOpen(t *testing.T) {
 			time.Since(begun) != devicecall.Timeout+time.Second {
 			t.Errorf("waited %v: %v", time.Since(begun), err)
 		}
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if got, err := open.Await(t.Context(), "open"); err != nil || got != o || open.HasFailed() {
 			t.Errorf("opened %v: %v", got, err)
 		}
-		if err := open.Close(); err != errMadeUp || o.closed != 1 {
-			t.Errorf("closed %d times: %v", o.closed, err)
+		if err := open.Close(); err != errMadeUp || o.closed.Load() != 1 {
+			t.Errorf("closed %d times: %v", o.closed.Load(), err)
 		}
 	})
 }
@@ -85,20 +87,23 @@ func TestWhatComesTooLateIsClosed(t *testing.T) {
 			time.Sleep(devicecall.Timeout + time.Second)
 			return o, nil
 		})
-		if !errors.Is(err, status.TimeOut) || got != nil || o.closed != 0 {
-			t.Errorf("opened %v, which was closed %d times: %v", got, o.closed, err)
+		if !errors.Is(err, status.TimeOut) || got != nil || o.closed.Load() != 0 {
+			t.Errorf("opened %v, which was closed %d times: %v", got, o.closed.Load(), err)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if o.closed != 1 {
-			t.Errorf("closed %d times", o.closed)
+		if o.closed.Load() != 1 {
+			t.Errorf("closed %d times", o.closed.Load())
 		}
 	})
 }
 
 func TestAnOpenThatHasFailedHasNothingToClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		open := devicecall.NewOpen(func() (*object, error) { return nil, errMadeUp })
+		open := devicecall.NewOpen(func() (*object, error) {
+			time.Sleep(time.Second)
+			return nil, errMadeUp
+		})
 		if open.HasFailed() {
 			t.Error("it has failed before it has ended")
 		}
@@ -122,7 +127,7 @@ func TestAfterEndsLater(t *testing.T) {
 		if later.Err() != nil {
 			t.Error("it has ended too early")
 		}
-		time.Sleep(time.Nanosecond)
+		time.Sleep(2 * time.Nanosecond)
 		synctest.Wait()
 		if context.Cause(later) != errMadeUp {
 			t.Errorf("it has ended because of %v", context.Cause(later))
