@@ -321,6 +321,7 @@ func (l *link) finish() {
 	l.mu.Unlock()
 	l.config.Logger.Debug("control connection ended", l.describe(l.owner.Phase(), reason)...)
 	if farewell != nil {
+		l.tellNews()
 		l.sendFarewell(farewell)
 	}
 	close(l.told)
@@ -470,6 +471,26 @@ func (l *link) sendKeepAlive() error {
 		return err
 	}
 	return l.send(context.Background(), b)
+}
+
+// tellNews sends what announce has been called for and has perhaps not sent yet: the peer reads
+// nothing after the farewell.
+func (l *link) tellNews() {
+	l.mu.Lock()
+	told := l.news == 0
+	l.mu.Unlock()
+	if told {
+		return
+	}
+	keepAlive := &KeepAlive{}
+	l.config.Announce(keepAlive)
+	b, err := l.encode(&Envelope{Message: keepAlive})
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), farewellTimeout)
+	defer cancel()
+	_ = l.transmit(ctx, b) // if it fails, so does the farewell
 }
 
 // announce sends a keep-alive, and another one if there have been more calls meanwhile. It does not

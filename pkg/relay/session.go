@@ -40,7 +40,8 @@ type session struct {
 	log        *zap.Logger
 	connection comch.Connection
 	client     clientConversation
-	target     *targetConnection // nil until the volume is open
+	target     *targetConnection                // nil until the volume is open
+	reached    atomic.Pointer[targetConnection] // the same, for any goroutine
 	epoch      *epoch.Session
 	dials      *retry.Pace // connections to the target
 	// longestLease is what the client has been told of the targets' leases.
@@ -209,6 +210,7 @@ func (s *session) connectTarget(ctx context.Context) error {
 				return err
 			}
 			s.target = target
+			s.reached.Store(target)
 			go s.watchTarget(target)
 			return nil
 		}

@@ -173,6 +173,9 @@ func (s *session) abandon(err error) {
 	s.endHolding()
 	s.setUnreleased(err)
 	s.connection.Abort()
+	if target := s.reached.Load(); target != nil {
+		target.close(reason)
+	}
 	s.log.Error("session ended, but a device has not answered: keeping the client's memory and "+
 		"epoch until then", zap.Error(err), zap.NamedError("reason", reason))
 	s.channel.late.Go(func() {

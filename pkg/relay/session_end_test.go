@@ -391,12 +391,13 @@ func (q hangingQueue) Poll(completed []*volume.Request) int {
 	return q.Queue.Poll(completed)
 }
 
-// startHangingWrite sets up a session with a write that the target's disk does not finish.
-func startHangingWrite(t *testing.T) (*chain, *hangingDisk) {
+// startHangingWrite sets up a session with a write that the target's disk does not finish. The relay
+// has a lease of the given length, within which it and the target hear from each other.
+func startHangingWrite(t *testing.T, lease time.Duration) (*chain, *hangingDisk) {
 	t.Helper()
 	disk := &hangingDisk{}
 	disk.hangs.Store(true)
-	c := startChainWith(t, chainOptions{lease: 200 * time.Millisecond,
+	c := startChainWith(t, chainOptions{lease: lease,
 		drainTimeout: retry.Within(0), disk: func(v volume.Volume) volume.Volume {
 			disk.Volume = v
 			return disk
@@ -410,8 +411,9 @@ func startHangingWrite(t *testing.T) (*chain, *hangingDisk) {
 // The target has noted the end of the session, and cannot say when the write takes effect: neither
 // can the relay, although no lease is left.
 func TestNoChangeFailsWhileTheTargetsDiskHangs(t *testing.T) {
-	t.Cleanup(relay.SetEndTimes(500*time.Millisecond, time.Millisecond))
-	c, disk := startHangingWrite(t)
+	const lease = time.Second
+	t.Cleanup(relay.SetEndTimes(5*lease/2, time.Millisecond))
+	c, disk := startHangingWrite(t, lease)
 	if err := c.relay.EndSession(c.status().OpenSessions[0].ID); err != nil {
 		t.Fatal(err)
 	}
@@ -425,8 +427,9 @@ func TestNoChangeFailsWhileTheTargetsDiskHangs(t *testing.T) {
 
 // A relay that stops waits for no disk. It tells the client nothing.
 func TestARelayStopsWhileTheTargetsDiskHangs(t *testing.T) {
-	t.Cleanup(relay.SetEndTimes(500*time.Millisecond, time.Millisecond))
-	c, _ := startHangingWrite(t)
+	const lease = time.Second
+	t.Cleanup(relay.SetEndTimes(5*lease/2, time.Millisecond))
+	c, _ := startHangingWrite(t, lease)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
