@@ -172,6 +172,7 @@ func (s *session) abandon(err error) {
 	reason := context.Cause(s.ctx)
 	s.endHolding()
 	s.setUnreleased(err)
+	s.client.Close(reason)
 	s.connection.Abort()
 	if target := s.reached.Load(); target != nil {
 		target.close(reason)

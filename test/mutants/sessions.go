@@ -157,8 +157,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-forgets-a-session-that-a-device-keeps",
 		file:   "pkg/relay/session_end.go",
-		old:    "	s.endHolding()\n	s.setUnreleased(err)\n	s.connection.Abort()\n",
-		new:    "	s.endHolding()\n	s.connection.Abort()\n",
+		old:    "	s.endHolding()\n	s.setUnreleased(err)\n	s.client.Close(reason)\n",
+		new:    "	s.endHolding()\n	s.client.Close(reason)\n",
 		breaks: "The status shows why a session is not released.",
 		tests:  []test{{"./pkg/relay", "^TestASessionEndsAlthoughADeviceKeepsItsRequest$"}},
 	},
@@ -814,7 +814,7 @@ var controlMutants = []mutant{
 	{
 		name:   "control-ends-without-a-farewell",
 		file:   "pkg/controlmsg/link.go",
-		old:    "	if farewell != nil {\n		l.sendFarewell(farewell)\n	}\n",
+		old:    "	if farewell != nil {\n		l.tellNews()\n		l.sendFarewell(farewell)\n	}\n",
 		new:    "	_ = farewell\n",
 		breaks: "A peer learns why the conversation ends.",
 		tests:  []test{{"./pkg/controlmsg", "^TestCloseSendsThePeerTheReason$"}},
