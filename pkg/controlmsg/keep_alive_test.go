@@ -106,6 +106,30 @@ func TestAPeerThatStopsReadingEndsTheConversation(t *testing.T) {
 	})
 }
 
+// A peer reads nothing after the farewell, so what there is to say comes before it.
+func TestNewsComeBeforeTheFarewell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 {
+			raw, transport := controlmsgtest.NewRaw(t)
+			target := watching(controlmsg.RoleTarget)
+			target.Announce = func(m *controlmsg.KeepAlive) { m.VolumeSize = 7 }
+			s := controlmsg.NewResponder(transport, target)
+			go func() { _, _ = s.Next(t.Context()) }()
+			raw.Send(1, relayHello())
+			raw.Receive() // hello_reply
+			go func() {
+				s.Announce()
+				s.Leave(status.Errorf(status.Shutdown, "made up"))
+			}()
+			news, ok := raw.Receive().Message.(*controlmsg.KeepAlive)
+			if !ok || news.VolumeSize != 7 {
+				t.Fatalf("%+v came before the news", news)
+			}
+			s.Close(nil)
+		}
+	})
+}
+
 func TestKeepAlivesTellTheSizeOfTheVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var size, told atomic.Uint64

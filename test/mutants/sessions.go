@@ -812,6 +812,14 @@ var controlMutants = []mutant{
 		tests:  []test{{"./pkg/controlmsg", "^TestNothingFollowsAMessageThatCouldNotBeSent$"}},
 	},
 	{
+		name:   "control-says-farewell-before-its-news",
+		file:   "pkg/controlmsg/link.go",
+		old:    "		l.tellNews()\n",
+		new:    "",
+		breaks: "A peer learns what there is to say before the farewell.",
+		tests:  []test{{"./pkg/controlmsg", "^TestNewsComeBeforeTheFarewell$"}},
+	},
+	{
 		name:   "control-ends-without-a-farewell",
 		file:   "pkg/controlmsg/link.go",
 		old:    "	if farewell != nil {\n		l.tellNews()\n		l.sendFarewell(farewell)\n	}\n",
