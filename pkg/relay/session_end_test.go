@@ -391,8 +391,8 @@ func (q hangingQueue) Poll(completed []*volume.Request) int {
 	return q.Queue.Poll(completed)
 }
 
-// startHangingWrite sets up a session with a write that the target's disk does not finish. The relay
-// has a lease of the given length, within which it and the target hear from each other.
+// startHangingWrite sets up a session with a write that the target's disk does not finish. The
+// relay has a lease of the given length, within which it and the target hear from each other.
 func startHangingWrite(t *testing.T, lease time.Duration) (*chain, *hangingDisk) {
 	t.Helper()
 	disk := &hangingDisk{}

@@ -98,11 +98,12 @@ func TestAVolumeMovesToAnotherHost(t *testing.T) {
 	}
 }
 
-// writeUntilItFails writes through a gateway, and prints the error of the first write that fails. It
-// has the time for that although the gateway ends it at the same moment.
+// writeUntilItFails writes through a gateway, and prints the error of the first write that fails.
+// Then it waits for the gateway to end it, which may have happened already.
 const writeUntilItFails = `PATH=/usr/bin:$PATH exec nbdsh -u "$uri" -c '
-import signal
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+import signal, time
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
 print("writing", flush=True)
 while True:
     try:
@@ -110,6 +111,8 @@ while True:
     except nbd.Error as failure:
         print(failure.errno, flush=True)
         break
+while not ended:
+    time.sleep(0.01)
 '`
 
 func TestADiskThatIsTakenAwayFailsItsRequests(t *testing.T) {
