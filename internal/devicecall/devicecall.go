@@ -17,6 +17,7 @@ const Timeout = 10 * time.Second
 // Step is a call that a device carries out once. Its zero value is ready for use. Its methods must
 // not be called concurrently.
 type Step struct {
+	what  string     // for errors
 	ended chan error // nil unless a call is under way
 }
 
@@ -26,20 +27,20 @@ type Step struct {
 func (s *Step) Take(ctx context.Context, what string, carryOut func() error) error {
 	if s.ended == nil {
 		ended := make(chan error, 1)
-		s.ended = ended
+		s.what, s.ended = what, ended
 		go func() { ended <- carryOut() }()
 	}
-	return s.Await(ctx, what)
+	return s.Await(ctx)
 }
 
 // Await is Take for a call that is under way.
-func (s *Step) Await(ctx context.Context, what string) error {
+func (s *Step) Await(ctx context.Context) error {
 	select {
 	case err := <-s.ended:
 		s.ended = nil
 		return err
 	case <-ctx.Done():
-		return unanswered(ctx, what)
+		return unanswered(ctx, s.what)
 	}
 }
 
@@ -108,9 +109,9 @@ func (o *Open[T]) Close() error {
 
 // OpenWithin returns what open creates, and fails with status.TimeOut if ctx ends first, or after
 // Timeout. What comes later is closed.
-func OpenWithin[T io.Closer](ctx context.Context, what string, open func() (T, error)) (T, error) {
+func OpenWithin[T io.Closer](ctx context.Context, open func() (T, error)) (T, error) {
 	o := NewOpen(open)
-	object, err := o.Await(ctx, what)
+	object, err := o.Await(ctx, "open")
 	if err != nil {
 		_ = o.Close() // it has not been created
 	}

@@ -39,7 +39,7 @@ func TestAStepIsTakenOnceHoweverOftenItIsWaitedFor(t *testing.T) {
 		if err := take(); !errors.Is(err, status.TimeOut) || taken.Load() != 2 {
 			t.Errorf("a step that has failed: %v, taken %d times", err, taken.Load())
 		}
-		_ = step.Await(t.Context(), "")
+		_ = step.Await(t.Context())
 	})
 }
 
@@ -83,7 +83,7 @@ func TestSeveralWaitForOneOpen(t *testing.T) {
 func TestWhatComesTooLateIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &object{}
-		got, err := devicecall.OpenWithin(t.Context(), "open", func() (*object, error) {
+		got, err := devicecall.OpenWithin(t.Context(), func() (*object, error) {
 			time.Sleep(devicecall.Timeout + time.Second)
 			return o, nil
 		})

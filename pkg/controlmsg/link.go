@@ -461,11 +461,16 @@ func (l *link) keepAlive(interval time.Duration) {
 	}
 }
 
-// sendKeepAlive sends a keep-alive with what this side has to say. A failure ends the link.
-func (l *link) sendKeepAlive() error {
+// encodeKeepAlive returns a keep-alive with what this side has to say.
+func (l *link) encodeKeepAlive() ([]byte, error) {
 	keepAlive := &KeepAlive{}
 	l.config.Announce(keepAlive)
-	b, err := l.encode(&Envelope{Message: keepAlive})
+	return l.encode(&Envelope{Message: keepAlive})
+}
+
+// sendKeepAlive sends a keep-alive. A failure ends the link.
+func (l *link) sendKeepAlive() error {
+	b, err := l.encodeKeepAlive()
 	if err != nil {
 		l.fail(err)
 		return err
@@ -482,9 +487,7 @@ func (l *link) tellNews() {
 	if told {
 		return
 	}
-	keepAlive := &KeepAlive{}
-	l.config.Announce(keepAlive)
-	b, err := l.encode(&Envelope{Message: keepAlive})
+	b, err := l.encodeKeepAlive()
 	if err != nil {
 		return
 	}

@@ -113,7 +113,7 @@ func (s *session) run() {
 	s.end(reason)
 }
 
-// serve serves the client. It fails with status.TimeOut if a device keeps one of the requests for
+// serve serves the client. It fails with status.TimeOut if one of the requests waits for a device
 // long after the session has ended.
 func (s *session) serve() error {
 	ctx, cancel := devicecall.After(s.ctx, answerTimeout)

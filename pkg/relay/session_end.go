@@ -125,7 +125,7 @@ const lastResponsesTimeout = time.Second
 
 // endTimeout bounds each attempt to release a session before the client is told of the end.
 // retryPause is the pause after an attempt that has failed for another reason. answerTimeout is how
-// long a device may keep a request of a session that has ended.
+// long a device may take over a request of a session that has ended.
 var (
 	endTimeout    = 10 * time.Second
 	retryPause    = time.Second
@@ -166,8 +166,8 @@ func (s *session) end(reason error) {
 	}
 }
 
-// abandon ends a session that a device keeps in one of its requests. What the request is about is
-// released when the device has answered.
+// abandon ends a session one of whose requests waits for a device that does not answer. The session
+// is released when the device has answered.
 func (s *session) abandon(err error) {
 	reason := context.Cause(s.ctx)
 	s.endHolding()
@@ -180,7 +180,7 @@ func (s *session) abandon(err error) {
 	s.log.Error("session ended, but a device has not answered: keeping the client's memory and "+
 		"epoch until then", zap.Error(err), zap.NamedError("reason", reason))
 	s.channel.late.Go(func() {
-		_ = s.serving.Await(s.channel.lateContext, "carry out a request of the client")
+		_ = s.serving.Await(s.channel.lateContext)
 		if s.serving.IsUnderWay() {
 			s.log.Error("session was never released", zap.Error(err))
 			return

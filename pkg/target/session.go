@@ -168,8 +168,8 @@ func (s *session) run() {
 	s.target.admission.release(s)
 }
 
-// serve serves the relay. It fails with status.TimeOut if a device keeps one of the requests for
-// longer after the session has ended than volume IO may.
+// serve serves the relay. It fails with status.TimeOut if one of the requests waits for a device
+// after the session has ended, for longer than volume IO may take.
 func (s *session) serve() error {
 	ctx, cancel := devicecall.After(s.ctx, s.target.answerTimeout)
 	defer cancel()

@@ -100,15 +100,15 @@ func (s *session) end(reason error) {
 	s.log.Info("session ended", zap.Error(reason))
 }
 
-// abandon ends a session that a device keeps in one of its requests. It is released when the device
-// has answered, which Run does not wait for.
+// abandon ends a session one of whose requests waits for a device that does not answer. The session
+// is released when the device has answered, which Run does not wait for.
 func (s *session) abandon(err error) {
 	reason := context.Cause(s.ctx)
 	s.relay.Leave(reason)
 	s.log.Error("session ended, but a device has not answered: keeping what the session uses until "+
 		"then", zap.Error(err), zap.NamedError("reason", reason))
 	go func() {
-		_ = s.serving.Await(context.Background(), "")
+		_ = s.serving.Await(context.Background())
 		s.end(reason)
 		s.target.admission.release(s)
 	}()

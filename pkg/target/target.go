@@ -190,7 +190,7 @@ func (t *Target) start(ctx context.Context) error {
 			controlmsg.MaxLease)
 	}
 	var err error
-	t.device, err = devicecall.OpenWithin(ctx, "open",
+	t.device, err = devicecall.OpenWithin(ctx,
 		func() (rdma.Device, error) { return t.config.RDMA.Open(t.config.RDMAListen.Addr()) })
 	if err != nil {
 		return fmt.Errorf("open RDMA device at %v (--rdma-address selects another): %w",

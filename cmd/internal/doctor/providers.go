@@ -97,7 +97,7 @@ func (m *machine) openDevice(check string, provider rdma.Provider, address netip
 }
 
 func openRDMA(provider rdma.Provider, address netip.Addr) (rdma.Device, error) {
-	return devicecall.OpenWithin(context.Background(), "open",
+	return devicecall.OpenWithin(context.Background(),
 		func() (rdma.Device, error) { return provider.Open(address) })
 }
 

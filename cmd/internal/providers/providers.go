@@ -193,7 +193,7 @@ func deviceOf(p comch.Provider) string {
 
 func describeRDMA(p rdma.Provider) Description {
 	d := Description{Seam: "rdma", Name: p.Name(), State: "built in"}
-	device, err := devicecall.OpenWithin(context.Background(), "open",
+	device, err := devicecall.OpenWithin(context.Background(),
 		func() (rdma.Device, error) { return p.Open(netip.IPv4Unspecified()) })
 	if errors.Is(err, status.NotSupported) {
 		d.State, d.Detail = "absent", status.Text(err)

@@ -42,7 +42,7 @@ func RunDPU(ctx context.Context, config Config) (result Result, err error) {
 
 // openDevice opens the DMA device and limits chunks to what it can copy.
 func openDevice(ctx context.Context, config *Config) (dma.Device, error) {
-	device, err := devicecall.OpenWithin(ctx, "open",
+	device, err := devicecall.OpenWithin(ctx,
 		func() (dma.Device, error) { return config.DMA.Open(config.Device) })
 	if err != nil {
 		return nil, fmt.Errorf("open DMA device %s: %w", config.Device, err)
