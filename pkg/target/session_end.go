@@ -130,7 +130,7 @@ func (s *session) release() error {
 			return
 		}
 		s.releaseVolume()
-		s.releaseErr = s.releaseMemory(ctx)
+		s.releaseErr = s.releaseMemory()
 	})
 	return s.releaseErr
 }
@@ -163,9 +163,7 @@ func (s *session) releaseLate() {
 		return
 	}
 	s.releaseVolume()
-	ctx, cancel := s.withinRelease()
-	defer cancel()
-	if err := s.releaseMemory(ctx); err != nil {
+	if err := s.releaseMemory(); err != nil {
 		s.log.Error("session was not released completely, even late", zap.Error(err))
 	}
 }
@@ -178,9 +176,11 @@ func (s *session) releaseVolume() {
 	s.lease.Close()
 }
 
-// releaseMemory frees what the detached lanes used. A device that does not let go of it within ctx
-// keeps it, and what it counts for, until it does.
-func (s *session) releaseMemory(ctx context.Context) error {
+// releaseMemory frees what the detached lanes used. What a device does not let go of in time counts
+// until it does.
+func (s *session) releaseMemory() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.target.answerTimeout)
+	defer cancel()
 	return s.freeing.Take(ctx, "free the session's memory", s.free)
 }
 

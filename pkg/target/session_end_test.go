@@ -128,7 +128,7 @@ func newOn(t *testing.T, rule string) (*target.Target, *fault.Injector) {
 // A device that does not let go of a session's memory keeps nobody from the volume.
 func TestADeviceThatHangsKeepsNobodyFromAVolume(t *testing.T) {
 	s, injector := newOn(t, "rdma:deregister:while=stuck:freeze")
-	s.SetReleaseTimeout(10 * time.Millisecond)
+	s.SetAnswerTimeout(10 * time.Millisecond)
 	serve(t, s)
 	m := configuration(1, 4)
 	m.Exclusive = true

@@ -129,9 +129,9 @@ var sessionMutants = []mutant{
 		name: "target-keeps-a-volume-while-a-device-hangs",
 		file: "pkg/target/session_end.go",
 		old: `		s.releaseVolume()
-		s.releaseErr = s.releaseMemory(ctx)
+		s.releaseErr = s.releaseMemory()
 `,
-		new: `		if s.releaseErr = s.releaseMemory(ctx); s.releaseErr == nil {
+		new: `		if s.releaseErr = s.releaseMemory(); s.releaseErr == nil {
 			s.releaseVolume()
 		}
 `,
