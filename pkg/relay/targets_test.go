@@ -179,8 +179,8 @@ func TestATakeOverByATargetWithTwoAddressesIsOneMove(t *testing.T) {
 	c.startRelay(relay.ChannelConfig{Targets: addressesOf(all), Reconnect: quickly,
 		SessionWait: retry.Within(testkit.Patience)})
 	c.awaitTarget(all[0])
-	volume.stale.Store(3) // both addresses of the second target lead to an owner
 	volume.move(1)
+	volume.stale.Store(3) // both addresses of the second target lead to an owner
 	testkit.Eventually(t, "both addresses are ready", func() bool { return c.readyTargets() == 2 })
 	c.connect()
 	defer func() { c.requester.Close(nil) }()
