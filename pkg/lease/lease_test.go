@@ -426,6 +426,35 @@ func TestARelayComesBackAsAnother(t *testing.T) {
 	})
 }
 
+// A target that has noted the end of a session, and is gone, never confirms it.
+func TestARelayDoesNotWaitForATargetThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		h, _, _ := r.open(t)
+		h.End()
+		r.exchange(t)
+		q := r.tenancy.Question()
+		r.conn.Hear(&q)
+		settled := make(chan error, 1)
+		go func() { settled <- h.Await(t.Context()) }()
+		synctest.Wait()
+		r.conn.Disconnect()
+		if isSettled(h) {
+			t.Error("the relay does not wait for a lease that may still last")
+		}
+		time.Sleep(WithDrift(time.Second) + notedPause)
+		synctest.Wait()
+		select {
+		case err := <-settled:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Fatal("the relay waits for a target that is gone")
+		}
+	})
+}
+
 func TestASessionLivesOnWithoutItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()

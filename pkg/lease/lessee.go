@@ -353,6 +353,7 @@ func (h *Holding) Await(ctx context.Context) error {
 func (h *Holding) isSettled() (settled bool, again time.Duration) {
 	h.lessee.mu.Lock()
 	defer h.lessee.mu.Unlock()
+	h.lessee.forgetLocked()
 	t := h.landlord
 	if _, exists := t.sessions[h]; !exists {
 		return true, 0

@@ -50,6 +50,9 @@ type channel struct {
 	late        sync.WaitGroup
 	lateContext context.Context
 	stopLate    context.CancelFunc
+	linking     sync.WaitGroup  // links to the targets
+	links       context.Context // of these
+	stopLinks   context.CancelFunc
 
 	mu     sync.Mutex // guards what follows
 	server comch.Server
@@ -76,6 +79,7 @@ func (r *Relay) newChannel(
 		c.clients = former[0].clients // their sessions and the new ones may be the same clients'
 	}
 	c.lateContext, c.stopLate = context.WithCancel(context.Background())
+	c.links, c.stopLinks = context.WithCancel(context.Background())
 	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)
 	c.throttle.SetLimits(config.QoS.Channel)
@@ -204,11 +208,10 @@ func (c *channel) admission(settings *ChannelConfig) comch.Admission {
 // listenPause is how long to wait before listening again on a device that has failed.
 const listenPause = 5 * time.Second
 
-// run accepts the channel's clients until ctx ends. Sessions continue.
+// run accepts the channel's clients until ctx ends. Sessions continue, and so do the links to the
+// targets: a target confirms there that a session has ended.
 func (c *channel) run(ctx context.Context) {
-	var linking sync.WaitGroup
-	linking.Go(func() { c.targets.run(ctx) })
-	defer linking.Wait()
+	c.linking.Go(func() { c.targets.run(c.links) })
 	defer close(c.unlisted)
 	c.awaitName(ctx)
 	for ctx.Err() == nil {
@@ -344,9 +347,11 @@ func (c *channel) closeServer() error {
 	return server.Close()
 }
 
-// close releases the channel. All its sessions must have ended. Those that are not released when
-// ctx ends stay so.
+// close releases the channel. All its sessions must have ended. Those that are not released wait
+// for no target any more, and stay so when ctx ends.
 func (c *channel) close(ctx context.Context) error {
+	c.stopLinks()
+	c.linking.Wait()
 	stop := context.AfterFunc(ctx, c.stopLate)
 	c.late.Wait()
 	stop()

@@ -28,8 +28,13 @@ func (s *session) watchClient() {
 }
 
 // watchTarget ends the session when its control connection to the target ends, and when the channel
-// moves to another target.
+// moves to another target. From the end of the connection on, the session's release does not count
+// on what the target could have said there.
 func (s *session) watchTarget(target *targetConnection) {
+	defer func() {
+		<-target.requester.Done()
+		target.lease.Load().Disconnect()
+	}()
 	select {
 	case <-target.requester.Done():
 		if !target.expendable.Load() {

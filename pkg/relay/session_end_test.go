@@ -425,6 +425,29 @@ func TestNoChangeFailsWhileTheTargetsDiskHangs(t *testing.T) {
 	}
 }
 
+// A target that has noted the end of a session, and goes, never says that the write has ended. The
+// relay waits for its lease only.
+func TestAChangeFailsWhenTheTargetThatHasNotedTheEndIsGone(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(testkit.Patience, time.Millisecond))
+	c, _ := startHangingWrite(t, time.Second)
+	if err := c.proxy.listener.Close(); err != nil { // nobody connects again
+		t.Fatal(err)
+	}
+	c.proxy.watch(nil, func(e *controlmsg.Envelope) *controlmsg.Envelope {
+		if m, ok := e.Message.(*controlmsg.KeepAlive); ok && len(m.Question.Noted) > 0 {
+			c.loseTarget()
+		}
+		return e
+	})
+	if err := c.relay.EndSession(c.status().OpenSessions[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	c.expectRelease()
+	if n := c.completions(); n != 1 {
+		t.Errorf("%d requests complete, want 1", n)
+	}
+}
+
 // A relay that stops waits for no disk. It tells the client nothing.
 func TestARelayStopsWhileTheTargetsDiskHangs(t *testing.T) {
 	const lease = time.Second

@@ -255,4 +255,28 @@ var leaseMutants = []mutant{
 		breaks: "Reads fail as soon as nobody touches their buffers.",
 		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
 	},
+	{
+		name:   "lease-waits-for-a-target-that-is-gone",
+		file:   "pkg/lease/lessee.go",
+		old:    "	h.lessee.forgetLocked()\n",
+		new:    "",
+		breaks: "A relay does not wait for the word of a target that is gone.",
+		tests:  []test{{"./pkg/lease", "^TestARelayDoesNotWaitForATargetThatIsGone$"}},
+	},
+	{
+		name:   "relay-counts-on-a-connection-that-has-ended",
+		file:   "pkg/relay/session_end.go",
+		old:    "		target.lease.Load().Disconnect()\n",
+		new:    "",
+		breaks: "Changes fail in time although the target that has noted the session's end is gone.",
+		tests:  []test{{"./pkg/relay", "^TestAChangeFailsWhenTheTargetThatHasNotedTheEndIsGone$"}},
+	},
+	{
+		name:   "relay-that-stops-leaves-its-targets-before-its-sessions-end",
+		file:   "pkg/relay/channel.go",
+		old:    "c.targets.run(c.links)",
+		new:    "c.targets.run(ctx)",
+		breaks: "A relay that stops tells nobody that a change has failed which a target still has.",
+		tests:  []test{{"./pkg/relay", "^TestARelayStopsWhileTheTargetsDiskHangs$"}},
+	},
 }
