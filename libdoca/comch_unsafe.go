@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/zc-relay/zc-relay/internal/inorder"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -227,15 +228,17 @@ type connection struct {
 	ended func() // on the engine's thread, after everything else
 	// credits holds a token for each message that the application may have waiting.
 	credits chan struct{}
+	// sending ends when this side disconnects: messages that are still queued fail.
+	sending     context.Context
+	stopSending context.CancelFunc
+
+	// actions are what the peer sees in the order in which the application has caused it: messages,
+	// the beginnings and ends of consumers, and the end of the connection.
+	actions inorder.Queue
 
 	mu       sync.Mutex
-	queue    []*C.struct_doca_comch_task_send // to be sent
-	messages [][]byte                         // their contents
-	wake     chan struct{}
 	lost     bool
 	children map[child]struct{} // consumers and producers that have started
-	// announced is closed when the consumer that was started last has been announced or has failed.
-	announced chan struct{}
 }
 
 // child is a consumer or producer.
@@ -248,9 +251,8 @@ var connections table[connection]
 
 // newConnection makes a connection that is not established yet.
 func newConnection(owner *controlCore) *connection {
-	c := &connection{owner: owner, wake: make(chan struct{}, 1), children: make(map[child]struct{}),
-		announced: make(chan struct{})}
-	close(c.announced)
+	c := &connection{owner: owner, children: make(map[child]struct{})}
+	c.sending, c.stopSending = context.WithCancel(context.Background())
 	c.c = C.emu_connection_new(owner.control, connections.add(c))
 	if c.c == nil {
 		panic("libdoca emulated: out of memory")
@@ -263,23 +265,19 @@ func newConnection(owner *controlCore) *connection {
 func emuEndConnection(number C.uint32_t) { connections.remove(number) }
 
 //export emuMessageTaken
-func emuMessageTaken(number C.uint32_t) {
-	select {
-	case connections.get(number).credits <- struct{}{}:
-	default: // the message arrived at the end of the connection, without a credit
-	}
-}
+func emuMessageTaken(number C.uint32_t) { connections.get(number).returnCredit() }
 
 //export emuDisconnect
 func emuDisconnect(number C.uint32_t) { connections.get(number).close() }
 
 // close starts to disconnect; ended follows.
 func (c *connection) close() {
-	go func() {
+	c.stopSending()
+	c.actions.Do(func() {
 		if err := c.comch.Close(); err != nil {
 			c.comch.Abort()
 		}
-	}()
+	})
 }
 
 // start starts the goroutines of an established connection.
@@ -289,14 +287,13 @@ func (c *connection) start(established comch.Connection, receiveQueue int) {
 	for range receiveQueue {
 		c.credits <- struct{}{}
 	}
-	var running sync.WaitGroup
-	running.Go(c.receive)
-	running.Go(c.watchConsumers)
-	running.Go(c.sendQueued)
+	var receiving sync.WaitGroup
+	receiving.Go(c.receive)
 	go func() {
 		<-established.Done()
 		c.lose()
-		running.Wait()
+		receiving.Wait()
+		c.actions.Wait()
 		c.owner.engine.do(func() {
 			delete(c.owner.connections, c)
 			c.ended()
@@ -316,7 +313,8 @@ func (c *connection) post(kind C.uint32_t, value uint64, payload unsafe.Pointer)
 	}
 }
 
-// receive passes messages on, as many at a time as the application's queue holds.
+// receive passes on what the peer does, in the order in which the peer does it: as many messages at
+// a time as the application's queue holds, and its consumers.
 func (c *connection) receive() {
 	for {
 		select {
@@ -324,64 +322,42 @@ func (c *connection) receive() {
 		case <-c.comch.Done():
 			// What has arrived is delivered nevertheless; it is no more than the peer's credits.
 		}
-		message, err := c.comch.Receive(context.Background())
+		next, err := c.comch.Next(context.Background())
 		if err != nil {
 			return
 		}
-		c.post(C.EMU_ENTRY_MESSAGE, uint64(len(message)), C.CBytes(message))
+		if next.IsMessage() {
+			c.post(C.EMU_ENTRY_MESSAGE, uint64(len(next.Message)), C.CBytes(next.Message))
+			continue
+		}
+		kind := C.uint32_t(C.EMU_ENTRY_CONSUMER_EXPIRED)
+		if next.Event.Created {
+			kind = C.EMU_ENTRY_CONSUMER_NEW
+		}
+		c.post(kind, uint64(next.Event.ID), nil)
+		c.returnCredit()
 	}
 }
 
-func (c *connection) watchConsumers() {
-	for {
-		event, err := c.comch.NextConsumerEvent(context.Background())
-		if err != nil {
-			return
-		}
-		kind := C.uint32_t(C.EMU_ENTRY_CONSUMER_EXPIRED)
-		if event.Created {
-			kind = C.EMU_ENTRY_CONSUMER_NEW
-		}
-		c.post(kind, uint64(event.ID), nil)
+// returnCredit lets receive take one more message. One that has arrived at the end of the
+// connection had no credit.
+func (c *connection) returnCredit() {
+	select {
+	case c.credits <- struct{}{}:
+	default:
 	}
 }
 
 // send queues a message, and copies it.
 func (c *connection) send(task *C.struct_doca_comch_task_send) {
 	message := C.GoBytes(task.msg, C.int(task.len))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.queue = append(c.queue, task)
-	c.messages = append(c.messages, message)
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-	if c.lost {
-		c.failQueuedLocked()
-	}
-}
-
-// sendQueued sends queued messages, in order, until the connection ends.
-func (c *connection) sendQueued() {
-	for {
-		select {
-		case <-c.wake:
-		case <-c.comch.Done():
-			return
+	c.actions.Do(func() {
+		err := c.comch.Send(c.sending, message)
+		if c.sending.Err() != nil && err != nil {
+			err = status.NotConnected
 		}
-		for {
-			c.mu.Lock()
-			if len(c.queue) == 0 {
-				c.mu.Unlock()
-				break
-			}
-			task, message := c.queue[0], c.messages[0]
-			c.queue, c.messages = c.queue[1:], c.messages[1:]
-			c.mu.Unlock()
-			c.sent(task, uint64(len(message)), c.comch.Send(context.Background(), message))
-		}
-	}
+		c.sent(task, uint64(len(message)), err)
+	})
 }
 
 // sent completes a task.
@@ -396,34 +372,16 @@ func (c *connection) sent(task *C.struct_doca_comch_task_send, length uint64, er
 	})
 }
 
-// lose fails what is queued, and tells the consumers and producers.
+// lose lets what is queued fail, and tells the consumers and producers.
 func (c *connection) lose() {
+	c.stopSending()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lost = true
-	c.failQueuedLocked()
 	for child := range c.children {
 		child.connectionLost()
 	}
 	clear(c.children)
-}
-
-func (c *connection) failQueuedLocked() {
-	for _, task := range c.queue {
-		c.sent(task, 0, status.NotConnected)
-	}
-	c.queue, c.messages = nil, nil
-}
-
-// takeTurn returns a channel that is closed when the next consumer may be announced, and what to
-// call afterwards. Consumers are announced in the order in which they are started: applications
-// pair those of both sides in that order.
-func (c *connection) takeTurn() (turn <-chan struct{}, done func()) {
-	announced := make(chan struct{})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	turn, c.announced = c.announced, announced
-	return turn, func() { close(announced) }
 }
 
 // addChild makes sure that child hears of the end of the connection.

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
+	"github.com/zc-relay/zc-relay/internal/inorder"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -31,13 +32,14 @@ type consumerCore struct {
 	connection *connection
 	cancel     context.CancelFunc
 
-	data     comch.Consumer // nil unless running
-	posted   fifo.Queue[postedTask]
-	memory   uint64 // bytes of the provider's memory
-	next     uint64 // where the next receive would begin, counted without end
-	stopping bool
-	armed    bool
-	batch    [fastPathBatch]comch.Received
+	announcement *inorder.Entry
+	data         comch.Consumer // nil unless running
+	posted       fifo.Queue[postedTask]
+	memory       uint64 // bytes of the provider's memory
+	next         uint64 // where the next receive would begin, counted without end
+	stopping     bool
+	armed        bool
+	batch        [fastPathBatch]comch.Received
 }
 
 // postedTask is a receive: its task, and the place of its memory, counted without end.
@@ -66,22 +68,12 @@ func (c *consumerCore) start() (status.Code, error) {
 	c.posted = fifo.New[postedTask](tasks)
 	config := comch.ConsumerConfig{Receives: tasks, MemorySize: int(c.memory),
 		ImmediateLength: int(c.consumer.imm_data_len)}
-	turn, done := c.connection.takeTurn()
-	go func() {
-		select {
-		case <-turn:
-		case <-ctx.Done():
-			c.engine.do(func() { c.started(nil, ctx.Err()) })
-			<-turn
-			done()
-			return
-		}
+	c.announcement = c.connection.actions.Do(func() {
 		bounded, stop := context.WithTimeout(ctx, startTimeout)
 		defer stop()
 		data, err := c.connection.comch.NewConsumer(bounded, config)
-		done()
 		c.engine.do(func() { c.started(data, err) })
-	}()
+	})
 	return status.InProgress, nil
 }
 
@@ -111,15 +103,18 @@ func (c *consumerCore) started(data comch.Consumer, err error) {
 	}
 }
 
-// close destroys the provider's consumer.
+// close gives the provider's consumer up. It ends when the peer has been told what came before.
 func (c *consumerCore) close() {
 	c.disarm()
 	c.engine.remove(c)
 	c.engine.unwatch(c.data.Descriptor())
-	if err := c.data.Close(); err != nil {
-		failed("stop consumer", err)
-	}
+	data := c.data
 	c.data = nil
+	c.connection.actions.Do(func() {
+		if err := data.Close(); err != nil {
+			failed("stop consumer", err)
+		}
+	})
 }
 
 func (c *consumerCore) flush() status.Code {
@@ -239,9 +234,11 @@ func (c *consumerCore) stop() status.Code {
 	c.stopping = true
 	if c.data == nil {
 		c.cancel()
+		if c.connection.actions.Withdraw(c.announcement) {
+			c.engine.do(func() { c.started(nil, context.Canceled) })
+		}
 		return status.InProgress
 	}
-	c.data.Stop()
 	for c.collect() > 0 {
 	}
 	c.failPosted(status.Shutdown)

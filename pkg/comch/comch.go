@@ -167,6 +167,17 @@ type ConsumerEvent struct {
 	Created bool
 }
 
+// Arrival is one thing that the peer has done: it has sent a control message, or created or
+// destroyed a consumer.
+type Arrival struct {
+	Message []byte
+	// Event tells of a consumer. Its ID is 0 if Message has arrived.
+	Event ConsumerEvent
+}
+
+// IsMessage reports whether a message has arrived.
+func (a *Arrival) IsMessage() bool { return a.Event.ID == 0 }
+
 // Connection is an established connection between a client and a server. It ends when either side
 // closes it or either process dies. Any goroutine may call its methods.
 type Connection interface {
@@ -185,6 +196,9 @@ type Connection interface {
 	// NextConsumerEvent waits until the peer creates or destroys a consumer. Events arrive in the
 	// order of creation and destruction.
 	NextConsumerEvent(ctx context.Context) (ConsumerEvent, error)
+	// Next waits for the next control message or consumer event, in the order in which the peer has
+	// acted. It takes what Receive or NextConsumerEvent would have returned.
+	Next(ctx context.Context) (Arrival, error)
 	// NewConsumer creates a consumer and waits until it is running and the peer has been notified.
 	NewConsumer(ctx context.Context, config ConsumerConfig) (Consumer, error)
 	// NewProducer creates a producer that sends to one consumer of the peer. It fails with

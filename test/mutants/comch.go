@@ -284,4 +284,28 @@ var comchMutants = []mutant{
 		breaks: "A response is the request, of which type and result have changed.",
 		tests:  []test{{"./pkg/iomsg", "^TestResultKeepsTheRequestExceptTypeAndOutcome$"}},
 	},
+	{
+		name:   "comch-takes-events-before-messages",
+		file:   "pkg/comch/internal/arrivals/arrivals.go",
+		old:    "			q.events[0].number < q.messages[0].number) {\n",
+		new:    "			q.events[0].number > 0) {\n",
+		breaks: "Messages and consumer events are seen in the order in which the peer has acted.",
+		tests:  []test{{"./pkg/comch/internal/arrivals", "^TestWhatHasArrivedIsTakenInOrder$"}},
+	},
+	{
+		name:   "contexts-end-consumers-before-their-messages",
+		file:   "pkg/comch/contexts/consumer.go",
+		old:    "	if c.channel.isIdle() {\n		c.data.Stop()\n",
+		new:    "	if c.channel != nil {\n		c.data.Stop()\n",
+		breaks: "Messages and consumer events are seen in the order in which the peer has acted.",
+		tests:  []test{{"./pkg/comch/emulated", "^TestProviderConforms$/^ContextFastPath$"}},
+	},
+	{
+		name:   "libdoca-starts-consumers-before-its-messages",
+		file:   "libdoca/fastpath_unsafe.go",
+		old:    "	c.announcement = c.connection.actions.Do(func() {\n",
+		new:    "	var announcing inorder.Queue\n	c.announcement = announcing.Do(func() {\n",
+		breaks: "A program's actions are seen in their order.",
+		tests:  []test{{"./libdoca", "^TestAPeersActionsAreSeenInTheirOrder$"}},
+	},
 }

@@ -323,6 +323,7 @@ func (s *suite) testMessages(t *testing.T) {
 			t.Errorf("got %v, want %v", err, context.Canceled)
 		}
 	})
+	t.Run("KeepTheirPlaceAmongConsumers", func(t *testing.T) { s.bothWays(t, testArrivals) })
 	t.Run("OfSeveralClientsDoNotMix", s.testSeveralClients)
 	t.Run("SentBeforeTheEndAreReceived", func(t *testing.T) { s.bothWays(t, testLastWords) })
 }
@@ -364,6 +365,57 @@ func testOrder(t *testing.T, from, to comch.Connection) {
 	if err := <-failed; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// testArrivals lets a side send messages while its consumers begin and end.
+func testArrivals(t *testing.T, from, to comch.Connection) {
+	ctx := testContext(t)
+	const rounds = 30
+	failed := make(chan error, 1)
+	go func() {
+		for i := range rounds {
+			if err := actInOrder(ctx, from, i); err != nil {
+				failed <- err
+				return
+			}
+		}
+		failed <- nil
+	}()
+	for i := range rounds {
+		for _, want := range []string{fmt.Sprintf("before %d", i), "created",
+			fmt.Sprintf("between %d", i), "expired"} {
+			next, err := to.Next(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := string(next.Message)
+			if !next.IsMessage() {
+				got = "expired"
+				if next.Event.Created {
+					got = "created"
+				}
+			}
+			if got != want {
+				t.Fatalf("in round %d, %q arrived, want %q", i, got, want)
+			}
+		}
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// actInOrder creates and destroys a consumer, with messages around.
+func actInOrder(ctx context.Context, from comch.Connection, round int) error {
+	if err := from.Send(ctx, fmt.Appendf(nil, "before %d", round)); err != nil {
+		return err
+	}
+	consumer, err := from.NewConsumer(ctx, comch.ConsumerConfig{Receives: 1, MemorySize: 64})
+	if err != nil {
+		return err
+	}
+	err = from.Send(ctx, fmt.Appendf(nil, "between %d", round))
+	return errors.Join(err, consumer.Close())
 }
 
 func testSizes(t *testing.T, from, to comch.Connection) {

@@ -2,6 +2,7 @@ package comchtest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -282,6 +283,7 @@ func (s *suite) testContextEnding(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { s.bothLinks(t, test) })
 	}
+	t.Run("ConsumersAndMessagesKeepTheirOrder", s.testContextOrder)
 	t.Run("BrokenConnectionsStopEverything", s.testFatal)
 	t.Run("BrokenConnectionsKeepArrivedMessages", s.testFatalKeepsArrived)
 	t.Run("BrokenConnectionsFailControlSends", s.testFatalSends)
@@ -492,4 +494,45 @@ func (s *suite) testClientWaitsForChildren(t *testing.T) {
 	}
 	w.free()
 	w.awaitState(w.client, progress.Idle)
+}
+
+// testContextOrder submits messages around the beginnings and ends of consumers, without waiting
+// for any of them.
+func (s *suite) testContextOrder(t *testing.T) {
+	p := s.newContextPair(t)
+	var did []string
+	free := sendTasks
+	awaitFree := func(n int) {
+		p.await("messages are sent", func() bool {
+			free += len(p.client.completions)
+			p.client.free(t)
+			return free >= n
+		})
+	}
+	send := func() {
+		awaitFree(1)
+		free--
+		text := fmt.Sprintf("message %d", len(did))
+		p.submitMessage(p.client, p.atClient, text)
+		did = append(did, text)
+	}
+	for range 20 {
+		send()
+		r := p.newReceiver(p.atClient)
+		p.must(r.Start(p.engine))
+		did = append(did, "created")
+		send()
+		p.awaitState(r, progress.Running)
+		send()
+		p.must(r.Stop())
+		did = append(did, "expired")
+		send()
+		p.must(r.Destroy())
+	}
+	p.await("the server has seen everything",
+		func() bool { return len(p.server.seen) >= len(did) })
+	if !slices.Equal(p.server.seen, did) {
+		t.Errorf("the client did\n%q\nand the server saw\n%q", did, p.server.seen)
+	}
+	awaitFree(sendTasks)
 }

@@ -104,6 +104,7 @@ type recorder struct {
 	senders     []*contexts.Connection
 	events      []recordedEvent // of connections
 	consumers   []recordedEvent
+	seen        []string // messages, and what became of consumers
 	// onMessage, if set, is called for each message.
 	onMessage func(*contexts.Connection, []byte)
 }
@@ -115,6 +116,7 @@ func (p *recorder) controlConfig() contexts.ControlConfig {
 		return func(c *contexts.Connection, id comch.ConsumerID) {
 			p.consumers = append(p.consumers, recordedEvent{connection: c, what: what,
 				consumer: id})
+			p.seen = append(p.seen, what)
 		}
 	}
 	return contexts.ControlConfig{
@@ -128,6 +130,7 @@ func (p *recorder) controlConfig() contexts.ControlConfig {
 		},
 		MessageReceived: func(c *contexts.Connection, message []byte) {
 			p.messages = append(p.messages, string(message))
+			p.seen = append(p.seen, string(message))
 			p.senders = append(p.senders, c)
 			if p.onMessage != nil {
 				p.onMessage(c, message)

@@ -217,6 +217,10 @@ func (h *host) callConnection(ctx context.Context, c comch.Connection, call *Hos
 		answer.Message, err = c.Receive(ctx)
 	case "NextConsumerEvent":
 		answer.Event, err = c.NextConsumerEvent(ctx)
+	case "Next":
+		var next comch.Arrival
+		next, err = c.Next(ctx)
+		answer.Message, answer.Event = next.Message, next.Event
 	case "NewConsumer":
 		return h.newConsumer(ctx, c, call, answer)
 	case "NewProducer":
@@ -461,6 +465,11 @@ func (c *hostConnection) Receive(ctx context.Context) ([]byte, error) {
 func (c *hostConnection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent, error) {
 	answer, err := c.call(ctx, HostCall{Method: "NextConsumerEvent"})
 	return answer.Event, err
+}
+
+func (c *hostConnection) Next(ctx context.Context) (comch.Arrival, error) {
+	answer, err := c.call(ctx, HostCall{Method: "Next"})
+	return comch.Arrival{Message: answer.Message, Event: answer.Event}, err
 }
 
 func (c *hostConnection) ExportMemory(context.Context, *memory.Region, memory.Access) ([]byte,

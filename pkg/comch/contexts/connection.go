@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/zc-relay/zc-relay/internal/inorder"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -22,8 +23,12 @@ type Connection struct {
 	peer      comch.Connection // nil if the client was rejected
 	rejection error            // why it was rejected
 	process   comch.Peer
-	sends     chan *SendTask // has room for the whole pool
-	sending   chan struct{}  // closed when the goroutine that sends has returned
+	// actions are what the peer sees in the order in which the application has caused it: messages,
+	// the beginnings and ends of consumers, and the end of the connection.
+	actions inorder.Queue
+	// sending ends when this side disconnects: messages that are still queued fail.
+	sending     context.Context
+	stopSending context.CancelFunc
 
 	// The following belong to the engine's thread.
 	announced bool // Connected has been called
@@ -103,6 +108,10 @@ func (c *Connection) removeChild(member child) {
 	c.engine.Do(func() { c.control.releaseConnection(c) })
 }
 
+func (c *Connection) do(f func()) { c.actions.Do(f) }
+
+func (c *Connection) isIdle() bool { return c.actions.IsIdle() }
+
 func (c *Connection) newConsumer(
 	ctx context.Context, config comch.ConsumerConfig,
 ) (comch.Consumer, error) {
@@ -126,48 +135,46 @@ func (c *Connection) checkEvents() error {
 	return nil
 }
 
-// send is the goroutine that sends control messages and waits for the peer to have room for them.
-func (c *Connection) send() {
-	defer close(c.sending)
-	for t := range c.sends {
-		// Send returns when the connection ends, if not before.
-		t.complete(c.peer.Send(context.Background(), t.message))
-	}
+// send sends a message once the peer has room for it.
+func (c *Connection) send(t *SendTask) {
+	c.actions.Do(func() {
+		err := c.peer.Send(c.sending, t.message)
+		if err != nil && c.sending.Err() != nil {
+			err = c.notConnected()
+		}
+		t.complete(err)
+	})
 }
 
-// receive is the goroutine that waits for control messages. It hands each message to the engine's
-// thread and waits until the application has seen it.
+// disconnect tells the peer of the end, after everything that it has yet to see.
+func (c *Connection) disconnect() {
+	c.stopSending()
+	c.actions.Do(func() {
+		if c.peer.Close() != nil {
+			c.peer.Abort()
+		}
+	})
+	c.actions.Wait()
+}
+
+// receive is the goroutine that waits for what the peer does. It hands that to the engine's thread
+// and waits until the application has seen it.
 func (c *Connection) receive() {
-	events := make(chan struct{})
-	go func() {
-		defer close(events)
-		c.receiveEvents()
-	}()
 	for {
-		message, err := c.peer.Receive(context.Background())
+		next, err := c.peer.Next(context.Background())
 		if err != nil {
 			break
 		}
-		if !callOnEngine(c.engine, func() { c.control.messageReceived(c, message) }) {
+		handle := func() { c.control.consumerEvent(c, next.Event) }
+		if next.IsMessage() {
+			handle = func() { c.control.messageReceived(c, next.Message) }
+		}
+		if !callOnEngine(c.engine, handle) {
 			c.peer.Abort()
 			break
 		}
 	}
-	<-events
 	callOnEngine(c.engine, func() { c.control.connectionEnded(c) })
-}
-
-func (c *Connection) receiveEvents() {
-	for {
-		event, err := c.peer.NextConsumerEvent(context.Background())
-		if err != nil {
-			return
-		}
-		if !callOnEngine(c.engine, func() { c.control.consumerEvent(c, event) }) {
-			c.peer.Abort()
-			return
-		}
-	}
 }
 
 // callOnEngine runs f on the engine's thread and waits until it has returned, so that a peer cannot

@@ -1,6 +1,7 @@
 package contexts
 
 import (
+	"context"
 	"errors"
 	"sync"
 
@@ -109,15 +110,13 @@ func (c *control) apply(config ControlConfig) {
 func (c *control) addConnection(peer comch.Connection) *Connection {
 	connection := &Connection{
 		control: c, engine: c.engine, events: c.config.ConsumerCreated != nil,
-		peer: peer, process: peer.Peer(),
-		sends: make(chan *SendTask, c.config.SendTasks), sending: make(chan struct{}),
-		children: make(map[child]struct{}),
+		peer: peer, process: peer.Peer(), children: make(map[child]struct{}),
 	}
+	connection.sending, connection.stopSending = context.WithCancel(context.Background())
 	c.mu.Lock()
 	c.connections[connection] = struct{}{}
 	c.mu.Unlock()
 	c.outstanding++
-	go connection.send()
 	return connection
 }
 
@@ -152,13 +151,7 @@ func (c *control) allConnections() []*Connection {
 // disconnect starts the orderly end of a connection. The goroutine that receives from the peer
 // reports when the connection has ended.
 func (c *control) disconnect(connection *Connection) {
-	c.inBackground(func() { closePeer(connection.peer) }, nil)
-}
-
-func closePeer(peer comch.Connection) {
-	if peer.Close() != nil {
-		peer.Abort()
-	}
+	c.inBackground(connection.disconnect, nil)
 }
 
 // inBackground runs f on a goroutine of its own, and then runs afterwards, unless it is nil, on the
@@ -220,11 +213,7 @@ func (c *control) releaseConnection(connection *Connection) {
 	if !finished {
 		return
 	}
-	close(connection.sends)
-	c.inBackground(func() {
-		closePeer(connection.peer)
-		<-connection.sending
-	}, func() { c.outstanding-- })
+	c.inBackground(connection.disconnect, func() { c.outstanding-- })
 }
 
 // completeStop makes a stopping context idle once it has nothing to wait for.
@@ -283,7 +272,7 @@ func (t *SendTask) Submit() error {
 	case t.connection.released:
 		t.complete(t.connection.notConnected())
 	default:
-		t.connection.sends <- t
+		t.connection.send(t)
 	}
 	return nil
 }

@@ -15,6 +15,10 @@ type channel interface {
 	// checkEvents fails if the application has no callbacks for the peer's consumers.
 	checkEvents() error
 	capabilities() comch.Capabilities
+	// do runs f, which may take long, after everything that the peer has yet to see of this side.
+	// isIdle reports whether there is nothing.
+	do(f func())
+	isIdle() bool
 	newConsumer(context.Context, comch.ConsumerConfig) (comch.Consumer, error)
 	newProducer(context.Context, comch.ConsumerID) (comch.Producer, error)
 }

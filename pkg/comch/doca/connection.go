@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/internal/arrivals"
 	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -34,8 +35,7 @@ type connection struct {
 	// lost is called on the thread when libdoca has ended the connection.
 	lost func()
 
-	messages inbox[[]byte]
-	events   inbox[comch.ConsumerEvent]
+	arrivals arrivals.Queue
 	sends    chan struct{} // holds one entry per control message in flight
 	done     chan struct{}
 	ended    atomic.Bool // done is closed
@@ -167,7 +167,7 @@ func (c *connection) sent(err error) {
 
 // deliver keeps a message for Receive, and reports whether too many are kept.
 func (c *connection) deliver(message []byte) bool {
-	kept := c.messages.put(append([]byte(nil), message...))
+	kept := c.arrivals.PutMessage(append([]byte(nil), message...))
 	if kept > maxMessages {
 		c.fail(status.Errorf(status.Full, "%d control messages of the peer wait to be read", kept))
 		return false
@@ -176,19 +176,34 @@ func (c *connection) deliver(message []byte) bool {
 }
 
 func (c *connection) isFull() bool {
-	return !c.ended.Load() && c.messages.len() >= c.endpoint.settings.receiveQueue
+	return !c.ended.Load() && c.arrivals.Messages() >= c.endpoint.settings.receiveQueue
 }
 
 func (c *connection) Receive(ctx context.Context) ([]byte, error) {
-	message, err := c.messages.take(ctx)
-	if err == nil && c.messages.len()+1 == c.endpoint.settings.receiveQueue {
-		c.endpoint.engine.Wake() // it may be paused
+	message, err := c.arrivals.TakeMessage(ctx)
+	if err == nil {
+		c.received()
 	}
 	return message, err
 }
 
 func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent, error) {
-	return c.events.take(ctx)
+	return c.arrivals.TakeEvent(ctx)
+}
+
+func (c *connection) Next(ctx context.Context) (comch.Arrival, error) {
+	next, err := c.arrivals.Take(ctx)
+	if err == nil && next.IsMessage() {
+		c.received()
+	}
+	return next, err
+}
+
+// received wakes the engine, which may be paused, when there is room for a message again.
+func (c *connection) received() {
+	if c.arrivals.Messages()+1 == c.endpoint.settings.receiveQueue {
+		c.endpoint.engine.Wake()
+	}
 }
 
 // consumerEvent notes that the peer has created or lost a consumer.
@@ -211,7 +226,7 @@ func (c *connection) consumerEvent(event comch.ConsumerEvent) {
 			o.targetExpired(event.ID)
 		}
 	}
-	if c.events.put(event) > maxEvents || len(c.live) > maxEvents {
+	if c.arrivals.PutEvent(event) > maxEvents || len(c.live) > maxEvents {
 		c.fail(status.Errorf(status.Full, "too many consumer events of the peer wait to be read"))
 	}
 }
@@ -229,8 +244,7 @@ func (c *connection) end(err error) {
 	if !first {
 		return
 	}
-	c.messages.end(c.errNotConnected())
-	c.events.end(c.errNotConnected())
+	c.arrivals.End(c.errNotConnected())
 	c.endpoint.engine.Do(func() {
 		for o := range c.objects {
 			o.wake()

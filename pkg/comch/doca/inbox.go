@@ -54,12 +54,6 @@ func (b *inbox[T]) takeAll() []T {
 	return items
 }
 
-func (b *inbox[T]) len() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.items)
-}
-
 // take waits for the oldest item.
 func (b *inbox[T]) take(ctx context.Context) (T, error) {
 	for {

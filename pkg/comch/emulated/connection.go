@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/internal/arrivals"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -21,12 +22,12 @@ type connection struct {
 	log            *zap.Logger
 	peer           comch.Peer
 	maxMessageSize int
+	receiveQueue   int // messages that the peer may send before they are received
 
 	socket   *frameSocket
 	writes   *writeQueue
-	messages chan []byte   // received control messages; credits keep it from filling up
+	arrivals arrivals.Queue
 	credits  chan struct{} // one token per message that the peer has room for
-	events   *eventQueue
 	requests *requestTable
 	exports  *exportTable
 	local    localObjects
@@ -81,9 +82,8 @@ func newConnection(role role, s *frameSocket, peer comch.Peer, agreed terms, lim
 		maxMessageSize: agreed.maxMessageSize,
 		socket:         s,
 		writes:         newWriteQueue(agreed.peerReceiveQueue, account),
-		messages:       make(chan []byte, agreed.receiveQueue),
+		receiveQueue:   agreed.receiveQueue,
 		credits:        make(chan struct{}, agreed.peerReceiveQueue),
-		events:         newEventQueue(4 * limits.MaxConsumers),
 		requests:       newRequestTable(),
 		exports:        newExportTable(limits),
 		pool:           pool,
@@ -157,24 +157,36 @@ func (c *connection) Send(ctx context.Context, message []byte) error {
 
 // Receive returns the credit of the message to the peer.
 func (c *connection) Receive(ctx context.Context) ([]byte, error) {
-	var message []byte
-	select {
-	case message = <-c.messages:
-	default:
-		select {
-		case message = <-c.messages:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("receive control message: %w", ctx.Err())
-		case <-c.done:
-			select {
-			case message = <-c.messages:
-			default:
-				return nil, c.notConnected("receive control message")
-			}
-		}
+	message, err := c.arrivals.TakeMessage(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("receive control message: %w", err)
 	}
-	c.enqueue(frame{kind: frameCredit, fields: [maxFields]uint32{1}}, descriptors{})
+	c.returnCredit()
 	return message, nil
+}
+
+func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent, error) {
+	event, err := c.arrivals.TakeEvent(ctx)
+	if err != nil {
+		return event, fmt.Errorf("wait for consumer event: %w", err)
+	}
+	return event, nil
+}
+
+// Next returns the credit of a message, too.
+func (c *connection) Next(ctx context.Context) (comch.Arrival, error) {
+	next, err := c.arrivals.Take(ctx)
+	if err != nil {
+		return next, fmt.Errorf("wait for the peer: %w", err)
+	}
+	if next.IsMessage() {
+		c.returnCredit()
+	}
+	return next, nil
+}
+
+func (c *connection) returnCredit() {
+	c.enqueue(frame{kind: frameCredit, fields: [maxFields]uint32{1}}, descriptors{})
 }
 
 // notConnected returns the error of an operation on an ended connection, or on one whose queue
@@ -257,6 +269,7 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	if c.onEnd != nil {
 		c.onEnd()
 	}
+	c.arrivals.End(status.Errorf(status.NotConnected, "connection has ended: %w", reason))
 	close(c.done)
 	c.writes.close(goodbye)
 	if goodbye == nil {

@@ -88,12 +88,11 @@ func (c *connection) handleMessage(f *frame) error {
 		return violation("control message of %d bytes exceeds the agreed limit of %d",
 			len(f.body), c.maxMessageSize)
 	}
-	select {
-	case c.messages <- append([]byte(nil), f.body...):
-		return nil
-	default:
-		return violation("more than %d control messages without credit", cap(c.messages))
+	if c.arrivals.Messages() == c.receiveQueue {
+		return violation("more than %d control messages without credit", c.receiveQueue)
 	}
+	c.arrivals.PutMessage(append([]byte(nil), f.body...))
+	return nil
 }
 
 func (c *connection) handleCredit(f *frame) error {

@@ -320,33 +320,6 @@ func TestRejectedConsumerReturnsItsRingMemory(t *testing.T) {
 	}
 }
 
-func TestEventQueueDropsUnseenConsumersBeyondItsLimit(t *testing.T) {
-	q := newEventQueue(4)
-	q.put(comch.ConsumerEvent{ID: 1, Created: true})
-	if event, ok := q.poll(); !ok || event.ID != 1 {
-		t.Fatalf("got %+v", event)
-	}
-	for id := comch.ConsumerID(3); id < 20001; id += 2 {
-		q.put(comch.ConsumerEvent{ID: id, Created: true})
-		q.put(comch.ConsumerEvent{ID: id})
-	}
-	q.put(comch.ConsumerEvent{ID: 1})
-	if len(q.events) > 6 {
-		t.Errorf("%d events are queued", len(q.events))
-	}
-	last := comch.ConsumerEvent{}
-	for {
-		event, ok := q.poll()
-		if !ok {
-			break
-		}
-		last = event
-	}
-	if last != (comch.ConsumerEvent{ID: 1}) {
-		t.Errorf("the last event is %+v, want the end of the consumer that was seen", last)
-	}
-}
-
 func TestPeerThatExitsResetsTheConnection(t *testing.T) {
 	c, peer := newServedConnection(t, serverRole)
 	peer.close()

@@ -178,7 +178,7 @@ func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 		passed.closeAll()
 		return violation("consumer %d already exists", id)
 	}
-	c.events.put(comch.ConsumerEvent{ID: id, Created: true})
+	c.consumerEvent(comch.ConsumerEvent{ID: id, Created: true})
 	c.enqueue(textFrame(frameReply, nil, uint32(id)), passed)
 	return nil
 }
@@ -227,15 +227,20 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 func (c *connection) handleStopConsumer(f *frame) {
 	id := comch.ConsumerID(f.fields[0])
 	if c.remote.stop(id) {
-		c.events.put(comch.ConsumerEvent{ID: id})
+		c.consumerEvent(comch.ConsumerEvent{ID: id})
 	}
 }
 
 func (c *connection) handleCloseConsumer(f *frame) {
 	id := comch.ConsumerID(f.fields[0])
 	if c.remote.close(id) {
-		c.events.put(comch.ConsumerEvent{ID: id})
+		c.consumerEvent(comch.ConsumerEvent{ID: id})
 	}
+}
+
+// consumerEvent keeps an event for the application.
+func (c *connection) consumerEvent(event comch.ConsumerEvent) {
+	c.arrivals.PutBoundedEvent(event, 4*c.limits.MaxConsumers)
 }
 
 // remoteProducers holds the peer's producers of one of our consumers. They wait for its posted

@@ -82,6 +82,11 @@ func (c *connection) Receive(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.received(ctx, message)
+}
+
+// received does to a message what a fault wants.
+func (c *connection) received(ctx context.Context, message []byte) ([]byte, error) {
 	hit, err := c.points.receive.Enter(ctx, c.Done(), uint64(len(message)))
 	switch {
 	case err != nil:
@@ -96,6 +101,21 @@ func (c *connection) Receive(ctx context.Context) ([]byte, error) {
 		hit.Corrupt(message)
 	}
 	return message, nil
+}
+
+// Next waits for the next control message or consumer event.
+func (c *connection) Next(ctx context.Context) (comch.Arrival, error) {
+	if c.points.receive == nil {
+		return c.Connection.Next(ctx)
+	}
+	if message := c.takeDelayed(); message != nil {
+		return comch.Arrival{Message: message}, nil
+	}
+	next, err := c.Connection.Next(ctx)
+	if err == nil && next.IsMessage() {
+		next.Message, err = c.received(ctx, next.Message)
+	}
+	return next, err
 }
 
 // takeDelayed returns the oldest delayed message, or nil.
