@@ -73,10 +73,10 @@ static doca_error_t check_task(struct doca_task *task, const char *function)
 			   can->dma_list_len);
 		return DOCA_ERROR_INVALID_VALUE;
 	}
-	if (source == 0 || source > can->dma_buf_size || source > room) {
+	/* The device rejects a copy of nothing. */
+	if (source > can->dma_buf_size || source > room) {
 		emu_misuse(function,
-			   "%llu bytes are not between 1 and the room of %llu and the capability "
-			   "of %llu",
+			   "%llu bytes exceed the room of %llu or the capability of %llu",
 			   (unsigned long long)source, (unsigned long long)room,
 			   (unsigned long long)can->dma_buf_size);
 		return DOCA_ERROR_INVALID_VALUE;

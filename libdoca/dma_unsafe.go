@@ -19,6 +19,7 @@ type dmaCore struct {
 	engine *engine
 	ctx    *C.struct_doca_ctx
 	queue  []*C.struct_doca_task
+	broken bool
 }
 
 func (d *dmaCore) start() (status.Code, error) {
@@ -28,6 +29,10 @@ func (d *dmaCore) start() (status.Code, error) {
 
 func (d *dmaCore) flush() status.Code {
 	for task := takeSubmitted(d.ctx); task != nil; task = takeSubmitted(d.ctx) {
+		if d.broken {
+			d.engine.complete(task, status.Shutdown)
+			continue
+		}
 		d.queue = append(d.queue, task)
 	}
 	if d.engine.c.armed {
@@ -38,10 +43,24 @@ func (d *dmaCore) flush() status.Code {
 
 func (d *dmaCore) poll() {
 	n := min(len(d.queue), dmaBatch)
-	for _, task := range d.queue[:n] {
-		d.engine.complete(task, copyTask((*C.struct_doca_dma_task_memcpy)(unsafe.Pointer(task))))
+	for i, task := range d.queue[:n] {
+		copied := (*C.struct_doca_dma_task_memcpy)(unsafe.Pointer(task))
+		if lengthOf(copied) == 0 {
+			d.reject(i)
+			return
+		}
+		d.engine.complete(task, copyTask(copied))
 	}
 	d.queue = append(d.queue[:0], d.queue[n:]...)
+}
+
+// reject fails a task that the device rejects. That ends the context, with all tasks behind it.
+func (d *dmaCore) reject(at int) {
+	d.engine.complete(d.queue[at], status.IOFailed)
+	d.broken, d.queue = true, d.queue[at+1:]
+	d.stop()
+	d.engine.enter(d.ctx, C.DOCA_CTX_STATE_STOPPING)
+	d.engine.finish(d.ctx)
 }
 
 func (d *dmaCore) arm() bool { return len(d.queue) == 0 }
@@ -81,14 +100,19 @@ func copyTask(task *C.struct_doca_dma_task_memcpy) status.Code {
 			offset += n
 		}
 	}
-	total := C.size_t(0)
-	for src := task.src; src != nil; src = src.next {
-		total += src.data_len
-	}
+	total := lengthOf(task)
 	for dst := task.dst; total > 0; dst = dst.next {
 		n := min(total, dst.len-C.size_t(dst.data-dst.head)-dst.data_len)
 		dst.data_len += n
 		total -= n
 	}
 	return status.Success
+}
+
+// lengthOf returns the number of bytes to copy.
+func lengthOf(task *C.struct_doca_dma_task_memcpy) (total C.size_t) {
+	for src := task.src; src != nil; src = src.next {
+		total += src.data_len
+	}
+	return total
 }

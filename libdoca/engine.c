@@ -497,7 +497,7 @@ static doca_error_t stop(struct doca_ctx *ctx)
 	if (ctx->state == DOCA_CTX_STATE_STOPPING)
 		return DOCA_ERROR_IN_PROGRESS;
 	if (ctx->state == DOCA_CTX_STATE_IDLE)
-		return DOCA_ERROR_BAD_STATE;
+		return DOCA_SUCCESS; /* programs take an error for a failure of their own */
 	/* The core completes what it has, with an error, and says whether that was all. */
 	result = (doca_error_t)emuStopContext(ctx);
 	if (result != DOCA_SUCCESS && result != DOCA_ERROR_IN_PROGRESS)

@@ -246,8 +246,6 @@ func TestImportedMaps(t *testing.T) {
 			address.Result().Pointer())
 	}
 
-	is(t, call("doca_mmap_stop", imported), status.NotPermitted)
-	r.expectMisuse("doca_mmap_stop", "is imported")
 	is(t, call("doca_mmap_set_permissions", imported, 0), status.NotPermitted)
 	r.expectMisuse("doca_mmap_set_permissions", "is imported")
 	is(t, call("doca_mmap_export_pci", imported, dpu, address, length), status.NotSupported)
@@ -260,12 +258,31 @@ func TestImportedMaps(t *testing.T) {
 		t.Errorf("the second import has address %p", address.Result().Pointer())
 	}
 	ok(t, call("doca_mmap_destroy", third))
+
+	// An import is stopped like any map, but not as long as a buf needs it. An exported map is not:
+	// only its end takes the memory away from peers.
+	inventory := create(t, "doca_buf_inventory_create", 1)
+	ok(t, call("doca_buf_inventory_start", inventory))
+	buf := create(t, "doca_buf_inventory_buf_get_by_args", inventory, imported, m.base, 8, m.base, 0)
+	is(t, call("doca_mmap_stop", imported), status.NotPermitted)
+	r.expectMisuse("doca_mmap_stop", "1 bufs")
+	release(t, buf)
+	ok(t, call("doca_buf_inventory_destroy", inventory))
+	ok(t, call("doca_mmap_stop", imported))
+	is(t, call("doca_mmap_stop", imported), status.BadState)
+	r.expectMisuse("doca_mmap_stop", "not started")
+	ok(t, call("doca_mmap_destroy", imported))
+	is(t, call("doca_mmap_stop", m.mmap), status.NotPermitted)
+	r.expectMisuse("doca_mmap_stop", "has been exported")
+	imported, code = importMap(desc, dpu)
+	ok(t, code)
 	ok(t, call("doca_mmap_destroy", imported))
 
-	ok(t, call("doca_mmap_stop", m.mmap))
+	ok(t, call("doca_mmap_destroy", m.mmap))
 	_, code = importMap(desc, dpu)
 	is(t, code, status.NotFound)
-	m.destroy()
+	ok(t, call("doca_buf_inventory_destroy", m.inventory))
+	docatest.Free(m.base)
 	ok(t, call("doca_dev_close", host))
 	ok(t, call("doca_dev_close", dpu))
 }

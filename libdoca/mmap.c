@@ -165,9 +165,11 @@ doca_error_t emu_doca_mmap_stop(struct doca_mmap *mmap)
 		emu_misuse(__func__, "the map is not started");
 		return DOCA_ERROR_BAD_STATE;
 	}
-	if (mmap->imported) {
-		emu_misuse(__func__, "the map is imported: destroy it");
-		return DOCA_ERROR_NOT_PERMITTED;
+	for (int i = 0; i < EMU_EXPORTS && !mmap->imported; i++) {
+		if (mmap->export_desc[i] != NULL) {
+			emu_misuse(__func__, "the map has been exported: destroy it");
+			return DOCA_ERROR_NOT_PERMITTED;
+		}
 	}
 	return end_mmap(mmap, __func__);
 }

@@ -79,7 +79,9 @@ static void export(struct doca_dev *dev, void *bytes, size_t length)
 	meet(); /* the DPU has inverted the bytes */
 	for (size_t i = 0; i < length; i++)
 		CHECK(((uint8_t *)bytes)[i] == (uint8_t)~(i * 3));
-	OK(doca_mmap_stop(memory.mmap));
+	expect_misuse("doca_mmap_stop"); /* it has been exported */
+	IS(DOCA_ERROR_NOT_PERMITTED, doca_mmap_stop(memory.mmap));
+	memory_revoke(&memory);
 	meet();
 	meet();
 	memory_free(&memory);

@@ -208,11 +208,18 @@ struct memory memory_import(struct doca_dev *dev, const void *desc, size_t lengt
 	return memory;
 }
 
+void memory_revoke(struct memory *memory)
+{
+	OK(doca_mmap_destroy(memory->mmap));
+	memory->mmap = NULL;
+}
+
 void memory_free(struct memory *memory)
 {
 	OK(doca_buf_inventory_stop(memory->inventory));
 	OK(doca_buf_inventory_destroy(memory->inventory));
-	OK(doca_mmap_destroy(memory->mmap));
+	if (memory->mmap != NULL)
+		memory_revoke(memory);
 	if (memory->allocated)
 		free(memory->bytes);
 }

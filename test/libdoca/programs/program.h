@@ -78,6 +78,8 @@ struct memory {
 struct memory memory_over(struct doca_dev *dev, void *bytes, size_t size, uint32_t access);
 struct memory memory_new(struct doca_dev *dev, size_t size, uint32_t access);
 struct memory memory_import(struct doca_dev *dev, const void *desc, size_t length);
+/* Ends what peers have of the memory, which stays allocated. */
+void memory_revoke(struct memory *memory);
 void memory_free(struct memory *memory);
 struct doca_buf *memory_buf(const struct memory *memory, size_t offset, size_t length, size_t data);
 void release(struct doca_buf *buf);

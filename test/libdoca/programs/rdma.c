@@ -198,7 +198,7 @@ static void refused(void)
 			tell_memory(&memory, dev);
 			meet();
 			if (round == 2)
-				OK(doca_mmap_stop(memory.mmap));
+				memory_revoke(&memory);
 			meet();
 			meet();
 			CHECK(memory.bytes[0] == 0);

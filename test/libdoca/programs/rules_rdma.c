@@ -198,7 +198,7 @@ static void reexport(void)
 	CHECK(strcmp((char *)memory.bytes + 20000, "of the host") == 0);
 	meet();
 	/* What the host takes away, nobody reaches any more. */
-	OK(doca_mmap_stop(memory.mmap));
+	memory_revoke(&memory);
 	meet();
 	OK(doca_buf_reset_data_len(buf));
 	(void)remote_read(remote, from, buf);
