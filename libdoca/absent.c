@@ -2,6 +2,13 @@
 
 #include "skin.h"
 
+doca_error_t emu_refuse(const char *function, const char *reason)
+{
+	emu_log(DOCA_LOG_LEVEL_ERROR, "%s is not emulated: %s", function + sizeof "emu_" - 1,
+		reason);
+	return DOCA_ERROR_NOT_SUPPORTED;
+}
+
 static doca_error_t refuse(const char *function)
 {
 	emu_log(DOCA_LOG_LEVEL_ERROR, "%s is not emulated", function + sizeof "emu_" - 1);

@@ -5,6 +5,7 @@ package libdoca_test
 import (
 	"bytes"
 	"debug/elf"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -236,6 +237,193 @@ func TestDevicesAreThoseConfigured(t *testing.T) {
 	ok(t, call("doca_dev_rep_close", rep))
 	ok(t, call("doca_dev_close", opened))
 	ok(t, call("doca_dev_close", hostDev))
+}
+
+// openFirst lists the devices, and opens the first.
+func openFirst(t *testing.T) (infos []P, dev P, closeAll func()) {
+	t.Helper()
+	list, count := devices(t)
+	for i := range count {
+		infos = append(infos, docatest.Load(docatest.At(list, 8*i)))
+	}
+	dev = create(t, "doca_dev_open", infos[0])
+	return infos, dev, func() {
+		t.Helper()
+		ok(t, call("doca_devinfo_destroy_list", list))
+		ok(t, call("doca_dev_close", dev))
+	}
+}
+
+// address returns an address that a function stores.
+func address(name string, info P, size int) (string, status.Code) {
+	buffer := docatest.Alloc(size)
+	defer docatest.Free(buffer)
+	code := call(name, info, buffer, size)
+	return fmt.Sprintf("%x", docatest.Bytes(buffer, size)), code
+}
+
+// What is not configured is the same in every process, and differs between devices.
+func TestPortsByDefault(t *testing.T) {
+	configure(t, libdoca.Config{Devices: []libdoca.Device{
+		{PCI: "03:00.1", Representors: []libdoca.Representor{{PCI: "0001:b1:02.1"},
+			{PCI: "b1:00.2", Type: libdoca.VirtualFunction},
+			{PCI: "b1:00.3", Type: libdoca.VirtualFunction},
+			{PCI: "b1:00.0", Type: libdoca.SubFunction}}},
+		{PCI: "0001:b1:02.1", Role: libdoca.Host},
+		{PCI: "03:00.1", Type: libdoca.SubFunction, SFIndex: 4},
+	}})
+	infos, dev, closeAll := openFirst(t)
+	for i, want := range []struct {
+		mac, ipv6 string
+		vhca      uint16
+	}{
+		{"020000000301", "fe80000000000000000000fffe000301", 0x301},
+		{"02000001b111", "fe80000000000000000000fffe01b111", 0xb110},
+		{"020500000301", "fe80000000000000000500fffe000301", 0x385},
+	} {
+		mac, code := address("doca_devinfo_get_mac_addr", infos[i], 6)
+		if code != status.Success || mac != want.mac {
+			t.Errorf("device %d has MAC address %s, expected %s: %v", i, mac, want.mac, code)
+		}
+		ipv6, code := address("doca_devinfo_get_ipv6_addr", infos[i], 16)
+		if code != status.Success || ipv6 != want.ipv6 {
+			t.Errorf("device %d has IPv6 address %s, expected %s: %v", i, ipv6, want.ipv6, code)
+		}
+		vhca, code := docatest.Get("doca_devinfo_get_vhca_id", infos[i])
+		if code != status.Success || vhca.Uint16() != want.vhca {
+			t.Errorf("device %d is VHCA %#x, expected %#x: %v", i, vhca.Uint16(), want.vhca, code)
+		}
+		rate, code := docatest.Get("doca_devinfo_get_active_rate", infos[i])
+		if code != status.Success || rate.Uint64() != 200e9 {
+			t.Errorf("device %d has a rate of %d, %v", i, rate.Uint64(), code)
+		}
+		_, code = docatest.Get("doca_devinfo_get_lid", infos[i])
+		is(t, code, status.NotSupported)
+		for _, capability := range []string{"hotplug_manager", "notification_moderation",
+			"accelerate_resource_reclaim"} {
+			can, code := docatest.Get("doca_devinfo_cap_is_"+capability+"_supported", infos[i])
+			if code != status.Success || can.Uint8() != 0 {
+				t.Errorf("device %d supports %s: %d, %v", i, capability, can.Uint8(), code)
+			}
+		}
+		for _, filter := range []string{"all", "net", "emulated"} {
+			can, code := docatest.Get("doca_devinfo_rep_cap_is_filter_"+filter+"_supported",
+				infos[i])
+			if code != status.Success || (can.Uint8() == 1) != (i != 1) {
+				t.Errorf("device %d filters %s: %d, %v", i, filter, can.Uint8(), code)
+			}
+		}
+	}
+	reps, count := representors(t, dev)
+	if count != 4 {
+		t.Fatalf("%d representors, expected 4", count)
+	}
+	for i, want := range []struct {
+		name string
+		kind libdoca.FunctionType
+		vhca uint16
+	}{
+		{"pf1hpf", libdoca.PhysicalFunction, 0xb110}, // as the host's device says
+		{"pf0vf0", libdoca.VirtualFunction, 0xb102},
+		{"pf0vf1", libdoca.VirtualFunction, 0xb103},
+		{"pf0sf0", libdoca.SubFunction, 0xb180},
+	} {
+		expectRepresentor(t, docatest.Load(docatest.At(reps, 8*i)), want.name, want.kind, want.vhca,
+			false)
+	}
+	ok(t, call("doca_devinfo_rep_destroy_list", reps))
+	closeAll()
+}
+
+// representors lists those of a device. The caller destroys the list.
+func representors(t *testing.T, dev P) (list P, count int) {
+	t.Helper()
+	first, second := docatest.NewCell(), docatest.NewCell()
+	defer first.Free()
+	defer second.Free()
+	ok(t, call("doca_devinfo_rep_create_list", dev, 0, first, second))
+	return first.Result().Pointer(), int(second.Result().Uint32())
+}
+
+func expectRepresentor(t *testing.T, info P, name string, kind libdoca.FunctionType, vhca uint16,
+	hotplug bool) {
+	t.Helper()
+	gotName, code := docatest.Text("doca_devinfo_rep_get_iface_name", info, 256, true)
+	if code != status.Success || gotName != name {
+		t.Errorf("the representor is named %s, expected %s: %v", gotName, name, code)
+	}
+	gotKind, code := docatest.Get("doca_devinfo_rep_get_pci_func_type", info)
+	if code != status.Success || libdoca.FunctionType(gotKind.Uint32()) != kind {
+		t.Errorf("%s is of type %d, expected %d: %v", name, gotKind.Uint32(), kind, code)
+	}
+	gotVHCA, code := docatest.Get("doca_devinfo_rep_get_vhca_id", info)
+	if code != status.Success || gotVHCA.Uint16() != vhca {
+		t.Errorf("%s is VHCA %#x, expected %#x: %v", name, gotVHCA.Uint16(), vhca, code)
+	}
+	gotHotplug, code := docatest.Get("doca_devinfo_rep_get_is_hotplug", info)
+	if code != status.Success || (gotHotplug.Uint8() == 1) != hotplug {
+		t.Errorf("%s has been plugged in: %d, %v", name, gotHotplug.Uint8(), code)
+	}
+}
+
+func TestPortsThatAreConfigured(t *testing.T) {
+	seven := uint16(7)
+	r := configure(t, libdoca.Config{Devices: []libdoca.Device{
+		{PCI: "03:00.0", MAC: [6]byte{0xb8, 0x3f, 0xd2, 1, 2, 3}, ActiveRate: 400e9,
+			IPv6: netip.MustParseAddr("2001:db8::7"), VHCA: &seven,
+			Representors: []libdoca.Representor{{PCI: "b1:00.0", Interface: "host0", Hotplug: true,
+				Type: libdoca.VirtualFunction}}},
+		{PCI: "b1:00.0", Role: libdoca.Host, LID: 21, VHCA: &seven},
+	}})
+	infos, dev, closeAll := openFirst(t)
+	mac, code := address("doca_devinfo_get_mac_addr", infos[0], 6)
+	if code != status.Success || mac != "b83fd2010203" {
+		t.Errorf("the MAC address is %s, %v", mac, code)
+	}
+	ipv6, code := address("doca_devinfo_get_ipv6_addr", infos[0], 16)
+	if code != status.Success || ipv6 != "20010db8000000000000000000000007" {
+		t.Errorf("the IPv6 address is %s, %v", ipv6, code)
+	}
+	rate, code := docatest.Get("doca_devinfo_get_active_rate", infos[0])
+	if code != status.Success || rate.Uint64() != 400e9 {
+		t.Errorf("the rate is %d, %v", rate.Uint64(), code)
+	}
+	for name, size := range map[string]int{"mac": 6, "ipv4": 4, "ipv6": 16} {
+		name = "doca_devinfo_get_" + name + "_addr"
+		_, code := address(name, infos[0], size-1)
+		is(t, code, status.InvalidValue)
+		r.expectMisuse(name, "must be")
+	}
+
+	// A port of InfiniBand has a LID, and no MAC address.
+	lid, code := docatest.Get("doca_devinfo_get_lid", infos[1])
+	if code != status.Success || lid.Uint16() != 21 {
+		t.Errorf("the LID is %d, %v", lid.Uint16(), code)
+	}
+	_, code = address("doca_devinfo_get_mac_addr", infos[1], 6)
+	is(t, code, status.NotSupported)
+	_, code = address("doca_devinfo_get_ipv6_addr", infos[1], 16)
+	is(t, code, status.NotFound)
+
+	// An open representor describes itself.
+	list, _ := representors(t, dev)
+	rep := create(t, "doca_dev_rep_open", docatest.Load(list))
+	ok(t, call("doca_devinfo_rep_destroy_list", list))
+	info := docatest.Pointer("doca_dev_rep_as_devinfo", rep)
+	expectRepresentor(t, info, "host0", libdoca.VirtualFunction, 7, true)
+	equal, code := docatest.Get("doca_devinfo_rep_is_equal_pci_addr", info, "b1:00.0")
+	if code != status.Success || equal.Uint8() != 1 {
+		t.Errorf("the open representor has another address: %v", code)
+	}
+	ok(t, call("doca_dev_rep_close", rep))
+	_, code = docatest.Get("doca_devinfo_rep_get_vhca_id", info)
+	is(t, code, status.InvalidValue)
+	r.expectMisuse("doca_devinfo_rep_get_vhca_id", "has been destroyed")
+	if docatest.Pointer("doca_dev_rep_as_devinfo", dev) != nil {
+		t.Error("a device has a representor's description")
+	}
+	r.expectMisuse("doca_dev_rep_as_devinfo", "the dev_rep is a dev")
+	closeAll()
 }
 
 func TestMisuseOfDevices(t *testing.T) {

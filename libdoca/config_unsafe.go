@@ -73,9 +73,15 @@ type Device struct {
 	IBDevice  string // for instance "mlx5_0"
 	Interface string // for instance "p0"
 	IPv4      netip.Addr
-	Role      Role
-	Type      FunctionType
-	SFIndex   uint32 // of a SubFunction
+	IPv6      netip.Addr // the zero value means the link-local address of MAC
+	MAC       [6]byte    // all zeroes mean 02:00, and the PCI address in four bytes
+	// LID makes the port one of InfiniBand, which has no MAC address.
+	LID        uint16
+	ActiveRate uint64  // of the port in bits per second; 0 means 200 Gbit/s
+	VHCA       *uint16 // the number of the function in the device; nil derives it from PCI
+	Role       Role
+	Type       FunctionType
+	SFIndex    uint32 // of a SubFunction
 	// Representors of the host's functions, for a DPU's device. A client on a host's device
 	// connects to the server whose representor has the PCI address of that device.
 	Representors []Representor
@@ -85,8 +91,12 @@ type Device struct {
 
 // Representor is how a DPU sees a function of its host.
 type Representor struct {
-	PCI  string // the function's address on the host
-	VUID string
+	PCI       string // the function's address on the host
+	VUID      string
+	Interface string // of the representor, on the DPU; "" means a name such as pf0hpf
+	Type      FunctionType
+	Hotplug   bool    // the function has been plugged in while the host ran
+	VHCA      *uint16 // nil means that of the host's device with this address
 }
 
 // Limits holds the capabilities of all devices. Zeroes select the defaults.
@@ -102,6 +112,8 @@ type Limits struct {
 	MaxDMALength     uint64
 	MaxDMAList       int // bufs of a list
 	MaxDMATasks      int
+	// CompletionVectors is how many interrupts for completions there are to choose from.
+	CompletionVectors int
 }
 
 // Misuse is something that the rules of DOCA forbid.
@@ -164,7 +176,7 @@ type Bridge interface {
 var defaultLimits = Limits{
 	MaxMessageSize: 4080, MaxReceiveQueue: 1024, MaxSendTasks: 8192, MaxClients: 128,
 	MaxConsumers: 128, MaxProducers: 128, MaxFastPathTasks: 8192, MaxBufferLength: 1 << 20,
-	MaxDMALength: 2 << 20, MaxDMAList: 64, MaxDMATasks: 65536,
+	MaxDMALength: 2 << 20, MaxDMAList: 64, MaxDMATasks: 65536, CompletionVectors: 8,
 }
 
 const maxIdleSleep = time.Millisecond
@@ -247,6 +259,7 @@ func (l Limits) withDefaults() Limits {
 		{&l.MaxConsumers, &d.MaxConsumers}, {&l.MaxProducers, &d.MaxProducers},
 		{&l.MaxFastPathTasks, &d.MaxFastPathTasks}, {&l.MaxBufferLength, &d.MaxBufferLength},
 		{&l.MaxDMAList, &d.MaxDMAList}, {&l.MaxDMATasks, &d.MaxDMATasks},
+		{&l.CompletionVectors, &d.CompletionVectors},
 	} {
 		if *field.value == 0 {
 			*field.value = *field.fallback
@@ -293,7 +306,7 @@ func newDevices(config *Config) (*C.struct_emu_device, error) {
 	memory := (*C.struct_emu_device)(C.calloc(C.size_t(len(config.Devices)+1), size))
 	table := unsafe.Slice(memory, len(config.Devices))
 	for i := range config.Devices {
-		if err := fillDevice(&table[i], i, &config.Devices[i], &config.Limits); err != nil {
+		if err := fillDevice(&table[i], i, config.Devices, &config.Limits); err != nil {
 			for j := range table[:i+1] {
 				C.free(unsafe.Pointer(table[j].reps))
 			}
@@ -312,7 +325,8 @@ func freeDevices() {
 	C.emu_devices, C.emu_num_devices = nil, 0
 }
 
-func fillDevice(d *C.struct_emu_device, index int, config *Device, limits *Limits) error {
+func fillDevice(d *C.struct_emu_device, index int, devices []Device, limits *Limits) error {
+	config := &devices[index]
 	pci, err := longPCI(config.PCI)
 	if err != nil {
 		return err
@@ -338,6 +352,7 @@ func fillDevice(d *C.struct_emu_device, index int, config *Device, limits *Limit
 			d.ipv4[i] = C.uint8_t(b)
 		}
 	}
+	fillPort(d, config)
 	d._type = C.enum_doca_pci_func_type(config.Type)
 	d.sf_index = C.uint32_t(config.SFIndex)
 	d.can = capabilities(config, limits)
@@ -354,7 +369,7 @@ func fillDevice(d *C.struct_emu_device, index int, config *Device, limits *Limit
 			return err
 		}
 		setText(rep.pci[:], address)
-		setText(rep.vuid[:], config.Representors[i].VUID)
+		fillRepresentor(&rep, address, config.Representors, i, devices)
 		unsafe.Slice(d.reps, len(config.Representors))[i] = rep
 	}
 	return nil
@@ -374,7 +389,9 @@ func capabilities(config *Device, limits *Limits) (can C.struct_emu_capabilities
 		can.producers = C.uint32_t(limits.MaxProducers)
 		can.producer_tasks = C.uint32_t(limits.MaxFastPathTasks)
 		can.producer_buf_size = C.uint32_t(limits.MaxBufferLength)
+		can.comch_list_len = 1
 	}
+	can.completion_vectors = C.uint32_t(limits.CompletionVectors)
 	can.export_pci = C.bool(config.Role == Host && !config.NoExport)
 	can.import_pci = C.bool(config.Role == DPU && !config.NoExport)
 	if !config.NoDMA {

@@ -157,13 +157,19 @@ static doca_error_t compare_pci(const char *own, const char *pci_addr, uint8_t *
 	return DOCA_SUCCESS;
 }
 
+/* Reports whether the application's buffer is large enough. */
+static bool has_room(uint32_t size, uint32_t needed, const char *function)
+{
+	if (size < needed)
+		emu_misuse(function, "the size is %u, but must be %u at least", size, needed);
+	return size >= needed;
+}
+
 static doca_error_t copy_name(const char *name, char *out, uint32_t size, uint32_t needed,
 			      const char *function)
 {
-	if (size < needed) {
-		emu_misuse(function, "the size is %u, but must be %u at least", size, needed);
+	if (!has_room(size, needed, function))
 		return DOCA_ERROR_INVALID_VALUE;
-	}
 	snprintf(out, size, "%s", name);
 	return DOCA_SUCCESS;
 }
@@ -206,15 +212,62 @@ doca_error_t emu_doca_devinfo_get_iface_name(const struct doca_devinfo *info, ch
 doca_error_t emu_doca_devinfo_get_ipv4_addr(const struct doca_devinfo *info, uint8_t *addr,
 					    uint32_t size)
 {
-	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(addr))
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(addr) ||
+	    !has_room(size, DOCA_DEVINFO_IPV4_ADDR_SIZE, __func__))
 		return DOCA_ERROR_INVALID_VALUE;
-	if (size < DOCA_DEVINFO_IPV4_ADDR_SIZE) {
-		emu_misuse(__func__, "the size is %u, but must be 4 at least", size);
-		return DOCA_ERROR_INVALID_VALUE;
-	}
 	if (!info->device->has_ipv4)
 		return DOCA_ERROR_NOT_FOUND;
 	memcpy(addr, info->device->ipv4, DOCA_DEVINFO_IPV4_ADDR_SIZE);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_get_ipv6_addr(const struct doca_devinfo *info, uint8_t *addr,
+					    uint32_t size)
+{
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(addr) ||
+	    !has_room(size, DOCA_DEVINFO_IPV6_ADDR_SIZE, __func__))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (!info->device->has_ipv6)
+		return DOCA_ERROR_NOT_FOUND;
+	memcpy(addr, info->device->ipv6, DOCA_DEVINFO_IPV6_ADDR_SIZE);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_get_mac_addr(const struct doca_devinfo *info, uint8_t *addr,
+					   uint32_t size)
+{
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(addr) ||
+	    !has_room(size, DOCA_DEVINFO_MAC_ADDR_SIZE, __func__))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (info->device->lid != 0)
+		return DOCA_ERROR_NOT_SUPPORTED;
+	memcpy(addr, info->device->mac, DOCA_DEVINFO_MAC_ADDR_SIZE);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_get_lid(const struct doca_devinfo *info, uint16_t *lid)
+{
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(lid))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (info->device->lid == 0)
+		return DOCA_ERROR_NOT_SUPPORTED;
+	*lid = info->device->lid;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_get_active_rate(const struct doca_devinfo *info, uint64_t *rate)
+{
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(rate))
+		return DOCA_ERROR_INVALID_VALUE;
+	*rate = info->device->active_rate;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_get_vhca_id(const struct doca_devinfo *info, uint16_t *vhca_id)
+{
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(vhca_id))
+		return DOCA_ERROR_INVALID_VALUE;
+	*vhca_id = info->device->vhca_id;
 	return DOCA_SUCCESS;
 }
 
@@ -237,15 +290,74 @@ doca_error_t emu_doca_devinfo_get_sf_index(const struct doca_devinfo *info, uint
 	return DOCA_SUCCESS;
 }
 
+/* What no device here can do. */
+static doca_error_t answer_no(const struct doca_devinfo *info, uint8_t *is_supported,
+			      const char *function)
+{
+	if (!emu_is(info, EMU_DEVINFO, function) ||
+	    !emu_has(is_supported, "is_supported", function))
+		return DOCA_ERROR_INVALID_VALUE;
+	*is_supported = 0;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_cap_is_hotplug_manager_supported(const struct doca_devinfo *info,
+								uint8_t *is_supported)
+{
+	return answer_no(info, is_supported, __func__);
+}
+
+doca_error_t
+emu_doca_devinfo_cap_is_notification_moderation_supported(const struct doca_devinfo *info,
+							  uint8_t *is_supported)
+{
+	return answer_no(info, is_supported, __func__);
+}
+
+doca_error_t
+emu_doca_devinfo_cap_is_accelerate_resource_reclaim_supported(const struct doca_devinfo *info,
+							      uint8_t *is_supported)
+{
+	return answer_no(info, is_supported, __func__);
+}
+
+doca_error_t emu_doca_dev_accelerate_resource_reclaim(struct doca_dev *dev)
+{
+	if (!EMU_IS(dev, EMU_DEV))
+		return DOCA_ERROR_INVALID_VALUE;
+	return EMU_REFUSE("the device gives back its resources at once as it is");
+}
+
 /* Representors. */
+
+/* A DPU's device accepts every filter. */
+static doca_error_t has_representors(const struct doca_devinfo *info, uint8_t *is_supported,
+				     const char *function)
+{
+	if (!emu_is(info, EMU_DEVINFO, function) ||
+	    !emu_has(is_supported, "is_supported", function))
+		return DOCA_ERROR_INVALID_VALUE;
+	*is_supported = info->device->role == EMU_ROLE_DPU;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_rep_cap_is_filter_all_supported(const struct doca_devinfo *info,
+							      uint8_t *is_supported)
+{
+	return has_representors(info, is_supported, __func__);
+}
 
 doca_error_t emu_doca_devinfo_rep_cap_is_filter_net_supported(const struct doca_devinfo *info,
 							      uint8_t *is_supported)
 {
-	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(is_supported))
-		return DOCA_ERROR_INVALID_VALUE;
-	*is_supported = info->device->role == EMU_ROLE_DPU;
-	return DOCA_SUCCESS;
+	return has_representors(info, is_supported, __func__);
+}
+
+doca_error_t
+emu_doca_devinfo_rep_cap_is_filter_emulated_supported(const struct doca_devinfo *info,
+						      uint8_t *is_supported)
+{
+	return has_representors(info, is_supported, __func__);
 }
 
 doca_error_t emu_doca_devinfo_rep_create_list(struct doca_dev *dev, int filter,
@@ -309,6 +421,10 @@ doca_error_t emu_doca_dev_rep_open(struct doca_devinfo_rep *info, struct doca_de
 	opened->device = info->device;
 	opened->rep = info->rep;
 	opened->dev = info->dev;
+	opened->info = (struct doca_devinfo_rep){.magic = EMU_REP_INFO,
+						 .device = info->device,
+						 .rep = info->rep,
+						 .dev = info->dev};
 	*rep = opened;
 	return DOCA_SUCCESS;
 }
@@ -322,8 +438,14 @@ doca_error_t emu_doca_dev_rep_close(struct doca_dev_rep *rep)
 		return DOCA_ERROR_IN_USE;
 	}
 	emu_release_dev(rep->dev);
+	rep->info.magic = EMU_DEAD;
 	emu_bury(rep, NULL);
 	return DOCA_SUCCESS;
+}
+
+struct doca_devinfo_rep *emu_doca_dev_rep_as_devinfo(struct doca_dev_rep *rep)
+{
+	return EMU_IS(rep, EMU_REP) ? &rep->info : NULL;
 }
 
 doca_error_t emu_doca_devinfo_rep_get_pci_addr_str(const struct doca_devinfo_rep *info,
@@ -349,4 +471,39 @@ doca_error_t emu_doca_devinfo_rep_get_vuid(const struct doca_devinfo_rep *info, 
 	if (!EMU_IS(info, EMU_REP_INFO) || !EMU_HAS(vuid))
 		return DOCA_ERROR_INVALID_VALUE;
 	return copy_name(info->rep->vuid, vuid, size, DOCA_DEVINFO_REP_VUID_SIZE, __func__);
+}
+
+doca_error_t emu_doca_devinfo_rep_get_pci_func_type(const struct doca_devinfo_rep *info,
+						    enum doca_pci_func_type *type)
+{
+	if (!EMU_IS(info, EMU_REP_INFO) || !EMU_HAS(type))
+		return DOCA_ERROR_INVALID_VALUE;
+	*type = info->rep->type;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_rep_get_is_hotplug(const struct doca_devinfo_rep *info,
+						 uint8_t *is_hotplug)
+{
+	if (!EMU_IS(info, EMU_REP_INFO) || !EMU_HAS(is_hotplug))
+		return DOCA_ERROR_INVALID_VALUE;
+	*is_hotplug = info->rep->is_hotplug;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_devinfo_rep_get_iface_name(const struct doca_devinfo_rep *info, char *name,
+						 uint32_t size)
+{
+	if (!EMU_IS(info, EMU_REP_INFO) || !EMU_HAS(name))
+		return DOCA_ERROR_INVALID_VALUE;
+	return copy_name(info->rep->iface, name, size, DOCA_DEVINFO_IFACE_NAME_SIZE, __func__);
+}
+
+doca_error_t emu_doca_devinfo_rep_get_vhca_id(const struct doca_devinfo_rep *info,
+					      uint16_t *vhca_id)
+{
+	if (!EMU_IS(info, EMU_REP_INFO) || !EMU_HAS(vhca_id))
+		return DOCA_ERROR_INVALID_VALUE;
+	*vhca_id = info->rep->vhca_id;
+	return DOCA_SUCCESS;
 }

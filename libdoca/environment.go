@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -55,14 +56,23 @@ type fileDevice struct {
 	IBDevice     string            `yaml:"ibdev"`
 	Interface    string            `yaml:"iface"`
 	IPv4         string            `yaml:"ipv4"`
+	IPv6         string            `yaml:"ipv6"`
+	MAC          string            `yaml:"mac"`
+	LID          uint16            `yaml:"lid"`
+	ActiveRate   uint64            `yaml:"active_rate"`
+	VHCA         *uint16           `yaml:"vhca_id"`
 	Role         string            `yaml:"role"`
 	SubFunction  *uint32           `yaml:"sf"`
 	Representors []fileRepresentor `yaml:"representors"`
 }
 
 type fileRepresentor struct {
-	PCI  string `yaml:"pci"`
-	VUID string `yaml:"vuid"`
+	PCI       string  `yaml:"pci"`
+	VUID      string  `yaml:"vuid"`
+	Interface string  `yaml:"iface"`
+	Type      string  `yaml:"type"`
+	Hotplug   bool    `yaml:"hotplug"`
+	VHCA      *uint16 `yaml:"vhca_id"`
 }
 
 // FromEnvironment returns the configuration that the environment describes, as the shared library
@@ -163,7 +173,8 @@ func onlyDevice(role Role) Device {
 
 // parse returns the device; role is that of the machine.
 func (d *fileDevice) parse(role Role) (Device, error) {
-	device := Device{Alias: d.Alias, IBDevice: d.IBDevice, Interface: d.Interface, Role: role}
+	device := Device{Alias: d.Alias, IBDevice: d.IBDevice, Interface: d.Interface, Role: role,
+		LID: d.LID, ActiveRate: d.ActiveRate, VHCA: d.VHCA}
 	var err error
 	if device.PCI, err = longPCI(d.PCI); err != nil {
 		return Device{}, err
@@ -179,6 +190,18 @@ func (d *fileDevice) parse(role Role) (Device, error) {
 			return Device{}, status.Errorf(status.InvalidValue, "%q is no IPv4 address", d.IPv4)
 		}
 	}
+	if d.IPv6 != "" {
+		device.IPv6, err = netip.ParseAddr(d.IPv6)
+		if err != nil || !device.IPv6.Is6() {
+			return Device{}, status.Errorf(status.InvalidValue, "%q is no IPv6 address", d.IPv6)
+		}
+	}
+	if d.MAC != "" {
+		mac, err := net.ParseMAC(d.MAC)
+		if err != nil || copy(device.MAC[:], mac) != len(mac) {
+			return Device{}, status.Errorf(status.InvalidValue, "%q is no MAC address", d.MAC)
+		}
+	}
 	if own, hasRole, err := parseRole(d.Role); err != nil {
 		return Device{}, err
 	} else if hasRole {
@@ -188,13 +211,33 @@ func (d *fileDevice) parse(role Role) (Device, error) {
 		device.Type, device.SFIndex = SubFunction, *d.SubFunction
 	}
 	for _, r := range d.Representors {
-		pci, err := longPCI(r.PCI)
+		representor, err := r.parse()
 		if err != nil {
 			return Device{}, err
 		}
-		device.Representors = append(device.Representors, Representor{PCI: pci, VUID: r.VUID})
+		device.Representors = append(device.Representors, representor)
 	}
 	return device, nil
+}
+
+func (r *fileRepresentor) parse() (Representor, error) {
+	pci, err := longPCI(r.PCI)
+	if err != nil {
+		return Representor{}, err
+	}
+	parsed := Representor{PCI: pci, VUID: r.VUID, Interface: r.Interface, Hotplug: r.Hotplug,
+		VHCA: r.VHCA}
+	switch r.Type {
+	case "", "pf":
+	case "vf":
+		parsed.Type = VirtualFunction
+	case "sf":
+		parsed.Type = SubFunction
+	default:
+		return Representor{}, status.Errorf(status.InvalidValue,
+			"type %q is none of pf, vf, and sf", r.Type)
+	}
+	return parsed, nil
 }
 
 // parseRole returns the role of a name; hasRole is false if there is none.

@@ -24,9 +24,11 @@ directory: /run/comch
 rdma_address: 192.0.2.7
 idle_sleep: 0s
 devices:
-  - {pci: 03:00.0, ibdev: mlx5_0, iface: p0, representors: [{pci: b1:00.0, vuid: MT1}]}
-  - {pci: "0000:03:00.1", ipv4: 192.0.2.8, sf: 4}
-  - {pci: b1:00.0, role: host, alias: 3b:00.0}
+  - {pci: 03:00.0, ibdev: mlx5_0, iface: p0, representors: [{pci: b1:00.0, vuid: MT1},
+     {pci: b1:00.1, type: vf, iface: pf0vf7, hotplug: true, vhca_id: 3}, {pci: b1:00.2, type: sf}]}
+  - {pci: "0000:03:00.1", ipv4: 192.0.2.8, sf: 4, mac: "b8:3f:d2:01:02:03", vhca_id: 0}
+  - {pci: b1:00.0, role: host, alias: 3b:00.0, ipv6: "2001:db8::7", lid: 9,
+     active_rate: 400000000000}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -37,16 +39,22 @@ devices:
 	if err != nil {
 		t.Fatal(err)
 	}
+	none, three := uint16(0), uint16(3)
 	want := libdoca.Config{
 		Release:     libdoca.Release2_10,
 		Directory:   "/run/comch",
 		RDMAAddress: netip.MustParseAddr("192.0.2.7"),
 		Devices: []libdoca.Device{
 			{PCI: "0000:03:00.0", IBDevice: "mlx5_0", Interface: "p0", Role: libdoca.DPU,
-				Representors: []libdoca.Representor{{PCI: "0000:b1:00.0", VUID: "MT1"}}},
+				Representors: []libdoca.Representor{{PCI: "0000:b1:00.0", VUID: "MT1"},
+					{PCI: "0000:b1:00.1", Type: libdoca.VirtualFunction, Interface: "pf0vf7",
+						Hotplug: true, VHCA: &three},
+					{PCI: "0000:b1:00.2", Type: libdoca.SubFunction}}},
 			{PCI: "0000:03:00.1", IPv4: netip.MustParseAddr("192.0.2.8"), Role: libdoca.DPU,
-				Type: libdoca.SubFunction, SFIndex: 4},
-			{PCI: "0000:b1:00.0", Alias: "0000:3b:00.0", Role: libdoca.Host},
+				Type: libdoca.SubFunction, SFIndex: 4, VHCA: &none,
+				MAC: [6]byte{0xb8, 0x3f, 0xd2, 1, 2, 3}},
+			{PCI: "0000:b1:00.0", Alias: "0000:3b:00.0", Role: libdoca.Host, LID: 9,
+				IPv6: netip.MustParseAddr("2001:db8::7"), ActiveRate: 400e9},
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -88,7 +96,13 @@ func TestWrongConfigurationsOfAProgram(t *testing.T) {
 		{config: "{idle_sleep: 1h}", cause: "idle_sleep"},
 		{config: "{devices: [{pci: first}]}", cause: "device 1"},
 		{config: "{devices: [{pci: '03:00.0', ipv4: '::1'}]}", cause: "::1"},
+		{config: "{devices: [{pci: '03:00.0', ipv6: '192.0.2.7'}]}", cause: "no IPv6"},
+		{config: "{devices: [{pci: '03:00.0', mac: '02:00'}]}", cause: "02:00"},
+		{config: "{devices: [{pci: '03:00.0', mac: '02:00:00:00:00:00:00:01'}]}", cause: "no MAC"},
+		{config: "{devices: [{pci: '03:00.0', lid: 65536}]}", cause: "65536"},
 		{config: "{devices: [{pci: '03:00.0', role: x}]}", cause: "device 1"},
+		{config: "{devices: [{pci: '03:00.0', representors: [{pci: 'b1:00.0', type: x}]}]}",
+			cause: "pf, vf, and sf"},
 		{config: "{devices: [{pci: '03:00.0', representors: [{pci: x}]}]}", cause: "device 1"},
 		{config: "{", cause: "parse"},
 		{config: "/does/not/exist", cause: "/does/not/exist"},

@@ -77,6 +77,10 @@ enum emu_role { EMU_ROLE_DPU, EMU_ROLE_HOST };
 struct emu_representor {
 	char pci[DOCA_DEVINFO_REP_PCI_ADDR_SIZE];
 	char vuid[DOCA_DEVINFO_REP_VUID_SIZE];
+	char iface[DOCA_DEVINFO_IFACE_NAME_SIZE];
+	enum doca_pci_func_type type;
+	bool is_hotplug;
+	uint16_t vhca_id;
 };
 
 /* What a device can do. Zero means not supported. */
@@ -86,6 +90,7 @@ struct emu_capabilities {
 	uint32_t producers, producer_tasks, producer_buf_size;
 	uint64_t dma_buf_size;
 	uint32_t dma_list_len, dma_tasks;
+	uint32_t comch_list_len, completion_vectors;
 	bool export_pci, import_pci, dma;
 };
 
@@ -98,7 +103,12 @@ struct emu_device {
 	char ibdev[DOCA_DEVINFO_IBDEV_NAME_SIZE];
 	char iface[DOCA_DEVINFO_IFACE_NAME_SIZE];
 	uint8_t ipv4[DOCA_DEVINFO_IPV4_ADDR_SIZE];
-	bool has_ipv4;
+	uint8_t ipv6[DOCA_DEVINFO_IPV6_ADDR_SIZE];
+	uint8_t mac[DOCA_DEVINFO_MAC_ADDR_SIZE];
+	bool has_ipv4, has_ipv6;
+	uint16_t lid; /* 0 unless the port is InfiniBand, which has no MAC address */
+	uint16_t vhca_id;
+	uint64_t active_rate; /* bits per second */
 	enum doca_pci_func_type type;
 	uint32_t sf_index;
 	struct emu_capabilities can;
@@ -140,6 +150,7 @@ struct doca_dev_rep {
 	struct emu_device *device;
 	struct emu_representor *rep;
 	struct doca_dev *dev;
+	struct doca_devinfo_rep info;
 	uint32_t users; /* servers; atomic */
 };
 
@@ -499,6 +510,10 @@ void emu_leave_pe(struct doca_pe *pe);
 void emu_log(uint32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Sets the level of the program's messages, or of the library's (sdk). */
 doca_error_t emu_set_log_level(int level, bool sdk);
+/* Says in the log of the library that a function is not emulated, and why. Returns
+ * NOT_SUPPORTED. */
+doca_error_t emu_refuse(const char *function, const char *reason);
+#define EMU_REFUSE(reason) emu_refuse(__func__, (reason))
 /* For the core, which cannot call variadic functions. */
 void emu_log_error(const char *text);
 void emu_log_misuse(const char *text);

@@ -25,6 +25,16 @@ typedef __be16 doca_be16_t;
 typedef __be32 doca_be32_t;
 typedef __be64 doca_be64_t;
 
+/* Bytes of a global identifier of a port. */
+#define DOCA_GID_BYTE_LENGTH 16
+
+/* Pieces of memory, in order. */
+struct doca_gather_list {
+	void *addr;
+	uint64_t len;
+	struct doca_gather_list *next; /* or NULL */
+};
+
 /* Rights to memory, for doca_mmap_set_permissions. */
 enum doca_access_flag {
 	DOCA_ACCESS_FLAG_LOCAL_READ_ONLY = 0,
@@ -41,6 +51,15 @@ enum doca_pci_func_type {
 	DOCA_PCI_FUNC_TYPE_PF = 0,
 	DOCA_PCI_FUNC_TYPE_VF = 1,
 	DOCA_PCI_FUNC_TYPE_SF = 2,
+};
+
+enum doca_mtu_size {
+	DOCA_MTU_SIZE_256_BYTES = 0,
+	DOCA_MTU_SIZE_512_BYTES = 1,
+	DOCA_MTU_SIZE_1K_BYTES = 2,
+	DOCA_MTU_SIZE_2K_BYTES = 3,
+	DOCA_MTU_SIZE_4K_BYTES = 4,
+	DOCA_MTU_SIZE_RAW_ETHERNET = 5,
 };
 
 #ifdef __cplusplus

@@ -172,6 +172,9 @@ func (r *Result) Uint64() uint64 { return r.value }
 // Uint32 returns the result as a number of four bytes.
 func (r *Result) Uint32() uint32 { return uint32(r.value) }
 
+// Uint16 returns the result as a number of two bytes.
+func (r *Result) Uint16() uint16 { return uint16(r.value) }
+
 // Uint8 returns the result as a number of one byte.
 func (r *Result) Uint8() uint8 { return uint8(r.value) }
 
