@@ -4,10 +4,39 @@
 
 #include <stdlib.h>
 
+/* Gives an inventory more bufs. */
+static doca_error_t add_bufs(struct doca_buf_inventory *inventory, size_t num_elements)
+{
+	struct emu_buf_chunk *added;
+	size_t bytes;
+
+	if (__builtin_mul_overflow(num_elements, sizeof added->bufs[0], &bytes) ||
+	    __builtin_add_overflow(bytes, sizeof *added, &bytes))
+		return DOCA_ERROR_NO_MEMORY;
+	added = emu_new(EMU_BUF, bytes);
+	if (added == NULL)
+		return DOCA_ERROR_NO_MEMORY;
+	added->count = num_elements;
+	added->next = inventory->chunks;
+	inventory->chunks = added;
+	inventory->count += num_elements;
+	inventory->free_count += num_elements;
+	for (size_t i = num_elements; i-- > 0;) {
+		struct doca_buf *buf = &added->bufs[i];
+
+		buf->magic = EMU_BUF;
+		buf->inventory = inventory;
+		buf->next = inventory->free;
+		inventory->free = buf;
+	}
+	return DOCA_SUCCESS;
+}
+
 doca_error_t emu_doca_buf_inventory_create(size_t num_elements,
 					   struct doca_buf_inventory **inventory)
 {
 	struct doca_buf_inventory *created;
+	doca_error_t result;
 
 	if (!EMU_HAS(inventory))
 		return DOCA_ERROR_INVALID_VALUE;
@@ -18,22 +47,12 @@ doca_error_t emu_doca_buf_inventory_create(size_t num_elements,
 	created = emu_new(EMU_INVENTORY, sizeof *created);
 	if (created == NULL)
 		return DOCA_ERROR_NO_MEMORY;
-	created->bufs = calloc(num_elements, sizeof *created->bufs);
-	if (created->bufs == NULL) {
+	result = add_bufs(created, num_elements);
+	if (result == DOCA_SUCCESS)
+		*inventory = created;
+	else
 		emu_bury(created, NULL);
-		return DOCA_ERROR_NO_MEMORY;
-	}
-	created->count = created->free_count = num_elements;
-	for (size_t i = num_elements; i-- > 0;) {
-		struct doca_buf *buf = &created->bufs[i];
-
-		buf->magic = EMU_BUF;
-		buf->inventory = created;
-		buf->next = created->free;
-		created->free = buf;
-	}
-	*inventory = created;
-	return DOCA_SUCCESS;
+	return result;
 }
 
 static bool enter(struct doca_buf_inventory *inventory, const char *function)
@@ -55,9 +74,77 @@ doca_error_t emu_doca_buf_inventory_destroy(struct doca_buf_inventory *inventory
 			   inventory->count - inventory->free_count);
 		return DOCA_ERROR_IN_USE;
 	}
-	for (size_t i = 0; i < inventory->count; i++)
-		inventory->bufs[i].magic = EMU_DEAD;
-	emu_bury(inventory, inventory->bufs);
+	for (struct emu_buf_chunk *chunk = inventory->chunks, *next; chunk != NULL; chunk = next) {
+		next = chunk->next;
+		for (size_t i = 0; i < chunk->count; i++)
+			chunk->bufs[i].magic = EMU_DEAD;
+		emu_bury(chunk, NULL);
+	}
+	emu_bury(inventory, NULL);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_inventory_expand(struct doca_buf_inventory *inventory,
+					   uint32_t num_elements)
+{
+	doca_error_t result;
+
+	if (!EMU_IS(inventory, EMU_INVENTORY))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (num_elements == 0) {
+		emu_misuse(__func__, "0 bufs are no expansion");
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	if (!enter(inventory, __func__))
+		return DOCA_ERROR_BAD_STATE;
+	if (inventory->started) {
+		result = add_bufs(inventory, num_elements);
+	} else {
+		emu_misuse(__func__, "the inventory is not started");
+		result = DOCA_ERROR_BAD_STATE;
+	}
+	leave(inventory);
+	return result;
+}
+
+static doca_error_t get_count(const struct doca_buf_inventory *inventory, const size_t *field,
+			      uint32_t *count, const char *function)
+{
+	if (!emu_is(inventory, EMU_INVENTORY, function) || !emu_has(count, "count", function))
+		return DOCA_ERROR_INVALID_VALUE;
+	*count = *field < UINT32_MAX ? (uint32_t)*field : UINT32_MAX;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t
+emu_doca_buf_inventory_get_num_elements(const struct doca_buf_inventory *inventory,
+					uint32_t *num_elements)
+{
+	return get_count(inventory, &inventory->count, num_elements, __func__);
+}
+
+doca_error_t
+emu_doca_buf_inventory_get_num_free_elements(const struct doca_buf_inventory *inventory,
+					     uint32_t *num_free_elements)
+{
+	return get_count(inventory, &inventory->free_count, num_free_elements, __func__);
+}
+
+doca_error_t emu_doca_buf_inventory_set_user_data(struct doca_buf_inventory *inventory,
+						  union doca_data user_data)
+{
+	if (!EMU_IS(inventory, EMU_INVENTORY))
+		return DOCA_ERROR_INVALID_VALUE;
+	inventory->user_data = user_data;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_inventory_get_user_data(const struct doca_buf_inventory *inventory,
+						  union doca_data *user_data)
+{
+	if (!EMU_IS(inventory, EMU_INVENTORY) || !EMU_HAS(user_data))
+		return DOCA_ERROR_INVALID_VALUE;
+	*user_data = inventory->user_data;
 	return DOCA_SUCCESS;
 }
 
@@ -305,6 +392,45 @@ doca_error_t emu_doca_buf_dec_refcount(struct doca_buf *buf, uint16_t *refcount)
 	return return_list(buf, __func__);
 }
 
+/* Takes a buf for each of a list, and chains them. */
+static doca_error_t duplicate(struct doca_buf_inventory *inventory, const struct doca_buf *source,
+			      struct doca_buf **copy, const char *function)
+{
+	struct doca_buf *head = NULL, **end = &head;
+
+	for (; source != NULL; source = source->next) {
+		doca_error_t result = take(inventory, source->mmap, source->head, source->len,
+					   source->data, source->data_len, end, function);
+
+		if (result != DOCA_SUCCESS) {
+			(void)return_list(head, function);
+			return result;
+		}
+		(*end)->first = head;
+		end = &(*end)->next;
+	}
+	*copy = head;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_inventory_buf_dup(struct doca_buf_inventory *inventory,
+					    const struct doca_buf *src_buf,
+					    struct doca_buf **dst_buf)
+{
+	doca_error_t result;
+
+	if (!EMU_IS(inventory, EMU_INVENTORY) || !EMU_HAS(dst_buf))
+		return DOCA_ERROR_INVALID_VALUE;
+	result = check_counted(src_buf, __func__);
+	if (result != DOCA_SUCCESS)
+		return result;
+	if (!enter(inventory, __func__))
+		return DOCA_ERROR_BAD_STATE;
+	result = duplicate(inventory, src_buf, dst_buf, __func__);
+	leave(inventory);
+	return result;
+}
+
 /* Windows. */
 
 doca_error_t emu_doca_buf_get_head(const struct doca_buf *buf, void **head)
@@ -339,21 +465,36 @@ doca_error_t emu_doca_buf_get_data_len(const struct doca_buf *buf, size_t *data_
 	return DOCA_SUCCESS;
 }
 
+static doca_error_t set_window(struct doca_buf *buf, uintptr_t data, size_t data_len,
+			       const char *function)
+{
+	if (!contains(buf->head, buf->len, data, data_len)) {
+		emu_misuse(function,
+			   "the window of %zu bytes at %#zx is outside the buf of %zu at %#zx",
+			   data_len, (size_t)data, buf->len, (size_t)buf->head);
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	buf->data = data;
+	buf->data_len = data_len;
+	return DOCA_SUCCESS;
+}
+
 doca_error_t emu_doca_buf_set_data(struct doca_buf *buf, void *data, size_t data_len)
 {
 	doca_error_t result = check_change(buf, __func__);
 
-	if (result != DOCA_SUCCESS)
-		return result;
-	if (!contains(buf->head, buf->len, (uintptr_t)data, data_len)) {
-		emu_misuse(__func__,
-			   "the window of %zu bytes at %p is outside the buf of %zu at %#zx",
-			   data_len, data, buf->len, (size_t)buf->head);
-		return DOCA_ERROR_INVALID_VALUE;
-	}
-	buf->data = (uintptr_t)data;
-	buf->data_len = data_len;
-	return DOCA_SUCCESS;
+	if (result == DOCA_SUCCESS)
+		result = set_window(buf, (uintptr_t)data, data_len, __func__);
+	return result;
+}
+
+doca_error_t emu_doca_buf_set_data_len(struct doca_buf *buf, size_t data_len)
+{
+	doca_error_t result = check_change(buf, __func__);
+
+	if (result == DOCA_SUCCESS)
+		result = set_window(buf, buf->data, data_len, __func__);
+	return result;
 }
 
 doca_error_t emu_doca_buf_reset_data_len(struct doca_buf *buf)
@@ -367,24 +508,143 @@ doca_error_t emu_doca_buf_reset_data_len(struct doca_buf *buf)
 
 /* Lists. */
 
+/* Makes another buf the head of a list, or of the rest of one. */
+static void set_first(struct doca_buf *list, struct doca_buf *first)
+{
+	for (; list != NULL; list = list->next)
+		list->first = first;
+}
+
+static struct doca_buf *last_of(struct doca_buf *buf)
+{
+	while (buf->next != NULL)
+		buf = buf->next;
+	return buf;
+}
+
+/* Checks the lists of a chaining. */
+static doca_error_t check_lists(const struct doca_buf *list1, const struct doca_buf *list2,
+				const char *function)
+{
+	doca_error_t result = check_change(list1, function);
+
+	if (result == DOCA_SUCCESS)
+		result = check_change(list2, function);
+	if (result != DOCA_SUCCESS)
+		return result;
+	if (list1->first != list1 || list2->first != list2 || list1 == list2) {
+		emu_misuse(function, "both must be heads, and of different lists");
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	if (list2->refcount != 1) {
+		emu_misuse(function, "the second list has %u references, but must have 1",
+			   list2->refcount);
+		return DOCA_ERROR_NOT_PERMITTED;
+	}
+	return DOCA_SUCCESS;
+}
+
+/* Appends list2 to the list that ends with tail. */
+static doca_error_t append(struct doca_buf *list1, struct doca_buf *tail, struct doca_buf *list2,
+			   const char *function)
+{
+	doca_error_t result = check_change(tail, function);
+
+	if (result != DOCA_SUCCESS)
+		return result;
+	tail->next = list2;
+	set_first(list2, list1);
+	return DOCA_SUCCESS;
+}
+
 doca_error_t emu_doca_buf_chain_list(struct doca_buf *list1, struct doca_buf *list2)
 {
-	struct doca_buf *last;
+	doca_error_t result = check_lists(list1, list2, __func__);
+
+	if (result == DOCA_SUCCESS)
+		result = append(list1, last_of(list1), list2, __func__);
+	return result;
+}
+
+doca_error_t emu_doca_buf_chain_list_tail(struct doca_buf *list1_head, struct doca_buf *list1_tail,
+					  struct doca_buf *list2)
+{
+	doca_error_t result = check_lists(list1_head, list2, __func__);
+
+	if (result != DOCA_SUCCESS)
+		return result;
+	if (!EMU_IS(list1_tail, EMU_BUF))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (list1_tail->first != list1_head || list1_tail->next != NULL) {
+		emu_misuse(__func__, "the tail is not the last buf of the first list");
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	return append(list1_head, list1_tail, list2, __func__);
+}
+
+doca_error_t emu_doca_buf_unchain_list(struct doca_buf *list1, struct doca_buf *list2)
+{
+	struct doca_buf *before;
 	doca_error_t result = check_change(list1, __func__);
 
 	if (result == DOCA_SUCCESS)
 		result = check_change(list2, __func__);
 	if (result != DOCA_SUCCESS)
 		return result;
-	if (list1->first != list1 || list2->first != list2 || list1 == list2) {
-		emu_misuse(__func__, "both must be heads, and of different lists");
+	for (before = list1; before != NULL && before->next != list2; before = before->next)
+		;
+	if (before == NULL) {
+		emu_misuse(__func__, "the second buf does not lie behind the first in a list");
 		return DOCA_ERROR_INVALID_VALUE;
 	}
-	for (last = list1; last->next != NULL; last = last->next)
-		;
-	last->next = list2;
-	for (; list2 != NULL; list2 = list2->next)
-		list2->first = list1;
+	before->next = NULL;
+	set_first(list2, list2);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_get_last_in_list(struct doca_buf *buf, struct doca_buf **last)
+{
+	if (!is_held(buf, __func__) || !EMU_HAS(last))
+		return DOCA_ERROR_INVALID_VALUE;
+	*last = last_of(buf);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_get_list_len(const struct doca_buf *buf, uint32_t *num_elements)
+{
+	if (!is_held(buf, __func__) || !EMU_HAS(num_elements))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (buf->first != buf) {
+		emu_misuse(__func__, "the buf is not the head of its list");
+		return DOCA_ERROR_NOT_PERMITTED;
+	}
+	*num_elements = 0;
+	for (; buf != NULL; buf = buf->next)
+		++*num_elements;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_is_first_in_list(const struct doca_buf *buf, uint8_t *is_first)
+{
+	if (!is_held(buf, __func__) || !EMU_HAS(is_first))
+		return DOCA_ERROR_INVALID_VALUE;
+	*is_first = buf->first == buf;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_is_last_in_list(const struct doca_buf *buf, uint8_t *is_last)
+{
+	if (!is_held(buf, __func__) || !EMU_HAS(is_last))
+		return DOCA_ERROR_INVALID_VALUE;
+	*is_last = buf->next == NULL;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_buf_is_in_list(const struct doca_buf *buf, uint8_t *is_in_list)
+{
+	if (!is_held(buf, __func__) || !EMU_HAS(is_in_list))
+		return DOCA_ERROR_INVALID_VALUE;
+	*is_in_list = buf->first != buf || buf->next != NULL;
 	return DOCA_SUCCESS;
 }
 

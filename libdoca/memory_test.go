@@ -118,6 +118,8 @@ func TestWindowsOfBufs(t *testing.T) {
 	window(110, 190)
 	ok(t, call("doca_buf_reset_data_len", buf))
 	window(110, 0)
+	ok(t, call("doca_buf_set_data_len", buf, 190))
+	window(110, 190)
 	ok(t, call("doca_buf_inventory_buf_reuse_by_args", buf, m.base, 4096, m.base, 7))
 	window(0, 7)
 
@@ -130,6 +132,7 @@ func TestWindowsOfBufs(t *testing.T) {
 		{"doca_buf_set_data", []any{buf, docatest.At(m.base, 4096), 1}, "outside the buf"},
 		{"doca_buf_set_data", []any{buf, docatest.At(m.base, -1), 1}, "outside the buf"},
 		{"doca_buf_set_data", []any{buf, m.base, ^uint64(0)}, "outside the buf"},
+		{"doca_buf_set_data_len", []any{buf, 4097}, "outside the buf"},
 		{"doca_buf_inventory_buf_reuse_by_args", []any{buf, m.base, 4097, m.base, 0},
 			"outside the map"},
 		{"doca_buf_inventory_buf_get_by_args", []any{m.inventory, m.mmap, docatest.At(m.base, 1),

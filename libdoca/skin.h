@@ -192,11 +192,21 @@ struct doca_buf {
 	struct doca_buf *first; /* of the list that it is in, or itself */
 };
 
+/* Bufs that an inventory has got at once: they cannot move. */
+struct emu_buf_chunk {
+	uint32_t magic; /* EMU_BUF */
+	struct emu_buf_chunk *next;
+	size_t count;
+	struct doca_buf bufs[];
+};
+
 struct doca_buf_inventory {
 	uint32_t magic;
 	bool started;
 	size_t count, free_count;
-	struct doca_buf *bufs, *free;
+	union doca_data user_data;
+	struct emu_buf_chunk *chunks; /* the newest first */
+	struct doca_buf *free;
 	uintptr_t used_by; /* the thread inside; atomic */
 	uint32_t depth;
 };
