@@ -237,6 +237,24 @@ static doca_error_t create(struct doca_dev *dev, const char *name, enum emu_ctx_
 	return DOCA_SUCCESS;
 }
 
+static doca_error_t get_recv_queue_size(const struct emu_control *control, enum emu_ctx_kind kind,
+					uint32_t *size, const char *function)
+{
+	if (emu_ctx_of(control, kind, function) == NULL || !emu_has(size, "size", function))
+		return DOCA_ERROR_INVALID_VALUE;
+	*size = control->recv_queue_size != 0 ? control->recv_queue_size : EMU_DEFAULT_RECV_QUEUE;
+	return DOCA_SUCCESS;
+}
+
+static doca_error_t get_device(const struct emu_control *control, enum emu_ctx_kind kind,
+			       struct doca_dev **dev, const char *function)
+{
+	if (emu_ctx_of(control, kind, function) == NULL || !emu_has(dev, "dev", function))
+		return DOCA_ERROR_INVALID_VALUE;
+	*dev = control->ctx.dev;
+	return DOCA_SUCCESS;
+}
+
 /* Sets a size while the context is idle. */
 static doca_error_t set_size(void *pointer, enum emu_ctx_kind kind, uint32_t *field, uint32_t size,
 			     uint32_t limit, const char *function)
@@ -398,6 +416,27 @@ doca_error_t emu_doca_comch_server_set_recv_queue_size(struct doca_comch_server 
 			server->control.ctx.dev->device->can.comch_recv_queue, __func__);
 }
 
+doca_error_t emu_doca_comch_server_get_recv_queue_size(const struct doca_comch_server *server,
+						       uint32_t *size)
+{
+	return get_recv_queue_size(&server->control, EMU_CTX_SERVER, size, __func__);
+}
+
+doca_error_t emu_doca_comch_server_get_device(const struct doca_comch_server *server,
+					      struct doca_dev **dev)
+{
+	return get_device(&server->control, EMU_CTX_SERVER, dev, __func__);
+}
+
+doca_error_t emu_doca_comch_server_get_device_rep(const struct doca_comch_server *server,
+						  struct doca_dev_rep **rep)
+{
+	if (EMU_CTX_OF(server, EMU_CTX_SERVER) == NULL || !EMU_HAS(rep))
+		return DOCA_ERROR_INVALID_VALUE;
+	*rep = server->control.rep;
+	return DOCA_SUCCESS;
+}
+
 doca_error_t
 emu_doca_comch_server_task_send_set_conf(struct doca_comch_server *server,
 					 doca_comch_task_send_completion_cb_t completed,
@@ -528,6 +567,18 @@ doca_error_t emu_doca_comch_client_set_recv_queue_size(struct doca_comch_client 
 			client->control.ctx.dev->device->can.comch_recv_queue, __func__);
 }
 
+doca_error_t emu_doca_comch_client_get_recv_queue_size(const struct doca_comch_client *client,
+						       uint32_t *size)
+{
+	return get_recv_queue_size(&client->control, EMU_CTX_CLIENT, size, __func__);
+}
+
+doca_error_t emu_doca_comch_client_get_device(const struct doca_comch_client *client,
+					      struct doca_dev **dev)
+{
+	return get_device(&client->control, EMU_CTX_CLIENT, dev, __func__);
+}
+
 doca_error_t
 emu_doca_comch_client_task_send_set_conf(struct doca_comch_client *client,
 					 doca_comch_task_send_completion_cb_t completed,
@@ -619,10 +670,12 @@ CAPABILITY(doca_comch_cap_get_max_send_tasks, comch_send_tasks)
 CAPABILITY(doca_comch_cap_get_max_clients, comch_clients)
 CAPABILITY(doca_comch_consumer_cap_get_max_num_tasks, consumer_tasks)
 CAPABILITY(doca_comch_consumer_cap_get_max_buf_size, consumer_buf_size)
+CAPABILITY(doca_comch_consumer_cap_get_max_buf_list_len, comch_list_len)
 CAPABILITY(doca_comch_consumer_cap_get_max_consumers, consumers)
 CAPABILITY(doca_comch_consumer_cap_get_max_imm_data_len, imm_data_len)
 CAPABILITY(doca_comch_producer_cap_get_max_num_tasks, producer_tasks)
 CAPABILITY(doca_comch_producer_cap_get_max_buf_size, producer_buf_size)
+CAPABILITY(doca_comch_producer_cap_get_max_buf_list_len, comch_list_len)
 CAPABILITY(doca_comch_producer_cap_get_max_producers, producers)
 
 doca_error_t emu_doca_comch_consumer_cap_is_supported(const struct doca_devinfo *info)

@@ -259,6 +259,59 @@ func TestControlMessages(t *testing.T) {
 	p.close()
 }
 
+// Servers, clients, and what they can do tell what they were made with.
+func TestPropertiesOfComch(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	server, client := newServer(t, 1), newClient(t, 1)
+	get := func(c *control, name string) *docatest.Result {
+		t.Helper()
+		result, code := docatest.Get("doca_comch_"+c.side+"_"+name, c.object)
+		ok(t, code)
+		return result
+	}
+	for i, c := range []*control{server, client} {
+		if get(c, "get_device").Pointer() != c.dev {
+			t.Errorf("the %s has another device", c.side)
+		}
+		if n := get(c, "get_recv_queue_size").Uint32(); n != 64 {
+			t.Errorf("the %s receives %d messages by default", c.side, n)
+		}
+		ok(t, c.call("set_recv_queue_size", 5+i))
+		if n := get(c, "get_recv_queue_size").Uint32(); n != uint32(5+i) {
+			t.Errorf("the %s receives %d messages, expected %d", c.side, n, 5+i)
+		}
+		is(t, c.call("get_device", nil), status.InvalidValue)
+		r.expectMisuse("doca_comch_"+c.side+"_get_device", "dev is NULL")
+		is(t, c.call("get_recv_queue_size", nil), status.InvalidValue)
+		r.expectMisuse("doca_comch_"+c.side+"_get_recv_queue_size", "size is NULL")
+		info := docatest.Pointer("doca_dev_as_devinfo", c.dev)
+		for _, kind := range []string{"consumer", "producer"} {
+			name := "doca_comch_" + kind + "_cap_get_max_buf_list_len"
+			if n, code := docatest.Get(name, info); code != status.Success || n.Uint32() != 1 {
+				t.Errorf("%s is %d, %v", name, n.Uint32(), code)
+			}
+		}
+	}
+	if get(server, "get_device_rep").Pointer() != server.rep {
+		t.Error("the server has another representor")
+	}
+	_, code := docatest.Get("doca_comch_server_get_device", client.object)
+	is(t, code, status.InvalidValue)
+	r.expectMisuse("doca_comch_server_get_device", "is a comch_client")
+	_, code = docatest.Get("doca_comch_server_get_device_rep", nil)
+	is(t, code, status.InvalidValue)
+	r.expectMisuse("doca_comch_server_get_device_rep", "NULL")
+	client.destroy()
+	server.destroy()
+
+	configure(t, libdoca.Config{Devices: []libdoca.Device{{PCI: dpuDevice, NoComch: true}}})
+	dev := openDevice(t, dpuDevice)
+	_, code = docatest.Get("doca_comch_consumer_cap_get_max_buf_list_len",
+		docatest.Pointer("doca_dev_as_devinfo", dev))
+	is(t, code, status.NotSupported)
+	ok(t, call("doca_dev_close", dev))
+}
+
 // A receiver that does not progress holds up the sender, and memory stays bounded.
 func TestReceiveQueueIsBounded(t *testing.T) {
 	r := configure(t, libdoca.Config{})

@@ -50,11 +50,8 @@ func (c *controlCore) receiveQueue() int {
 	if c.control.recv_queue_size != 0 {
 		return int(c.control.recv_queue_size)
 	}
-	return defaultReceiveQueue
+	return C.EMU_DEFAULT_RECV_QUEUE
 }
-
-// defaultReceiveQueue is the size of the queue of received messages unless the application sets it.
-const defaultReceiveQueue = 64
 
 // flush sends the messages that have been submitted. They are copied here.
 func (c *controlCore) flush() status.Code {

@@ -35,6 +35,7 @@ static const char *const magic_names[] = {
 	"pe",
 	"ctx",
 	"task",
+	"task_batch",
 	"comch_connection",
 	"rdma_connection",
 	"rdma_addr",

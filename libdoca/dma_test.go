@@ -162,6 +162,140 @@ func TestACopyOfNothingEndsTheContext(t *testing.T) {
 	c.destroy()
 }
 
+// One engine counts the tasks of all its contexts.
+func TestEnginesCountTasks(t *testing.T) {
+	c := newCopier(t, libdoca.Config{}, 4)
+	other := create(t, "doca_dma_create", c.dev)
+	otherCtx := docatest.Pointer("doca_dma_as_ctx", other)
+	ok(t, call("doca_dma_task_memcpy_set_conf", other, docatest.Callback(docatest.Completed),
+		docatest.Callback(docatest.Failed), 1))
+	ok(t, call("doca_pe_connect_ctx", c.pe, otherCtx))
+	ok(t, call("doca_ctx_start", otherCtx))
+	c.start()
+	expect := func(want uint64) {
+		t.Helper()
+		n, code := docatest.Get("doca_pe_get_num_inflight_tasks", c.pe)
+		if code != status.Success || n.Uint64() != want {
+			t.Errorf("%d tasks are in flight, expected %d: %v", n.Uint64(), want, code)
+		}
+	}
+	src, dst, dst2 := c.memory.buf(0, 1, 1), c.memory.buf(100, 9, 0), c.memory.buf(200, 9, 0)
+	first := c.task(src, dst, 0)
+	second := create(t, "doca_dma_task_memcpy_alloc_init", other, src, dst2, 0)
+	for task, ctx := range map[P]P{first: c.ctx, second: otherCtx} {
+		if got := docatest.Pointer("doca_task_get_ctx", task); got != ctx {
+			t.Errorf("a task belongs to %p, expected %p", got, ctx)
+		}
+	}
+	expect(0)
+	ok(t, call("doca_task_submit_ex", first, 0)) // held back, but in flight
+	ok(t, call("doca_task_try_submit", second))
+	expect(2)
+	docatest.Raw("doca_ctx_flush_tasks", c.ctx)
+	for n := range uint64(2) {
+		if !docatest.Progress(c.pe) {
+			t.Fatal("progress did nothing")
+		}
+		expect(1 - n)
+	}
+	ok(t, call("doca_task_try_submit", second))
+	is(t, call("doca_ctx_stop", otherCtx), status.InProgress)
+	expect(1) // until its callback
+	drain(c.pe)
+	expect(0)
+	for _, task := range []P{first, second} {
+		call("doca_task_free", task)
+	}
+	drain(c.pe)
+	docatest.Take()
+	release(t, src, dst, dst2)
+	ok(t, call("doca_dma_destroy", other))
+	ok(t, call("doca_ctx_stop", c.ctx))
+	c.destroy()
+}
+
+// doca_task_try_submit rejects a task that is wrong, and leaves it to the application.
+func TestTryingToSubmit(t *testing.T) {
+	c := newCopier(t, libdoca.Config{}, 1)
+	c.start()
+	src, dst := c.memory.buf(0, 10, 10), c.memory.buf(100, 5, 0)
+	task := c.task(src, dst, 0)
+	is(t, call("doca_task_try_submit", task), status.InvalidValue)
+	c.expectMisuse("doca_task_try_submit", "room of 5")
+	if inflight(t, c.ctx) != 0 {
+		t.Error("the task is in flight")
+	}
+	ok(t, call("doca_buf_set_data_len", src, 5))
+	ok(t, call("doca_task_try_submit", task))
+	is(t, call("doca_task_try_submit", task), status.BadState)
+	c.expectMisuse("doca_task_try_submit", "is submitted")
+
+	// Lists cannot change under a task, whichever of their bufs it was given.
+	drain(c.pe)
+	expectKinds(t, docatest.Take(), docatest.Completed)
+	more := c.memory.buf(200, 5, 0)
+	ok(t, call("doca_buf_chain_list", dst, more))
+	call("doca_dma_task_memcpy_set_dst", task, more)
+	ok(t, call("doca_task_submit", task))
+	last := c.memory.buf(300, 5, 0)
+	is(t, call("doca_buf_chain_list", dst, last), status.InUse)
+	c.expectMisuse("doca_buf_chain_list", "submitted uses the buf")
+	is(t, call("doca_buf_unchain_list", dst, more), status.InUse)
+	c.expectMisuse("doca_buf_unchain_list", "submitted uses the buf")
+	drain(c.pe)
+	ok(t, call("doca_buf_unchain_list", dst, more))
+	call("doca_task_free", task)
+	release(t, src, dst, more, last)
+	ok(t, call("doca_ctx_stop", c.ctx))
+	c.destroy()
+	is(t, call("doca_task_try_submit", task), status.InvalidValue)
+	c.expectMisuse("doca_task_try_submit", "has been destroyed")
+}
+
+// No context allocates batches, so nothing is one.
+func TestNothingIsABatch(t *testing.T) {
+	c := newCopier(t, libdoca.Config{}, 1)
+	c.start()
+	src, dst := c.memory.buf(0, 1, 1), c.memory.buf(100, 5, 0)
+	task := c.task(src, dst, 0)
+	const invalid = uint32(status.InvalidValue)
+	for name, want := range map[string]uint32{"submit": invalid, "try_submit": invalid,
+		"get_status": invalid, "get_tasks_num": 0, "get_ctx": 0, "get_ctx_user_data": 0,
+		"get_user_data": 0} {
+		for text, pointer := range map[string]P{"NULL": nil, "is a task": task} {
+			if got := uint32(docatest.Raw("doca_task_batch_"+name, pointer)); got != want {
+				t.Errorf("%s of what %s returns %d, expected %d", name, text, got, want)
+			}
+			c.expectMisuse("doca_task_batch_"+name, text)
+		}
+	}
+	for _, name := range []string{"free", "set_user_data"} {
+		docatest.Raw("doca_task_batch_"+name, task, 1)
+		c.expectMisuse("doca_task_batch_"+name, "is a task")
+	}
+	call("doca_task_free", task)
+	release(t, src, dst)
+	ok(t, call("doca_ctx_stop", c.ctx))
+	c.destroy()
+}
+
+func TestCompletionVectors(t *testing.T) {
+	c := newCopier(t, libdoca.Config{Limits: libdoca.Limits{CompletionVectors: 3}}, 1)
+	count, code := docatest.Get("doca_ctx_cap_get_num_completion_vectors",
+		docatest.Pointer("doca_dev_as_devinfo", c.dev))
+	if code != status.Success || count.Uint32() != 3 {
+		t.Errorf("there are %d vectors, %v", count.Uint32(), code)
+	}
+	ok(t, call("doca_ctx_set_completion_vector", c.ctx, 2))
+	is(t, call("doca_ctx_set_completion_vector", c.ctx, 3), status.InvalidValue)
+	c.expectMisuse("doca_ctx_set_completion_vector", "capability of 3")
+	c.start()
+	is(t, call("doca_ctx_set_completion_vector", c.ctx, 0), status.BadState)
+	c.expectMisuse("doca_ctx_set_completion_vector", "must be idle")
+	ok(t, call("doca_ctx_stop", c.ctx))
+	c.destroy()
+}
+
 // Stopping fails the tasks in flight: one progress each, and then the task is the application's
 // again. The context is idle once all tasks are freed.
 func TestStoppingFlushesTasks(t *testing.T) {

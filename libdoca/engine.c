@@ -222,6 +222,15 @@ uint8_t emu_doca_pe_progress(struct doca_pe *pe)
 	return 1;
 }
 
+/* Any thread may ask. */
+doca_error_t emu_doca_pe_get_num_inflight_tasks(const struct doca_pe *pe, size_t *count)
+{
+	if (!EMU_IS(pe, EMU_PE) || !EMU_HAS(count))
+		return DOCA_ERROR_INVALID_VALUE;
+	*count = __atomic_load_n(&pe->inflight, __ATOMIC_RELAXED);
+	return DOCA_SUCCESS;
+}
+
 doca_error_t emu_doca_pe_get_notification_handle(const struct doca_pe *pe,
 						 doca_notification_handle_t *handle)
 {
@@ -576,6 +585,33 @@ doca_error_t emu_doca_ctx_set_state_changed_cb(struct doca_ctx *ctx,
 	return DOCA_SUCCESS;
 }
 
+/* Interrupts are not emulated, so that the choice of one makes no difference. */
+
+doca_error_t emu_doca_ctx_cap_get_num_completion_vectors(const struct doca_devinfo *info,
+							 uint32_t *count)
+{
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(count))
+		return DOCA_ERROR_INVALID_VALUE;
+	*count = info->device->can.completion_vectors;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_ctx_set_completion_vector(struct doca_ctx *ctx, uint32_t vector)
+{
+	if (!EMU_IS(ctx, EMU_CTX))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (!emu_is_idle(ctx, __func__))
+		return DOCA_ERROR_BAD_STATE;
+	if (ctx->dev == NULL)
+		return EMU_REFUSE("a context without a device has no completion vectors");
+	if (vector >= ctx->dev->device->can.completion_vectors) {
+		emu_misuse(__func__, "%u is not below the capability of %u vectors", vector,
+			   ctx->dev->device->can.completion_vectors);
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	return DOCA_SUCCESS;
+}
+
 /* Tasks. */
 
 doca_error_t emu_pool_configure(struct doca_ctx *ctx, uint32_t pool, size_t stride,
@@ -654,9 +690,11 @@ bool emu_is_held(const struct doca_task *task, const char *function)
 static void hold(struct doca_task *task, bool submitted)
 {
 	struct doca_ctx *ctx = task->ctx;
+	int change = submitted ? 1 : -1;
 
 	task->state = submitted ? EMU_TASK_SUBMITTED : EMU_TASK_HELD;
-	__atomic_store_n(&ctx->inflight, ctx->inflight + (submitted ? 1 : -1), __ATOMIC_RELAXED);
+	__atomic_store_n(&ctx->inflight, ctx->inflight + change, __ATOMIC_RELAXED);
+	__atomic_store_n(&ctx->pe->inflight, ctx->pe->inflight + change, __ATOMIC_RELAXED);
 	if (ctx->ops->hold != NULL)
 		ctx->ops->hold(task, submitted);
 }
@@ -751,6 +789,12 @@ doca_error_t emu_doca_task_submit_ex(struct doca_task *task, uint32_t flags)
 	return enter_and_submit(task, flags, __func__);
 }
 
+/* Every submission checks the task here. */
+doca_error_t emu_doca_task_try_submit(struct doca_task *task)
+{
+	return enter_and_submit(task, DOCA_TASK_SUBMIT_FLAG_FLUSH, __func__);
+}
+
 void emu_doca_ctx_flush_tasks(struct doca_ctx *ctx)
 {
 	if (!EMU_IS(ctx, EMU_CTX) || !emu_enter_pe(ctx->pe, __func__))
@@ -805,6 +849,65 @@ union doca_data emu_doca_task_get_user_data(const struct doca_task *task)
 	if (!EMU_IS(task, EMU_TASK))
 		return none;
 	return task->user_data;
+}
+
+struct doca_ctx *emu_doca_task_get_ctx(const struct doca_task *task)
+{
+	return EMU_IS(task, EMU_TASK) ? task->ctx : NULL;
+}
+
+/* Batches. No context here allocates any, so whatever these functions are given is none. */
+
+doca_error_t emu_doca_task_batch_submit(struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+	return DOCA_ERROR_INVALID_VALUE;
+}
+
+doca_error_t emu_doca_task_batch_try_submit(struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+	return DOCA_ERROR_INVALID_VALUE;
+}
+
+void emu_doca_task_batch_free(struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+}
+
+doca_error_t emu_doca_task_batch_get_status(const struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+	return DOCA_ERROR_INVALID_VALUE;
+}
+
+uint16_t emu_doca_task_batch_get_tasks_num(struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+	return 0;
+}
+
+struct doca_ctx *emu_doca_task_batch_get_ctx(const struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+	return NULL;
+}
+
+union doca_data emu_doca_task_batch_get_ctx_user_data(const struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+	return (union doca_data){.u64 = 0};
+}
+
+void emu_doca_task_batch_set_user_data(struct doca_task_batch *batch, union doca_data user_data)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+}
+
+union doca_data emu_doca_task_batch_get_user_data(const struct doca_task_batch *batch)
+{
+	(void)EMU_IS(batch, EMU_TASK_BATCH);
+	return (union doca_data){.u64 = 0};
 }
 
 /* Callbacks. */

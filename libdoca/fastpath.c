@@ -445,6 +445,26 @@ void emu_doca_comch_producer_task_send_set_consumer_id(struct doca_comch_produce
 		task->consumer_id = consumer_id;
 }
 
+uint32_t emu_doca_comch_producer_task_send_get_consumer_id(
+	const struct doca_comch_producer_task_send *task)
+{
+	return EMU_TASK_OF(task, EMU_CTX_PRODUCER) == NULL ? 0 : task->consumer_id;
+}
+
+uint8_t *emu_doca_comch_producer_task_send_get_imm_data(
+	const struct doca_comch_producer_task_send *task)
+{
+	if (EMU_TASK_OF(task, EMU_CTX_PRODUCER) == NULL || task->imm_data_len == 0)
+		return NULL;
+	return (uint8_t *)task->imm_data;
+}
+
+uint32_t emu_doca_comch_producer_task_send_get_imm_data_len(
+	const struct doca_comch_producer_task_send *task)
+{
+	return EMU_TASK_OF(task, EMU_CTX_PRODUCER) == NULL ? 0 : task->imm_data_len;
+}
+
 void emu_doca_comch_producer_task_send_set_imm_data(struct doca_comch_producer_task_send *task,
 						    uint8_t *imm_data, uint32_t imm_data_len)
 {

@@ -449,6 +449,50 @@ func TestMessagesThatDoNotFit(t *testing.T) {
 	p.close()
 }
 
+// A send tells what it will send, to which consumer.
+func TestSendsTellWhatTheySend(t *testing.T) {
+	p := newPair(t, libdoca.Config{})
+	c, q := newConsumer(t, p.server, 1), newProducer(t, p.client, 2)
+	ok(t, call("doca_ctx_start", q.ctx))
+	get := func(name string, task P) uint32 {
+		return uint32(docatest.Raw("doca_comch_producer_task_send_get_"+name, task))
+	}
+	task, buf := q.task(0, "data", "12345", 7)
+	immediate := docatest.Pointer("doca_comch_producer_task_send_get_imm_data", task)
+	if get("consumer_id", task) != 7 || get("imm_data_len", task) != 5 ||
+		string(docatest.Bytes(immediate, 5)) != "12345" {
+		t.Errorf("%d bytes of immediate data to consumer %d", get("imm_data_len", task),
+			get("consumer_id", task))
+	}
+	docatest.Raw("doca_comch_producer_task_send_set_consumer_id", task, 8)
+	docatest.Raw("doca_comch_producer_task_send_set_imm_data", task, q.memory.base, 4)
+	if get("consumer_id", task) != 8 || get("imm_data_len", task) != 4 ||
+		string(docatest.Bytes(immediate, 4)) != "data" {
+		t.Errorf("%d bytes of immediate data to consumer %d", get("imm_data_len", task),
+			get("consumer_id", task))
+	}
+	docatest.Raw("doca_comch_producer_task_send_set_imm_data", task, nil, 0)
+	if docatest.Pointer("doca_comch_producer_task_send_get_imm_data", task) != nil {
+		t.Error("immediate data of no length is somewhere")
+	}
+
+	c.start()
+	receive, _ := c.post(0, 0)
+	for _, name := range []string{"consumer_id", "imm_data_len", "imm_data"} {
+		if docatest.Raw("doca_comch_producer_task_send_get_"+name, receive) != 0 {
+			t.Errorf("a receive has a %s to send", name)
+		}
+		p.expectMisuse("doca_comch_producer_task_send_get_"+name, "belongs to a comch_consumer")
+	}
+	call("doca_task_free", task)
+	release(t, buf)
+	stop(t, q.ctx, q.pe)
+	stop(t, c.ctx, c.pe, receive)
+	q.destroy()
+	c.destroy()
+	p.close()
+}
+
 // The memory behind a consumer is used in a circle, with bufs of any lengths.
 func TestManyMessagesOfAnyLength(t *testing.T) {
 	p := newPair(t, libdoca.Config{})

@@ -197,6 +197,151 @@ func TestReferencesOfBufs(t *testing.T) {
 	ok(t, call("doca_dev_close", dev))
 }
 
+func TestPropertiesOfMaps(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	host, dpu := openDevice(t, hostDevice), openDevice(t, dpuDevice)
+	base := docatest.Alloc(4096)
+	mmap := create(t, "doca_mmap_create")
+	property := func(function string, mmap P, want uint64) {
+		t.Helper()
+		got, code := docatest.Get(function, mmap)
+		if code != status.Success || got.Uint64() != want {
+			t.Errorf("%s is %d, expected %d: %v", function, got.Uint64(), want, code)
+		}
+	}
+	misuse := func(want status.Code, rule, function string, arguments ...any) {
+		t.Helper()
+		is(t, call(function, arguments...), want)
+		r.expectMisuse(function, rule)
+	}
+	property("doca_mmap_get_user_data", mmap, 0)
+	property("doca_mmap_get_max_num_devices", mmap, 64)
+	ok(t, call("doca_mmap_set_user_data", mmap, 77))
+	ok(t, call("doca_mmap_set_max_num_devices", mmap, 1))
+	misuse(status.InvalidValue, "65 devices", "doca_mmap_set_max_num_devices", mmap, 65)
+	misuse(status.InvalidValue, "0 devices", "doca_mmap_set_max_num_devices", mmap, 0)
+	is(t, call("doca_mmap_rm_dev", mmap, host), status.NotFound)
+	ok(t, call("doca_mmap_add_dev", mmap, host))
+	is(t, call("doca_mmap_add_dev", mmap, dpu), status.NoMemory)
+	ok(t, call("doca_mmap_rm_dev", mmap, host))
+	ok(t, call("doca_mmap_add_dev", mmap, dpu))
+	ok(t, call("doca_mmap_set_max_num_devices", mmap, 2))
+	ok(t, call("doca_mmap_add_dev", mmap, host))
+	misuse(status.InvalidValue, "1 devices", "doca_mmap_set_max_num_devices", mmap, 1)
+	is(t, call("doca_mmap_set_dmabuf_memrange", mmap, 0, base, 0, 4096), status.NotSupported)
+	ok(t, call("doca_mmap_set_memrange", mmap, base, 4096))
+	ok(t, call("doca_mmap_set_permissions", mmap, localReadWrite|pciReadOnly|rdmaRead))
+	ok(t, call("doca_mmap_start", mmap))
+
+	misuse(status.BadState, "is started", "doca_mmap_rm_dev", mmap, dpu)
+	misuse(status.BadState, "is started", "doca_mmap_set_user_data", mmap, 1)
+	misuse(status.NotPermitted, "is started", "doca_mmap_set_max_num_devices", mmap, 3)
+	property("doca_mmap_get_user_data", mmap, 77)
+	property("doca_mmap_get_max_num_devices", mmap, 2)
+	property("doca_mmap_get_from_export", mmap, 0)
+
+	ok(t, call("doca_mmap_stop", mmap))
+	misuse(status.NotPermitted, "first start", "doca_mmap_set_max_num_devices", mmap, 3)
+	ok(t, call("doca_mmap_rm_dev", mmap, dpu))
+	ok(t, call("doca_dev_close", dpu)) // the map does not use it any more
+	dpu = openDevice(t, dpuDevice)
+	ok(t, call("doca_mmap_add_dev", mmap, dpu))
+	ok(t, call("doca_mmap_start", mmap))
+
+	property("doca_mmap_get_exported", mmap, 0)
+	desc := export(t, "doca_mmap_export_pci", mmap, host)
+	property("doca_mmap_get_exported", mmap, 1)
+	imported, code := importMap(desc, dpu)
+	ok(t, code)
+	property("doca_mmap_get_from_export", imported, 1)
+	property("doca_mmap_get_exported", imported, 0)
+	misuse(status.NotPermitted, "is imported", "doca_mmap_rm_dev", imported, dpu)
+	ok(t, call("doca_mmap_destroy", imported))
+
+	inventory := create(t, "doca_buf_inventory_create", 2)
+	ok(t, call("doca_buf_inventory_start", inventory))
+	buf := create(t, "doca_buf_inventory_buf_get_by_args", inventory, mmap, base, 1, base, 0)
+	property("doca_mmap_get_num_bufs", mmap, 1)
+	release(t, buf)
+	property("doca_mmap_get_num_bufs", mmap, 0)
+	ok(t, call("doca_buf_inventory_destroy", inventory))
+
+	misuse(status.NotPermitted, "has been exported", "doca_mmap_stop", mmap)
+	ok(t, call("doca_mmap_destroy", mmap))
+	ok(t, call("doca_dev_close", host))
+	ok(t, call("doca_dev_close", dpu))
+	docatest.Free(base)
+
+	mmap = create(t, "doca_mmap_create")
+	ok(t, call("doca_mmap_enable_thread_safety", mmap))
+	_, code = docatest.Get("doca_mmap_get_num_bufs", mmap)
+	is(t, code, status.NotSupported)
+	ok(t, call("doca_mmap_destroy", mmap))
+}
+
+// The callback that frees memory is called by the end of a map that has been started with it, when
+// nothing uses the memory any more.
+func TestMemoryIsFreedWithItsMap(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	dev := openDevice(t, hostDevice)
+	base := docatest.Alloc(4096)
+	defer docatest.Free(base)
+	callback := docatest.Callback(docatest.Freed)
+	for _, test := range []struct {
+		name  string
+		use   func(mmap P)
+		freed bool
+	}{
+		{"never started", func(P) {}, false},
+		{"started", func(mmap P) {
+			ok(t, call("doca_mmap_start", mmap))
+			is(t, call("doca_mmap_set_free_cb", mmap, callback, nil), status.BadState)
+			r.expectMisuse("doca_mmap_set_free_cb", "is started")
+		}, true},
+		{"exported", func(mmap P) {
+			ok(t, call("doca_mmap_start", mmap))
+			export(t, "doca_mmap_export_pci", mmap, dev)
+		}, true},
+		{"stopped", func(mmap P) {
+			ok(t, call("doca_mmap_start", mmap))
+			ok(t, call("doca_mmap_stop", mmap))
+		}, true},
+		{"changed later", func(mmap P) {
+			ok(t, call("doca_mmap_start", mmap))
+			ok(t, call("doca_mmap_stop", mmap))
+			ok(t, call("doca_mmap_set_free_cb", mmap, callback, 2))
+		}, false},
+	} {
+		mmap := create(t, "doca_mmap_create")
+		is(t, call("doca_mmap_set_free_cb", mmap, nil, nil), status.InvalidValue)
+		r.expectMisuse("doca_mmap_set_free_cb", "NULL")
+		ok(t, call("doca_mmap_set_free_cb", mmap, callback, 1))
+		ok(t, call("doca_mmap_add_dev", mmap, dev))
+		ok(t, call("doca_mmap_set_memrange", mmap, base, 4096))
+		ok(t, call("doca_mmap_set_permissions", mmap, pciReadOnly))
+		test.use(mmap)
+		if events := docatest.Take(); len(events) > 0 {
+			t.Errorf("%s: called back too early: %+v", test.name, events)
+		}
+		docatest.OnEvent(func(docatest.Event) {
+			if live := libdoca.Objects()["mmap"]; live != 0 {
+				t.Errorf("%s: called back while %d maps exist", test.name, live)
+			}
+		})
+		ok(t, call("doca_mmap_destroy", mmap))
+		docatest.OnEvent(nil)
+		events := docatest.Take()
+		if len(events) != map[bool]int{true: 1}[test.freed] {
+			t.Errorf("%s: the events are %+v", test.name, events)
+			continue
+		}
+		if test.freed && (events[0].Object != base || events[0].A != 4096 || events[0].B != 1) {
+			t.Errorf("%s: freed %+v", test.name, events[0])
+		}
+	}
+	ok(t, call("doca_dev_close", dev))
+}
+
 // export returns a copy of what exports a map.
 func export(t testing.TB, function string, mmap, dev P) []byte {
 	t.Helper()

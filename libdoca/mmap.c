@@ -13,6 +13,7 @@ doca_error_t emu_doca_mmap_create(struct doca_mmap **mmap)
 	created = emu_new(EMU_MMAP, sizeof *created);
 	if (created == NULL)
 		return DOCA_ERROR_NO_MEMORY;
+	created->max_devs = EMU_MAX_MMAP_DEVICES;
 	*mmap = created;
 	return DOCA_SUCCESS;
 }
@@ -54,10 +55,74 @@ doca_error_t emu_doca_mmap_add_dev(struct doca_mmap *mmap, struct doca_dev *dev)
 		emu_misuse(__func__, "the map has the device already");
 		return DOCA_ERROR_ALREADY_EXIST;
 	}
-	if (mmap->num_devs == EMU_MAX_MMAP_DEVICES)
+	if (mmap->num_devs == mmap->max_devs)
 		return DOCA_ERROR_NO_MEMORY;
 	emu_use_dev(dev, __func__);
 	mmap->devs[mmap->num_devs++] = dev;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_mmap_rm_dev(struct doca_mmap *mmap, struct doca_dev *dev)
+{
+	doca_error_t result = check_idle(mmap, __func__);
+
+	if (result != DOCA_SUCCESS)
+		return result;
+	if (!EMU_IS(dev, EMU_DEV))
+		return DOCA_ERROR_INVALID_VALUE;
+	for (uint32_t i = 0; i < mmap->num_devs; i++) {
+		if (mmap->devs[i] != dev)
+			continue;
+		mmap->devs[i] = mmap->devs[--mmap->num_devs];
+		emu_release_dev(dev);
+		return DOCA_SUCCESS;
+	}
+	return DOCA_ERROR_NOT_FOUND;
+}
+
+doca_error_t emu_doca_mmap_set_max_num_devices(struct doca_mmap *mmap, uint32_t max_num_devices)
+{
+	doca_error_t result = check_idle(mmap, __func__);
+
+	if (result != DOCA_SUCCESS)
+		return result == DOCA_ERROR_BAD_STATE ? DOCA_ERROR_NOT_PERMITTED : result;
+	if (mmap->was_started) {
+		emu_misuse(__func__, "the map has been started: set it before the first start");
+		return DOCA_ERROR_NOT_PERMITTED;
+	}
+	if (max_num_devices == 0 || max_num_devices < mmap->num_devs ||
+	    max_num_devices > EMU_MAX_MMAP_DEVICES) {
+		emu_misuse(__func__, "%u devices are not between those that the map has and %u",
+			   max_num_devices, EMU_MAX_MMAP_DEVICES);
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	mmap->max_devs = max_num_devices;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_mmap_get_max_num_devices(const struct doca_mmap *mmap,
+					       uint32_t *max_num_devices)
+{
+	if (!EMU_IS(mmap, EMU_MMAP) || !EMU_HAS(max_num_devices))
+		return DOCA_ERROR_INVALID_VALUE;
+	*max_num_devices = mmap->max_devs;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_mmap_set_user_data(struct doca_mmap *mmap, union doca_data user_data)
+{
+	doca_error_t result = check_idle(mmap, __func__);
+
+	if (result == DOCA_SUCCESS)
+		mmap->user_data = user_data;
+	return result;
+}
+
+doca_error_t emu_doca_mmap_get_user_data(const struct doca_mmap *mmap, union doca_data *user_data)
+{
+	if (!EMU_IS(mmap, EMU_MMAP) || !EMU_HAS(user_data))
+		return DOCA_ERROR_INVALID_VALUE;
+	*user_data = mmap->user_data;
 	return DOCA_SUCCESS;
 }
 
@@ -81,6 +146,31 @@ doca_error_t emu_doca_mmap_set_memrange(struct doca_mmap *mmap, void *addr, size
 	mmap->addr = (uintptr_t)addr;
 	mmap->mapped_at = (uintptr_t)addr;
 	mmap->len = len;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_mmap_set_dmabuf_memrange(struct doca_mmap *mmap, int dmabuf_fd, void *addr,
+					       size_t dmabuf_offset, size_t len)
+{
+	doca_error_t result = check_idle(mmap, __func__);
+
+	if (result != DOCA_SUCCESS)
+		return result;
+	return EMU_REFUSE("there are no devices that export their memory as a dma-buf");
+}
+
+doca_error_t emu_doca_mmap_set_free_cb(struct doca_mmap *mmap,
+				       doca_mmap_memrange_free_cb_t *free_cb, void *opaque)
+{
+	doca_error_t result = check_idle(mmap, __func__);
+
+	if (result != DOCA_SUCCESS)
+		return result;
+	if (!EMU_HAS(free_cb))
+		return DOCA_ERROR_INVALID_VALUE;
+	mmap->free_cb = free_cb;
+	mmap->free_opaque = opaque;
+	mmap->frees_memory = false;
 	return DOCA_SUCCESS;
 }
 
@@ -135,7 +225,8 @@ doca_error_t emu_doca_mmap_start(struct doca_mmap *mmap)
 			   (size_t)mmap->addr);
 		return result;
 	}
-	mmap->started = true;
+	mmap->started = mmap->was_started = true;
+	mmap->frees_memory = mmap->free_cb != NULL;
 	return DOCA_SUCCESS;
 }
 
@@ -176,6 +267,7 @@ doca_error_t emu_doca_mmap_stop(struct doca_mmap *mmap)
 
 doca_error_t emu_doca_mmap_destroy(struct doca_mmap *mmap)
 {
+	struct doca_mmap ended;
 	doca_error_t result;
 
 	if (!EMU_IS(mmap, EMU_MMAP))
@@ -185,7 +277,39 @@ doca_error_t emu_doca_mmap_destroy(struct doca_mmap *mmap)
 		return result;
 	for (uint32_t i = 0; i < mmap->num_devs; i++)
 		emu_release_dev(mmap->devs[i]);
+	ended = *mmap;
 	emu_bury(mmap, NULL);
+	/* Nothing of the map is left that a callback could disturb. */
+	if (ended.frees_memory)
+		ended.free_cb((void *)ended.addr, ended.len, ended.free_opaque);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_mmap_get_num_bufs(const struct doca_mmap *mmap, uint32_t *num_bufs)
+{
+	if (!EMU_IS(mmap, EMU_MMAP) || !EMU_HAS(num_bufs))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (mmap->thread_safe)
+		return EMU_REFUSE("a map that threads share does not count its bufs");
+	*num_bufs = __atomic_load_n(&mmap->num_bufs, __ATOMIC_SEQ_CST);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_mmap_get_exported(const struct doca_mmap *mmap, uint8_t *exported)
+{
+	if (!EMU_IS(mmap, EMU_MMAP) || !EMU_HAS(exported))
+		return DOCA_ERROR_INVALID_VALUE;
+	*exported = 0;
+	for (int i = 0; i < EMU_EXPORTS; i++)
+		*exported |= mmap->export_desc[i] != NULL;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_mmap_get_from_export(const struct doca_mmap *mmap, uint8_t *from_export)
+{
+	if (!EMU_IS(mmap, EMU_MMAP) || !EMU_HAS(from_export))
+		return DOCA_ERROR_INVALID_VALUE;
+	*from_export = mmap->imported;
 	return DOCA_SUCCESS;
 }
 
@@ -280,6 +404,7 @@ doca_error_t emu_doca_mmap_create_from_export(const union doca_data *user_data, 
 	if (user_data != NULL)
 		created->user_data = *user_data;
 	created->imported = true;
+	created->max_devs = 1;
 	result = (doca_error_t)emuMmapImport(created, (void *)desc, desc_len,
 					     dev->device->can.import_pci);
 	if (result != DOCA_SUCCESS) {

@@ -52,6 +52,7 @@ enum emu_magic {
 	EMU_PE,
 	EMU_CTX,
 	EMU_TASK,
+	EMU_TASK_BATCH, /* there are none: see doca_task_batch_submit */
 	EMU_CONNECTION,
 	EMU_RDMA_CONNECTION,
 	EMU_RDMA_ADDR,
@@ -166,7 +167,11 @@ struct doca_mmap {
 	size_t len;
 	uint32_t access;
 	union doca_data user_data;
-	uint32_t num_devs;
+	doca_mmap_memrange_free_cb_t *free_cb; /* or NULL */
+	void *free_opaque;
+	bool was_started;  /* ever */
+	bool frees_memory; /* started since free_cb was set */
+	uint32_t num_devs, max_devs;
 	struct doca_dev *devs[EMU_MAX_MMAP_DEVICES];
 	void *export_desc[EMU_EXPORTS]; /* or NULL */
 	size_t export_len[EMU_EXPORTS];
@@ -246,6 +251,7 @@ struct doca_pe {
 	bool collecting; /* what the core pushes does not ring the descriptor */
 	enum doca_pe_event_mode mode;
 	uint32_t num_ctxs;
+	uint32_t inflight; /* of all its contexts; atomic */
 	int descriptor;
 	struct emu_entry *ring; /* capacity is a power of two; indices never wrap to it */
 	uint32_t capacity, head, tail;
@@ -332,6 +338,8 @@ struct doca_dma_task_memcpy {
 	const struct doca_buf *src;
 	struct doca_buf *dst;
 };
+
+enum { EMU_DEFAULT_RECV_QUEUE = 64 };
 
 /* What servers and clients have in common. */
 struct emu_control {

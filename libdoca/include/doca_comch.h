@@ -67,6 +67,13 @@ doca_error_t doca_comch_server_set_max_msg_size(struct doca_comch_server *server
 doca_error_t doca_comch_server_get_max_msg_size(const struct doca_comch_server *server,
 						uint32_t *size);
 doca_error_t doca_comch_server_set_recv_queue_size(struct doca_comch_server *server, uint32_t size);
+doca_error_t doca_comch_server_get_recv_queue_size(const struct doca_comch_server *server,
+						   uint32_t *size);
+doca_error_t doca_comch_server_get_device(const struct doca_comch_server *server,
+					  struct doca_dev **dev);
+/* Before 2.9, it had another name. */
+doca_error_t doca_comch_server_get_device_rep(const struct doca_comch_server *server,
+					      struct doca_dev_rep **rep);
 doca_error_t doca_comch_server_task_send_set_conf(struct doca_comch_server *server,
 						  doca_comch_task_send_completion_cb_t completed,
 						  doca_comch_task_send_completion_cb_t failed,
@@ -102,6 +109,10 @@ doca_error_t doca_comch_client_set_max_msg_size(struct doca_comch_client *client
 doca_error_t doca_comch_client_get_max_msg_size(const struct doca_comch_client *client,
 						uint32_t *size);
 doca_error_t doca_comch_client_set_recv_queue_size(struct doca_comch_client *client, uint32_t size);
+doca_error_t doca_comch_client_get_recv_queue_size(const struct doca_comch_client *client,
+						   uint32_t *size);
+doca_error_t doca_comch_client_get_device(const struct doca_comch_client *client,
+					  struct doca_dev **dev);
 doca_error_t doca_comch_client_task_send_set_conf(struct doca_comch_client *client,
 						  doca_comch_task_send_completion_cb_t completed,
 						  doca_comch_task_send_completion_cb_t failed,

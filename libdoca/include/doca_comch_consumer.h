@@ -14,11 +14,17 @@ extern "C" {
 struct doca_buf;
 struct doca_comch_connection;
 struct doca_comch_consumer;
+struct doca_comch_consumer_completion;
 struct doca_comch_consumer_task_post_recv;
 struct doca_ctx;
 struct doca_devinfo;
+struct doca_dpa_thread;
 struct doca_mmap;
 struct doca_task;
+
+/* The handles of a consumer, and of what completes its receives, on a DPA. */
+typedef uint64_t doca_dpa_dev_comch_consumer_t;
+typedef uint64_t doca_dpa_dev_comch_consumer_completion_t;
 
 typedef void (*doca_comch_consumer_task_post_recv_completion_cb_t)(
 	struct doca_comch_consumer_task_post_recv *task, union doca_data task_user_data,
@@ -29,6 +35,8 @@ doca_error_t doca_comch_consumer_cap_get_max_num_tasks(const struct doca_devinfo
 						       uint32_t *count);
 doca_error_t doca_comch_consumer_cap_get_max_buf_size(const struct doca_devinfo *info,
 						      uint32_t *size);
+doca_error_t doca_comch_consumer_cap_get_max_buf_list_len(const struct doca_devinfo *info,
+							  uint32_t *len);
 doca_error_t doca_comch_consumer_cap_get_max_consumers(const struct doca_devinfo *info,
 						       uint32_t *count);
 doca_error_t doca_comch_consumer_cap_get_max_imm_data_len(const struct doca_devinfo *info,
@@ -46,6 +54,41 @@ doca_error_t doca_comch_consumer_set_imm_data_len(struct doca_comch_consumer *co
 						  uint32_t len);
 doca_error_t doca_comch_consumer_get_imm_data_len(const struct doca_comch_consumer *consumer,
 						  uint32_t *len);
+
+/* For consumers on a DPA. */
+doca_error_t
+doca_comch_consumer_completion_create(struct doca_comch_consumer_completion **completion);
+doca_error_t
+doca_comch_consumer_completion_destroy(struct doca_comch_consumer_completion *completion);
+doca_error_t
+doca_comch_consumer_completion_start(struct doca_comch_consumer_completion *completion);
+doca_error_t doca_comch_consumer_completion_stop(struct doca_comch_consumer_completion *completion);
+doca_error_t
+doca_comch_consumer_completion_set_dpa_thread(struct doca_comch_consumer_completion *completion,
+					      struct doca_dpa_thread *thread);
+doca_error_t doca_comch_consumer_completion_set_max_num_consumers(
+	struct doca_comch_consumer_completion *completion, uint32_t max_num_consumers);
+doca_error_t doca_comch_consumer_completion_get_max_num_consumers(
+	const struct doca_comch_consumer_completion *completion, uint32_t *max_num_consumers);
+doca_error_t doca_comch_consumer_completion_set_max_num_recv(
+	struct doca_comch_consumer_completion *completion, uint32_t max_num_recv);
+doca_error_t doca_comch_consumer_completion_get_max_num_recv(
+	const struct doca_comch_consumer_completion *completion, uint32_t *max_num_recv);
+doca_error_t doca_comch_consumer_completion_set_imm_data_len(
+	struct doca_comch_consumer_completion *completion, uint32_t len);
+doca_error_t doca_comch_consumer_completion_get_imm_data_len(
+	const struct doca_comch_consumer_completion *completion, uint32_t *len);
+doca_error_t doca_comch_consumer_completion_get_dpa_handle(
+	struct doca_comch_consumer_completion *completion,
+	doca_dpa_dev_comch_consumer_completion_t *handle);
+doca_error_t
+doca_comch_consumer_set_completion(struct doca_comch_consumer *consumer,
+				   struct doca_comch_consumer_completion *completion,
+				   uint32_t user_data);
+doca_error_t doca_comch_consumer_set_dev_max_num_recv(struct doca_comch_consumer *consumer,
+						      uint32_t dev_num_recv);
+doca_error_t doca_comch_consumer_get_dpa_handle(struct doca_comch_consumer *consumer,
+						doca_dpa_dev_comch_consumer_t *handle);
 
 doca_error_t doca_comch_consumer_task_post_recv_set_conf(
 	struct doca_comch_consumer *consumer,

@@ -4,6 +4,7 @@
 #define DOCA_CTX_H_
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "doca_error.h"
 #include "doca_types.h"
@@ -13,6 +14,9 @@ extern "C" {
 #endif
 
 struct doca_ctx;
+struct doca_devinfo;
+struct doca_dpa;
+struct doca_gpu;
 
 enum doca_ctx_states {
 	DOCA_CTX_STATE_IDLE = 0,
@@ -40,6 +44,14 @@ doca_error_t doca_ctx_set_state_changed_cb(struct doca_ctx *ctx,
 					   doca_ctx_state_changed_callback_t callback);
 /* Submits what doca_task_submit_ex has held back. */
 void doca_ctx_flush_tasks(struct doca_ctx *ctx);
+
+/* Which of the device's interrupts announces completions; before the start. Since 3.0. */
+doca_error_t doca_ctx_cap_get_num_completion_vectors(const struct doca_devinfo *info,
+						     uint32_t *count);
+doca_error_t doca_ctx_set_completion_vector(struct doca_ctx *ctx, uint32_t vector);
+/* Leave the tasks to a DPA or a GPU. */
+doca_error_t doca_ctx_set_datapath_on_dpa(struct doca_ctx *ctx, struct doca_dpa *dpa);
+doca_error_t doca_ctx_set_datapath_on_gpu(struct doca_ctx *ctx, struct doca_gpu *gpu);
 
 #ifdef __cplusplus
 }

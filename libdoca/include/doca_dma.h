@@ -17,6 +17,7 @@ struct doca_dev;
 struct doca_devinfo;
 struct doca_dma;
 struct doca_dma_task_memcpy;
+struct doca_gpu_dma;
 struct doca_task;
 
 typedef void (*doca_dma_task_memcpy_completion_cb_t)(struct doca_dma_task_memcpy *task,
@@ -27,6 +28,8 @@ doca_error_t doca_dma_create(struct doca_dev *dev, struct doca_dma **dma);
 /* Only while the context is idle. */
 doca_error_t doca_dma_destroy(struct doca_dma *dma);
 struct doca_ctx *doca_dma_as_ctx(struct doca_dma *dma);
+/* For copies that a GPU submits. */
+doca_error_t doca_dma_get_gpu_handle(struct doca_dma *dma, struct doca_gpu_dma **handle);
 
 doca_error_t doca_dma_cap_task_memcpy_is_supported(const struct doca_devinfo *info);
 doca_error_t doca_dma_cap_task_memcpy_get_max_buf_size(const struct doca_devinfo *info,

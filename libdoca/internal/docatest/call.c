@@ -54,6 +54,11 @@ static void consumer_expired(void *event, void *connection, uint32_t id)
 	docatestEvent(DOCATEST_CONSUMER_EXPIRED, connection, id, event != NULL, NULL, 0);
 }
 
+static void freed(void *addr, size_t len, void *cookie)
+{
+	docatestEvent(DOCATEST_FREED, addr, len, (uintptr_t)cookie, NULL, 0);
+}
+
 void *docatest_callback(int kind)
 {
 	void *const callbacks[DOCATEST_KINDS] = {
@@ -65,6 +70,7 @@ void *docatest_callback(int kind)
 		[DOCATEST_MESSAGE] = (void *)message,
 		[DOCATEST_CONSUMER_NEW] = (void *)consumer_new,
 		[DOCATEST_CONSUMER_EXPIRED] = (void *)consumer_expired,
+		[DOCATEST_FREED] = (void *)freed,
 	};
 
 	return callbacks[kind];

@@ -35,16 +35,18 @@ const (
 	Message         Kind = C.DOCATEST_MESSAGE
 	ConsumerNew     Kind = C.DOCATEST_CONSUMER_NEW
 	ConsumerExpired Kind = C.DOCATEST_CONSUMER_EXPIRED
+	Freed           Kind = C.DOCATEST_FREED
 )
 
 // Event is one call of a callback.
 type Event struct {
 	Kind Kind
-	// Object is the task, the context (State), or the connection.
+	// Object is the task, the context (State), the connection, or the address of memory (Freed).
 	Object P
 	// A and B are the callback's numbers: the user data of the task and of the context, or the
 	// previous and the next state. In events of connections, A is whether the change succeeded, the
-	// length of a message, or the ID of a consumer, and B is 1 if there was an event object.
+	// length of a message, or the ID of a consumer, and B is 1 if there was an event object. For
+	// Freed, they are the length of the memory, and what the application has attached.
 	A, B uint64
 	// UserData is that of the context, for State.
 	UserData uint64
