@@ -9,25 +9,21 @@ doca_error_t emu_refuse(const char *function, const char *reason)
 	return DOCA_ERROR_NOT_SUPPORTED;
 }
 
-static doca_error_t refuse(const char *function)
-{
-	emu_log(DOCA_LOG_LEVEL_ERROR, "%s is not emulated", function + sizeof "emu_" - 1);
-	return DOCA_ERROR_NOT_SUPPORTED;
-}
-
-/* Define functions by their parameters, which are not used: with a result, or returning NULL. */
+/* Define functions by their parameters, which are not used: with a result, or returning NULL. The
+ * REASON is that of the functions that follow it. */
 #define ABSENT(name, ...) \
 	doca_error_t emu_##name(__VA_ARGS__) \
 	{ \
-		return refuse(__func__); \
+		return emu_refuse(__func__, REASON); \
 	}
 #define ABSENT_OBJECT(type, name, ...) \
 	type *emu_##name(__VA_ARGS__) \
 	{ \
-		(void)refuse(__func__); \
+		(void)emu_refuse(__func__, REASON); \
 		return NULL; \
 	}
 
+#define REASON "there is no engine for compression"
 ABSENT(doca_compress_create, struct doca_dev *d, struct doca_compress **c)
 ABSENT(doca_compress_destroy, struct doca_compress *c)
 ABSENT_OBJECT(struct doca_ctx, doca_compress_as_ctx, struct doca_compress *c)
@@ -44,6 +40,8 @@ ABSENT_OBJECT(struct doca_buf const, doca_compress_task_decompress_lz4_stream_ge
 ABSENT_OBJECT(struct doca_buf, doca_compress_task_decompress_lz4_stream_get_dst,
 	      const struct doca_compress_task_decompress_lz4_stream *t)
 
+#undef REASON
+#define REASON "there is no engine for erasure coding"
 ABSENT(doca_ec_create, struct doca_dev *d, struct doca_ec **e)
 ABSENT(doca_ec_destroy, struct doca_ec *e)
 ABSENT_OBJECT(struct doca_ctx, doca_ec_as_ctx, struct doca_ec *e)
@@ -61,3 +59,21 @@ ABSENT_OBJECT(const struct doca_buf, doca_ec_task_recover_get_available_blocks,
 	      const struct doca_ec_task_recover *t)
 ABSENT_OBJECT(struct doca_buf, doca_ec_task_recover_get_recovered_data,
 	      const struct doca_ec_task_recover *t)
+
+#undef REASON
+#define REASON "there is no DPA"
+ABSENT(doca_sync_event_add_publisher_location_dpa, struct doca_sync_event *e, struct doca_dpa *d)
+ABSENT(doca_sync_event_add_subscriber_location_dpa, struct doca_sync_event *e, struct doca_dpa *d)
+ABSENT(doca_sync_event_get_dpa_handle, struct doca_sync_event *e, struct doca_dpa *d,
+       doca_dpa_dev_sync_event_t *h)
+ABSENT(doca_sync_event_remote_net_get_dpa_handle, struct doca_sync_event_remote_net *e,
+       struct doca_dpa *d, doca_dpa_dev_sync_event_remote_net_t *h)
+
+#undef REASON
+#define REASON "there is no GPU"
+ABSENT(doca_sync_event_add_publisher_location_gpu, struct doca_sync_event *e, struct doca_gpu *g)
+ABSENT(doca_sync_event_add_subscriber_location_gpu, struct doca_sync_event *e, struct doca_gpu *g)
+ABSENT(doca_sync_event_get_gpu_handle, struct doca_sync_event *e, struct doca_gpu *g,
+       doca_gpu_dev_sync_event_t **h)
+ABSENT(doca_sync_event_remote_net_get_gpu_handle, struct doca_sync_event_remote_net *e,
+       struct doca_gpu *g, doca_gpu_dev_sync_event_remote_net_t *h)

@@ -138,7 +138,7 @@ func (t *exportTable) serveImporter(c *net.UnixConn) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = c.Read(make([]byte, 1)) // the importer's end, or its answer to the revocation
+		x.attend(c)
 	}()
 	select {
 	case <-ended:
@@ -153,6 +153,22 @@ func (t *exportTable) serveImporter(c *net.UnixConn) {
 	}
 	_ = c.Close()
 	<-ended
+}
+
+// attend returns at the importer's end, or with its answer to the revocation. Until then, an importer
+// that cannot map the number of a sync event lets this process change it.
+func (x *exported) attend(c *net.UnixConn) {
+	message := make([]byte, maxMessage)
+	for {
+		n, err := c.Read(message)
+		request, isRequest := decodeRequest(message[:n])
+		if err != nil || !isRequest || x.number == nil {
+			return
+		}
+		if _, err := c.Write(x.serve(request).encode()); err != nil {
+			return
+		}
+	}
 }
 
 // admit reads the ID that an importer asks for, and counts the importer.
@@ -182,7 +198,7 @@ func (t *exportTable) admit(c *net.UnixConn) (*exported, error) {
 
 // file returns a duplicate of the descriptor of the shared file that holds all of the memory, and
 // its offset there, or -1. Memory that has none is read and written by system calls, which this
-// process allows.
+// process allows, unless it is a sync event.
 func (x *exported) file() (descriptor int, offset uint64) {
 	if x.pages != nil {
 		dup, err := unix.FcntlInt(uintptr(x.pages.descriptor), unix.F_DUPFD_CLOEXEC, 0)
@@ -194,6 +210,9 @@ func (x *exported) file() (descriptor int, offset uint64) {
 		if descriptor := duplicateOf(inode); descriptor >= 0 {
 			return descriptor, offset
 		}
+	}
+	if x.number != nil {
+		return -1, 0
 	}
 	const ptracer, anybody = 0x59616d61, ^uintptr(0) // PR_SET_PTRACER, PR_SET_PTRACER_ANY
 	_ = unix.Prctl(ptracer, anybody, 0, 0, 0)        // fails without Yama, which then asks nothing
@@ -256,6 +275,9 @@ type remoteMemory struct {
 	socket  *net.UnixConn
 	mapping []byte // or nil
 	watched chan struct{}
+
+	operating sync.Mutex
+	replies   chan eventReply // to the one request that is outstanding
 }
 
 // importRemote asks the broker of another process for memory.
@@ -265,7 +287,7 @@ func importRemote(said *broker.Descriptor) (*exported, uintptr, error) {
 		return nil, 0, err
 	}
 	remote := &remoteMemory{pid: int(imported.Exporter.Pid), socket: imported.Socket,
-		watched: make(chan struct{})}
+		watched: make(chan struct{}), replies: make(chan eventReply, 1)}
 	var local uintptr
 	if imported.File >= 0 {
 		local, err = remote.mapFile(imported.File, imported.Offset, said)
@@ -305,7 +327,13 @@ func (r *remoteMemory) mapFile(descriptor int, offset uint64, said *broker.Descr
 // watch revokes the memory when the exporter has, or is gone.
 func (r *remoteMemory) watch(origin *exported) {
 	defer close(r.watched)
-	n, _ := r.socket.Read(make([]byte, 1))
+	message := make([]byte, maxMessage)
+	n, err := r.socket.Read(message)
+	for reply, isReply := decodeReply(message[:n]); err == nil && isReply; {
+		r.replies <- reply
+		n, err = r.socket.Read(message)
+		reply, isReply = decodeReply(message[:n])
+	}
 	origin.revoke()
 	if n == 1 {
 		_, _ = r.socket.Write([]byte{1})

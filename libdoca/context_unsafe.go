@@ -44,6 +44,8 @@ func emuStartContext(ctx *C.struct_doca_ctx) C.int {
 		c = newProducer(e, ctx)
 	case C.EMU_CTX_RDMA:
 		c = newRDMA(e, ctx)
+	case C.EMU_CTX_SYNC_EVENT:
+		c = &eventCore{engine: e, ctx: ctx}
 	default:
 		return C.DOCA_ERROR_NOT_SUPPORTED
 	}

@@ -39,7 +39,6 @@ static const char *const magic_names[] = {
 	"comch_connection",
 	"rdma_connection",
 	"rdma_addr",
-	"sync_event",
 	"sync_event_remote_net",
 	"argp_param",
 	"log_backend",

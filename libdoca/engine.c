@@ -327,7 +327,7 @@ doca_error_t emu_ctx_init(struct doca_ctx *ctx, enum emu_ctx_kind kind,
 	ctx->kind = kind;
 	ctx->ops = ops;
 	ctx->dev = dev;
-	return emu_use_dev(dev, function) ? DOCA_SUCCESS : DOCA_ERROR_INVALID_VALUE;
+	return dev == NULL || emu_use_dev(dev, function) ? DOCA_SUCCESS : DOCA_ERROR_INVALID_VALUE;
 }
 
 void *emu_ctx_of(const void *pointer, enum emu_ctx_kind kind, const char *function)
@@ -379,7 +379,8 @@ doca_error_t emu_ctx_end(struct doca_ctx *ctx, doca_error_t busy, const char *fu
 	}
 	for (uint32_t i = 0; i < ctx->num_pools; i++)
 		drop_pool(&ctx->pools[i]);
-	emu_release_dev(ctx->dev);
+	if (ctx->dev != NULL)
+		emu_release_dev(ctx->dev);
 	emu_bury(ctx, NULL);
 	emu_leave_pe(pe);
 	return DOCA_SUCCESS;

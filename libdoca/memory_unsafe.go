@@ -29,6 +29,7 @@ type exported struct {
 	revoking  chan struct{}
 	importers sync.WaitGroup
 	pages     *sharedPages // what importers can map, or nil
+	number    *uint64      // of a sync event, or nil
 	// In an importer in another process.
 	remote *remoteMemory
 
@@ -93,11 +94,12 @@ func emuMmapStart(m *C.struct_doca_mmap) C.int {
 	return C.DOCA_SUCCESS
 }
 
-// Kinds of descriptors. exportEvent stands for a sync event.
+// Kinds of descriptors. exportEvent stands for a sync event that peers reach over RDMA.
 const (
-	exportPCI   = broker.KindPCI
-	exportRDMA  = C.EMU_EXPORT_RDMA
-	exportEvent = C.EMU_EXPORTS
+	exportPCI      = broker.KindPCI
+	exportRDMA     = C.EMU_EXPORT_RDMA
+	exportEvent    = C.EMU_EXPORTS
+	exportEventPCI = broker.KindEventPCI
 )
 
 // parse decodes a descriptor that an application hands over.
@@ -148,7 +150,7 @@ func emuFreeExport(desc unsafe.Pointer) { C.free(desc) }
 //export emuMmapImport
 func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, pci C.bool) C.int {
 	said, err := parse(desc, length)
-	if err == nil && said.Kind == exportEvent {
+	if err == nil && (said.Kind == exportEvent || said.Kind == exportEventPCI) {
 		err = status.Errorf(status.InvalidValue, "the descriptor is that of a sync event")
 	}
 	if err != nil {

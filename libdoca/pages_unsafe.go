@@ -70,6 +70,19 @@ func sharePages(address, length uintptr) *sharedPages {
 	return s
 }
 
+// useShared returns the shared pages that hold a range already, or nil. It counts as an export.
+func useShared(address, length uintptr) *sharedPages {
+	pages.mu.Lock()
+	defer pages.mu.Unlock()
+	for _, s := range pages.shared {
+		if s.start <= address && address+length <= s.end {
+			s.users++
+			return s
+		}
+	}
+	return nil
+}
+
 // create creates the file, sealed so that importers can rely on its size.
 func (s *sharedPages) create() bool {
 	file, err := unix.MemfdCreate("libdoca-export", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

@@ -56,7 +56,6 @@ enum emu_magic {
 	EMU_CONNECTION,
 	EMU_RDMA_CONNECTION,
 	EMU_RDMA_ADDR,
-	EMU_SYNC_EVENT,
 	EMU_SYNC_EVENT_REMOTE,
 	EMU_ARGP_PARAM,
 	EMU_LOG_BACKEND,
@@ -291,6 +290,7 @@ enum emu_ctx_kind {
 	EMU_CTX_CONSUMER,
 	EMU_CTX_PRODUCER,
 	EMU_CTX_RDMA,
+	EMU_CTX_SYNC_EVENT,
 };
 
 struct doca_ctx {
@@ -298,7 +298,7 @@ struct doca_ctx {
 	uint32_t kind;
 	const struct emu_ctx_ops *ops;
 	struct doca_pe *pe;
-	struct doca_dev *dev;
+	struct doca_dev *dev; /* NULL for a sync event */
 	enum doca_ctx_states state;
 	bool core_idle;	   /* the core has nothing left of it */
 	bool ending;	   /* an entry that makes it idle is in the ring */
@@ -480,16 +480,52 @@ struct emu_rdma_task {
 
 enum { EMU_KEY_SIZE = 16 };
 
+enum emu_event_use { EMU_EVENT_UNUSED, EMU_EVENT_ALONE, EMU_EVENT_CTX };
+
+enum emu_location {
+	EMU_LOCATION_NONE,
+	EMU_LOCATION_CPU,
+	EMU_LOCATION_REMOTE_PCI,
+	EMU_LOCATION_REMOTE_NET,
+};
+
+/* Where a sync event is exported to. */
+enum emu_event_export { EMU_EVENT_TO_PCI, EMU_EVENT_TO_NET, EMU_EVENT_EXPORTS };
+
 struct doca_sync_event {
-	uint32_t magic;
-	bool started; /* atomic */
-	bool has_publisher;
-	uint32_t waiting;     /* threads in doca_sync_event_wait_gt; atomic */
-	struct doca_dev *dev; /* of the subscriber, or NULL */
-	uint32_t core;	      /* the export, or 0 */
-	uint64_t value;	      /* atomic */
-	void *desc;	      /* or NULL */
-	size_t desc_size;
+	struct doca_ctx ctx; /* first */
+	enum emu_event_use use;
+	enum emu_location publisher, subscriber;
+	struct doca_dev *publisher_dev, *subscriber_dev; /* of the CPUs, or NULL */
+	struct doca_dev *dev; /* that the event has been imported with, or NULL */
+	bool started;	      /* atomic */
+	uint32_t waiting;     /* threads that wait for the number; atomic */
+	uint64_t *number;     /* atomic; NULL until the start, and if another process has it */
+	void *page;	      /* that the library has made for the number, or NULL */
+	const struct doca_buf *buf; /* that holds the number, or NULL */
+	uint32_t foreign;     /* what the core knows of the exporter of the number, or 0 */
+	uint32_t exports[EMU_EVENT_EXPORTS]; /* what the core knows of them, or 0 */
+	void *desc[EMU_EVENT_EXPORTS];	     /* or NULL */
+	size_t desc_size[EMU_EVENT_EXPORTS];
+};
+
+/* What is done to the number of an event. */
+enum emu_event_operation { EMU_EVENT_GET, EMU_EVENT_SET, EMU_EVENT_ADD };
+
+enum emu_event_pool {
+	EMU_EVENT_POOL_GET,
+	EMU_EVENT_POOL_SET,
+	EMU_EVENT_POOL_ADD,
+	EMU_EVENT_POOL_WAIT_EQ,
+	EMU_EVENT_POOL_WAIT_NEQ,
+};
+
+/* All tasks of sync events; the pool tells which. */
+struct emu_event_task {
+	struct doca_task task; /* first */
+	uint64_t value;	       /* to set, to add, or to wait for */
+	uint64_t mask;
+	uint64_t *result; /* where to store what was read */
 };
 
 struct doca_sync_event_remote_net {
@@ -574,6 +610,12 @@ void emu_connection_end(struct doca_comch_connection *connection);
 struct doca_rdma_connection *emu_rdma_connection_new(struct doca_rdma *rdma, uint32_t core,
 						     enum emu_rdma_state state);
 void emu_rdma_connection_free(struct doca_rdma_connection *connection);
+
+/* Sync events. Makes an event usable, and ends that: no peer and no thread uses it afterwards. */
+doca_error_t emu_event_open(struct doca_sync_event *event);
+void emu_event_close(struct doca_sync_event *event);
+/* Fails if an event cannot be started. */
+doca_error_t emu_event_check(const struct doca_sync_event *event, const char *function);
 
 /* Adds to the ring of an engine. Only the thread inside the engine may call it. */
 void emu_push(struct doca_pe *pe, struct emu_entry entry);

@@ -8,7 +8,6 @@ import "C"
 import (
 	"crypto/rand"
 	"sync"
-	"unsafe"
 
 	"github.com/zc-relay/zc-relay/internal/broker"
 	"github.com/zc-relay/zc-relay/libdoca/internal/link"
@@ -97,42 +96,4 @@ func accessWindow(operation link.Operation, key link.Key, address uint64, data [
 		}
 		return w.load(data, uintptr(address))
 	})
-}
-
-// Sync events.
-
-const eventSize = 8
-
-var eventWindows table[window]
-
-//export emuSyncEventExport
-func emuSyncEventExport(event *C.struct_doca_sync_event) {
-	address := uintptr(unsafe.Pointer(&event.value))
-	w := openWindow(view{base: address, mapped: address}, address, eventSize,
-		C.DOCA_ACCESS_FLAG_RDMA_READ|C.DOCA_ACCESS_FLAG_RDMA_WRITE)
-	w.number = eventWindows.add(w)
-	event.core = w.number
-	b := w.descriptor(exportEvent).Encode()
-	event.desc, event.desc_size = C.CBytes(b), C.size_t(len(b))
-}
-
-//export emuSyncEventStop
-func emuSyncEventStop(number C.uint32_t) {
-	eventWindows.get(number).close()
-	eventWindows.remove(number)
-}
-
-//export emuSyncEventImport
-func emuSyncEventImport(event *C.struct_doca_sync_event_remote_net, data unsafe.Pointer,
-	length C.size_t) C.int {
-	said, err := parse(data, length)
-	if err == nil && (said.Kind != exportEvent || said.Length != eventSize) {
-		err = status.Errorf(status.InvalidValue, "the descriptor is that of memory")
-	}
-	if err != nil {
-		return failed("create sync event from export", err)
-	}
-	*(*broker.ID)(unsafe.Pointer(&event.key)) = said.ID
-	event.addr = C.uint64_t(said.Address)
-	return C.DOCA_SUCCESS
 }

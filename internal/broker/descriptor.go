@@ -21,11 +21,13 @@ const (
 	PCIReadWrite = 1 << 5
 )
 
-// KindPCI is the Kind of memory that is exported over PCI, the only one that a broker serves. The
-// library has kinds of its own, up to maxKind.
+// Kinds of what a broker serves. The library has other kinds of its own, up to maxKind.
 const (
+	// KindPCI is the Kind of memory that is exported over PCI.
 	KindPCI = 0
-	maxKind = 2
+	// KindEventPCI is the Kind of a sync event, whose eight bytes only the library imports.
+	KindEventPCI = 3
+	maxKind      = 3
 )
 
 // Descriptor describes exported memory.
