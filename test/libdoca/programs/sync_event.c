@@ -4,7 +4,9 @@
 #include "program.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -93,11 +95,29 @@ static void share(struct doca_sync_event *event, struct doca_dev *dev, int addit
 	meet();
 }
 
+/* How often both add to a number that the importer maps, or lets the exporter change. */
+enum { MAPPED = 20000, REMOTE = 300 };
+
+/* Reports whether this process maps memory of a file that has no name. */
+static bool maps_memory(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[1024];
+	bool found = false;
+
+	CHECK(maps != NULL);
+	while (fgets(line, sizeof line, maps) != NULL)
+		found = found || strstr(line, "/memfd:") != NULL;
+	fclose(maps);
+	return found;
+}
+
 static void use_shared(struct doca_dev *dev, int additions)
 {
 	struct doca_sync_event *event = hear_event(dev);
 	uint64_t value;
 
+	CHECK(maps_memory() == (additions == MAPPED));
 	OK(doca_sync_event_start(event));
 	use_from_both(event, false, additions);
 	meet(); /* the exporter has stopped it */
@@ -107,8 +127,6 @@ static void use_shared(struct doca_dev *dev, int additions)
 	OK(doca_sync_event_stop(event));
 	OK(doca_sync_event_destroy(event));
 }
-
-enum { MAPPED = 20000, REMOTE = 300 };
 
 static void of_library(struct doca_dev *dev)
 {
