@@ -204,9 +204,10 @@ lint: ## Check architecture, style and protocol definitions
 	$(TOOL) buf format -d --exit-code
 
 .PHONY: generate
-generate: ## Generate code from proto/, and the table of metrics in docs/
+generate: ## Generate code from proto/, and tables in docs/: of metrics, configuration, and libdoca (gcc)
 	$(TOOL) buf generate
 	go test $(RACE) -vet=off ./cmd/internal/service -run TestTheOperatorsGuide -update
+	go test -vet=off ./test/libdoca/functions -run TestTheTable -update
 
 .PHONY: check-generated
 check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date

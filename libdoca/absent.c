@@ -4,7 +4,7 @@
 
 doca_error_t emu_refuse(const char *function, const char *reason)
 {
-	emu_log(DOCA_LOG_LEVEL_ERROR, "%s is not emulated: %s", function + sizeof "emu_" - 1,
+	emu_log(DOCA_LOG_LEVEL_ERROR, "%s is not supported: %s", function + sizeof "emu_" - 1,
 		reason);
 	return DOCA_ERROR_NOT_SUPPORTED;
 }
@@ -14,12 +14,12 @@ doca_error_t emu_refuse(const char *function, const char *reason)
 #define ABSENT(name, ...) \
 	doca_error_t emu_##name(__VA_ARGS__) \
 	{ \
-		return emu_refuse(__func__, REASON); \
+		return EMU_REFUSE(REASON); \
 	}
 #define ABSENT_OBJECT(type, name, ...) \
 	type *emu_##name(__VA_ARGS__) \
 	{ \
-		(void)emu_refuse(__func__, REASON); \
+		(void)EMU_REFUSE(REASON); \
 		return NULL; \
 	}
 

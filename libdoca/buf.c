@@ -385,8 +385,8 @@ doca_error_t emu_doca_buf_dec_refcount(struct doca_buf *buf, uint16_t *refcount)
 		return DOCA_SUCCESS;
 	}
 	if (__atomic_load_n(&buf->in_tasks, __ATOMIC_ACQUIRE) > 0) {
-		emu_misuse(__func__, "a task that is submitted uses the buf: it holds no reference "
-				     "of its own");
+		emu_misuse(__func__, "a task that is submitted, or a sync event, uses the buf: it "
+				     "holds no reference of its own");
 		return DOCA_ERROR_IN_USE;
 	}
 	return return_list(buf, __func__);

@@ -547,6 +547,11 @@ bool emu_has(const void *pointer, const char *what, const char *function);
 #define EMU_IS(pointer, magic) emu_is((pointer), (magic), __func__)
 #define EMU_HAS(pointer) emu_has((pointer), #pointer, __func__)
 
+/* Says in the library's own log why a function cannot do what it should, and returns
+ * NOT_SUPPORTED. */
+doca_error_t emu_refuse(const char *function, const char *reason);
+#define EMU_REFUSE(reason) emu_refuse(__func__, (reason))
+
 /* Allocates a zeroed object, and counts it. NULL if there is no memory. */
 void *emu_new(enum emu_magic magic, size_t size);
 /* Ends an object. attached memory goes with it; it may be NULL. */

@@ -331,11 +331,8 @@ static doca_error_t check_buf(const struct doca_buf *buf, const char *function)
 			   map->access & needed, needed);
 		return DOCA_ERROR_NOT_PERMITTED;
 	}
-	if (map->mapped_at == 0) {
-		emu_log(DOCA_LOG_LEVEL_ERROR,
-			"a sync event cannot be in memory of a process that cannot share it");
-		return DOCA_ERROR_NOT_SUPPORTED;
-	}
+	if (map->mapped_at == 0)
+		return emu_refuse(function, "this process cannot map the memory of the exporter");
 	return DOCA_SUCCESS;
 }
 

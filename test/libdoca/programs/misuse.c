@@ -263,7 +263,7 @@ static void absent(void)
 		if (strcmp(functions[i].library, "compress") != 0 &&
 		    strcmp(functions[i].library, "erasure_coding") != 0)
 			continue;
-		snprintf(sentence, sizeof sentence, " %s is not emulated: ", functions[i].name);
+		snprintf(sentence, sizeof sentence, " %s is not supported: ", functions[i].name);
 		if (strstr(text, sentence) == NULL)
 			fail(__FILE__, __LINE__, "%s does not say that it is absent: %s",
 			     functions[i].name, text);
