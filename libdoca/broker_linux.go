@@ -155,8 +155,8 @@ func (t *exportTable) serveImporter(c *net.UnixConn) {
 	<-ended
 }
 
-// attend returns at the importer's end, or with its answer to the revocation. Until then, an importer
-// that cannot map the number of a sync event lets this process change it.
+// attend returns at the importer's end, or with its answer to the revocation. Until then, an
+// importer that cannot map the number of a sync event lets this process change it.
 func (x *exported) attend(c *net.UnixConn) {
 	message := make([]byte, maxMessage)
 	for {

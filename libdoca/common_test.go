@@ -33,6 +33,8 @@ func TestReleasesDifferInFunctions(t *testing.T) {
 		{"doca_buf_inventory_expand", libdoca.Release3_0},
 		{"doca_devinfo_get_active_rate", libdoca.Release3_0},
 		{"doca_ctx_set_completion_vector", libdoca.Release3_0},
+		{"doca_sync_event_wait_gt_yield", libdoca.Release2_6},
+		{"doca_sync_event_export_to_remote_pci", libdoca.Release2_9},
 		{"doca_pe_set_event_mode", libdoca.Release3_0},
 		{"doca_mmap_enable_thread_safety", libdoca.Release3_0},
 		{"doca_rdma_bridge_get_mmap_mkey_from_pd", libdoca.Release3_0},

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/libdoca/internal/link"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func TestOptionsOfAFile(t *testing.T) {
@@ -58,6 +59,27 @@ func FuzzDecodeDetails(f *testing.F) {
 		}
 		if !bytes.Equal(token[:], b[5:21]) || address == (netip.AddrPort{}) {
 			t.Errorf("%x: %x, %v", b, token, address)
+		}
+	})
+}
+
+// What an importer and the exporter of a sync event send to each other.
+func FuzzEventMessages(f *testing.F) {
+	f.Add(eventRequest{operation: 2, value: 1 << 40}.encode())
+	f.Add(eventReply{code: status.IOFailed, read: 7}.encode())
+	f.Add([]byte{1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		request, isRequest := decodeRequest(b)
+		reply, isReply := decodeReply(b)
+		switch {
+		case isRequest && isReply || (isRequest || isReply) && len(b) == 1:
+			t.Errorf("%x is two messages", b)
+		case isRequest && !bytes.Equal(request.encode(), b):
+			t.Errorf("%x is encoded as %x", b, request.encode())
+		case isReply && !bytes.Equal(reply.encode(), b):
+			t.Errorf("%x is encoded as %x", b, reply.encode())
+		case len(b) > maxMessage && (isRequest || isReply):
+			t.Errorf("%d bytes are a message", len(b))
 		}
 	})
 }

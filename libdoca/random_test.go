@@ -107,6 +107,16 @@ func randomObjects(t *testing.T) (objects []P) {
 	connection := create(t, "doca_rdma_export", rdma, cells[0], cells[1])
 	sent, _ := docatest.Get("doca_rdma_task_send_allocate_init", rdma, connection,
 		m.buf(20, 10, 10), 0)
+	event, eventEngine := newEvent(t, p.server.dev), create(t, "doca_pe_create")
+	eventCtx := docatest.Pointer("doca_sync_event_as_ctx", event)
+	for _, kind := range []string{"notify_add", "wait_eq"} {
+		ok(t, call("doca_sync_event_task_"+kind+"_set_conf", event,
+			docatest.Callback(docatest.Completed), docatest.Callback(docatest.Failed), 4))
+	}
+	ok(t, call("doca_pe_connect_ctx", eventEngine, eventCtx))
+	ok(t, call("doca_ctx_start", eventCtx))
+	adds := create(t, "doca_sync_event_task_notify_add_alloc_init", event, 1, docatest.Alloc(8), 0)
+	waits := create(t, "doca_sync_event_task_wait_eq_alloc_init", event, 3, 0xff, 0)
 	gone := create(t, "doca_pe_create")
 	ok(t, call("doca_pe_destroy", gone))
 	return []P{nil, gone, p.server.dev, p.server.rep, p.server.pe, p.server.object,
@@ -115,5 +125,6 @@ func randomObjects(t *testing.T) (objects []P) {
 		q.pe, q.object, q.memory.mmap, q.memory.inventory, send, source, idleConsumer.pe,
 		idleConsumer.object, m.mmap, m.inventory, dma, ctx, pe, copied.Pointer(),
 		rdma, rdmaCtx, rdmaEngine, connection, sent.Pointer(), create(t, "doca_sync_event_create"),
+		event, eventCtx, eventEngine, adds, waits,
 		docatest.Pointer("doca_dev_as_devinfo", p.server.dev), docatest.Alloc(64)}
 }

@@ -246,7 +246,11 @@ static doca_error_t check(struct s *s, const char *reason, const char *function)
 }
 static doca_error_t no(const char *function) { return emu_refuse(function, (no_x)); }
 doca_error_t emu_doca_plain(void) { return emu_refuse(__func__, "it is " "plain"); }
-void *emu_doca_object(int (*f)(int), void *o) { (void)emu_refuse(__func__, ("o")); return ((void *)0); }
+void *emu_doca_object(int (*f)(int), void *o)
+{
+	(void)emu_refuse(__func__, ("o"));
+	return ((void *)0);
+}
 doca_error_t emu_doca_checked(struct s *s) { return check(s, no_y, __func__); }
 doca_error_t emu_doca_chosen(struct s *s) { return s ? no(__func__) : DOCA_ERROR_INVALID_VALUE; }
 doca_error_t emu_doca_sometimes(int a) { if (a) return DOCA_SUCCESS; return no(__func__); }
