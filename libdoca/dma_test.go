@@ -334,7 +334,7 @@ func TestStoppingFlushesTasks(t *testing.T) {
 	}
 	expectKinds(t, docatest.Take(), docatest.State)
 	ok(t, call("doca_ctx_stop", c.ctx)) // it is idle
-	c.start() // again
+	c.start()                           // again
 	ok(t, call("doca_ctx_stop", c.ctx))
 	release(t, src, dst, dst2)
 	c.destroy()
