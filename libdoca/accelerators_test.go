@@ -76,7 +76,7 @@ func TestWhatNeedsAnAccelerator(t *testing.T) {
 			is(t, call(test.function, test.arguments...), status.NotSupported)
 		})
 		if strings.Count(text, "\n") != 1 ||
-			!strings.Contains(text, test.function+" is not emulated: ") ||
+			!strings.Contains(text, test.function+" is not supported: ") ||
 			!strings.Contains(text, test.reason) {
 			t.Errorf("%s logs %q, expected the reason %q", test.function, text, test.reason)
 		}
