@@ -3,8 +3,6 @@
 package libdoca
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"io"
 	"net"
 	"os"
@@ -19,145 +17,28 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// A process serves the memory that it has exported through a broker, an abstract Unix socket. An
-// importer sends the ID and gets the memory's file, if it has one; otherwise it reads and writes
-// the exporter's memory by system calls. The connection stays open for as long as the import
-// exists: with its end, either side knows that the other has let the memory go.
+// A process serves the memory that it has exported through a broker. An importer gets the memory's
+// file, if it has one; otherwise it reads and writes the exporter's memory by system calls.
 
-const (
-	// maxImporters bounds the connections of a broker.
-	maxImporters = 256
-	// goodbye is how long an importer may take to let memory go that it cannot reach afterwards
-	// anyway, because this process gets other pages.
-	goodbye = 100 * time.Millisecond
-)
+// goodbye is how long an importer may take to let memory go that it cannot reach afterwards anyway,
+// because this process gets other pages.
+const goodbye = 100 * time.Millisecond
 
-var exports = exportTable{byID: make(map[broker.ID]*exported)}
+// exports hands out what this process has exported.
+var exports broker.Server
 
-// exportTable holds what this process has exported. The broker runs while there is anything.
-type exportTable struct {
-	mu       sync.Mutex
-	byID     map[broker.ID]*exported
-	name     string // of the broker
-	listener *net.UnixListener
-	serving  chan struct{} // closed when the broker has ended
+// Patience implements broker.Source.
+func (x *exported) Patience() time.Duration {
+	if x.pages.isLast() {
+		return goodbye
+	}
+	return broker.Timeout
 }
 
-func (t *exportTable) add(x *exported) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.listener == nil {
-		if err := t.listen(); err != nil {
-			return err
-		}
-	}
-	x.Name = t.name
-	t.byID[x.ID] = x
-	return nil
-}
-
-func (t *exportTable) listen() error {
-	var random [16]byte
-	_, _ = rand.Read(random[:]) // never fails
-	t.name = "zc-libdoca-" + hex.EncodeToString(random[:])
-	listener, err := net.ListenUnix(broker.Network, &net.UnixAddr{Name: "@" + t.name})
-	if err != nil {
-		return status.Errorf(status.OperatingSystem, "serve exported memory: %w", err)
-	}
-	t.listener, t.serving = listener, make(chan struct{})
-	go t.serve(listener, t.serving)
-	return nil
-}
-
-func (t *exportTable) find(id broker.ID) *exported {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.byID[id]
-}
-
-// remove ends an export; importers in other processes have let it go when it returns, or do not
-// answer.
-func (t *exportTable) remove(x *exported) {
-	t.mu.Lock()
-	delete(t.byID, x.ID)
-	close(x.revoking)
-	listener, serving := t.listener, t.serving
-	last := len(t.byID) == 0
-	if last {
-		t.listener = nil
-	}
-	t.mu.Unlock()
-	x.importers.Wait()
-	if last && listener != nil {
-		_ = listener.Close()
-		<-serving
-	}
-}
-
-func (t *exportTable) serve(listener *net.UnixListener, done chan<- struct{}) {
-	defer close(done)
-	var running sync.WaitGroup
-	defer running.Wait()
-	free := make(chan struct{}, maxImporters)
-	for {
-		free <- struct{}{}
-		c, err := listener.AcceptUnix()
-		if err != nil {
-			return // it is closed
-		}
-		running.Go(func() {
-			t.serveImporter(c)
-			<-free
-		})
-	}
-}
-
-// serveImporter serves one import until either side ends it.
-func (t *exportTable) serveImporter(c *net.UnixConn) {
-	defer c.Close()
-	x, err := t.admit(c)
-	if x != nil {
-		defer x.importers.Done()
-	}
-	reply := broker.Reply{Code: status.CodeOf(err)}
-	var rights []byte
-	if err == nil {
-		descriptor, offset := x.file()
-		reply.Access, reply.Address, reply.Length, reply.Offset = x.Access, x.Address, x.Length,
-			offset
-		if descriptor >= 0 {
-			rights = unix.UnixRights(descriptor)
-			defer func() { _ = unix.Close(descriptor) }()
-		}
-	}
-	_ = c.SetDeadline(time.Now().Add(broker.Timeout))
-	if _, _, err := c.WriteMsgUnix(reply.Encode(), rights, nil); err != nil || x == nil {
-		return
-	}
-	_ = c.SetDeadline(time.Time{})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		x.attend(c)
-	}()
-	select {
-	case <-ended:
-	case <-x.revoking:
-		patience := broker.Timeout
-		if x.pages.isLast() {
-			patience = goodbye
-		}
-		_ = c.SetDeadline(time.Now().Add(patience))
-		_, _ = c.Write([]byte{1})
-		<-ended
-	}
-	_ = c.Close()
-	<-ended
-}
-
-// attend returns at the importer's end, or with its answer to the revocation. Until then, an
-// importer that cannot map the number of a sync event lets this process change it.
-func (x *exported) attend(c *net.UnixConn) {
+// Attend implements broker.Attendant. It returns at the importer's end, or with its answer to the
+// revocation. Until then, an importer that cannot map the number of a sync event lets this process
+// change it.
+func (x *exported) Attend(c *net.UnixConn) {
 	message := make([]byte, maxMessage)
 	for {
 		n, err := c.Read(message)
@@ -171,35 +52,9 @@ func (x *exported) attend(c *net.UnixConn) {
 	}
 }
 
-// admit reads the ID that an importer asks for, and counts the importer.
-func (t *exportTable) admit(c *net.UnixConn) (*exported, error) {
-	credentials, err := broker.Peer(c)
-	if err != nil {
-		return nil, err
-	}
-	if own := uint32(os.Geteuid()); credentials.Uid != own && credentials.Uid != 0 {
-		return nil, status.Errorf(status.NotPermitted,
-			"user %d cannot import memory of user %d", credentials.Uid, own)
-	}
-	_ = c.SetDeadline(time.Now().Add(broker.Timeout))
-	var id broker.ID
-	if _, err := io.ReadFull(c, id[:]); err != nil {
-		return nil, err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	x := t.byID[id]
-	if x == nil {
-		return nil, status.Errorf(status.NotFound, "the memory is not exported")
-	}
-	x.importers.Add(1)
-	return x, nil
-}
-
-// file returns a duplicate of the descriptor of the shared file that holds all of the memory, and
-// its offset there, or -1. Memory that has none is read and written by system calls, which this
-// process allows, unless it is a sync event.
-func (x *exported) file() (descriptor int, offset uint64) {
+// File implements broker.Source. Memory without a shared file that holds all of it is read and
+// written by system calls, which this process allows, unless it is a sync event.
+func (x *exported) File() (descriptor int, offset uint64) {
 	if x.pages != nil {
 		dup, err := unix.FcntlInt(uintptr(x.pages.descriptor), unix.F_DUPFD_CLOEXEC, 0)
 		if err == nil {
@@ -297,7 +152,7 @@ func importRemote(said *broker.Descriptor) (*exported, uintptr, error) {
 			return nil, 0, err
 		}
 	}
-	origin := &exported{Descriptor: *said, remote: remote}
+	origin := &exported{Export: &broker.Export{Descriptor: *said}, remote: remote}
 	go remote.watch(origin)
 	return origin, local, nil
 }

@@ -7,7 +7,6 @@ package libdoca
 import "C"
 
 import (
-	"crypto/rand"
 	"errors"
 	"os"
 	"runtime/debug"
@@ -24,12 +23,10 @@ import (
 // exported is memory that a map has exported, in the process of the exporter and, once imported, in
 // that of the importer.
 type exported struct {
-	broker.Descriptor
-	// In the exporter: importers in other processes wait for revoking, and are waited for.
-	revoking  chan struct{}
-	importers sync.WaitGroup
-	pages     *sharedPages // what importers can map, or nil
-	number    *uint64      // of a sync event, or nil
+	*broker.Export
+	// In the exporter.
+	pages  *sharedPages // what importers can map, or nil
+	number *uint64      // of a sync event, or nil
 	// In an importer in another process.
 	remote *remoteMemory
 
@@ -131,13 +128,13 @@ func emuMmapExport(m *C.struct_doca_mmap, kind C.int, desc *unsafe.Pointer, leng
 }
 
 func newExport(m *C.struct_doca_mmap) (*exported, error) {
-	x := &exported{Descriptor: broker.Descriptor{Kind: exportPCI, Access: uint32(m.access),
-		Address: uint64(m.addr), Length: uint64(m.len)}, revoking: make(chan struct{})}
-	_, _ = rand.Read(x.ID[:]) // never fails
+	x := &exported{Export: &broker.Export{Descriptor: broker.Descriptor{Kind: exportPCI,
+		Access: uint32(m.access), Address: uint64(m.addr), Length: uint64(m.len)}}}
+	x.Source = x
 	if !active.Load().KeepPages {
 		x.pages = sharePages(uintptr(m.addr), uintptr(m.len))
 	}
-	if err := exports.add(x); err != nil {
+	if err := exports.Add(x.Export); err != nil {
 		x.pages.release()
 		return nil, err
 	}
@@ -180,10 +177,11 @@ func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, 
 
 // importMemory finds what a descriptor describes, and where this process has it.
 func importMemory(said *broker.Descriptor) (origin *exported, local uintptr, err error) {
-	origin = exports.find(said.ID)
-	if origin == nil {
+	found := exports.Find(said.ID)
+	if found == nil {
 		return importRemote(said)
 	}
+	origin = found.Source.(*exported)
 	if origin.Descriptor != *said {
 		return nil, 0, status.Errorf(status.InvalidValue,
 			"the descriptor is not that of the memory")
@@ -208,7 +206,7 @@ func emuMmapRelease(m *C.struct_doca_mmap) {
 		released.rdma.close()
 	}
 	if released.own != nil {
-		exports.remove(released.own)
+		exports.Remove(released.own.Export)
 		released.own.revoke()
 		released.own.pages.release()
 	}

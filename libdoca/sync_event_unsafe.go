@@ -6,7 +6,6 @@ package libdoca
 import "C"
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"os"
 	"runtime/debug"
@@ -44,7 +43,7 @@ func emuEventExport(event *C.struct_doca_sync_event, kind C.int) C.int {
 		return C.DOCA_SUCCESS
 	}
 	x := newEventExport(event)
-	if err := exports.add(x); err != nil {
+	if err := exports.Add(x.Export); err != nil {
 		x.pages.release()
 		return failed("export sync event", err)
 	}
@@ -70,10 +69,10 @@ func eventView(event *C.struct_doca_sync_event) view {
 
 func newEventExport(event *C.struct_doca_sync_event) *exported {
 	address := uintptr(unsafe.Pointer(event.number))
-	x := &exported{Descriptor: broker.Descriptor{Kind: exportEventPCI, Access: broker.PCIReadWrite,
-		Address: uint64(address), Length: eventSize}, revoking: make(chan struct{}),
+	x := &exported{Export: &broker.Export{Descriptor: broker.Descriptor{Kind: exportEventPCI,
+		Access: broker.PCIReadWrite, Address: uint64(address), Length: eventSize}},
 		number: (*uint64)(event.number)}
-	_, _ = rand.Read(x.ID[:]) // never fails
+	x.Source = x
 	if uintptr(event.page) == address && !active.Load().KeepPages {
 		x.pages = sharePages(address, uintptr(os.Getpagesize()))
 	} else {
@@ -93,7 +92,7 @@ func emuEventUnexport(kind C.int, number C.uint32_t) {
 	}
 	x := eventExports.get(number)
 	eventExports.remove(number)
-	exports.remove(x)
+	exports.Remove(x.Export)
 	x.revoke()
 	x.pages.release()
 }
