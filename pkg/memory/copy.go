@@ -7,12 +7,33 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+// Copier is the Handle of an opaque region that can be copied all the same, by system calls. The
+// ranges lie within the region. The memory to copy to or from may be that of an Untrusted region.
+type Copier interface {
+	Handle
+	CopyOut(dst []byte, offset uint64) error
+	CopyIn(offset uint64, src []byte) error
+}
+
+// Copyable reports whether the CPU can copy from and to the region: it is mapped, or its Handle is a
+// Copier.
+func (r *Region) Copyable() bool {
+	if r.Mapped() {
+		return true
+	}
+	_, can := r.handle.(Copier)
+	return can
+}
+
 // CopyOut copies from the region, starting at offset, into dst. A fault in an Untrusted region
-// becomes an IOFailed error; part of dst may then have been written. Copying from an opaque region
-// fails with NotSupported. CopyOut does not allocate unless it fails.
+// becomes an IOFailed error; part of dst may then have been written. Copying from a region that is
+// not Copyable fails with NotSupported. CopyOut does not allocate unless it fails.
 func (r *Region) CopyOut(dst []byte, offset uint64) error {
 	if err := r.checkCopy(offset, uint64(len(dst))); err != nil {
 		return err
+	}
+	if !r.Mapped() {
+		return r.handle.(Copier).CopyOut(dst, offset)
 	}
 	return r.copyGuarded(dst, r.bytes[offset:offset+uint64(len(dst))], nil)
 }
@@ -21,6 +42,9 @@ func (r *Region) CopyOut(dst []byte, offset uint64) error {
 func (r *Region) CopyIn(offset uint64, src []byte) error {
 	if err := r.checkCopy(offset, uint64(len(src))); err != nil {
 		return err
+	}
+	if !r.Mapped() {
+		return r.handle.(Copier).CopyIn(offset, src)
 	}
 	return r.copyGuarded(r.bytes[offset:offset+uint64(len(src))], src, nil)
 }
@@ -42,6 +66,9 @@ func CopyAhead(
 	if err := src.checkCopy(srcOffset, length); err != nil {
 		return err
 	}
+	if !dst.Mapped() || !src.Mapped() {
+		return copyThrough(dst, dstOffset, src, srcOffset, length)
+	}
 	to, from := dst.bytes[dstOffset:dstOffset+length], src.bytes[srcOffset:srcOffset+length]
 	if dst.untrusted && src.untrusted {
 		return copyBetween(dst, to, src, from, next)
@@ -50,6 +77,21 @@ func CopyAhead(
 		return dst.copyGuarded(to, from, next)
 	}
 	return src.copyGuarded(to, from, next)
+}
+
+// copyThrough copies between two regions, of which at least one is opaque.
+func copyThrough(dst *Region, dstOffset uint64, src *Region, srcOffset, length uint64) error {
+	switch {
+	case dst.Mapped():
+		return src.handle.(Copier).CopyOut(dst.bytes[dstOffset:dstOffset+length], srcOffset)
+	case src.Mapped():
+		return dst.handle.(Copier).CopyIn(dstOffset, src.bytes[srcOffset:srcOffset+length])
+	}
+	whole := make([]byte, length) // because the ranges may overlap
+	if err := src.handle.(Copier).CopyOut(whole, srcOffset); err != nil {
+		return err
+	}
+	return dst.handle.(Copier).CopyIn(dstOffset, whole)
 }
 
 // copyBetween copies between two Untrusted regions: either side may fault.
@@ -73,7 +115,7 @@ func copyBetween(dst *Region, to []byte, src *Region, from, next []byte) (err er
 }
 
 func (r *Region) checkCopy(offset, length uint64) error {
-	if !r.Mapped() {
+	if !r.Copyable() {
 		return status.Errorf(status.NotSupported,
 			"region of %d bytes is opaque: only its provider can copy it", r.length)
 	}

@@ -222,3 +222,56 @@ func TestAccessRightsAreSets(t *testing.T) {
 		t.Error("Valid does not distinguish defined bits from others")
 	}
 }
+
+// copier is the handle of memory that only functions reach.
+type copier struct {
+	handle
+	content []byte
+}
+
+func (c copier) CopyOut(dst []byte, offset uint64) error {
+	copy(dst, c.content[offset:])
+	return nil
+}
+
+func (c copier) CopyIn(offset uint64, src []byte) error {
+	copy(c.content[offset:], src)
+	return nil
+}
+
+func TestOpaqueMemoryIsCopiedByItsHandle(t *testing.T) {
+	held := copier{content: []byte("0123456789")}
+	opaque := memory.NewOpaque(held, 0x1000, 10, nil)
+	mapped := memory.Wrap([]byte("abcdefghij"))
+	if opaque.Mapped() || !opaque.Copyable() || !mapped.Copyable() ||
+		memory.NewOpaque(handle{}, 0, 8, nil).Copyable() {
+		t.Error("Mapped or Copyable is wrong")
+	}
+	out := make([]byte, 2)
+	if err := opaque.CopyOut(out, 3); err != nil || string(out) != "34" {
+		t.Errorf("copied %q out, error %v", out, err)
+	}
+	for _, step := range []struct {
+		copy         func() error
+		opaque, wrap string
+	}{
+		{func() error { return opaque.CopyIn(0, []byte("xy")) }, "xy23456789", "abcdefghij"},
+		{func() error { return memory.Copy(mapped, 8, opaque, 1, 2) }, "xy23456789", "abcdefghy2"},
+		{func() error { return memory.Copy(opaque, 7, mapped, 0, 3) }, "xy23456abc", "abcdefghy2"},
+		{func() error { return memory.Copy(opaque, 2, opaque, 0, 4) }, "xyxy236abc", "abcdefghy2"},
+	} {
+		if err := step.copy(); err != nil || string(held.content) != step.opaque ||
+			string(mapped.Bytes()) != step.wrap {
+			t.Errorf("got %q and %q, error %v; want %q and %q", held.content, mapped.Bytes(), err,
+				step.opaque, step.wrap)
+		}
+	}
+	for name, err := range map[string]error{
+		"out": opaque.CopyOut(out, 9), "in": opaque.CopyIn(9, out),
+		"from": memory.Copy(mapped, 0, opaque, 5, 6), "to": memory.Copy(opaque, 5, mapped, 0, 6),
+	} {
+		if !errors.Is(err, status.InvalidValue) {
+			t.Errorf("a copy %s beyond the end: %v", name, err)
+		}
+	}
+}

@@ -119,7 +119,7 @@ func (d *device) Name() string { return d.name }
 func (d *device) Capabilities() dma.Capabilities { return d.capabilities }
 
 func (d *device) Register(region *memory.Region, access memory.Access) (dma.Registration, error) {
-	if !region.Mapped() {
+	if !region.Copyable() {
 		return nil, status.Errorf(status.NotSupported,
 			"opaque region of %d bytes: the CPU cannot access it", region.Len())
 	}
