@@ -14,11 +14,13 @@ import (
 // ID identifies exported memory. It is random, because whoever knows it may import.
 type ID [16]byte
 
-// Access flags of a Descriptor that let an importer read or write, with the values of DOCA.
+// Access flags of a Descriptor, with the values of DOCA.
 const (
-	RDMAWrite    = 1 << 2
-	PCIReadOnly  = 1 << 4
-	PCIReadWrite = 1 << 5
+	LocalReadWrite = 1 << 0
+	RDMARead       = 1 << 1
+	RDMAWrite      = 1 << 2
+	PCIReadOnly    = 1 << 4
+	PCIReadWrite   = 1 << 5
 )
 
 // Kinds of what a broker serves. The library has other kinds of its own, up to maxKind.

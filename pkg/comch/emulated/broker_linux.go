@@ -1,6 +1,7 @@
 package emulated
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -115,23 +116,41 @@ func (c *connection) askBroker(d *broker.Descriptor, access memory.Access,
 		release()
 		return nil, err
 	}
-	region, err := c.mapImport(imported, d, access)
-	if err != nil {
-		_ = imported.Socket.Close()
+	closeFile := func() {
 		if imported.File >= 0 {
 			_ = unix.Close(imported.File)
 		}
+	}
+	stop := func() {}
+	region, err := c.mapImport(imported, d, access)
+	if err != nil && c.reachesImports && isOtherwiseReachable(err) {
+		var r *reached
+		if r, err = reach(imported, d, access); err == nil {
+			region, stop = memory.NewOpaque(r, d.Address, d.Length, nil), r.stop
+			closeFile()
+		}
+	}
+	if err != nil {
+		_ = imported.Socket.Close()
+		closeFile()
 		release()
 		return nil, err
 	}
 	region.OnClose(func() error {
 		c.cleanup.add(func() {
+			stop()
 			_ = imported.Socket.Close()
 			release()
 		})
 		return nil
 	})
 	return region, nil
+}
+
+// isOtherwiseReachable reports whether mapImport failed because of the file.
+func isOtherwiseReachable(err error) bool {
+	return errors.Is(err, status.NotSupported) || errors.Is(err, status.InvalidValue) ||
+		errors.Is(err, status.TooBig)
 }
 
 // hugePage is what a file may take beyond its size, because it consists of huge pages.

@@ -50,6 +50,7 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 	}
 	c := newConnection(clientRole, s, peer, agreed, p.limits, newPool(nil, unlimited),
 		p.log)
+	c.reachesImports = p.reachesImports
 	c.start()
 	return c, nil
 }

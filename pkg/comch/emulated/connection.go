@@ -30,6 +30,7 @@ type connection struct {
 	credits  chan struct{} // one token per message that the peer has room for
 	requests *requestTable
 	exports  *exportTable
+	plain    plainExports
 	local    localObjects
 	remote   remoteConsumers
 	pool     *pool
@@ -44,6 +45,7 @@ type connection struct {
 	full           error
 	cleanupTimeout time.Duration
 	brokerTimeout  time.Duration
+	reachesImports bool // see Options.ReachImports
 
 	// endedLocally is set once this side has ended the connection. Its consumers then receive
 	// nothing more.
@@ -262,6 +264,7 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.stopped.Go(func() {
 		c.remote.closeAll()
 		c.exports.close(&c.cleanup)
+		c.plain.close(&c.cleanup)
 	})
 	c.local.stopAll()
 	c.cleanup.hold()

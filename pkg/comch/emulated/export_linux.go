@@ -25,12 +25,8 @@ func (c *connection) ExportMemory(ctx context.Context, region *memory.Region, ac
 
 func (c *connection) export(ctx context.Context, region *memory.Region, access memory.Access,
 ) ([]byte, error) {
-	if access == 0 || !access.Valid() {
-		return nil, status.Errorf(status.InvalidValue, "invalid access rights %#x", uint32(access))
-	}
-	if !region.Mapped() || region.Descriptor() < 0 {
-		return nil, status.Errorf(status.NotSupported,
-			"region has no file that the peer can map: allocate it with memory.Alloc")
+	if err := checkExport(region, access); err != nil {
+		return nil, err
 	}
 	id, err := c.local.newID()
 	if err != nil {
@@ -51,6 +47,18 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 	}
 	c.cleanup.close(replied)
 	return exportToken{id: id, access: access, base: region.Base(), length: length}.encode(), nil
+}
+
+// checkExport fails if a region cannot be exported with the given rights.
+func checkExport(region *memory.Region, access memory.Access) error {
+	if access == 0 || !access.Valid() {
+		return status.Errorf(status.InvalidValue, "invalid access rights %#x", uint32(access))
+	}
+	if !region.Mapped() || region.Descriptor() < 0 {
+		return status.Errorf(status.NotSupported,
+			"region has no file that the peer can map: allocate it with memory.Alloc")
+	}
+	return nil
 }
 
 func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {

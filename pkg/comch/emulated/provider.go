@@ -53,6 +53,12 @@ type Options struct {
 	// Sockets replaces the Unix sockets in Directory, for instance in a simulation. nil means
 	// UnixSockets(Directory).
 	Sockets Sockets
+	// ReachImports makes ImportMemory accept any memory of programs on the emulated libdoca. What
+	// cannot be mapped, because it does not consist of whole pages, becomes an opaque region with a
+	// memory.Copier, which copies through the address space of the program. The kernel must allow
+	// this process to trace the program. The program can delay a copy for as long as it likes, so
+	// this is not for a server of clients that it does not trust.
+	ReachImports bool
 	// Logger records what no call can return, for instance rejected clients. nil disables logging.
 	Logger *zap.Logger
 	Limits Limits
@@ -94,7 +100,7 @@ type Limits struct {
 // New returns a provider. It has no side effects until one of its methods is called.
 func New(options Options) comch.Provider {
 	p := &provider{sockets: options.Sockets, log: options.Logger,
-		limits: options.Limits.withDefaults()}
+		limits: options.Limits.withDefaults(), reachesImports: options.ReachImports}
 	if p.sockets == nil {
 		p.sockets = UnixSockets(cmp.Or(options.Directory, DefaultDirectory()))
 	}
@@ -111,6 +117,8 @@ type provider struct {
 	log     *zap.Logger
 	limits  Limits
 	account account // of all servers
+
+	reachesImports bool
 }
 
 func (p *provider) Name() string { return providerName }

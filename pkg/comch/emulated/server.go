@@ -212,6 +212,7 @@ func (s *server) handshake(frames *frameSocket) {
 	limits.MaxExportBytes = s.currentAdmission().MaxExportBytes
 	c := newConnection(serverRole, frames, peer, agreed, limits, s.pool, s.log)
 	c.onEnd = s.removeClient
+	c.reachesImports = s.provider.reachesImports
 	c.cleanup.onBusy = func(busy bool) { s.setDisposing(peer.UID, busy) }
 	c.start()
 	select {
