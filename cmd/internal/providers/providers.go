@@ -41,7 +41,10 @@ type ComchOptions struct {
 	// NeverWait makes the threads of the provider doca look for work every now and then, instead of
 	// sleeping until the device wakes them.
 	NeverWait bool
-	Logger    *zap.Logger
+	// ReachImports lets the emulated provider copy memory of programs on libdoca that it cannot map:
+	// see emulated.Options.
+	ReachImports bool
+	Logger       *zap.Logger
 }
 
 // Comch returns the Comch provider with the given name.
@@ -50,7 +53,8 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 	switch name {
 	case "emulated":
 		return emulated.New(emulated.Options{Directory: options.Directory, Logger: options.Logger,
-			Limits: emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
+			ReachImports: options.ReachImports,
+			Limits:       emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
 	case "doca":
 		loader, err := docaLoader(options.Directory)
 		return doca.New(doca.Options{Loader: loader, NeverWait: options.NeverWait,

@@ -53,9 +53,23 @@ func openDevice(ctx context.Context, config *Config) (dma.Device, error) {
 			config.Device)
 		return nil, errors.Join(err, device.Close())
 	}
+	if err := checkImports(config, limits); err != nil {
+		return nil, errors.Join(err, device.Close())
+	}
 	config.ChunkSize = min(config.ChunkSize, limits.MaxBufferSize)
 	config.Slots = min(config.Slots, limits.MaxJobs)
 	return device, nil
+}
+
+// checkImports fails if the device cannot reach the memory that will be imported.
+func checkImports(config *Config, limits dma.Capabilities) error {
+	imports, err := config.Comch.Capabilities(config.Device)
+	if err != nil || !imports.OpaqueImports || limits.OpaqueMemory {
+		return nil // an error will occur again
+	}
+	return status.Errorf(status.NotSupported,
+		"DMA provider %s cannot reach the memory that Comch provider %s imports: use --dma-provider %s",
+		config.DMA.Name(), config.Comch.Name(), config.Comch.Name())
 }
 
 // accept waits for one host. Comch rejects further ones.

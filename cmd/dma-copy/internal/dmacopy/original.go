@@ -68,6 +68,10 @@ func (m statusMessage) append(b []byte) []byte {
 
 // parseOriginal reads a message from the peer, which is not trusted.
 func parseOriginal(b []byte) (originalMessage, error) {
+	if len(b) >= 4 && binary.BigEndian.Uint32(b) == messageMagic {
+		return nil, status.Errorf(status.UnsupportedVersion,
+			"the peer speaks the messages of dma-copy without --compat: give it to both sides")
+	}
 	if len(b) < originalStatusSize {
 		return nil, status.Errorf(status.InvalidValue, "message of %d bytes is too short", len(b))
 	}
@@ -123,8 +127,16 @@ func sendOriginalFailure(p *peer) func(context.Context, error) error {
 	}
 }
 
-// receiveOriginal waits for a message. It returns a failure that the peer reports as an error.
-func (p *peer) receiveOriginal(ctx context.Context) (originalMessage, error) {
+// Why a peer may have failed, depending on what it was to do.
+const (
+	failedToBegin = "does the file exist on both sides, or on neither? The DOCA application on the DPU also rejects a file that is larger than what its device copies at once, usually 2 MiB; dma-copy does not"
+	failedToCopy  = "could it not reach the memory of this side, or not write the file?"
+	failedToOffer = "could it not read the file, or not allocate memory for it?"
+)
+
+// receiveOriginal waits for a message. It returns a failure that the peer reports as an error, with
+// likely as its likely reason.
+func (p *peer) receiveOriginal(ctx context.Context, likely string) (originalMessage, error) {
 	b, err := p.receiveBytes(ctx)
 	if err != nil {
 		return nil, err
@@ -135,8 +147,8 @@ func (p *peer) receiveOriginal(ctx context.Context) (originalMessage, error) {
 	}
 	if s, ok := m.(statusMessage); ok && !s.success {
 		return nil, &peerError{err: status.Errorf(status.IOFailed,
-			"the %s reports a failure. These messages carry no reason, its log has it (does the file exist on both sides, or on neither?)",
-			p.name)}
+			"the %s reports a failure. These messages carry no reason, its log has it (%s)", p.name,
+			likely)}
 	}
 	return m, nil
 }
@@ -196,7 +208,7 @@ func (h *host) negotiateOriginal(ctx context.Context) (size uint64, err error) {
 	if err := h.peer.sendBytes(ctx, own.append(nil)); err != nil {
 		return 0, err
 	}
-	m, err := h.peer.receiveOriginal(ctx)
+	m, err := h.peer.receiveOriginal(ctx, failedToBegin)
 	if err != nil {
 		return 0, err
 	}
@@ -216,7 +228,13 @@ func (h *host) negotiateOriginal(ctx context.Context) (size uint64, err error) {
 
 func (h *host) exportOriginal(ctx context.Context, buffer *memory.Region,
 	access memory.Access) error {
-	descriptor, err := h.peer.connection.ExportMemory(ctx, buffer, access)
+	exporter, ok := h.peer.connection.(comch.PlainExporter)
+	if !ok {
+		return status.Errorf(status.NotSupported,
+			"Comch provider %s has no exports that the DOCA application can import: leave out --compat on both sides",
+			h.config.Comch.Name())
+	}
+	descriptor, err := exporter.ExportPlain(ctx, buffer, access)
 	if err != nil {
 		return err
 	}
@@ -225,7 +243,7 @@ func (h *host) exportOriginal(ctx context.Context, buffer *memory.Region,
 }
 
 func (h *host) awaitSuccess(ctx context.Context) error {
-	m, err := h.peer.receiveOriginal(ctx)
+	m, err := h.peer.receiveOriginal(ctx, failedToCopy)
 	if err != nil {
 		return err
 	}
@@ -277,7 +295,7 @@ func (d *dpu) copyOriginal(ctx context.Context) (Result, error) {
 	p.slots = uint32(p.chunks()) // the whole file is in the buffer
 	m, err := startMover(d.device, buffer, access, p, d.config.Slots, d.config.Policy)
 	if err != nil {
-		return Result{}, err
+		return Result{}, d.explainSetUp(err, buffer)
 	}
 	err = d.moveOriginal(ctx, p, m)
 	if err = errors.Join(err, m.stop()); err != nil {
@@ -295,7 +313,7 @@ func (d *dpu) copyOriginal(ctx context.Context) (Result, error) {
 }
 
 func (d *dpu) negotiateOriginal(ctx context.Context) (Direction, uint64, error) {
-	m, err := d.peer.receiveOriginal(ctx)
+	m, err := d.peer.receiveOriginal(ctx, failedToOffer)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -320,7 +338,7 @@ func (d *dpu) negotiateOriginal(ctx context.Context) (Direction, uint64, error) 
 
 func (d *dpu) importOriginal(ctx context.Context,
 	size uint64) (*memory.Region, memory.Access, error) {
-	m, err := d.peer.receiveOriginal(ctx)
+	m, err := d.peer.receiveOriginal(ctx, failedToOffer)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -339,6 +357,15 @@ func (d *dpu) importOriginal(ctx context.Context,
 		return nil, 0, errors.Join(err, buffer.Close())
 	}
 	return buffer, access, nil
+}
+
+// explainSetUp adds why DMA could not be set up, if that is the memory of the host.
+func (d *dpu) explainSetUp(err error, buffer *memory.Region) error {
+	if buffer.Mapped() || !buffer.Copyable() || !errors.Is(err, status.NotSupported) {
+		return err
+	}
+	return fmt.Errorf("%w: DMA provider %s cannot reach memory of the host that does not consist of whole pages: use --dma-provider software on the DPU",
+		err, d.config.DMA.Name())
 }
 
 // moveOriginal copies the whole file with as many jobs as the device needs.
