@@ -1,50 +1,12 @@
-/* The host of DOCA's DMA Copy application: it has a file that the DPU gets, or gets the DPU's. FILE
- * names it. */
+/* The host of DOCA's DMA Copy application: it has a file that the DPU gets, or gets the DPU's.
+ * BUFFER is what it exports: "pages", which are whole; "malloc", which are not; or "destroyed",
+ * whose map ends before the DPU gets the descriptor. */
 
-#include "program.h"
+#include "dma_copy.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-/* The application's messages are these structures; 64-bit numbers are big-endian. */
-enum { DIRECTION = 1, EXPORT, STATUS };
-
-struct direction {
-	uint32_t type;
-	uint8_t file_in_host;
-	uint64_t file_size;
-};
-
-struct export {
-	uint32_t type;
-	uint64_t host_address;
-	uint64_t length;
-	uint8_t descriptor[1024];
-};
-
-struct status {
-	uint32_t type;
-	uint8_t is_success;
-};
-
-static void await(struct control *control)
+/* Connects to the DPU, which may begin to listen later. */
+static void connect_to_dpu(struct control *control)
 {
-	int messages = control->messages;
-
-	UNTIL(control->messages > messages, control->pe);
-}
-
-static void copy(bool has_file)
-{
-	const char *name = getenv("FILE");
-	struct control *control = control_new("dma copy server");
-	struct direction direction = {.type = DIRECTION, .file_in_host = has_file};
-	size_t size = 0, page = (size_t)sysconf(_SC_PAGESIZE);
-
-	CHECK((access(name, R_OK) == 0) == has_file);
-	/* The DPU may begin to listen later. */
 	for (double deadline = now() + 120;;) {
 		(void)doca_ctx_start(control->ctx);
 		while (state_of(control->ctx) == DOCA_CTX_STATE_STARTING)
@@ -56,63 +18,111 @@ static void copy(bool has_file)
 		usleep(10000);
 	}
 	OK(doca_comch_client_get_connection(control->client, &control->connection));
-	if (has_file) {
-		FILE *file = fopen(name, "rb");
+}
 
-		CHECK(file != NULL && fseek(file, 0, SEEK_END) == 0);
-		size = (size_t)ftell(file);
-		CHECK(fclose(file) == 0);
-	}
-	direction.file_size = __builtin_bswap64(size);
+/* Agrees with the DPU on the direction. Returns the size of the file, or 0 at the end. */
+static size_t negotiate(struct control *control, bool sends)
+{
+	size_t size = sends ? file_size() : 0;
+	struct direction direction = {.type = DIRECTION, .file_in_host = sends,
+				      .file_size = __builtin_bswap64(size)};
+	bool is_success;
+
 	control_send(control, &direction, sizeof direction);
-	await(control);
-	CHECK(control->last_length == sizeof direction);
-
-	struct direction reply;
-
-	memcpy(&reply, control->last, sizeof reply);
-	CHECK(reply.type == DIRECTION && (reply.file_in_host != 0) == has_file);
-	if (!has_file)
-		size = (size_t)__builtin_bswap64(reply.file_size);
-
-	/* Whole pages, which the DPU can import. */
-	size_t exported = (size + page - 1) / page * page;
-	uint8_t *bytes = aligned_alloc(page, exported);
-
-	memset(bytes, 0, exported);
-	if (has_file) {
-		FILE *file = fopen(name, "rb");
-
-		CHECK(fread(bytes, 1, size, file) == size && fclose(file) == 0);
+	if (held(control, "asked") || !next_message(control)) {
+		ends_with("gone");
+		return 0;
 	}
-	struct memory memory = memory_over(control->dev, bytes, exported,
-					   DOCA_ACCESS_FLAG_LOCAL_READ_WRITE |
-						   DOCA_ACCESS_FLAG_PCI_READ_WRITE);
+	if (is_status(control, &is_success)) {
+		CHECK(!is_success);
+		ends_with("failure");
+		return 0;
+	}
+	if (control->last_length != sizeof direction) {
+		ends_with("rejected"); /* it is not a message of the application */
+		return 0;
+	}
+	memcpy(&direction, control->last, sizeof direction);
+	CHECK(direction.type == DIRECTION && (direction.file_in_host != 0) == sends);
+	return sends ? size : (size_t)__builtin_bswap64(direction.file_size);
+}
+
+/* Allocates a buffer in a block that the caller frees. */
+static uint8_t *allocate(size_t size, size_t *exported, void **block)
+{
+	enum { OFF_PAGE = 8 };
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint8_t *bytes;
+
+	if (is_set("BUFFER", "malloc")) {
+		*exported = size;
+		*block = bytes = malloc(size + OFF_PAGE);
+		if ((uintptr_t)bytes % page == 0)
+			bytes += OFF_PAGE;
+	} else {
+		*exported = (size + page - 1) / page * page;
+		*block = bytes = aligned_alloc(page, *exported);
+	}
+	CHECK(*block != NULL);
+	return bytes;
+}
+
+/* Exports the buffer, and waits until the DPU has copied it. */
+static void offer(struct control *control, bool sends, size_t size)
+{
+	void *block;
+	size_t exported;
+	uint8_t *bytes = allocate(size, &exported, &block);
 	struct export message = {.type = EXPORT,
 				 .host_address = __builtin_bswap64((uint64_t)(uintptr_t)bytes)};
+	bool is_destroyed = is_set("BUFFER", "destroyed"), is_success;
+	struct memory memory;
 	const void *desc;
 	size_t length;
 
+	memset(bytes, 0xa5, exported);
+	if (sends)
+		read_file(bytes, size);
+	memory = memory_over(control->dev, bytes, exported,
+			     sends ? DOCA_ACCESS_FLAG_PCI_READ_ONLY
+				   : DOCA_ACCESS_FLAG_LOCAL_READ_WRITE |
+					     DOCA_ACCESS_FLAG_PCI_READ_WRITE);
 	OK(doca_mmap_export_pci(memory.mmap, control->dev, &desc, &length));
 	CHECK(length <= sizeof message.descriptor);
 	message.length = __builtin_bswap64(length);
 	memcpy(message.descriptor, desc, length);
+	if (is_destroyed)
+		memory_free(&memory);
 	control_send(control, &message, offsetof(struct export, descriptor) + length);
-	await(control);
-
-	struct status outcome;
-
-	CHECK(control->last_length == sizeof outcome);
-	memcpy(&outcome, control->last, sizeof outcome);
-	CHECK(outcome.type == STATUS && outcome.is_success);
-	if (!has_file) {
-		FILE *file = fopen(name, "wb");
-
-		CHECK(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
+	if (!next_message(control)) {
+		ends_with("gone");
+	} else {
+		CHECK(is_status(control, &is_success));
+		ends_with(is_success ? "success" : "failure");
+		if (is_success && !sends)
+			write_file(bytes, size);
 	}
-	memory_free(&memory);
-	free(bytes);
-	stop(control->ctx, control->pe);
+	if (!is_destroyed)
+		memory_free(&memory);
+	free(block);
+}
+
+static void copy(bool sends)
+{
+	struct control *control = control_new("dma copy server");
+	size_t size;
+
+	CHECK(has_file() == sends);
+	connect_to_dpu(control);
+	if (held(control, "connected")) {
+		ends_with("gone");
+	} else {
+		size = negotiate(control, sends);
+		if (size > 0)
+			offer(control, sends, size);
+	}
+	if (!is_gone(control))
+		stop(control->ctx, control->pe);
 	control_destroy(control);
 }
 
