@@ -52,10 +52,10 @@ it is, without "bench". As there, --run-limit-operation-count counts the operati
 each queue if there is an --execution-strategy, and those of all queues otherwise.
 
 With --protocol, bench takes the place of the application's initiator in front of its
-relay, over --comch-provider doca. Such a relay serves one session, and reports every
-IO as successful. In doca-2.10 and doca-3.0, each request that can be outstanding
-transfers the same block again and again: no pattern is random, and there is no
---offset or --length.
+relay, over --comch-provider doca, or emulated for a relay on the emulated libdoca.
+Such a relay serves one session, and reports every IO as successful. In doca-2.10 and
+doca-3.0, each request that can be outstanding transfers the same block again and
+again: no pattern is random, and there is no --offset or --length.
 
 With --sweep, bench measures each combination of block sizes, queue depths, and
 numbers of queues in turn, and prints a table or one document:

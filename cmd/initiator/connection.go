@@ -76,7 +76,7 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 func (c *connectionFlags) addProtocol(f *pflag.FlagSet) {
 	f.StringVar(&c.protocol, "protocol", nativeProtocol, "what the relay speaks: native, or "+
 		"doca-2.10, doca-3.0, doca-3.1, or doca-3.2 for a relay of the DOCA storage applications, "+
-		"which needs --comch-provider doca; from doca-3.0 on, --command-channel-name is "+
+		"which needs --comch-provider doca unless it is on the emulated libdoca; from doca-3.0 on, --command-channel-name is "+
 		client.ChannelName3+" by default")
 }
 

@@ -266,7 +266,8 @@ func (s *session) export(ctx context.Context, access memory.Access) ([]byte, err
 		exporter, ok := s.connection.(comch.PlainExporter)
 		if !ok {
 			return nil, errors.Join(status.Errorf(status.NotSupported,
-				"protocol %v needs the Comch provider doca", protocol), s.loan.Region().Close())
+				"protocol %v needs a Comch provider that exports memory as libdoca does: doca, or "+
+					"emulated for a relay on the emulated libdoca", protocol), s.loan.Region().Close())
 		}
 		s.foreign = dialects.NewTargetTranslator(protocol, s.loan.Region().Base())
 		export = exporter.ExportPlain

@@ -334,6 +334,9 @@ func runOurInitiator(t testing.TB, m mixture, loader *doca.Loader, directory str
 	}
 	if m.relay == theirs {
 		config.Protocol = m.version
+	}
+	// Either provider exports what their relay imports.
+	if m.relay == theirs && m.target == theirs {
 		config.Provider = comchdoca.New(comchdoca.Options{Loader: loader})
 	}
 	disk, err := client.Open(t.Context(), config)
