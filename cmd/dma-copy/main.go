@@ -219,7 +219,8 @@ func (o *options) config() (dmacopy.Config, error) {
 		return dmacopy.Config{}, err
 	}
 	comchProvider, err := providers.Comch(o.comchProvider,
-		providers.ComchOptions{Directory: o.emulatedDir, ReachImports: o.compatible, Logger: logger})
+		providers.ComchOptions{Directory: o.emulatedDir, ReachImports: o.compatible,
+			Logger: logger})
 	if err != nil {
 		return dmacopy.Config{}, err
 	}

@@ -38,8 +38,7 @@ func (a Access) Valid() bool { return a&^allAccess == 0 }
 
 // Region is a range of memory. A mapped region has Bytes. An opaque region cannot be touched by the
 // CPU, only by devices that its Handle gives access to, or by system calls if that is a Copier. The
-// methods may be called concurrently, but
-// Close must not overlap any use of the memory.
+// methods may be called concurrently, but Close must not overlap any use of the memory.
 type Region struct {
 	bytes      []byte
 	length     uint64
