@@ -485,6 +485,24 @@ doca_error_t emu_doca_rdma_bridge_get_dev_pd(const struct doca_dev *dev, struct 
 	return result;
 }
 
+doca_error_t emu_doca_rdma_bridge_open_dev_from_pd(struct ibv_pd *pd, struct doca_dev **dev)
+{
+	if (!EMU_HAS(pd) || !EMU_HAS(dev))
+		return DOCA_ERROR_INVALID_VALUE;
+	emu_wait_until_configured();
+	for (uint32_t i = 0; i < emu_num_devices; i++) {
+		struct doca_devinfo info = {.magic = EMU_DEVINFO, .device = &emu_devices[i]};
+		void *found = NULL;
+		doca_error_t result = (doca_error_t)emuProtectionDomain(i, &found);
+
+		if (result == DOCA_ERROR_NOT_SUPPORTED)
+			return emu_refuse(__func__, "there is no bridge to verbs");
+		if (result == DOCA_SUCCESS && found == pd)
+			return emu_doca_dev_open(&info, dev);
+	}
+	return DOCA_ERROR_NOT_FOUND;
+}
+
 doca_error_t emu_doca_rdma_bridge_get_mmap_mkey_from_pd(const struct doca_mmap *mmap,
 							struct ibv_pd *pd, uint32_t *mkey)
 {

@@ -93,6 +93,15 @@ func TestTheBridgeToVerbs(t *testing.T) {
 	_, code = docatest.Get("doca_rdma_bridge_get_dev_pd", host)
 	is(t, code, status.NotFound)
 
+	again, code := docatest.Get("doca_rdma_bridge_open_dev_from_pd", unsafe.Pointer(b.pd))
+	ok(t, code)
+	if again.Pointer() != dpu {
+		t.Error("the device of the protection domain is another one")
+	}
+	ok(t, call("doca_dev_close", dpu))
+	_, code = docatest.Get("doca_rdma_bridge_open_dev_from_pd", m.base)
+	is(t, code, status.NotFound)
+
 	// All ways to the key of imported memory lead to the same one, registered at the exporter's
 	// address.
 	want := uint32(0xa000 + localReadWrite + rdmaRead + pciReadWrite)

@@ -7,7 +7,18 @@
 
 #include "_cgo_export.h"
 
-enum { DEFAULT_CONNECTIONS = 16, MAX_CONNECTIONS = 4096, MAX_TASKS = 65536, EVENT_SIZE = 8 };
+enum {
+	DEFAULT_CONNECTIONS = 16,
+	MAX_CONNECTIONS = 4096,
+	MAX_TASKS = 65536,
+	WORD_SIZE = 8, /* of a sync event, and of what an atomic changes */
+	GID_TABLE_SIZE = 256,
+	FIRST_EMPTY_GID = 4, /* those before it are the address of the device, for any RoCE version */
+	DEFAULT_TIMEOUT_MS = 30000,
+	MAX_LIST_LEN = 1, /* bufs */
+	MAX_SERVICE_LEVEL = 15,
+	MAX_RNR_RETRIES = 7, /* which means without end */
+};
 static const uint64_t max_message_size = 1 << 30;
 
 /* What a context does. Nothing has to be configured: a context without tasks serves its peers. */
@@ -52,21 +63,50 @@ static uint64_t room_of(const struct doca_buf *buf)
 	return buf == NULL ? 0 : buf->len - (buf->data - buf->head) - buf->data_len;
 }
 
-static doca_error_t check_destination(const struct doca_buf *dst, bool of_peer,
+static doca_error_t check_destination(const struct doca_buf *dst, bool of_peer, const char *which,
 				      const char *function)
 {
 	if (dst == NULL)
 		return DOCA_SUCCESS;
 	if (!of_peer && (dst->mmap->access & (DOCA_ACCESS_FLAG_LOCAL_READ_WRITE |
 					      DOCA_ACCESS_FLAG_PCI_READ_WRITE)) == 0) {
-		emu_misuse(function, "the map of dst grants no right to write");
+		emu_misuse(function, "the map of %s grants no right to write", which);
 		return DOCA_ERROR_NOT_PERMITTED;
 	}
 	if (__atomic_load_n(&dst->in_tasks, __ATOMIC_ACQUIRE) > 0) {
-		emu_misuse(function, "another task that is submitted uses dst");
+		emu_misuse(function, "another task that is submitted uses %s", which);
 		return DOCA_ERROR_IN_USE;
 	}
 	return DOCA_SUCCESS;
+}
+
+static bool is_of_event(uint32_t pool)
+{
+	return pool >= EMU_RDMA_EVENT_GET && pool <= EMU_RDMA_EVENT_ADD;
+}
+
+/* Reports whether a task changes a word, and gets what it was before. */
+static bool is_atomic(uint32_t pool)
+{
+	return pool >= EMU_RDMA_EVENT_ADD;
+}
+
+/* Checks the word that an atomic changes. Another task may use it at the same time. */
+static bool is_word(const struct doca_buf *dst, const char *function)
+{
+	if (dst == NULL) {
+		emu_misuse(function, "the task has no dst");
+		return false;
+	}
+	if (dst->len - (dst->data - dst->head) < WORD_SIZE) {
+		emu_misuse(function, "dst has no 8 bytes from its data on");
+		return false;
+	}
+	if (dst->data % WORD_SIZE != 0) {
+		emu_misuse(function, "the data of dst is not aligned to 8 bytes");
+		return false;
+	}
+	return true;
 }
 
 static doca_error_t check_connection(const struct emu_rdma_task *task, const char *function)
@@ -92,8 +132,16 @@ static doca_error_t check_length(const struct emu_rdma_task *task, const char *f
 	uint64_t length = task->src == NULL ? 0 : task->src->data_len;
 	bool is_event = task->event != NULL;
 
+	if (is_atomic(task->task.pool)) {
+		if (room_of(task->result) >= WORD_SIZE)
+			return DOCA_SUCCESS;
+		emu_misuse(function, "%s", task->result == NULL
+						   ? "the task has no result"
+						   : "result has no room for 8 bytes");
+		return DOCA_ERROR_INVALID_VALUE;
+	}
 	if (is_event && (task->src != NULL ? length + room_of(task->src) : room_of(task->dst)) <
-				EVENT_SIZE) {
+				WORD_SIZE) {
 		emu_misuse(function, "%s has no room for the 8 bytes of a sync event",
 			   task->src != NULL ? "src" : "dst");
 		return DOCA_ERROR_INVALID_VALUE;
@@ -111,33 +159,57 @@ static doca_error_t check_length(const struct emu_rdma_task *task, const char *f
 	return DOCA_SUCCESS;
 }
 
-static doca_error_t check_task(struct doca_task *base, const char *function)
+static doca_error_t check_bufs(const struct emu_rdma_task *task, const char *function)
 {
-	struct emu_rdma_task *task = (struct emu_rdma_task *)base;
-	bool is_read = base->pool == EMU_RDMA_READ;
-	bool is_write = base->pool == EMU_RDMA_WRITE || base->pool == EMU_RDMA_WRITE_IMM;
-	doca_error_t result;
+	const struct doca_ctx *ctx = task->task.ctx;
+	uint32_t pool = task->task.pool;
+	bool is_read = pool == EMU_RDMA_READ, changes_word = is_atomic(pool) && !is_of_event(pool);
+	bool is_write = pool == EMU_RDMA_WRITE || pool == EMU_RDMA_WRITE_IMM;
 
-	if (!is_usable(base->ctx, task->src, is_read, "src", function) ||
-	    !is_usable(base->ctx, task->dst, is_write, "dst", function))
+	if (!is_usable(ctx, task->src, is_read, "src", function) ||
+	    !is_usable(ctx, task->dst, is_write || changes_word, "dst", function) ||
+	    !is_usable(ctx, task->result, false, "result", function))
 		return DOCA_ERROR_INVALID_VALUE;
 	if ((is_read || is_write) && (task->src == NULL) != (task->dst == NULL)) {
 		emu_misuse(function, "the task has no %s", task->src == NULL ? "src" : "dst");
 		return DOCA_ERROR_INVALID_VALUE;
 	}
-	result = check_destination(task->dst, is_write, function);
-	if (result != DOCA_SUCCESS || base->pool == EMU_RDMA_RECEIVE)
+	if (changes_word && !is_word(task->dst, function))
+		return DOCA_ERROR_INVALID_VALUE;
+	return is_atomic(pool) ? check_destination(task->result, false, "result", function)
+			       : check_destination(task->dst, is_write, "dst", function);
+}
+
+/* AGAIN means that the queue is full. */
+static doca_error_t check_task(struct doca_task *base, const char *function)
+{
+	struct emu_rdma_task *task = (struct emu_rdma_task *)base;
+	struct doca_rdma *rdma = (struct doca_rdma *)base->ctx;
+	doca_error_t result = check_bufs(task, function);
+
+	if (result != DOCA_SUCCESS)
 		return result;
+	if (base->pool == EMU_RDMA_RECEIVE)
+		return rdma->num_receives < rdma->recv_queue_size ? DOCA_SUCCESS : DOCA_ERROR_AGAIN;
 	result = check_connection(task, function);
-	return result == DOCA_SUCCESS ? check_length(task, function) : result;
+	if (result == DOCA_SUCCESS)
+		result = check_length(task, function);
+	if (result == DOCA_SUCCESS && task->connection->num_sends >= rdma->send_queue_size)
+		return DOCA_ERROR_AGAIN;
+	return result;
 }
 
 static void hold(struct doca_task *base, bool submitted)
 {
 	struct emu_rdma_task *task = (struct emu_rdma_task *)base;
+	struct doca_rdma *rdma = (struct doca_rdma *)base->ctx;
+	uint32_t *queued = base->pool == EMU_RDMA_RECEIVE ? &rdma->num_receives
+							  : &task->connection->num_sends;
 
+	*queued += submitted ? 1 : -1;
 	emu_hold_buf(task->src, submitted);
 	emu_hold_buf(task->dst, submitted);
+	emu_hold_buf(task->result, submitted);
 }
 
 static void dispatch(struct doca_ctx *ctx, struct emu_entry *entry)
@@ -189,6 +261,11 @@ doca_error_t emu_doca_rdma_create(struct doca_dev *dev, struct doca_rdma **rdma)
 	if (created == NULL)
 		return DOCA_ERROR_NO_MEMORY;
 	created->max_connections = DEFAULT_CONNECTIONS;
+	created->send_queue_size = created->recv_queue_size = MAX_TASKS;
+	created->request_timeout_ms = DEFAULT_TIMEOUT_MS;
+	created->grh_enabled = 1;
+	created->rnr_retries = MAX_RNR_RETRIES;
+	created->mtu = DOCA_MTU_SIZE_1K_BYTES;
 	result = emu_ctx_init(&created->ctx, EMU_CTX_RDMA, &ops, dev, __func__);
 	if (result == DOCA_SUCCESS)
 		*rdma = created;
@@ -234,64 +311,102 @@ doca_error_t emu_doca_rdma_set_permissions(struct doca_rdma *rdma, uint32_t perm
 	return result;
 }
 
-doca_error_t emu_doca_rdma_get_permissions(struct doca_rdma *rdma, uint32_t *permissions)
+static doca_error_t check_number(struct doca_rdma *rdma, uint32_t value, uint32_t minimum,
+				 uint32_t maximum, const char *function)
 {
-	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(permissions))
+	doca_error_t result = check_idle(rdma, function);
+
+	if (result == DOCA_SUCCESS && (value < minimum || value > maximum)) {
+		emu_misuse(function, "%u is not between %u and %u", value, minimum, maximum);
 		return DOCA_ERROR_INVALID_VALUE;
-	*permissions = rdma->permissions;
+	}
+	return result;
+}
+
+/* Define a setter of a number between a minimum and a maximum, which is stored as an expression
+ * says, and a getter. */
+#define NUMBER_SETTER(property, field, value_type, minimum, maximum, stored) \
+	doca_error_t emu_doca_rdma_set_##property(struct doca_rdma *rdma, value_type value) \
+	{ \
+		doca_error_t result = check_number(rdma, value, (minimum), (maximum), __func__); \
+		if (result == DOCA_SUCCESS) \
+			rdma->field = (stored); \
+		return result; \
+	}
+#define NUMBER_GETTER(property, result_value, value_type, constness) \
+	doca_error_t emu_doca_rdma_get_##property(constness struct doca_rdma *rdma, \
+						  value_type *value) \
+	{ \
+		if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(value)) \
+			return DOCA_ERROR_INVALID_VALUE; \
+		*value = (result_value); \
+		return DOCA_SUCCESS; \
+	}
+
+/* The size of a queue is a power of two, as that of a device. */
+static uint32_t power_of_two(uint32_t size)
+{
+	uint32_t power = 1;
+
+	while (power < size)
+		power *= 2;
+	return power;
+}
+
+NUMBER_SETTER(send_queue_size, send_queue_size, uint32_t, 1, MAX_TASKS, power_of_two(value))
+NUMBER_SETTER(recv_queue_size, recv_queue_size, uint32_t, 1, MAX_TASKS, power_of_two(value))
+NUMBER_SETTER(connection_request_timeout, request_timeout_ms, uint16_t, 1, UINT16_MAX, value)
+NUMBER_SETTER(max_num_connections, max_connections, uint16_t, 1, MAX_CONNECTIONS, value)
+
+/* The following are only returned: over TCP they make no difference. */
+NUMBER_SETTER(gid_index, gid_index, uint32_t, 0, GID_TABLE_SIZE - 1, value)
+NUMBER_SETTER(grh_enabled, grh_enabled, uint8_t, 0, 1, value)
+NUMBER_SETTER(rnr_retry_count, rnr_retries, uint8_t, 0, MAX_RNR_RETRIES, value)
+NUMBER_SETTER(sl, service_level, uint32_t, 0, MAX_SERVICE_LEVEL, value)
+
+doca_error_t emu_doca_rdma_set_mtu(struct doca_rdma *rdma, enum doca_mtu_size mtu)
+{
+	doca_error_t result = check_number(rdma, mtu, DOCA_MTU_SIZE_256_BYTES,
+					   DOCA_MTU_SIZE_RAW_ETHERNET, __func__);
+
+	if (result != DOCA_SUCCESS)
+		return result;
+	if (mtu == DOCA_MTU_SIZE_RAW_ETHERNET)
+		return emu_refuse(__func__, "it is no MTU of RDMA");
+	rdma->mtu = mtu;
 	return DOCA_SUCCESS;
 }
 
-doca_error_t emu_doca_rdma_set_max_num_connections(struct doca_rdma *rdma, uint16_t count)
-{
-	doca_error_t result = check_idle(rdma, __func__);
+NUMBER_GETTER(permissions, rdma->permissions, uint32_t, )
+NUMBER_GETTER(max_num_connections, rdma->max_connections, uint16_t, )
+NUMBER_GETTER(send_queue_size, rdma->send_queue_size, uint32_t, const)
+NUMBER_GETTER(recv_queue_size, rdma->recv_queue_size, uint32_t, const)
+NUMBER_GETTER(connection_request_timeout, rdma->request_timeout_ms, uint16_t, const)
+NUMBER_GETTER(gid_index, rdma->gid_index, uint32_t, const)
+NUMBER_GETTER(grh_enabled, rdma->grh_enabled, uint8_t, const)
+NUMBER_GETTER(mtu, rdma->mtu, enum doca_mtu_size, const)
+NUMBER_GETTER(rnr_retry_count, rdma->rnr_retries, uint8_t, const)
+NUMBER_GETTER(sl, rdma->service_level, uint32_t, const)
+NUMBER_GETTER(max_send_buf_list_len, MAX_LIST_LEN, uint32_t, const)
+NUMBER_GETTER(transport_type, DOCA_RDMA_TRANSPORT_TYPE_RC, enum doca_rdma_transport_type, const)
 
-	if (result == DOCA_SUCCESS && (count == 0 || count > MAX_CONNECTIONS)) {
-		emu_misuse(__func__, "%u connections are not between 1 and %d", count,
-			   MAX_CONNECTIONS);
-		return DOCA_ERROR_INVALID_VALUE;
-	}
-	if (result == DOCA_SUCCESS)
-		rdma->max_connections = count;
-	return result;
+doca_error_t emu_doca_rdma_set_max_send_buf_list_len(struct doca_rdma *rdma, uint32_t len)
+{
+	return check_number(rdma, len, 1, MAX_LIST_LEN, __func__);
 }
 
-doca_error_t emu_doca_rdma_get_max_num_connections(struct doca_rdma *rdma, uint16_t *count)
+doca_error_t emu_doca_rdma_task_receive_set_dst_buf_list_len(struct doca_rdma *rdma, uint32_t len)
 {
-	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(count))
+	return check_number(rdma, len, 1, MAX_LIST_LEN, __func__);
+}
+
+doca_error_t emu_doca_rdma_task_receive_get_dst_buf_list_len(const struct doca_rdma *rdma,
+							     uint32_t *len)
+{
+	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(len))
 		return DOCA_ERROR_INVALID_VALUE;
-	*count = rdma->max_connections;
+	*len = MAX_LIST_LEN;
 	return DOCA_SUCCESS;
-}
-
-/* The following make no difference here. */
-
-doca_error_t emu_doca_rdma_set_gid_index(struct doca_rdma *rdma, uint32_t gid_index)
-{
-	doca_error_t result = check_idle(rdma, __func__);
-
-	if (result == DOCA_SUCCESS)
-		rdma->gid_index = gid_index;
-	return result;
-}
-
-doca_error_t emu_doca_rdma_set_grh_enabled(struct doca_rdma *rdma, uint8_t grh_enabled)
-{
-	(void)grh_enabled;
-	return check_idle(rdma, __func__);
-}
-
-doca_error_t emu_doca_rdma_set_send_queue_size(struct doca_rdma *rdma, uint32_t size)
-{
-	doca_error_t result = check_idle(rdma, __func__);
-
-	if (result == DOCA_SUCCESS && (size == 0 || size > MAX_TASKS)) {
-		emu_misuse(__func__, "%u is not between 1 and %d", size, MAX_TASKS);
-		return DOCA_ERROR_INVALID_VALUE;
-	}
-	if (result == DOCA_SUCCESS)
-		rdma->send_queue_size = size;
-	return result;
 }
 
 doca_error_t emu_doca_rdma_set_transport_type(struct doca_rdma *rdma,
@@ -300,7 +415,7 @@ doca_error_t emu_doca_rdma_set_transport_type(struct doca_rdma *rdma,
 	doca_error_t result = check_idle(rdma, __func__);
 
 	if (result == DOCA_SUCCESS && transport_type != DOCA_RDMA_TRANSPORT_TYPE_RC)
-		return DOCA_ERROR_NOT_SUPPORTED;
+		return emu_refuse(__func__, "connections are reliable ones (RC)");
 	return result;
 }
 
@@ -337,7 +452,8 @@ doca_error_t emu_doca_rdma_set_connection_state_callbacks(
 CAPABILITY(doca_rdma_cap_get_max_message_size, (uint32_t)max_message_size)
 CAPABILITY(doca_rdma_cap_get_max_send_queue_size, MAX_TASKS)
 CAPABILITY(doca_rdma_cap_get_max_recv_queue_size, MAX_TASKS)
-CAPABILITY(doca_rdma_cap_get_max_send_buf_list_len, 1)
+CAPABILITY(doca_rdma_cap_get_max_send_buf_list_len, MAX_LIST_LEN)
+CAPABILITY(doca_rdma_cap_get_gid_table_size, GID_TABLE_SIZE)
 
 doca_error_t
 emu_doca_rdma_cap_transport_type_is_supported(const struct doca_devinfo *info,
@@ -347,6 +463,59 @@ emu_doca_rdma_cap_transport_type_is_supported(const struct doca_devinfo *info,
 		return DOCA_ERROR_INVALID_VALUE;
 	return transport_type == DOCA_RDMA_TRANSPORT_TYPE_RC ? DOCA_SUCCESS
 							     : DOCA_ERROR_NOT_SUPPORTED;
+}
+
+doca_error_t emu_doca_rdma_cap_task_receive_get_max_dst_buf_list_len(
+	const struct doca_devinfo *info, enum doca_rdma_transport_type transport_type, uint32_t *len)
+{
+	doca_error_t result = emu_doca_rdma_cap_transport_type_is_supported(info, transport_type);
+
+	if (result != DOCA_SUCCESS)
+		return result;
+	if (!EMU_HAS(len))
+		return DOCA_ERROR_INVALID_VALUE;
+	*len = MAX_LIST_LEN;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_rdma_cap_get_gid(const struct doca_devinfo *info, uint32_t start,
+				       uint32_t count, struct doca_rdma_gid *gids)
+{
+	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(gids))
+		return DOCA_ERROR_INVALID_VALUE;
+	if ((uint64_t)start + count > GID_TABLE_SIZE) {
+		emu_misuse(__func__, "%u entries from %u on exceed the table of %d", count, start,
+			   GID_TABLE_SIZE);
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	memset(gids, 0, count * sizeof *gids);
+	for (uint32_t i = 0; i < count && start + i < FIRST_EMPTY_GID; i++)
+		emuRdmaGID(info->device->index, &gids[i]);
+	return DOCA_SUCCESS;
+}
+
+/* What the emulation has no processors for. */
+
+doca_error_t emu_doca_rdma_get_dpa_handle(struct doca_rdma *rdma, doca_dpa_dev_rdma_t *handle)
+{
+	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(handle))
+		return DOCA_ERROR_INVALID_VALUE;
+	return emu_refuse(__func__, "there is no DPA");
+}
+
+doca_error_t emu_doca_rdma_dpa_completion_attach(struct doca_rdma *rdma,
+						 struct doca_dpa_completion *completion)
+{
+	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(completion))
+		return DOCA_ERROR_INVALID_VALUE;
+	return emu_refuse(__func__, "there is no DPA");
+}
+
+doca_error_t emu_doca_rdma_get_gpu_handle(struct doca_rdma *rdma, struct doca_gpu_dev_rdma **handle)
+{
+	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(handle))
+		return DOCA_ERROR_INVALID_VALUE;
+	return emu_refuse(__func__, "there is no GPU");
 }
 
 /* Tasks. */
@@ -360,11 +529,12 @@ static doca_error_t take(struct doca_rdma *rdma, enum emu_rdma_pool pool,
 
 	if (emu_ctx_of(rdma, EMU_CTX_RDMA, function) == NULL || !emu_has(task, "task", function) ||
 	    (contents.src != NULL && !emu_is(contents.src, EMU_BUF, function)) ||
-	    (contents.dst != NULL && !emu_is(contents.dst, EMU_BUF, function)))
+	    (contents.dst != NULL && !emu_is(contents.dst, EMU_BUF, function)) ||
+	    (contents.result != NULL && !emu_is(contents.result, EMU_BUF, function)))
 		return DOCA_ERROR_INVALID_VALUE;
 	if (pool != EMU_RDMA_RECEIVE && !emu_is(contents.connection, EMU_RDMA_CONNECTION, function))
 		return DOCA_ERROR_INVALID_VALUE;
-	if (pool >= EMU_RDMA_EVENT_GET && !emu_is(contents.event, EMU_SYNC_EVENT_REMOTE, function))
+	if (is_of_event(pool) && !emu_is(contents.event, EMU_SYNC_EVENT_REMOTE, function))
 		return DOCA_ERROR_INVALID_VALUE;
 	result = emu_pool_take(&rdma->ctx, pool, &taken, function);
 	if (result != DOCA_SUCCESS)
@@ -443,6 +613,16 @@ static struct emu_rdma_task *changeable(const void *pointer, enum emu_rdma_pool 
 #define SOURCE(type, pool) PROPERTY(type, pool, src_buf, src, const struct doca_buf *)
 #define DESTINATION(type, pool) PROPERTY(type, pool, dst_buf, dst, struct doca_buf *)
 #define IMMEDIATE(type, pool) PROPERTY(type, pool, immediate_data, immediate, doca_be32_t)
+#define RESULT(type, pool) PROPERTY(type, pool, result_buf, result, struct doca_buf *)
+#define OPERAND(type, pool, property, i) PROPERTY(type, pool, property, operands[i], uint64_t)
+#define EVENT(type, pool, event_type) \
+	SETTER(type, pool, sync_event, event, event_type) \
+	event_type emu_doca_rdma_task_##type##_get_sync_event( \
+		const struct doca_rdma_task_##type *task) \
+	{ \
+		struct emu_rdma_task *found = task_of(task, (pool), __func__); \
+		return found == NULL ? NULL : (event_type)found->event; \
+	}
 
 TASK(receive, EMU_RDMA_RECEIVE)
 DESTINATION(receive, EMU_RDMA_RECEIVE)
@@ -473,8 +653,30 @@ DESTINATION(write_imm, EMU_RDMA_WRITE_IMM)
 IMMEDIATE(write_imm, EMU_RDMA_WRITE_IMM)
 CONNECTION(write_imm, EMU_RDMA_WRITE_IMM)
 TASK(remote_net_sync_event_get, EMU_RDMA_EVENT_GET)
-GETTER(remote_net_sync_event_get, EMU_RDMA_EVENT_GET, dst_buf, dst, struct doca_buf *)
+DESTINATION(remote_net_sync_event_get, EMU_RDMA_EVENT_GET)
+EVENT(remote_net_sync_event_get, EMU_RDMA_EVENT_GET, const struct doca_sync_event_remote_net *)
+CONNECTION(remote_net_sync_event_get, EMU_RDMA_EVENT_GET)
+GETTER(remote_net_sync_event_get, EMU_RDMA_EVENT_GET, result_len, result_len, uint32_t)
 TASK(remote_net_sync_event_notify_set, EMU_RDMA_EVENT_SET)
+SOURCE(remote_net_sync_event_notify_set, EMU_RDMA_EVENT_SET)
+EVENT(remote_net_sync_event_notify_set, EMU_RDMA_EVENT_SET, struct doca_sync_event_remote_net *)
+CONNECTION(remote_net_sync_event_notify_set, EMU_RDMA_EVENT_SET)
+TASK(remote_net_sync_event_notify_add, EMU_RDMA_EVENT_ADD)
+RESULT(remote_net_sync_event_notify_add, EMU_RDMA_EVENT_ADD)
+EVENT(remote_net_sync_event_notify_add, EMU_RDMA_EVENT_ADD, struct doca_sync_event_remote_net *)
+OPERAND(remote_net_sync_event_notify_add, EMU_RDMA_EVENT_ADD, add_data, 0)
+CONNECTION(remote_net_sync_event_notify_add, EMU_RDMA_EVENT_ADD)
+TASK(atomic_cmp_swp, EMU_RDMA_COMPARE_SWAP)
+DESTINATION(atomic_cmp_swp, EMU_RDMA_COMPARE_SWAP)
+RESULT(atomic_cmp_swp, EMU_RDMA_COMPARE_SWAP)
+OPERAND(atomic_cmp_swp, EMU_RDMA_COMPARE_SWAP, cmp_data, 0)
+OPERAND(atomic_cmp_swp, EMU_RDMA_COMPARE_SWAP, swap_data, 1)
+CONNECTION(atomic_cmp_swp, EMU_RDMA_COMPARE_SWAP)
+TASK(atomic_fetch_add, EMU_RDMA_FETCH_ADD)
+DESTINATION(atomic_fetch_add, EMU_RDMA_FETCH_ADD)
+RESULT(atomic_fetch_add, EMU_RDMA_FETCH_ADD)
+OPERAND(atomic_fetch_add, EMU_RDMA_FETCH_ADD, add_data, 0)
+CONNECTION(atomic_fetch_add, EMU_RDMA_FETCH_ADD)
 
 /* Defines how a task is allocated: after its context, its connection unless it is a receive, what
  * it is about, user data, and where the task is stored. */
@@ -510,3 +712,16 @@ ALLOCATE(remote_net_sync_event_notify_set, EMU_RDMA_EVENT_SET,
 	 CONTENTS(.connection = connection, .event = event, .src = src),
 	 struct doca_rdma_connection *connection, struct doca_sync_event_remote_net *event,
 	 const struct doca_buf *src)
+ALLOCATE(remote_net_sync_event_notify_add, EMU_RDMA_EVENT_ADD,
+	 CONTENTS(.connection = connection, .event = event, .result = result, .operands = {add}),
+	 struct doca_rdma_connection *connection, struct doca_sync_event_remote_net *event,
+	 struct doca_buf *result, uint64_t add)
+ALLOCATE(atomic_cmp_swp, EMU_RDMA_COMPARE_SWAP,
+	 CONTENTS(.connection = connection, .dst = dst, .result = result,
+		  .operands = {compare, swap}),
+	 struct doca_rdma_connection *connection, struct doca_buf *dst, struct doca_buf *result,
+	 uint64_t compare, uint64_t swap)
+ALLOCATE(atomic_fetch_add, EMU_RDMA_FETCH_ADD,
+	 CONTENTS(.connection = connection, .dst = dst, .result = result, .operands = {add}),
+	 struct doca_rdma_connection *connection, struct doca_buf *dst, struct doca_buf *result,
+	 uint64_t add)

@@ -37,7 +37,17 @@ void emu_rdma_connection_free(struct doca_rdma_connection *connection)
 	*link = connection->next;
 	rdma->num_connections--;
 	emuRdmaEndConnection(connection->core);
+	if (connection->addr.magic != 0)
+		connection->addr.magic = EMU_DEAD;
 	emu_bury(connection, connection->details);
+}
+
+void emu_rdma_set_addr(struct doca_rdma_connection *connection, enum doca_rdma_addr_type type,
+		       const char *text, uint16_t port)
+{
+	connection->addr = (struct doca_rdma_addr){
+		.magic = EMU_RDMA_ADDR, .of_connection = true, .port = port, .type = type};
+	snprintf(connection->addr.text, sizeof connection->addr.text, "%s", text);
 }
 
 /* Enters the engine of a running context. */
@@ -126,6 +136,7 @@ doca_error_t emu_doca_rdma_addr_create(enum doca_rdma_addr_type type, const char
 	if (created == NULL)
 		return DOCA_ERROR_NO_MEMORY;
 	created->port = port;
+	created->type = type;
 	strcpy(created->text, address);
 	*addr = created;
 	return DOCA_SUCCESS;
@@ -135,7 +146,36 @@ doca_error_t emu_doca_rdma_addr_destroy(struct doca_rdma_addr *addr)
 {
 	if (!EMU_IS(addr, EMU_RDMA_ADDR))
 		return DOCA_ERROR_INVALID_VALUE;
+	if (addr->of_connection) {
+		emu_misuse(__func__, "the address belongs to a connection");
+		return DOCA_ERROR_BAD_STATE;
+	}
 	emu_bury(addr, NULL);
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_rdma_addr_get_params(struct doca_rdma_addr *addr,
+					   enum doca_rdma_addr_type *type, const char **address,
+					   uint16_t *port)
+{
+	if (!EMU_IS(addr, EMU_RDMA_ADDR) || !EMU_HAS(type) || !EMU_HAS(address) || !EMU_HAS(port))
+		return DOCA_ERROR_INVALID_VALUE;
+	*type = addr->type;
+	*address = addr->text;
+	*port = addr->port;
+	return DOCA_SUCCESS;
+}
+
+doca_error_t emu_doca_rdma_connection_get_addr(const struct doca_rdma_connection *connection,
+					       struct doca_rdma_addr **addr)
+{
+	if (!EMU_IS(connection, EMU_RDMA_CONNECTION) || !EMU_HAS(addr))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (connection->addr.magic == 0) {
+		emu_misuse(__func__, "the connection is one by details, which has no address");
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	*addr = (struct doca_rdma_addr *)&connection->addr;
 	return DOCA_SUCCESS;
 }
 
@@ -185,7 +225,7 @@ doca_error_t emu_doca_rdma_connect_to_addr(struct doca_rdma *rdma, struct doca_r
 		return result;
 	if (!has_callbacks(rdma, false, __func__))
 		return leave(rdma, DOCA_ERROR_BAD_STATE);
-	return leave(rdma, (doca_error_t)emuRdmaConnectTo(rdma->ctx.core, addr->text, addr->port,
+	return leave(rdma, (doca_error_t)emuRdmaConnectTo(rdma->ctx.core, addr,
 							  connection_user_data.u64));
 }
 
@@ -274,4 +314,36 @@ doca_error_t emu_doca_rdma_connection_get_id(const struct doca_rdma_connection *
 		return DOCA_ERROR_INVALID_VALUE;
 	*id = connection->id;
 	return DOCA_SUCCESS;
+}
+
+/* By an rdma_cm_id, which the emulation cannot make an endpoint of TCP. */
+
+static const char *const no_cm_id = "connections of rdma_cm_id need librdmacm and a device";
+
+doca_error_t emu_doca_rdma_bridge_prepare_connection(struct doca_rdma *rdma,
+						     struct rdma_cm_id *cm_id,
+						     struct doca_rdma_connection **connection)
+{
+	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_HAS(cm_id) || !EMU_HAS(connection))
+		return DOCA_ERROR_INVALID_VALUE;
+	return emu_refuse(__func__, no_cm_id);
+}
+
+doca_error_t emu_doca_rdma_bridge_accept(struct doca_rdma *rdma, void *private_data,
+					 uint8_t private_data_len,
+					 struct doca_rdma_connection *connection)
+{
+	(void)private_data;
+	(void)private_data_len;
+	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_IS(connection, EMU_RDMA_CONNECTION))
+		return DOCA_ERROR_INVALID_VALUE;
+	return emu_refuse(__func__, no_cm_id);
+}
+
+doca_error_t emu_doca_rdma_bridge_established(struct doca_rdma *rdma,
+					      struct doca_rdma_connection *connection)
+{
+	if (EMU_CTX_OF(rdma, EMU_CTX_RDMA) == NULL || !EMU_IS(connection, EMU_RDMA_CONNECTION))
+		return DOCA_ERROR_INVALID_VALUE;
+	return emu_refuse(__func__, no_cm_id);
 }

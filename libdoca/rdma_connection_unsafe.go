@@ -2,6 +2,7 @@
 
 package libdoca
 
+// #include <stdlib.h>
 // #include "skin.h"
 import "C"
 
@@ -168,6 +169,12 @@ func (r *rdmaConnection) Access(operation link.Operation, key link.Key, address 
 	return accessWindow(operation, key, address, data, r.core.permissions)
 }
 
+// Atomic implements link.Handler.
+func (r *rdmaConnection) Atomic(operation link.Operation, key link.Key, address uint64,
+	operands [2]uint64) (uint64, error) {
+	return changeWindow(operation, key, address, operands, r.core.permissions)
+}
+
 // listen accepts connections on a port; 0 picks one for connections by details.
 func (c *rdmaCore) listen(port uint16, serve func(net.Conn, link.Hello)) error {
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(c.address, port).String())
@@ -207,19 +214,17 @@ func (c *rdmaCore) listen(port uint16, serve func(net.Conn, link.Hello)) error {
 	return nil
 }
 
-// dial connects to a peer, and waits for its agreement.
-func dial(ctx context.Context, address string, hello link.Hello, timeout time.Duration,
+// dial connects to a peer, and waits for its agreement: both until a deadline, unless it is zero.
+func dial(ctx context.Context, address string, hello link.Hello, deadline time.Time,
 ) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: startTimeout}
+	dialer := net.Dialer{Timeout: startTimeout, Deadline: deadline}
 	stream, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, status.Errorf(status.NotConnected, "connect to %s: %w", address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = stream.Close() })
 	defer stop()
-	if timeout > 0 {
-		_ = stream.SetDeadline(time.Now().Add(timeout))
-	}
+	_ = stream.SetDeadline(deadline)
 	err = link.WriteHello(stream, hello)
 	if err == nil {
 		_, err = link.ReadReply(stream)
@@ -346,7 +351,7 @@ func emuRdmaConnect(connection *C.struct_doca_rdma_connection, details unsafe.Po
 	r.core.running.Go(func() {
 		defer cancel()
 		hello := link.Hello{To: peer, From: r.token}
-		stream, err := dial(ctx, address.String(), hello, 0)
+		stream, err := dial(ctx, address.String(), hello, time.Time{})
 		if err == nil {
 			r.establish(stream)
 			return
@@ -416,6 +421,7 @@ func (c *rdmaCore) requested(stream net.Conn, _ link.Hello) {
 			return
 		}
 		r.byAddress, r.waiting = true, stream
+		r.setAddress(stream.RemoteAddr())
 		r.push(C.EMU_ENTRY_RDMA_REQUEST)
 	})
 	if !posted {
@@ -480,9 +486,23 @@ func emuRdmaReject(number C.uint32_t) {
 	})
 }
 
+// setAddress notes the address of a peer that has connected.
+func (r *rdmaConnection) setAddress(address net.Addr) {
+	peer, err := netip.ParseAddrPort(address.String())
+	if err != nil {
+		return
+	}
+	kind := C.enum_doca_rdma_addr_type(C.DOCA_RDMA_ADDR_TYPE_IPv4)
+	if !peer.Addr().Unmap().Is4() {
+		kind = C.DOCA_RDMA_ADDR_TYPE_IPv6
+	}
+	text := C.CString(peer.Addr().Unmap().WithZone("").String())
+	defer C.free(unsafe.Pointer(text))
+	C.emu_rdma_set_addr(r.c, kind, text, C.uint16_t(peer.Port()))
+}
+
 //export emuRdmaConnectTo
-func emuRdmaConnectTo(number C.uint32_t, address *C.char, port C.uint16_t, userData C.uint64_t,
-) C.int {
+func emuRdmaConnectTo(number C.uint32_t, addr *C.struct_doca_rdma_addr, userData C.uint64_t) C.int {
 	c := coreOf(number)
 	r, err := c.newConnection(C.EMU_RDMA_CONNECTING)
 	if err != nil {
@@ -490,9 +510,11 @@ func emuRdmaConnectTo(number C.uint32_t, address *C.char, port C.uint16_t, userD
 	}
 	r.byAddress = true
 	*(*C.uint64_t)(unsafe.Pointer(&r.c.user_data)) = userData
-	parsed, _ := netip.ParseAddr(C.GoString(address)) // doca_rdma_addr_create has checked it
-	to := net.JoinHostPort(parsed.Unmap().String(), strconv.Itoa(int(port)))
-	c.running.Go(func() { r.finish(dial(c.context, to, link.Hello{}, startTimeout)) })
+	C.emu_rdma_set_addr(r.c, addr._type, &addr.text[0], addr.port)
+	parsed, _ := netip.ParseAddr(C.GoString(&addr.text[0])) // doca_rdma_addr_create has checked it
+	to := net.JoinHostPort(parsed.Unmap().String(), strconv.Itoa(int(addr.port)))
+	deadline := time.Now().Add(time.Duration(c.rdma.request_timeout_ms) * time.Millisecond)
+	c.running.Go(func() { r.finish(dial(c.context, to, link.Hello{}, deadline)) })
 	return C.DOCA_SUCCESS
 }
 

@@ -43,14 +43,27 @@ func newRDMA(e *engine, ctx *C.struct_doca_ctx) *rdmaCore {
 		connections: make(map[link.Key]*rdmaConnection), listeners: make(map[uint16]net.Listener)}
 	c.posted = sync.NewCond(&c.mu)
 	c.context, c.cancel = context.WithCancel(context.Background())
-	config := active.Load()
-	c.address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	if device := &config.Devices[ctx.dev.device.index]; device.IPv4.IsValid() {
-		c.address = device.IPv4
-	} else if config.RDMAAddress.IsValid() {
-		c.address = config.RDMAAddress
-	}
+	c.address = rdmaAddress(int(ctx.dev.device.index))
 	return c
+}
+
+// rdmaAddress returns where peers reach the contexts of a device.
+func rdmaAddress(device int) netip.Addr {
+	config := active.Load()
+	if address := config.Devices[device].IPv4; address.IsValid() {
+		return address
+	}
+	if config.RDMAAddress.IsValid() {
+		return config.RDMAAddress
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+// emuRdmaGID returns the GID of a device: its address, as an IPv6 address.
+//
+//export emuRdmaGID
+func emuRdmaGID(device C.uint32_t, gid *C.struct_doca_rdma_gid) {
+	*(*[C.DOCA_GID_BYTE_LENGTH]byte)(unsafe.Pointer(gid)) = rdmaAddress(int(device)).As16()
 }
 
 func (c *rdmaCore) start() (status.Code, error) { return status.Success, nil }
@@ -106,16 +119,25 @@ func (c *rdmaCore) request(task *C.struct_emu_rdma_task) *link.Request {
 		r.Operation = link.Send
 	case C.EMU_RDMA_READ, C.EMU_RDMA_EVENT_GET:
 		r.Operation = link.Read
+	case C.EMU_RDMA_COMPARE_SWAP:
+		r.Operation = link.CompareSwap
+	case C.EMU_RDMA_FETCH_ADD, C.EMU_RDMA_EVENT_ADD:
+		r.Operation = link.FetchAdd
 	default:
 		r.Operation = link.Write
 	}
 	r.HasImmediate = task.task.pool == C.EMU_RDMA_SEND_IMM || task.task.pool == C.EMU_RDMA_WRITE_IMM
 	local, remote := task.src, (*C.struct_doca_buf)(nil)
-	switch {
-	case r.Operation == link.Read:
-		local, remote = task.dst, task.src
-	case r.Operation == link.Write:
+	isLocalWritten := false
+	switch r.Operation {
+	case link.Read:
+		local, remote, isLocalWritten = task.dst, task.src, true
+	case link.Write:
 		remote = task.dst
+	case link.CompareSwap, link.FetchAdd:
+		local, remote, isLocalWritten = task.result, task.dst, true
+		r.Operands = [2]uint64{uint64(task.operands[0]), uint64(task.operands[1])}
+		r.Length = link.WordSize
 	}
 	if task.src != nil {
 		r.Length = uint64(task.src.data_len)
@@ -127,7 +149,7 @@ func (c *rdmaCore) request(task *C.struct_emu_rdma_task) *link.Request {
 	}
 	if local != nil {
 		start := uintptr(local.data)
-		if r.Operation == link.Read {
+		if isLocalWritten {
 			start += uintptr(local.data_len)
 		}
 		r.Local = &localMemory{viewOf(local.mmap), start}
@@ -149,6 +171,8 @@ func (c *rdmaCore) done(task *C.struct_emu_rdma_task, length uint64, err error) 
 		if !errors.Is(err, status.Shutdown) {
 			failed("carry out task of rdma", err)
 		}
+	} else if task.result != nil {
+		task.result.data_len += C.size_t(length)
 	} else if task.dst != nil {
 		task.dst.data_len += C.size_t(length)
 	}

@@ -281,7 +281,7 @@ struct emu_pool {
 	struct doca_task *free;
 };
 
-enum { EMU_MAX_POOLS = 8 };
+enum { EMU_MAX_POOLS = 12 };
 
 enum emu_ctx_kind {
 	EMU_CTX_DMA,
@@ -426,12 +426,18 @@ enum emu_rdma_pool {
 	EMU_RDMA_WRITE_IMM,
 	EMU_RDMA_EVENT_GET,
 	EMU_RDMA_EVENT_SET,
+	EMU_RDMA_EVENT_ADD,
+	EMU_RDMA_COMPARE_SWAP,
+	EMU_RDMA_FETCH_ADD,
 };
 
 struct doca_rdma {
 	struct doca_ctx ctx; /* first */
-	uint32_t permissions, gid_index, send_queue_size;
-	uint16_t max_connections;
+	uint32_t permissions, gid_index, send_queue_size, recv_queue_size, service_level;
+	uint16_t max_connections, request_timeout_ms;
+	uint8_t grh_enabled, rnr_retries;
+	enum doca_mtu_size mtu;
+	uint32_t num_receives; /* that are submitted */
 	doca_rdma_connection_request_cb_t request;
 	doca_rdma_connection_established_cb_t established;
 	doca_rdma_connection_failure_cb_t failure;
@@ -447,6 +453,14 @@ enum emu_rdma_state {
 	EMU_RDMA_ENDED,
 };
 
+struct doca_rdma_addr {
+	uint32_t magic;
+	bool of_connection; /* it belongs to a connection */
+	uint16_t port;
+	enum doca_rdma_addr_type type;
+	char text[64];
+};
+
 struct doca_rdma_connection {
 	uint32_t magic;
 	uint32_t core;
@@ -457,12 +471,8 @@ struct doca_rdma_connection {
 	enum emu_rdma_state state;
 	void *details; /* or NULL */
 	size_t details_size;
-};
-
-struct doca_rdma_addr {
-	uint32_t magic;
-	uint16_t port;
-	char text[64];
+	struct doca_rdma_addr addr; /* of the peer; its magic is 0 if there is none */
+	uint32_t num_sends; /* tasks that are submitted */
 };
 
 /* All tasks of RDMA; the pool tells which. */
@@ -471,6 +481,8 @@ struct emu_rdma_task {
 	struct doca_rdma_connection *connection; /* NULL for a receive */
 	const struct doca_buf *src;		 /* or NULL */
 	struct doca_buf *dst;			 /* or NULL */
+	struct doca_buf *result;		 /* of an atomic */
+	uint64_t operands[2];			 /* of an atomic */
 	const struct doca_sync_event_remote_net *event;
 	doca_be32_t immediate; /* to send, or received */
 	uint32_t result_len;
@@ -547,11 +559,6 @@ bool emu_has(const void *pointer, const char *what, const char *function);
 #define EMU_IS(pointer, magic) emu_is((pointer), (magic), __func__)
 #define EMU_HAS(pointer) emu_has((pointer), #pointer, __func__)
 
-/* Says in the library's own log why a function cannot do what it should, and returns
- * NOT_SUPPORTED. */
-doca_error_t emu_refuse(const char *function, const char *reason);
-#define EMU_REFUSE(reason) emu_refuse(__func__, (reason))
-
 /* Allocates a zeroed object, and counts it. NULL if there is no memory. */
 void *emu_new(enum emu_magic magic, size_t size);
 /* Ends an object. attached memory goes with it; it may be NULL. */
@@ -615,6 +622,9 @@ void emu_connection_end(struct doca_comch_connection *connection);
 struct doca_rdma_connection *emu_rdma_connection_new(struct doca_rdma *rdma, uint32_t core,
 						     enum emu_rdma_state state);
 void emu_rdma_connection_free(struct doca_rdma_connection *connection);
+/* Notes the address of the peer. */
+void emu_rdma_set_addr(struct doca_rdma_connection *connection, enum doca_rdma_addr_type type,
+		       const char *text, uint16_t port);
 
 /* Sync events. Makes an event usable, and ends that: no peer and no thread uses it afterwards. */
 doca_error_t emu_event_open(struct doca_sync_event *event);

@@ -36,7 +36,8 @@ var (
 func emuEventExport(event *C.struct_doca_sync_event, kind C.int) C.int {
 	if kind == C.EMU_EVENT_TO_NET {
 		w := openWindow(eventView(event), uintptr(unsafe.Pointer(event.number)), eventSize,
-			C.DOCA_ACCESS_FLAG_RDMA_READ|C.DOCA_ACCESS_FLAG_RDMA_WRITE)
+			C.DOCA_ACCESS_FLAG_RDMA_READ|C.DOCA_ACCESS_FLAG_RDMA_WRITE|
+				C.DOCA_ACCESS_FLAG_RDMA_ATOMIC)
 		w.number = eventWindows.add(w)
 		event.exports[kind] = w.number
 		describe(event, kind, w.descriptor(exportEvent))

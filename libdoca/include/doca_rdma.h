@@ -17,11 +17,22 @@ struct doca_buf;
 struct doca_ctx;
 struct doca_dev;
 struct doca_devinfo;
+struct doca_dpa_completion;
+struct doca_gpu_dev_rdma;
 struct doca_rdma;
 struct doca_rdma_addr;
 struct doca_rdma_connection;
 struct doca_sync_event_remote_net;
 struct doca_task;
+struct rdma_cm_id;
+
+#define DOCA_GID_BYTE_LENGTH 16
+
+struct doca_rdma_gid {
+	uint8_t raw[DOCA_GID_BYTE_LENGTH];
+};
+
+typedef uint64_t doca_dpa_dev_rdma_t;
 
 enum doca_rdma_transport_type {
 	DOCA_RDMA_TRANSPORT_TYPE_RC = 0,
@@ -65,7 +76,19 @@ doca_error_t doca_rdma_set_permissions(struct doca_rdma *rdma, uint32_t permissi
 doca_error_t doca_rdma_set_gid_index(struct doca_rdma *rdma, uint32_t gid_index);
 doca_error_t doca_rdma_set_max_num_connections(struct doca_rdma *rdma,
 					       uint16_t max_num_connections);
+/* A size becomes a power of two. It bounds the tasks in flight of each connection, or the receives
+ * of the context; the submission of more fails with AGAIN. */
 doca_error_t doca_rdma_set_send_queue_size(struct doca_rdma *rdma, uint32_t send_queue_size);
+doca_error_t doca_rdma_set_recv_queue_size(struct doca_rdma *rdma, uint32_t recv_queue_size);
+doca_error_t doca_rdma_set_max_send_buf_list_len(struct doca_rdma *rdma, uint32_t len);
+/* NOT_SUPPORTED: RAW_ETHERNET. */
+doca_error_t doca_rdma_set_mtu(struct doca_rdma *rdma, enum doca_mtu_size mtu);
+/* 7 means without end. */
+doca_error_t doca_rdma_set_rnr_retry_count(struct doca_rdma *rdma, uint8_t count);
+doca_error_t doca_rdma_set_sl(struct doca_rdma *rdma, uint32_t service_level);
+/* Bounds how long a connection by address takes. */
+doca_error_t doca_rdma_set_connection_request_timeout(struct doca_rdma *rdma,
+						      uint16_t milliseconds);
 doca_error_t doca_rdma_set_grh_enabled(struct doca_rdma *rdma, uint8_t grh_enabled);
 doca_error_t doca_rdma_set_transport_type(struct doca_rdma *rdma,
 					  enum doca_rdma_transport_type transport_type);
@@ -78,6 +101,24 @@ doca_error_t doca_rdma_set_connection_state_callbacks(
 doca_error_t doca_rdma_get_permissions(struct doca_rdma *rdma, uint32_t *permissions);
 doca_error_t doca_rdma_get_max_num_connections(struct doca_rdma *rdma,
 					       uint16_t *max_num_connections);
+doca_error_t doca_rdma_get_gid_index(const struct doca_rdma *rdma, uint32_t *gid_index);
+doca_error_t doca_rdma_get_send_queue_size(const struct doca_rdma *rdma, uint32_t *size);
+doca_error_t doca_rdma_get_recv_queue_size(const struct doca_rdma *rdma, uint32_t *size);
+doca_error_t doca_rdma_get_max_send_buf_list_len(const struct doca_rdma *rdma, uint32_t *len);
+doca_error_t doca_rdma_get_mtu(const struct doca_rdma *rdma, enum doca_mtu_size *mtu);
+doca_error_t doca_rdma_get_rnr_retry_count(const struct doca_rdma *rdma, uint8_t *count);
+doca_error_t doca_rdma_get_sl(const struct doca_rdma *rdma, uint32_t *service_level);
+doca_error_t doca_rdma_get_connection_request_timeout(const struct doca_rdma *rdma,
+						      uint16_t *milliseconds);
+doca_error_t doca_rdma_get_grh_enabled(const struct doca_rdma *rdma, uint8_t *grh_enabled);
+doca_error_t doca_rdma_get_transport_type(const struct doca_rdma *rdma,
+					  enum doca_rdma_transport_type *transport_type);
+
+/* The emulation has neither a DPA nor a GPU: NOT_SUPPORTED. */
+doca_error_t doca_rdma_get_dpa_handle(struct doca_rdma *rdma, doca_dpa_dev_rdma_t *handle);
+doca_error_t doca_rdma_dpa_completion_attach(struct doca_rdma *rdma,
+					     struct doca_dpa_completion *completion);
+doca_error_t doca_rdma_get_gpu_handle(struct doca_rdma *rdma, struct doca_gpu_dev_rdma **handle);
 
 /* Connections by details: both sides export a connection, exchange what describes it, and connect,
  * in any order. Nothing waits for the peer: what is sent before is queued. The details belong to
@@ -92,6 +133,9 @@ doca_error_t doca_rdma_connect(struct doca_rdma *rdma, const void *peer_details,
 doca_error_t doca_rdma_addr_create(enum doca_rdma_addr_type type, const char *address,
 				   uint16_t port, struct doca_rdma_addr **addr);
 doca_error_t doca_rdma_addr_destroy(struct doca_rdma_addr *addr);
+/* The text lasts as long as the address. */
+doca_error_t doca_rdma_addr_get_params(struct doca_rdma_addr *addr, enum doca_rdma_addr_type *type,
+				       const char **address, uint16_t *port);
 doca_error_t doca_rdma_start_listen_to_port(struct doca_rdma *rdma, uint16_t port);
 doca_error_t doca_rdma_stop_listen_to_port(struct doca_rdma *rdma, uint16_t port);
 doca_error_t doca_rdma_connect_to_addr(struct doca_rdma *rdma, struct doca_rdma_addr *addr,
@@ -101,6 +145,18 @@ doca_error_t doca_rdma_connection_accept(struct doca_rdma_connection *connection
 					 void *private_data, uint8_t private_data_len);
 doca_error_t doca_rdma_connection_reject(struct doca_rdma_connection *connection);
 doca_error_t doca_rdma_connection_disconnect(struct doca_rdma_connection *connection);
+/* The address of the peer, which belongs to the connection. */
+doca_error_t doca_rdma_connection_get_addr(const struct doca_rdma_connection *connection,
+					   struct doca_rdma_addr **addr);
+
+/* Connections by an rdma_cm_id. The emulation has none: NOT_SUPPORTED. */
+doca_error_t doca_rdma_bridge_prepare_connection(struct doca_rdma *rdma, struct rdma_cm_id *cm_id,
+						 struct doca_rdma_connection **connection);
+doca_error_t doca_rdma_bridge_accept(struct doca_rdma *rdma, void *private_data,
+				     uint8_t private_data_len,
+				     struct doca_rdma_connection *connection);
+doca_error_t doca_rdma_bridge_established(struct doca_rdma *rdma,
+					  struct doca_rdma_connection *connection);
 
 doca_error_t doca_rdma_connection_set_user_data(struct doca_rdma_connection *connection,
 						union doca_data user_data);
@@ -115,6 +171,10 @@ doca_error_t doca_rdma_cap_get_max_send_queue_size(const struct doca_devinfo *in
 doca_error_t doca_rdma_cap_get_max_recv_queue_size(const struct doca_devinfo *info, uint32_t *size);
 doca_error_t doca_rdma_cap_get_max_send_buf_list_len(const struct doca_devinfo *info,
 						     uint32_t *len);
+doca_error_t doca_rdma_cap_get_gid_table_size(const struct doca_devinfo *info, uint32_t *size);
+/* Copies count entries of the table. Empty ones are zero. */
+doca_error_t doca_rdma_cap_get_gid(const struct doca_devinfo *info, uint32_t start, uint32_t count,
+				   struct doca_rdma_gid *gids);
 doca_error_t doca_rdma_cap_transport_type_is_supported(
 	const struct doca_devinfo *info, enum doca_rdma_transport_type transport_type);
 
@@ -125,6 +185,12 @@ typedef void (*doca_rdma_task_receive_completion_cb_t)(
 	struct doca_rdma_task_receive *task, union doca_data task_user_data,
 	union doca_data ctx_user_data);
 doca_error_t doca_rdma_cap_task_receive_is_supported(const struct doca_devinfo *info);
+doca_error_t doca_rdma_cap_task_receive_get_max_dst_buf_list_len(
+	const struct doca_devinfo *info, enum doca_rdma_transport_type transport_type,
+	uint32_t *len);
+doca_error_t doca_rdma_task_receive_set_dst_buf_list_len(struct doca_rdma *rdma, uint32_t len);
+doca_error_t doca_rdma_task_receive_get_dst_buf_list_len(const struct doca_rdma *rdma,
+							 uint32_t *len);
 doca_error_t doca_rdma_task_receive_set_conf(struct doca_rdma *rdma,
 					     doca_rdma_task_receive_completion_cb_t completed,
 					     doca_rdma_task_receive_completion_cb_t failed,
@@ -297,7 +363,21 @@ doca_error_t doca_rdma_task_remote_net_sync_event_get_allocate_init(
 	union doca_data user_data, struct doca_rdma_task_remote_net_sync_event_get **task);
 struct doca_task *doca_rdma_task_remote_net_sync_event_get_as_task(
 	struct doca_rdma_task_remote_net_sync_event_get *task);
+void doca_rdma_task_remote_net_sync_event_get_set_dst_buf(
+	struct doca_rdma_task_remote_net_sync_event_get *task, struct doca_buf *dst);
 struct doca_buf *doca_rdma_task_remote_net_sync_event_get_get_dst_buf(
+	const struct doca_rdma_task_remote_net_sync_event_get *task);
+void doca_rdma_task_remote_net_sync_event_get_set_sync_event(
+	struct doca_rdma_task_remote_net_sync_event_get *task,
+	const struct doca_sync_event_remote_net *event);
+const struct doca_sync_event_remote_net *doca_rdma_task_remote_net_sync_event_get_get_sync_event(
+	const struct doca_rdma_task_remote_net_sync_event_get *task);
+void doca_rdma_task_remote_net_sync_event_get_set_rdma_connection(
+	struct doca_rdma_task_remote_net_sync_event_get *task,
+	struct doca_rdma_connection *connection);
+const struct doca_rdma_connection *doca_rdma_task_remote_net_sync_event_get_get_rdma_connection(
+	const struct doca_rdma_task_remote_net_sync_event_get *task);
+uint32_t doca_rdma_task_remote_net_sync_event_get_get_result_len(
 	const struct doca_rdma_task_remote_net_sync_event_get *task);
 
 /* Sets a sync event of the peer to the window of src, 8 bytes. */
@@ -317,6 +397,127 @@ doca_error_t doca_rdma_task_remote_net_sync_event_notify_set_allocate_init(
 	union doca_data user_data, struct doca_rdma_task_remote_net_sync_event_notify_set **task);
 struct doca_task *doca_rdma_task_remote_net_sync_event_notify_set_as_task(
 	struct doca_rdma_task_remote_net_sync_event_notify_set *task);
+void doca_rdma_task_remote_net_sync_event_notify_set_set_src_buf(
+	struct doca_rdma_task_remote_net_sync_event_notify_set *task, const struct doca_buf *src);
+const struct doca_buf *doca_rdma_task_remote_net_sync_event_notify_set_get_src_buf(
+	const struct doca_rdma_task_remote_net_sync_event_notify_set *task);
+void doca_rdma_task_remote_net_sync_event_notify_set_set_sync_event(
+	struct doca_rdma_task_remote_net_sync_event_notify_set *task,
+	struct doca_sync_event_remote_net *event);
+struct doca_sync_event_remote_net *doca_rdma_task_remote_net_sync_event_notify_set_get_sync_event(
+	const struct doca_rdma_task_remote_net_sync_event_notify_set *task);
+void doca_rdma_task_remote_net_sync_event_notify_set_set_rdma_connection(
+	struct doca_rdma_task_remote_net_sync_event_notify_set *task,
+	struct doca_rdma_connection *connection);
+const struct doca_rdma_connection *
+doca_rdma_task_remote_net_sync_event_notify_set_get_rdma_connection(
+	const struct doca_rdma_task_remote_net_sync_event_notify_set *task);
+
+/* Adds to a sync event of the peer, and stores what it was before behind the window of result. */
+struct doca_rdma_task_remote_net_sync_event_notify_add;
+typedef void (*doca_rdma_task_remote_net_sync_event_notify_add_completion_cb_t)(
+	struct doca_rdma_task_remote_net_sync_event_notify_add *task,
+	union doca_data task_user_data, union doca_data ctx_user_data);
+doca_error_t doca_rdma_cap_task_remote_net_sync_event_notify_add_is_supported(
+	const struct doca_devinfo *info);
+doca_error_t doca_rdma_task_remote_net_sync_event_notify_add_set_conf(
+	struct doca_rdma *rdma,
+	doca_rdma_task_remote_net_sync_event_notify_add_completion_cb_t completed,
+	doca_rdma_task_remote_net_sync_event_notify_add_completion_cb_t failed, uint32_t num_tasks);
+doca_error_t doca_rdma_task_remote_net_sync_event_notify_add_allocate_init(
+	struct doca_rdma *rdma, struct doca_rdma_connection *connection,
+	struct doca_sync_event_remote_net *event, struct doca_buf *result, uint64_t add_data,
+	union doca_data user_data, struct doca_rdma_task_remote_net_sync_event_notify_add **task);
+struct doca_task *doca_rdma_task_remote_net_sync_event_notify_add_as_task(
+	struct doca_rdma_task_remote_net_sync_event_notify_add *task);
+void doca_rdma_task_remote_net_sync_event_notify_add_set_result_buf(
+	struct doca_rdma_task_remote_net_sync_event_notify_add *task, struct doca_buf *result);
+struct doca_buf *doca_rdma_task_remote_net_sync_event_notify_add_get_result_buf(
+	const struct doca_rdma_task_remote_net_sync_event_notify_add *task);
+void doca_rdma_task_remote_net_sync_event_notify_add_set_sync_event(
+	struct doca_rdma_task_remote_net_sync_event_notify_add *task,
+	struct doca_sync_event_remote_net *event);
+struct doca_sync_event_remote_net *doca_rdma_task_remote_net_sync_event_notify_add_get_sync_event(
+	const struct doca_rdma_task_remote_net_sync_event_notify_add *task);
+void doca_rdma_task_remote_net_sync_event_notify_add_set_add_data(
+	struct doca_rdma_task_remote_net_sync_event_notify_add *task, uint64_t add_data);
+uint64_t doca_rdma_task_remote_net_sync_event_notify_add_get_add_data(
+	const struct doca_rdma_task_remote_net_sync_event_notify_add *task);
+void doca_rdma_task_remote_net_sync_event_notify_add_set_rdma_connection(
+	struct doca_rdma_task_remote_net_sync_event_notify_add *task,
+	struct doca_rdma_connection *connection);
+const struct doca_rdma_connection *
+doca_rdma_task_remote_net_sync_event_notify_add_get_rdma_connection(
+	const struct doca_rdma_task_remote_net_sync_event_notify_add *task);
+
+/* Atomics change the 8 bytes at the data of dst, in memory of the peer that grants RDMA_ATOMIC, and
+ * store what they were before behind the window of result. The bytes are aligned, and a number in
+ * the order of the CPU. This one replaces them by swap_data if they equal cmp_data. */
+struct doca_rdma_task_atomic_cmp_swp;
+typedef void (*doca_rdma_task_atomic_cmp_swp_completion_cb_t)(
+	struct doca_rdma_task_atomic_cmp_swp *task, union doca_data task_user_data,
+	union doca_data ctx_user_data);
+doca_error_t doca_rdma_cap_task_atomic_cmp_swp_is_supported(const struct doca_devinfo *info);
+doca_error_t doca_rdma_task_atomic_cmp_swp_set_conf(
+	struct doca_rdma *rdma, doca_rdma_task_atomic_cmp_swp_completion_cb_t completed,
+	doca_rdma_task_atomic_cmp_swp_completion_cb_t failed, uint32_t num_tasks);
+doca_error_t doca_rdma_task_atomic_cmp_swp_allocate_init(
+	struct doca_rdma *rdma, struct doca_rdma_connection *connection, struct doca_buf *dst,
+	struct doca_buf *result, uint64_t cmp_data, uint64_t swap_data, union doca_data user_data,
+	struct doca_rdma_task_atomic_cmp_swp **task);
+struct doca_task *doca_rdma_task_atomic_cmp_swp_as_task(struct doca_rdma_task_atomic_cmp_swp *task);
+void doca_rdma_task_atomic_cmp_swp_set_dst_buf(struct doca_rdma_task_atomic_cmp_swp *task,
+					       struct doca_buf *dst);
+struct doca_buf *doca_rdma_task_atomic_cmp_swp_get_dst_buf(
+	const struct doca_rdma_task_atomic_cmp_swp *task);
+void doca_rdma_task_atomic_cmp_swp_set_result_buf(struct doca_rdma_task_atomic_cmp_swp *task,
+						  struct doca_buf *result);
+struct doca_buf *doca_rdma_task_atomic_cmp_swp_get_result_buf(
+	const struct doca_rdma_task_atomic_cmp_swp *task);
+void doca_rdma_task_atomic_cmp_swp_set_cmp_data(struct doca_rdma_task_atomic_cmp_swp *task,
+						uint64_t cmp_data);
+uint64_t doca_rdma_task_atomic_cmp_swp_get_cmp_data(
+	const struct doca_rdma_task_atomic_cmp_swp *task);
+void doca_rdma_task_atomic_cmp_swp_set_swap_data(struct doca_rdma_task_atomic_cmp_swp *task,
+						 uint64_t swap_data);
+uint64_t doca_rdma_task_atomic_cmp_swp_get_swap_data(
+	const struct doca_rdma_task_atomic_cmp_swp *task);
+void doca_rdma_task_atomic_cmp_swp_set_rdma_connection(struct doca_rdma_task_atomic_cmp_swp *task,
+						       struct doca_rdma_connection *connection);
+const struct doca_rdma_connection *doca_rdma_task_atomic_cmp_swp_get_rdma_connection(
+	const struct doca_rdma_task_atomic_cmp_swp *task);
+
+/* This one adds add_data. */
+struct doca_rdma_task_atomic_fetch_add;
+typedef void (*doca_rdma_task_atomic_fetch_add_completion_cb_t)(
+	struct doca_rdma_task_atomic_fetch_add *task, union doca_data task_user_data,
+	union doca_data ctx_user_data);
+doca_error_t doca_rdma_cap_task_atomic_fetch_add_is_supported(const struct doca_devinfo *info);
+doca_error_t doca_rdma_task_atomic_fetch_add_set_conf(
+	struct doca_rdma *rdma, doca_rdma_task_atomic_fetch_add_completion_cb_t completed,
+	doca_rdma_task_atomic_fetch_add_completion_cb_t failed, uint32_t num_tasks);
+doca_error_t doca_rdma_task_atomic_fetch_add_allocate_init(
+	struct doca_rdma *rdma, struct doca_rdma_connection *connection, struct doca_buf *dst,
+	struct doca_buf *result, uint64_t add_data, union doca_data user_data,
+	struct doca_rdma_task_atomic_fetch_add **task);
+struct doca_task *doca_rdma_task_atomic_fetch_add_as_task(
+	struct doca_rdma_task_atomic_fetch_add *task);
+void doca_rdma_task_atomic_fetch_add_set_dst_buf(struct doca_rdma_task_atomic_fetch_add *task,
+						 struct doca_buf *dst);
+struct doca_buf *doca_rdma_task_atomic_fetch_add_get_dst_buf(
+	const struct doca_rdma_task_atomic_fetch_add *task);
+void doca_rdma_task_atomic_fetch_add_set_result_buf(struct doca_rdma_task_atomic_fetch_add *task,
+						    struct doca_buf *result);
+struct doca_buf *doca_rdma_task_atomic_fetch_add_get_result_buf(
+	const struct doca_rdma_task_atomic_fetch_add *task);
+void doca_rdma_task_atomic_fetch_add_set_add_data(struct doca_rdma_task_atomic_fetch_add *task,
+						  uint64_t add_data);
+uint64_t doca_rdma_task_atomic_fetch_add_get_add_data(
+	const struct doca_rdma_task_atomic_fetch_add *task);
+void doca_rdma_task_atomic_fetch_add_set_rdma_connection(
+	struct doca_rdma_task_atomic_fetch_add *task, struct doca_rdma_connection *connection);
+const struct doca_rdma_connection *doca_rdma_task_atomic_fetch_add_get_rdma_connection(
+	const struct doca_rdma_task_atomic_fetch_add *task);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "doca_error.h"
+#include "doca_types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,6 +18,8 @@ struct ibv_pd;
 
 /* The protection domain belongs to the device: do not deallocate it. */
 doca_error_t doca_rdma_bridge_get_dev_pd(const struct doca_dev *dev, struct ibv_pd **pd);
+/* Opens the device that a protection domain belongs to. */
+doca_error_t doca_rdma_bridge_open_dev_from_pd(struct ibv_pd *pd, struct doca_dev **dev);
 doca_error_t doca_rdma_bridge_get_buf_mkey(const struct doca_buf *buf, struct doca_dev *dev,
 					   uint32_t *mkey);
 doca_error_t doca_rdma_bridge_get_mmap_mkey_from_pd(const struct doca_mmap *mmap, struct ibv_pd *pd,

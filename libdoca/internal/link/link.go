@@ -1,5 +1,5 @@
 // Package link carries the operations of doca_rdma between two processes over a stream: sends,
-// writes, and reads, each of which the peer acknowledges.
+// writes, reads, and atomics, each of which the peer acknowledges.
 //
 // It is not iWARP, because doca_rdma promises what iWARP lacks: a send waits for the peer's
 // receive; all connections of a context share their receives; either side may send first; messages
@@ -36,7 +36,28 @@ const (
 	Send Operation = iota + 1
 	Write
 	Read
+	// CompareSwap and FetchAdd are the atomics. They change a word of the peer, and return what it
+	// was before.
+	CompareSwap
+	FetchAdd
 )
+
+// WordSize is the length of the word of an atomic.
+const WordSize = 8
+
+// isAtomic reports whether an operation is an atomic.
+func (o Operation) isAtomic() bool { return o == CompareSwap || o == FetchAdd }
+
+// hasResponse reports whether data comes back.
+func (o Operation) hasResponse() bool { return o == Read || o.isAtomic() }
+
+// operandSize returns the length of what an atomic carries.
+func (o Operation) operandSize() uint32 {
+	if o == CompareSwap {
+		return 2 * WordSize
+	}
+	return WordSize
+}
 
 // Key names exported memory. Whoever knows it may use the memory.
 type Key [16]byte
@@ -71,15 +92,19 @@ type Handler interface {
 	Receive(ctx context.Context) (Receive, error)
 	// Access carries out one part of a Write or Read.
 	Access(operation Operation, key Key, address uint64, data []byte) error
+	// Atomic carries out a CompareSwap, of operands 0 and 1, or a FetchAdd, of operand 0. It
+	// returns what the word was before.
+	Atomic(operation Operation, key Key, address uint64, operands [2]uint64) (uint64, error)
 }
 
 // Request is an operation of this side. The link owns it until Done is called.
 type Request struct {
 	Operation    Operation
-	Key          Key    // of a Write or Read
-	Address      uint64 // of a Write or Read
-	Length       uint64
-	Immediate    [4]byte // not of a Read
+	Key          Key       // not of a Send
+	Address      uint64    // not of a Send
+	Length       uint64    // WordSize for an atomic
+	Operands     [2]uint64 // of an atomic; see Handler.Atomic
+	Immediate    [4]byte   // of a Send or Write
 	HasImmediate bool
 	Local        Memory // may be nil if Length is 0
 	// Done is called once, by any goroutine, after the link has used Local for the last time.
@@ -109,7 +134,7 @@ type Link struct {
 type sentPart struct {
 	request *Request
 	offset  uint64
-	length  uint32
+	length  uint32 // of the data in its answer
 	last    bool
 }
 
@@ -204,7 +229,7 @@ type part struct {
 	operation Operation // 0 for an answer
 	flags     uint8
 	code      status.Code // of an answer
-	length    uint32      // of data; of a Read, what is asked for
+	length    uint32      // of data; of a Read, what is requested
 	immediate [4]byte
 	address   uint64
 	key       Key
@@ -236,7 +261,8 @@ func (p *part) decode(b []byte) error {
 	copy(p.immediate[:], b[8:])
 	p.address = binary.LittleEndian.Uint64(b[16:])
 	copy(p.key[:], b[24:])
-	if p.operation > Read || p.flags&^(flagLast|flagImmediate) != 0 || p.length > maxPart {
+	if p.operation > FetchAdd || p.flags&^(flagLast|flagImmediate) != 0 || p.length > maxPart ||
+		p.operation.isAtomic() && (p.flags != flagLast || p.length != p.operation.operandSize()) {
 		return errBroken
 	}
 	return nil
@@ -287,15 +313,17 @@ func (l *Link) answer(p *part) error {
 	}
 	sent := l.unanswered[0]
 	l.mu.Unlock()
-	isRead := sent.request.Operation == Read
 	if p.code != status.Success {
 		return status.Errorf(status.IOFailed, "the peer cannot carry out the request: %w", p.code)
 	}
-	if (isRead && p.length != sent.length) || (!isRead && p.length != 0) {
+	if p.length != sent.length {
 		return errBroken
 	}
 	var err error
-	if isRead && p.length > 0 {
+	if p.length > 0 {
+		if sent.request.Operation.isAtomic() {
+			binary.NativeEndian.PutUint64(p.data, binary.LittleEndian.Uint64(p.data))
+		}
 		err = sent.request.Local.Store(p.data, sent.offset)
 	}
 	if err != nil {
@@ -378,14 +406,25 @@ func (l *Link) next(data []byte) (*part, error) {
 			p.flags |= flagImmediate
 		}
 	}
-	if r.Operation != Read && length > 0 {
+	switch {
+	case r.Operation.isAtomic():
+		p.data = data[:r.Operation.operandSize()]
+		p.length = uint32(len(p.data))
+		for i := range len(p.data) / WordSize {
+			binary.LittleEndian.PutUint64(p.data[i*WordSize:], r.Operands[i])
+		}
+	case r.Operation != Read && length > 0:
 		p.data = data[:length]
 		if err := r.Local.Load(p.data, r.sent); err != nil {
 			return nil, status.Errorf(status.IOFailed, "load what to send: %w", err)
 		}
 	}
 	last := p.flags&flagLast != 0
-	l.unanswered = append(l.unanswered, &sentPart{r, r.sent, uint32(length), last})
+	sent := &sentPart{request: r, offset: r.sent, last: last}
+	if r.Operation.hasResponse() {
+		sent.length = uint32(length)
+	}
+	l.unanswered = append(l.unanswered, sent)
 	r.sent += length
 	if last {
 		l.queue = l.queue[1:]
@@ -455,6 +494,9 @@ func (s *server) carryOut(p *part, answer *part) error {
 		answer.length = p.length
 		return l.handler.Access(Read, p.key, p.address, answer.data)
 	}
+	if p.operation.isAtomic() {
+		return s.carryOutAtomic(p, answer)
+	}
 	if s.receive == nil && (p.operation == Send || (isLast && hasImmediate)) {
 		receive, err := l.handler.Receive(l.ctx)
 		if err != nil {
@@ -475,6 +517,17 @@ func (s *server) carryOut(p *part, answer *part) error {
 			IsWrite: p.operation == Write}
 		s.got = 0
 	}
+	return err
+}
+
+func (s *server) carryOutAtomic(p *part, answer *part) error {
+	var operands [2]uint64
+	for i := range len(p.data) / WordSize {
+		operands[i] = binary.LittleEndian.Uint64(p.data[i*WordSize:])
+	}
+	before, err := s.link.handler.Atomic(p.operation, p.key, p.address, operands)
+	answer.data = binary.LittleEndian.AppendUint64(nil, before)
+	answer.length = WordSize
 	return err
 }
 

@@ -70,6 +70,22 @@ func (p *peer) Access(operation Operation, key Key, address uint64, data []byte)
 	return p.memory.Store(data, address)
 }
 
+func (p *peer) Atomic(operation Operation, key Key, address uint64, operands [2]uint64) (uint64,
+	error) {
+	if key != exportedKey || address+WordSize > uint64(len(p.memory)) {
+		return 0, status.NotPermitted
+	}
+	word := p.memory[address:]
+	before := binary.NativeEndian.Uint64(word)
+	switch {
+	case operation == FetchAdd:
+		binary.NativeEndian.PutUint64(word, before+operands[0])
+	case before == operands[0]:
+		binary.NativeEndian.PutUint64(word, operands[1])
+	}
+	return before, nil
+}
+
 func (p *peer) post(size int) *receive {
 	r := &receive{make([]byte, size), make(chan Message, 1)}
 	p.receives <- r
@@ -161,6 +177,34 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+func TestAtomics(t *testing.T) {
+	a, b := newPair(t)
+	const address, big = 16, 1<<63 + 5
+	for i, step := range []struct {
+		operation             Operation
+		operands              [2]uint64
+		wantBefore, wantAfter uint64
+	}{
+		{FetchAdd, [2]uint64{big, 99}, 0, big},
+		{FetchAdd, [2]uint64{1<<64 - 5, 0}, big, 1 << 63},
+		{CompareSwap, [2]uint64{7, 8}, 1 << 63, 1 << 63},
+		{CompareSwap, [2]uint64{1 << 63, 8}, 1 << 63, 8},
+	} {
+		result := make(bytesMemory, WordSize)
+		done := a.request(Request{Operation: step.operation, Key: exportedKey, Address: address,
+			Length: WordSize, Operands: step.operands, Local: result})
+		if err := wait(t, done); err != nil {
+			t.Fatal(err)
+		}
+		before := binary.NativeEndian.Uint64(result)
+		after := binary.NativeEndian.Uint64(b.memory[address:])
+		if before != step.wantBefore || after != step.wantAfter {
+			t.Errorf("step %d: the word was %#x and is %#x, expected %#x and %#x", i, before, after,
+				step.wantBefore, step.wantAfter)
+		}
+	}
+}
+
 // Both sides send at once, far more than the window, with few receives.
 func TestBothSidesSendAtOnce(t *testing.T) {
 	const messages, length = 500, 3000
@@ -209,6 +253,7 @@ func TestAFailureEndsTheLink(t *testing.T) {
 	for name, request := range map[string]Request{
 		"key":     {Operation: Write, Key: Key{9}, Length: 4, Local: bytesMemory("data")},
 		"range":   {Operation: Read, Key: exportedKey, Address: 1 << 40, Length: 1, Local: bytesMemory("x")},
+		"atomic":  {Operation: FetchAdd, Length: WordSize, Local: make(bytesMemory, WordSize)},
 		"receive": {Operation: Send, Length: 100, Local: make(bytesMemory, 100)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -276,6 +321,8 @@ func FuzzPeer(f *testing.F) {
 	f.Add(bytes.Clone(header))
 	(&part{operation: Send, flags: flagLast | flagImmediate, length: 3}).encode(header)
 	f.Add(append(bytes.Clone(header), "abc"...))
+	(&part{operation: FetchAdd, flags: flagLast, length: WordSize, key: exportedKey}).encode(header)
+	f.Add(append(bytes.Clone(header), "12345678"...))
 	(&part{}).encode(header)
 	f.Add(append(bytes.Clone(header), header...))
 	f.Fuzz(func(t *testing.T, sent []byte) {

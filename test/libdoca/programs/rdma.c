@@ -2,6 +2,7 @@
 
 #include "remote.h"
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -282,6 +283,22 @@ static uint16_t free_port(struct remote *remote)
 	return port;
 }
 
+/* Checks the address of the peer of the last connection. port is 0 if any will do. */
+static void check_address(struct remote *remote, uint16_t port)
+{
+	enum doca_rdma_addr_type type;
+	struct doca_rdma_addr *addr;
+	const char *text;
+	uint16_t found;
+
+	OK(doca_rdma_connection_get_addr(remote->connection, &addr));
+	OK(doca_rdma_addr_get_params(addr, &type, &text, &found));
+	CHECK(type == DOCA_RDMA_ADDR_TYPE_IPv4 && strcmp(text, "127.0.0.1") == 0);
+	CHECK(port == 0 ? found != 0 : found == port);
+	expect_misuse("doca_rdma_addr_destroy");
+	IS(DOCA_ERROR_BAD_STATE, doca_rdma_addr_destroy(addr)); /* it is the connection's */
+}
+
 /* Connections by address: refused, rejected, accepted, and ended by either side. */
 static void by_address(void)
 {
@@ -303,6 +320,7 @@ static void by_address(void)
 		MEET_WHILE(remote->pe);
 		for (int round = 1; round <= 2; round++) {
 			UNTIL(remote->established == round, remote->pe);
+			check_address(remote, 0);
 			(void)remote_post(remote, NULL);
 			UNTIL(remote->received == round, remote->pe);
 			CHECK(remote->from == remote->connection);
@@ -326,6 +344,7 @@ static void by_address(void)
 		for (int round = 1; round <= 2; round++) {
 			OK(doca_rdma_connect_to_addr(remote->rdma, addr, data));
 			UNTIL(remote->established == round, remote->pe);
+			check_address(remote, port);
 			(void)remote_send_imm(remote, NULL, 5);
 			UNTIL(remote->completed == round, remote->pe);
 			if (round == 2)
@@ -335,6 +354,52 @@ static void by_address(void)
 		OK(doca_rdma_addr_destroy(addr));
 	}
 	CHECK(remote->failed == 0);
+	MEET_WHILE(remote->pe);
+	remote_destroy(remote);
+	OK(doca_dev_close(dev));
+}
+
+/* A connection that the peer's application does not answer fails when its time is over. The GID of a
+ * device is an address, too. */
+static void request_timeout(void)
+{
+	struct doca_dev *dev = open_own_device();
+	struct remote *remote = remote_new(dev, true);
+	union doca_data data = {.u64 = 77};
+	char gid_text[INET6_ADDRSTRLEN];
+	struct doca_rdma_gid gid;
+	uint16_t port, timeout;
+	double start;
+
+	if (is_dpu) {
+		OK(doca_ctx_start(remote->ctx));
+		port = free_port(remote);
+		OK(doca_rdma_start_listen_to_port(remote->rdma, port));
+		tell(&port, sizeof port);
+		meet();
+		UNTIL(remote->established == 1, remote->pe); /* the requests have waited until now */
+		CHECK(remote->requests == 2);
+	} else {
+		struct doca_rdma_addr *addr;
+
+		OK(doca_rdma_set_connection_request_timeout(remote->rdma, 300));
+		OK(doca_rdma_get_connection_request_timeout(remote->rdma, &timeout));
+		CHECK(timeout == 300);
+		OK(doca_ctx_start(remote->ctx));
+		CHECK(hear(&port, sizeof port) == sizeof port);
+		OK(doca_rdma_cap_get_gid(doca_dev_as_devinfo(dev), 0, 1, &gid));
+		CHECK(inet_ntop(AF_INET6, gid.raw, gid_text, sizeof gid_text) != NULL);
+		CHECK(strcmp(gid_text, "::ffff:127.0.0.1") == 0);
+		OK(doca_rdma_addr_create(DOCA_RDMA_ADDR_TYPE_GID, gid_text, port, &addr));
+		start = now();
+		OK(doca_rdma_connect_to_addr(remote->rdma, addr, data));
+		UNTIL(remote->failures == 1, remote->pe);
+		CHECK(now() - start > 0.25 && now() - start < 20);
+		OK(doca_rdma_connect_to_addr(remote->rdma, addr, data));
+		meet();
+		UNTIL(remote->established == 1, remote->pe);
+		OK(doca_rdma_addr_destroy(addr));
+	}
 	MEET_WHILE(remote->pe);
 	remote_destroy(remote);
 	OK(doca_dev_close(dev));
@@ -471,6 +536,7 @@ const struct test tests[] = {
 	{"refused", refused},
 	{"several_connections", several_connections},
 	{"by_address", by_address},
+	{"request_timeout", request_timeout},
 	{"sync_events", sync_events},
 	{"stopped_sync_event", stopped_sync_event},
 	{NULL, NULL},

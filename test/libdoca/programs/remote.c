@@ -41,6 +41,8 @@ TASK(send_imm)
 TASK(read)
 TASK(write)
 TASK(write_imm)
+TASK(atomic_cmp_swp)
+TASK(atomic_fetch_add)
 
 static void on_receive(struct doca_rdma_task_receive *task, union doca_data task_data,
 		       union doca_data ctx_data)
@@ -132,6 +134,10 @@ struct remote *remote_new(struct doca_dev *dev, bool with_tasks)
 		OK(doca_rdma_task_write_set_conf(rdma, on_write, on_write_failed, RDMA_TASKS));
 		OK(doca_rdma_task_write_imm_set_conf(rdma, on_write_imm, on_write_imm_failed,
 						     RDMA_TASKS));
+		OK(doca_rdma_task_atomic_cmp_swp_set_conf(rdma, on_atomic_cmp_swp,
+							  on_atomic_cmp_swp_failed, RDMA_TASKS));
+		OK(doca_rdma_task_atomic_fetch_add_set_conf(
+			rdma, on_atomic_fetch_add, on_atomic_fetch_add_failed, RDMA_TASKS));
 	}
 	OK(doca_ctx_set_user_data(remote->ctx, data));
 	remote->pe = new_engine(remote->ctx);
@@ -234,6 +240,26 @@ struct doca_task *remote_write_imm(struct remote *remote, const struct doca_buf 
 	OK(doca_rdma_task_write_imm_allocate_init(remote->rdma, remote->connection, src, dst,
 						  immediate, none, &task));
 	return submit(doca_rdma_task_write_imm_as_task(task));
+}
+
+struct doca_task *remote_compare_swap(struct remote *remote, struct doca_buf *dst,
+				      struct doca_buf *result, uint64_t compare, uint64_t swap)
+{
+	struct doca_rdma_task_atomic_cmp_swp *task;
+
+	OK(doca_rdma_task_atomic_cmp_swp_allocate_init(remote->rdma, remote->connection, dst,
+						       result, compare, swap, none, &task));
+	return submit(doca_rdma_task_atomic_cmp_swp_as_task(task));
+}
+
+struct doca_task *remote_fetch_add(struct remote *remote, struct doca_buf *dst,
+				   struct doca_buf *result, uint64_t add)
+{
+	struct doca_rdma_task_atomic_fetch_add *task;
+
+	OK(doca_rdma_task_atomic_fetch_add_allocate_init(remote->rdma, remote->connection, dst,
+							 result, add, none, &task));
+	return submit(doca_rdma_task_atomic_fetch_add_as_task(task));
 }
 
 void tell_memory(struct memory *memory, struct doca_dev *dev)

@@ -9,6 +9,7 @@
 enum {
 	RDMA_ACCESS = DOCA_ACCESS_FLAG_LOCAL_READ_WRITE | DOCA_ACCESS_FLAG_RDMA_READ |
 		      DOCA_ACCESS_FLAG_RDMA_WRITE,
+	RDMA_ATOMIC_ACCESS = RDMA_ACCESS | DOCA_ACCESS_FLAG_RDMA_ATOMIC,
 	RDMA_TASKS = 64,
 };
 
@@ -49,6 +50,11 @@ struct doca_task *remote_write(struct remote *remote, const struct doca_buf *src
 			       struct doca_buf *dst);
 struct doca_task *remote_write_imm(struct remote *remote, const struct doca_buf *src,
 				   struct doca_buf *dst, uint32_t immediate);
+
+struct doca_task *remote_compare_swap(struct remote *remote, struct doca_buf *dst,
+				      struct doca_buf *result, uint64_t compare, uint64_t swap);
+struct doca_task *remote_fetch_add(struct remote *remote, struct doca_buf *dst,
+				   struct doca_buf *result, uint64_t add);
 
 /* Tells the other process of memory, or imports what it tells. */
 void tell_memory(struct memory *memory, struct doca_dev *dev);
