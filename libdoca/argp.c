@@ -43,16 +43,27 @@ static struct {
 
 /* The options that every program has. */
 
+static bool is_log_level(int level)
+{
+	return level >= DOCA_LOG_LEVEL_DISABLE && level <= DOCA_LOG_LEVEL_TRACE;
+}
+
 static doca_error_t set_log_level(void *value, void *config)
 {
+	int level = *(int *)value;
+
 	(void)config;
-	return emu_set_log_level(*(int *)value, false);
+	return is_log_level(level) ? emu_doca_log_level_set_global_lower_limit((uint32_t)level)
+				   : DOCA_ERROR_INVALID_VALUE;
 }
 
 static doca_error_t set_sdk_log_level(void *value, void *config)
 {
+	int level = *(int *)value;
+
 	(void)config;
-	return emu_set_log_level(*(int *)value, true);
+	return is_log_level(level) ? emu_doca_log_level_set_global_sdk_limit((uint32_t)level)
+				   : DOCA_ERROR_INVALID_VALUE;
 }
 
 static struct doca_argp_param help = {.short_name = "h",

@@ -574,8 +574,6 @@ void emu_leave_pe(struct doca_pe *pe);
 
 /* Logging of the library itself. */
 void emu_log(uint32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Sets the level of the program's messages, or of the library's (sdk). */
-doca_error_t emu_set_log_level(int level, bool sdk);
 /* Says in the log of the library that a function is not emulated, and why. Returns
  * NOT_SUPPORTED. */
 doca_error_t emu_refuse(const char *function, const char *reason);

@@ -2,6 +2,7 @@
 #ifndef DOCA_LOG_H_
 #define DOCA_LOG_H_
 
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -23,16 +24,51 @@ enum doca_log_level {
 
 struct doca_log_backend;
 
-/* Creates the backends of the application: up to WARNING on stderr, the rest on stdout. */
-doca_error_t doca_log_backend_create_standard(void);
+/* Called with the buffer of a backend, which holds one message with its newline and a zero. What the
+ * handler logs itself does not go to this backend. */
+typedef void (*log_flush_callback)(char *buf);
 
-/* Creates a backend for messages of the library. It lives as long as the process. */
+/* Backends live as long as the process. The first one creates those of the application: up to
+ * WARNING on stderr, the rest on stdout. The functions ending in _sdk create backends for messages of
+ * the library, and the others for those of the application. A message that does not fit into a
+ * buffer is lost. */
+doca_error_t doca_log_backend_create_standard(void);
+doca_error_t doca_log_backend_create_with_file(FILE *file, struct doca_log_backend **backend);
 doca_error_t doca_log_backend_create_with_file_sdk(FILE *file, struct doca_log_backend **backend);
+doca_error_t doca_log_backend_create_with_fd(int fd, struct doca_log_backend **backend);
 doca_error_t doca_log_backend_create_with_fd_sdk(int fd, struct doca_log_backend **backend);
+doca_error_t doca_log_backend_create_with_buf(char *buf, size_t capacity,
+					      log_flush_callback handler,
+					      struct doca_log_backend **backend);
+doca_error_t doca_log_backend_create_with_buf_sdk(char *buf, size_t capacity,
+						  log_flush_callback handler,
+						  struct doca_log_backend **backend);
+doca_error_t doca_log_backend_create_with_syslog(const char *name,
+						 struct doca_log_backend **backend);
+doca_error_t doca_log_backend_create_with_syslog_sdk(const char *name,
+						     struct doca_log_backend **backend);
+
+/* A backend of the application shows levels from its upper limit, CRIT by default, to its lower one,
+ * INFO by default. NOT_PERMITTED: a strict limit does not show more than it does already. */
+doca_error_t doca_log_backend_set_level_lower_limit(struct doca_log_backend *backend,
+						    uint32_t level);
+doca_error_t doca_log_backend_set_level_upper_limit(struct doca_log_backend *backend,
+						    uint32_t level);
+doca_error_t doca_log_backend_set_level_lower_limit_strict(struct doca_log_backend *backend);
+doca_error_t doca_log_backend_set_level_upper_limit_strict(struct doca_log_backend *backend);
 doca_error_t doca_log_backend_set_sdk_level(struct doca_log_backend *backend, uint32_t level);
+
+/* The limits of all backends, except where a strict one forbids it, and of those to come. */
+doca_error_t doca_log_level_set_global_lower_limit(uint32_t level);
+doca_error_t doca_log_level_set_global_upper_limit(uint32_t level);
+doca_error_t doca_log_level_set_global_sdk_limit(uint32_t level);
+uint32_t doca_log_level_get_global_lower_limit(void);
+uint32_t doca_log_level_get_global_upper_limit(void);
+uint32_t doca_log_level_get_global_sdk_limit(void);
 
 /* Registers a source of messages, and returns its number. May be called before main. */
 doca_error_t doca_log_register_source(const char *name, int *source);
+doca_error_t doca_log_unregister_source(int source);
 
 doca_error_t doca_log(uint32_t level, int source, const char *file, int line, const char *function,
 		      const char *format, ...)

@@ -62,15 +62,6 @@ enum doca_pci_func_type {
 	DOCA_PCI_FUNC_TYPE_SF = 2,
 };
 
-enum doca_mtu_size {
-	DOCA_MTU_SIZE_256_BYTES = 0,
-	DOCA_MTU_SIZE_512_BYTES = 1,
-	DOCA_MTU_SIZE_1K_BYTES = 2,
-	DOCA_MTU_SIZE_2K_BYTES = 3,
-	DOCA_MTU_SIZE_4K_BYTES = 4,
-	DOCA_MTU_SIZE_RAW_ETHERNET = 5,
-};
-
 #ifdef __cplusplus
 }
 #endif

@@ -228,7 +228,7 @@ func checkMisuse(t testing.TB, process, output string) {
 
 // programs holds the programs whose tests are run as two processes.
 var programs = []string{"rules_channel", "rules_memory", "rules_rdma", "fast_path", "rdma",
-	"atomics", "argp", "misuse", "memory", "sync_event", "teardown", "versions"}
+	"atomics", "argp", "log", "misuse", "memory", "sync_event", "teardown", "versions"}
 
 func TestPrograms(t *testing.T) {
 	t.Parallel()
