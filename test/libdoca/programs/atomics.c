@@ -2,6 +2,7 @@
 
 #include "remote.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,8 +62,25 @@ static void swap_many(struct remote *remote, struct doca_buf *dst, const struct 
 	release(result);
 }
 
+enum { OWN = 32 }; /* the bit from which the host counts its own additions */
+
+static struct {
+	uint64_t *word;
+	bool is_over; /* atomic */
+	uint32_t count;
+} own;
+
+/* Adds to a word without end: an addition of a peer that is not atomic loses some of these. */
+static void *add_meanwhile(void *data)
+{
+	(void)data;
+	for (; !__atomic_load_n(&own.is_over, __ATOMIC_RELAXED); own.count++)
+		__atomic_fetch_add(own.word, UINT64_C(1) << OWN, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
 /* The host exports a page over PCI, and each process exports it for RDMA. So each changes it through
- * the other: the CPU makes their atomics exclude one another. */
+ * the other, and the host changes it itself. */
 static void between_processes(void)
 {
 	struct doca_dev *dev = open_own_device();
@@ -74,6 +92,7 @@ static void between_processes(void)
 	const void *desc;
 	uint8_t heard[1024];
 	size_t length;
+	pthread_t adding;
 
 	if (is_dpu) {
 		length = hear(heard, sizeof heard);
@@ -92,6 +111,10 @@ static void between_processes(void)
 	peer = hear_memory(dev);
 	first = memory_buf(&peer, 64, 8, 8);
 	second = memory_buf(&peer, 128, 16, 0); /* what counts is where its data begins */
+	if (!is_dpu) {
+		own.word = (uint64_t *)(shared.bytes + 64);
+		CHECK(pthread_create(&adding, NULL, add_meanwhile, NULL) == 0);
+	}
 	meet();
 	add_many(remote, first, &results, fetched);
 	swap_many(remote, second, &results);
@@ -99,15 +122,20 @@ static void between_processes(void)
 	tell(fetched, 8 * ADDS);
 	CHECK(hear(fetched + ADDS, 8 * ADDS) == 8 * ADDS);
 	for (int i = 0; i < 2 * ADDS; i++) {
-		CHECK(fetched[i] < 2 * ADDS && !seen[fetched[i]]);
-		seen[fetched[i]] = true;
+		uint32_t before = (uint32_t)fetched[i];
+
+		CHECK(before < 2 * ADDS && !seen[before]);
+		seen[before] = true;
 	}
 	if (!is_dpu) {
 		uint64_t words[2];
 
+		__atomic_store_n(&own.is_over, true, __ATOMIC_RELAXED);
+		CHECK(pthread_join(adding, NULL) == 0);
 		memcpy(&words[0], shared.bytes + 64, 8);
 		memcpy(&words[1], shared.bytes + 128, 8);
-		CHECK(words[0] == 2 * ADDS && words[1] == 2 * SWAPS);
+		CHECK((uint32_t)words[0] == 2 * ADDS && words[0] >> OWN == own.count);
+		CHECK(words[1] == 2 * SWAPS);
 	}
 	CHECK(remote->failed == 0);
 	release(first);
