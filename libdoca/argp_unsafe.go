@@ -8,6 +8,7 @@ import "C"
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -17,10 +18,49 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// argumentFile is a file of options: by their long names, in two groups. Others are ignored.
+// argumentFile is a file of options: by their long names, in two groups, and what DPDK gets. Others
+// are ignored.
 type argumentFile struct {
 	General map[string]json.RawMessage `json:"doca_general_flags"`
 	Program map[string]json.RawMessage `json:"doca_program_flags"`
+	DPDK    dpdkFlags                  `json:"doca_dpdk_flags"`
+}
+
+// dpdkFlags holds arguments of DPDK.
+type dpdkFlags struct {
+	Devices []struct {
+		Type string `json:"device"`
+		ID   string `json:"id"`
+		SFT  bool   `json:"sft"`
+		HWS  bool   `json:"hws"`
+	} `json:"devices"`
+	CoreMask *uint64 `json:"core-mask"`
+	CoreList string  `json:"core-list"`
+	Flags    string  `json:"flags"` // separated by spaces
+}
+
+// arguments returns what DPDK gets on its command line.
+func (f *dpdkFlags) arguments() (all []string) {
+	for _, device := range f.Devices {
+		name := device.ID
+		if device.Type == "sf" {
+			name = "auxiliary:mlx5_core.sf." + device.ID
+		}
+		if device.SFT {
+			name += ",sft_en=1"
+		}
+		if device.HWS {
+			name += ",dv_flow_en=2"
+		}
+		all = append(all, "-a", name)
+	}
+	if f.CoreMask != nil {
+		all = append(all, "-c", fmt.Sprintf("%#x", *f.CoreMask))
+	}
+	if f.CoreList != "" {
+		all = append(all, "-l", f.CoreList)
+	}
+	return append(all, strings.Fields(f.Flags)...)
 }
 
 //export emuReadArguments
@@ -42,7 +82,7 @@ func emuReadArguments(path *C.char, text **C.char, length *C.size_t) C.int {
 }
 
 // parseArguments returns the names and values of a file of options, each followed by a zero. An
-// array gives its option several times.
+// array gives its option several times. Arguments of DPDK have no name.
 func parseArguments(text []byte) ([]byte, error) {
 	var file argumentFile
 	if err := json.Unmarshal(text, &file); err != nil {
@@ -59,13 +99,19 @@ func parseArguments(text []byte) ([]byte, error) {
 			}
 			for _, value := range values {
 				plain, err := plainValue(value)
-				if err != nil || strings.ContainsRune(name+plain, 0) {
+				if err != nil || name == "" || strings.ContainsRune(name+plain, 0) {
 					return nil, status.Errorf(status.InvalidValue,
 						"%s: %s is no string, number, or Boolean", name, value)
 				}
 				all.WriteString(name + "\x00" + plain + "\x00")
 			}
 		}
+	}
+	for _, argument := range file.DPDK.arguments() {
+		if strings.ContainsRune(argument, 0) {
+			return nil, status.Errorf(status.InvalidValue, "%q has a zero", argument)
+		}
+		all.WriteString("\x00" + argument + "\x00")
 	}
 	return all.Bytes(), nil
 }

@@ -41,6 +41,7 @@ static const char *const magic_names[] = {
 	"rdma_addr",
 	"sync_event_remote_net",
 	"argp_param",
+	"argp_cmd",
 	"log_backend",
 };
 

@@ -273,7 +273,7 @@ static bool set_upper(struct doca_log_backend *backend, uint32_t level)
 	return true;
 }
 
-/* Reports misuse unless a backend is one for messages of the library (sdk), or of the application. */
+/* Reports misuse unless a backend is for messages of the library (sdk), or of the application. */
 static doca_error_t check_backend(const struct doca_log_backend *backend, bool is_sdk,
 				  const char *function)
 {

@@ -16,6 +16,10 @@ func TestOptionsOfAFile(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{`{}`, ""},
 		{`{"doca_general_flags": {"log-level": 60}, "other": [1]}`, "log-level 60 "},
+		{`{"doca_dpdk_flags": {"devices": [{"device": "sf", "id": "4", "sft": true},
+			{"device": "pf", "id": "0000:03:00.0", "hws": true}], "core-mask": 15, "core-list": "0-3",
+			"flags": " --x  y "}}`, " -a  auxiliary:mlx5_core.sf.4,sft_en=1  -a " +
+			" 0000:03:00.0,dv_flow_en=2  -c  0xf  -l  0-3  --x  y "},
 		{`{"doca_program_flags": {"b": true, "a": ["x y", "z"], "c": -1.5}}`, "a x y a z b true c -1.5 "},
 	} {
 		got, err := parseArguments([]byte(test.text))
@@ -25,7 +29,8 @@ func TestOptionsOfAFile(t *testing.T) {
 	}
 	for _, text := range []string{``, `[]`, `{"doca_program_flags": {"a": {}}}`,
 		`{"doca_program_flags": {"a": null}}`, `{"doca_program_flags": {"a": [[1]]}}`,
-		`{"doca_program_flags": {"a": "\u0000"}}`} {
+		`{"doca_program_flags": {"a": "\u0000"}}`, `{"doca_program_flags": {"": "a"}}`,
+		`{"doca_dpdk_flags": {"flags": "\u0000"}}`, `{"doca_dpdk_flags": {"core-mask": "f"}}`} {
 		if got, err := parseArguments([]byte(text)); err == nil {
 			t.Errorf("%s: %q", text, got)
 		}

@@ -38,7 +38,8 @@ func TestRandomCalls(t *testing.T) {
 func unfitForRandom(name string) bool {
 	return slices.ContainsFunc([]string{"_log", "_list", "set_conf", "_register", "changed_cb",
 		"error_get", "version", "pe_create", "mmap_create", "inventory_create", "create_from_export",
-		"callback", "argp_start", "sync_event_wait", "param_create", "sync_event_create",
+		"callback", "argp_start", "sync_event_wait", "param_create", "cmd_create",
+		"sync_event_create",
 	}, func(part string) bool { return strings.Contains(name, part) })
 }
 

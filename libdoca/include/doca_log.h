@@ -24,14 +24,14 @@ enum doca_log_level {
 
 struct doca_log_backend;
 
-/* Called with the buffer of a backend, which holds one message with its newline and a zero. What the
- * handler logs itself does not go to this backend. */
+/* Called with the buffer of a backend, which holds one message with its newline and a zero. What
+ * the handler logs itself does not go to this backend. */
 typedef void (*log_flush_callback)(char *buf);
 
-/* Backends live as long as the process. The first one creates those of the application: up to
- * WARNING on stderr, the rest on stdout. The functions ending in _sdk create backends for messages of
- * the library, and the others for those of the application. A message that does not fit into a
- * buffer is lost. */
+/* Backends live as long as the process. The first function creates the standard ones of the
+ * application: up to WARNING on stderr, the rest on stdout. Those ending in _sdk create backends
+ * for messages of the library, and the others for messages of the application. A message that does
+ * not fit into a buffer is lost. */
 doca_error_t doca_log_backend_create_standard(void);
 doca_error_t doca_log_backend_create_with_file(FILE *file, struct doca_log_backend **backend);
 doca_error_t doca_log_backend_create_with_file_sdk(FILE *file, struct doca_log_backend **backend);
@@ -48,8 +48,8 @@ doca_error_t doca_log_backend_create_with_syslog(const char *name,
 doca_error_t doca_log_backend_create_with_syslog_sdk(const char *name,
 						     struct doca_log_backend **backend);
 
-/* A backend of the application shows levels from its upper limit, CRIT by default, to its lower one,
- * INFO by default. NOT_PERMITTED: a strict limit does not show more than it does already. */
+/* A backend of the application shows levels from its upper limit, CRIT by default, to its lower
+ * one, INFO by default. NOT_PERMITTED: a strict limit cannot be changed to show more. */
 doca_error_t doca_log_backend_set_level_lower_limit(struct doca_log_backend *backend,
 						    uint32_t level);
 doca_error_t doca_log_backend_set_level_upper_limit(struct doca_log_backend *backend,

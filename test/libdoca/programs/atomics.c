@@ -79,8 +79,8 @@ static void *add_meanwhile(void *data)
 	return NULL;
 }
 
-/* The host exports a page over PCI, and each process exports it for RDMA. So each changes it through
- * the other, and the host changes it itself. */
+/* The host exports a page over PCI, and each process exports it for RDMA. So each changes it
+ * through the other, and the host changes it itself. */
 static void between_processes(void)
 {
 	struct doca_dev *dev = open_own_device();

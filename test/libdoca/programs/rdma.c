@@ -359,8 +359,8 @@ static void by_address(void)
 	OK(doca_dev_close(dev));
 }
 
-/* A connection that the peer's application does not answer fails when its time is over. The GID of a
- * device is an address, too. */
+/* A connection that the peer's application does not answer fails when its time is over. The GID of
+ * a device is an address, too. */
 static void request_timeout(void)
 {
 	struct doca_dev *dev = open_own_device();
