@@ -103,6 +103,7 @@ static void buffers(void)
 {
 	struct doca_log_backend *backend;
 	char text[sizeof buffer];
+	size_t fits;
 
 	open_pipe();
 	OK(doca_log_backend_create_with_buf(buffer, sizeof buffer, on_flush, &backend));
@@ -113,10 +114,12 @@ static void buffers(void)
 	CHECK(strcmp(flushed[1], "[DOCA][WRN][TEST::SOURCE][file.c:12][function] 2nd\n") == 0);
 	/* A message that does not fit is lost: one byte less fits. */
 	memset(text, 'x', sizeof text);
-	text[sizeof text - 1 - strlen(flushed[1]) + 3] = '\0';
+	fits = sizeof buffer - 1 - (strlen(flushed[1]) - strlen("2nd"));
+	text[fits] = '\0';
 	say(DOCA_LOG_LEVEL_WARNING, text);
 	CHECK(flushes == 3 && strlen(flushed[2]) == sizeof buffer - 1);
-	text[strlen(text)] = 'x';
+	text[fits] = 'x';
+	text[fits + 1] = '\0';
 	say(DOCA_LOG_LEVEL_WARNING, text);
 	CHECK(flushes == 3);
 	expect_misuse("doca_log_backend_create_with_buf");

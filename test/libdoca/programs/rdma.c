@@ -377,8 +377,9 @@ static void request_timeout(void)
 		OK(doca_rdma_start_listen_to_port(remote->rdma, port));
 		tell(&port, sizeof port);
 		meet();
-		UNTIL(remote->established == 1, remote->pe); /* the requests have waited until now */
-		CHECK(remote->requests == 2);
+		/* Both requests have waited until now. That of the first one, which nobody waits for any
+		 * more, may still be accepted. */
+		UNTIL(remote->requests == 2 && remote->established >= 1, remote->pe);
 	} else {
 		struct doca_rdma_addr *addr;
 
@@ -410,6 +411,7 @@ static void on_get(struct doca_rdma_task_remote_net_sync_event_get *task,
 		   union doca_data task_data, union doca_data ctx_data)
 {
 	(void)task_data;
+	CHECK(doca_rdma_task_remote_net_sync_event_get_get_result_len(task) == sizeof(uint64_t));
 	((struct remote *)ctx_data.ptr)->completed++;
 	doca_task_free(doca_rdma_task_remote_net_sync_event_get_as_task(task));
 }
