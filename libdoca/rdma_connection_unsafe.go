@@ -468,7 +468,7 @@ func (r *rdmaConnection) finish(stream net.Conn, err error) {
 			failed("connect rdma", err)
 			r.end(err)
 		}
-		r.push(C.EMU_ENTRY_RDMA_FAILURE)
+		r.post(C.EMU_ENTRY_RDMA_FAILURE) // behind the tasks that have failed with the connection
 	})
 }
 
