@@ -345,7 +345,7 @@ func TestWhatRDMADoesNotHave(t *testing.T) {
 		{"doca_rdma_bridge_open_dev_from_pd", "no bridge", []any{scratch, scratch}},
 	} {
 		is(t, call(absent.name, absent.arguments...), status.NotSupported)
-		reasons = append(reasons, absent.name+": ", absent.reason)
+		reasons = append(reasons, absent.name+" is not supported: ", absent.reason)
 		absent.arguments[0] = nil
 		is(t, call(absent.name, absent.arguments...), status.InvalidValue)
 		rig.expectMisuse(absent.name, "NULL")
