@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 
+#include "doca_dev.h"
 #include "doca_error.h"
 #include "doca_log.h"
 

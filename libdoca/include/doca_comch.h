@@ -3,6 +3,7 @@
 #ifndef DOCA_COMCH_H_
 #define DOCA_COMCH_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "doca_error.h"

@@ -2,6 +2,7 @@
 #ifndef DOCA_COMCH_CONSUMER_H_
 #define DOCA_COMCH_CONSUMER_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "doca_error.h"

@@ -3,8 +3,17 @@
 #ifndef DOCA_RDMA_H_
 #define DOCA_RDMA_H_
 
+#include <inttypes.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+/* Programs rely on librdmacm's header, for its constants at least. Machines without it do without
+ * them. */
+#if __has_include(<rdma/rdma_cma.h>)
+#include <rdma/rdma_cma.h>
+#else
+struct rdma_cm_id;
+#endif
 
 #include "doca_error.h"
 #include "doca_types.h"

@@ -3,6 +3,11 @@
 #define DOCA_RDMA_BRIDGE_H_
 
 #include <stdint.h>
+#if __has_include(<infiniband/verbs.h>)
+#include <infiniband/verbs.h>
+#else
+struct ibv_pd;
+#endif
 
 #include "doca_error.h"
 #include "doca_types.h"
@@ -14,7 +19,6 @@ extern "C" {
 struct doca_buf;
 struct doca_dev;
 struct doca_mmap;
-struct ibv_pd;
 
 /* The protection domain belongs to the device: do not deallocate it. */
 doca_error_t doca_rdma_bridge_get_dev_pd(const struct doca_dev *dev, struct ibv_pd **pd);

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "doca_compat.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -16,6 +18,16 @@ extern "C" {
 	(((size_t)(major) << 24) | ((size_t)(minor) << 16) | (size_t)(patch))
 #define DOCA_VERSION_EXACT \
 	DOCA_VERSION_CALC_EXACT(DOCA_VERSION_MAJOR, DOCA_VERSION_MINOR, DOCA_VERSION_PATCH)
+
+/* Official releases, whose last number weighs a thousand. Not for #if, because of the type. */
+#define DOCA_VERSION_CALC(major, minor, patch) \
+	DOCA_VERSION_CALC_EXACT(major, minor, (size_t)(patch) * 1000)
+#define DOCA_VERSION_OFFICIAL \
+	DOCA_VERSION_CALC(DOCA_VERSION_MAJOR, DOCA_VERSION_MINOR, DOCA_VERSION_PATCH)
+#define DOCA_VERSION_EQ_CURRENT(major, minor, patch) \
+	(DOCA_VERSION_CALC(major, minor, patch) == DOCA_VERSION_OFFICIAL)
+#define DOCA_VERSION_LTE_CURRENT(major, minor, patch) \
+	(DOCA_VERSION_CALC(major, minor, patch) <= DOCA_VERSION_OFFICIAL)
 
 /* Returns the release of the headers. */
 static inline const char *doca_version(void)
