@@ -21,7 +21,8 @@ import (
 // Environment variables of programs that load the shared library.
 const (
 	// EnvironmentConfig holds the configuration as YAML, if it begins with a brace, or the path of
-	// a file with it.
+	// a file with it. As YAML, it can name such a file itself, with the key config, and override
+	// settings of it.
 	EnvironmentConfig = "ZC_DOCA_EMULATION"
 	// EnvironmentDebug says what to do with misuse: "" writes it to the library's own log alone,
 	// "report" to the standard error, too, and "abort" ends the process after that.
@@ -37,6 +38,7 @@ const maxConfigSize = 1 << 20
 
 // fileConfig is the configuration in YAML.
 type fileConfig struct {
+	Config         string        `yaml:"config"` // the path of another one, for what this leaves out
 	Role           string        `yaml:"role"`
 	Release        string        `yaml:"release"`
 	Directory      string        `yaml:"directory"`
@@ -78,18 +80,12 @@ type fileRepresentor struct {
 // FromEnvironment returns the configuration that the environment describes, as the shared library
 // reads it. getenv is os.Getenv, for instance.
 func FromEnvironment(getenv func(string) string) (Config, error) {
-	text := []byte(getenv(EnvironmentConfig))
-	if name := string(text); name != "" && !strings.HasPrefix(name, "{") {
-		f, err := os.Open(name)
-		if err != nil {
-			return Config{}, status.Errorf(status.NotFound, "%s: %w", EnvironmentConfig, err)
-		}
-		defer f.Close()
-		if text, err = io.ReadAll(io.LimitReader(f, maxConfigSize)); err != nil {
-			return Config{}, status.Errorf(status.IOFailed, "%s: %w", EnvironmentConfig, err)
-		}
+	var file fileConfig
+	err := file.readEnvironment(getenv(EnvironmentConfig))
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", EnvironmentConfig, err)
 	}
-	config, err := ParseConfig(text)
+	config, err := file.parse()
 	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", EnvironmentConfig, err)
 	}
@@ -109,39 +105,96 @@ func FromEnvironment(getenv func(string) string) (Config, error) {
 	return config, nil
 }
 
+// readEnvironment reads the configuration that the environment holds or names.
+func (f *fileConfig) readEnvironment(text string) error {
+	if text == "" {
+		return nil
+	}
+	if !strings.HasPrefix(text, "{") {
+		return f.readFile(text)
+	}
+	if err := f.decode([]byte(text)); err != nil || f.Config == "" {
+		return err
+	}
+	// What the text sets takes the place of what the file sets.
+	var file fileConfig
+	if err := file.readFile(f.Config); err != nil {
+		return err
+	}
+	*f = file
+	return f.decode([]byte(text))
+}
+
+// readFile reads a configuration that must not name another one.
+func (f *fileConfig) readFile(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return status.Errorf(status.NotFound, "%w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxConfigSize))
+	if err != nil {
+		return status.Errorf(status.IOFailed, "%w", err)
+	}
+	if err := f.decode(text); err != nil {
+		return err
+	}
+	if f.Config != "" {
+		return status.Errorf(status.InvalidValue, "%s: a file cannot name another one (config)",
+			name)
+	}
+	return nil
+}
+
+// decode replaces the settings that are in the text.
+func (f *fileConfig) decode(text []byte) error {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(f); err != nil && !errors.Is(err, io.EOF) {
+		return status.Errorf(status.InvalidValue, "parse: %w", err)
+	}
+	return nil
+}
+
 // ParseConfig returns the configuration that YAML describes; none of it is required. Report is left
 // to the caller.
 func ParseConfig(text []byte) (Config, error) {
 	var file fileConfig
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
-		return Config{}, status.Errorf(status.InvalidValue, "parse: %w", err)
-	}
-	config := Config{Directory: file.Directory, SignalPending: file.SignalPending,
-		Again: file.Again, ServerOnHost: file.ServerOnHost, KeepPages: file.KeepPages,
-		IdleSleep: defaultIdleSleep, Limits: Limits{MaxMessageSize: file.MaxMessageSize}}
-	var err error
-	if config.Release, err = parseRelease(file.Release); err != nil {
+	if err := file.decode(text); err != nil {
 		return Config{}, err
 	}
-	if file.RDMAAddress != "" {
-		if config.RDMAAddress, err = netip.ParseAddr(file.RDMAAddress); err != nil {
+	if file.Config != "" {
+		return Config{}, status.Errorf(status.InvalidValue, "config: only the environment names a file")
+	}
+	return file.parse()
+}
+
+// parse returns the configuration.
+func (f *fileConfig) parse() (Config, error) {
+	config := Config{Directory: f.Directory, SignalPending: f.SignalPending,
+		Again: f.Again, ServerOnHost: f.ServerOnHost, KeepPages: f.KeepPages,
+		IdleSleep: defaultIdleSleep, Limits: Limits{MaxMessageSize: f.MaxMessageSize}}
+	var err error
+	if config.Release, err = parseRelease(f.Release); err != nil {
+		return Config{}, err
+	}
+	if f.RDMAAddress != "" {
+		if config.RDMAAddress, err = netip.ParseAddr(f.RDMAAddress); err != nil {
 			return Config{}, status.Errorf(status.InvalidValue, "rdma_address: %w", err)
 		}
 	}
-	if file.IdleSleep != nil {
-		config.IdleSleep, err = time.ParseDuration(*file.IdleSleep)
+	if f.IdleSleep != nil {
+		config.IdleSleep, err = time.ParseDuration(*f.IdleSleep)
 		if err != nil || config.IdleSleep < 0 || config.IdleSleep > maxIdleSleep {
 			return Config{}, status.Errorf(status.InvalidValue,
-				"idle_sleep: %q is no duration between 0s and %v", *file.IdleSleep, maxIdleSleep)
+				"idle_sleep: %q is no duration between 0s and %v", *f.IdleSleep, maxIdleSleep)
 		}
 	}
-	role, hasRole, err := parseRole(file.Role)
+	role, hasRole, err := parseRole(f.Role)
 	if err != nil {
 		return Config{}, err
 	}
-	if file.Devices == nil {
+	if f.Devices == nil {
 		config.Devices = defaultDevices()
 		if hasRole {
 			config.Devices = []Device{onlyDevice(role)}
@@ -149,8 +202,8 @@ func ParseConfig(text []byte) (Config, error) {
 		return config, nil
 	}
 	config.Devices = []Device{}
-	for i := range *file.Devices {
-		device, err := (*file.Devices)[i].parse(role)
+	for i := range *f.Devices {
+		device, err := (*f.Devices)[i].parse(role)
 		if err != nil {
 			return Config{}, fmt.Errorf("device %d: %w", i+1, err)
 		}

@@ -62,6 +62,39 @@ devices:
 	}
 }
 
+// Beside the path of a file, the environment overrides settings of the file.
+func TestTheEnvironmentOverridesAFile(t *testing.T) {
+	directory := t.TempDir()
+	file, nested := filepath.Join(directory, "it's here.yaml"), filepath.Join(directory, "nested")
+	for name, text := range map[string]string{
+		file:   "{role: dpu, release: '3.0', again: true, directory: /run/a}",
+		nested: "config: " + nested,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(config string) (libdoca.Config, error) {
+		return libdoca.FromEnvironment(func(name string) string {
+			return map[string]string{"ZC_DOCA_EMULATION": config}[name]
+		})
+	}
+	got, err := read("{config: '" + strings.ReplaceAll(file, "'", "''") +
+		"', role: host, directory: /run/b}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Release != libdoca.Release3_0 || !got.Again || got.Directory != "/run/b" ||
+		len(got.Devices) != 1 || got.Devices[0].Role != libdoca.Host {
+		t.Errorf("got %+v", got)
+	}
+	for _, config := range []string{nested, "{config: " + nested + "}"} {
+		if _, err := read(config); err == nil || !strings.Contains(err.Error(), "another") {
+			t.Errorf("%s: %v", config, err)
+		}
+	}
+}
+
 func TestARoleSelectsTheDefaultDevice(t *testing.T) {
 	for text, want := range map[string][]libdoca.Role{
 		"":             {libdoca.DPU, libdoca.Host},
@@ -106,6 +139,7 @@ func TestWrongConfigurationsOfAProgram(t *testing.T) {
 		{config: "{devices: [{pci: '03:00.0', representors: [{pci: x}]}]}", cause: "device 1"},
 		{config: "{", cause: "parse"},
 		{config: "/does/not/exist", cause: "/does/not/exist"},
+		{config: "{config: /does/not/exist}", cause: "/does/not/exist"},
 		{debug: "loud", cause: "ZC_DOCA_DEBUG"},
 	} {
 		_, err := libdoca.FromEnvironment(func(name string) string {

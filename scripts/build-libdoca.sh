@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Builds the emulation of libdoca for one architecture (amd64 or arm64) as a shared library, under
-# the names of all DOCA libraries, with its headers, pkg-config files, and a command, run, that runs
-# a program with it. Needs a C compiler for it.
+# the names of all DOCA libraries, with its headers, pkg-config files, and zc-libdoca, which runs
+# programs with it. Needs a C compiler for it.
+#
+# include and lib/pkgconfig are for programs of either side of a DPU. dpu and host have both for one
+# side: there, doca_build_config.h says which one.
 #
 # Usage: build-libdoca.sh ARCHITECTURE DIRECTORY [PREFIX]
 #
@@ -18,7 +21,7 @@ version=3.3.0 # what pkg-config answers
 choose_compiler "$architecture"
 
 rm -rf "$directory"
-mkdir -p "$directory/lib/pkgconfig" "$directory/include"
+mkdir -p "$directory/lib" "$directory/include"
 # It has no name of its own (SONAME), so a program needs it under the names that it was linked with.
 # A Go runtime cannot be unloaded.
 library=$directory/lib/libdoca_emulated.so
@@ -38,32 +41,43 @@ for name in "${libraries[@]}"; do
     for suffix in so so.2 so.3; do
         ln -s libdoca_emulated.so "$directory/lib/libdoca_$name.$suffix"
     done
-    # -l:NAME keeps .so.2 in the program, so that it also runs where only the packages for running
-    # programs are installed.
-    cat >"$directory/lib/pkgconfig/doca-${name//_/-}.pc" <<END
+done
+
+# make_pkgconfig ROLE: make the pkg-config files that find the headers of a role, or, if it is "",
+# those without a role
+make_pkgconfig() {
+    local name place=${1:+/$1}
+    mkdir -p "$directory$place/lib/pkgconfig"
+    for name in "${libraries[@]}"; do
+        # -l:NAME keeps .so.2 in the program, so that it also runs where only the packages for
+        # running programs are installed.
+        cat >"$directory$place/lib/pkgconfig/doca-${name//_/-}.pc" <<END
 prefix=$prefix
 libdir=\${prefix}/lib
-includedir=\${prefix}/include
+includedir=\${prefix}$place/include
 
 Name: doca-${name//_/-}
-Description: libdoca_$name, emulated
+Description: libdoca_$name, emulated${1:+, for programs of the role $1}
 Version: $version
 $([ "$name" = common ] || echo "Requires: doca-common")
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -l:libdoca_$name.so.2
 END
+    done
+}
+make_pkgconfig ""
+for role in dpu host; do
+    make_pkgconfig "$role"
+    mkdir "$directory/$role/include"
+    for header in "$directory"/include/*.h; do
+        ln -s "../../include/$(basename "$header")" "$directory/$role/include/"
+    done
+    config=$directory/$role/include/doca_build_config.h
+    rm "$config"
+    sed "s/^#define DOCA_BUILD_CONFIG_H_\$/&\n\n#define DOCA_ARCH_${role^^} 1/" \
+        libdoca/include/doca_build_config.h >"$config"
+    grep -q "DOCA_ARCH_${role^^} 1" "$config"
 done
 
-# A command that runs a program with the library.
-cat >"$directory/run" <<END
-#!/bin/sh
-# Runs a program that is written for DOCA with the emulation of libdoca.
-set -e
-if [ \$# -eq 0 ]; then
-    echo "usage: \$0 PROGRAM [ARGUMENT...]" >&2
-    exit 2
-fi
-export LD_LIBRARY_PATH="$prefix/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
-exec "\$@"
-END
-chmod +x "$directory/run"
+install -m 755 scripts/zc-libdoca.sh "$directory/zc-libdoca"
+install -m 755 scripts/try-doca-samples.sh "$directory/try-doca-samples"
