@@ -4,7 +4,8 @@
 # programs with it. Needs a C compiler for it.
 #
 # include and lib/pkgconfig are for programs of either side of a DPU. dpu and host have both for one
-# side: there, doca_build_config.h says which one.
+# side: there, doca_build_config.h says which one. Programs are linked with lib/link, which has a
+# library with the functions of each of NVIDIA's, and run with lib.
 #
 # Usage: build-libdoca.sh ARCHITECTURE DIRECTORY [PREFIX]
 #
@@ -14,14 +15,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 architecture=$1 directory=$2
 prefix=${3:-$(realpath -m "$directory")}
-libraries=(common comch rdma dma argp compress erasure_coding)
+# functions_of LIBRARY prints the names of its functions.
+functions_of() { sed -n "s/^EMU_FUNCTION($1, \([a-z0-9_]*\),.*/\1/p" libdoca/functions.h; }
+mapfile -t libraries < <(sed -n 's/^EMU_FUNCTION(\([a-z0-9_]*\),.*/\1/p' libdoca/functions.h | sort -u)
+[ ${#libraries[@]} -ge 7 ]
 version=3.3.0 # what pkg-config answers
 
 . scripts/cross-compiler.sh
 choose_compiler "$architecture"
 
 rm -rf "$directory"
-mkdir -p "$directory/lib" "$directory/include"
+mkdir -p "$directory/lib/link" "$directory/include"
 # It has no name of its own (SONAME), so a program needs it under the names that it was linked with.
 # A Go runtime cannot be unloaded.
 library=$directory/lib/libdoca_emulated.so
@@ -41,6 +45,12 @@ for name in "${libraries[@]}"; do
     for suffix in so so.2 so.3; do
         ln -s libdoca_emulated.so "$directory/lib/libdoca_$name.$suffix"
     done
+    # What is linked with this one needs the library under NVIDIA's name, however the linker was
+    # told of it, and lacks what no library that it names has. Its functions are never called.
+    functions_of "$name" | sed 's/.*/void &(void) { __builtin_trap(); }/' |
+        "$compiler" -x c -w -shared -nostdlib -fPIC -O1 -s -Wl,-soname,"libdoca_$name.so.2" \
+            -Wl,--version-script=libdoca/shared/versions.map \
+            -o "$directory/lib/link/libdoca_$name.so" -
 done
 
 # make_pkgconfig ROLE: make the pkg-config files that find the headers of a role, or, if it is "",
@@ -49,8 +59,6 @@ make_pkgconfig() {
     local name place=${1:+/$1}
     mkdir -p "$directory$place/lib/pkgconfig"
     for name in "${libraries[@]}"; do
-        # -l:NAME keeps .so.2 in the program, so that it also runs where only the packages for
-        # running programs are installed.
         cat >"$directory$place/lib/pkgconfig/doca-${name//_/-}.pc" <<END
 prefix=$prefix
 libdir=\${prefix}/lib
@@ -61,7 +69,7 @@ Description: libdoca_$name, emulated${1:+, for programs of the role $1}
 Version: $version
 $([ "$name" = common ] || echo "Requires: doca-common")
 Cflags: -I\${includedir}
-Libs: -L\${libdir} -l:libdoca_$name.so.2
+Libs: -L\${libdir}/link -ldoca_$name
 END
     done
 }
