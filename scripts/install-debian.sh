@@ -5,7 +5,8 @@ export DEBIAN_FRONTEND=noninteractive
 
 packages=(
     # to build and check
-    make gcc libc6-dev binutils gcc-aarch64-linux-gnu libc6-dev-arm64-cross patch clang libclang-rt-dev
+    make gcc g++ libc6-dev binutils gcc-aarch64-linux-gnu libc6-dev-arm64-cross patch
+    clang libclang-rt-dev pkg-config meson ninja-build
     qemu-user-static valgrind strace openssl man-db systemd dbus rpm
     # RDMA, in a small VM
     qemu-system-x86 busybox-static kmod cpio xz-utils zstd iproute2

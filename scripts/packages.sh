@@ -9,7 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 directory=${PACKAGE_DIRECTORY:-dist}
 read -r -a architectures <<<"${PACKAGE_ARCHITECTURES:-amd64 arm64}"
 read -r -a formats <<<"${PACKAGE_FORMATS:-deb rpm}"
-names=${PACKAGE_NAMES:-zc-relay zc-relay-target zc-relay-initiator dma-copy zc-relay-libdoca zc-relay-target-ceph}
+names="zc-relay zc-relay-target zc-relay-initiator dma-copy libdoca-emulation zc-relay-target-ceph"
+names=${PACKAGE_NAMES:-$names}
 is_wanted() { [[ " $names " == *" $1 "* ]]; }
 
 # make_package CONFIGURATION: make a package of it in each format
@@ -67,10 +68,14 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
         done
         make_package "deploy/packages/$name.yaml"
     done
-    if is_wanted zc-relay-libdoca; then
-        scripts/build-libdoca.sh "$PACKAGE_ARCH" dist/stage/libdoca /usr/lib/zc-relay-libdoca
-        mv dist/stage/libdoca/run dist/stage/zc-relay-libdoca
-        make_package deploy/packages/zc-relay-libdoca.yaml
+    # Two packages: what programs need to run, and what compilers need.
+    if is_wanted libdoca-emulation; then
+        scripts/build-libdoca.sh "$PACKAGE_ARCH" dist/stage/libdoca /usr/lib/libdoca-emulation
+        mkdir -p dist/stage/libdoca-dev/lib
+        mv dist/stage/libdoca/{include,dpu,host,try-doca-samples} dist/stage/libdoca-dev/
+        mv dist/stage/libdoca/lib/{link,pkgconfig} dist/stage/libdoca-dev/lib/
+        make_package deploy/packages/libdoca-emulation.yaml
+        make_package deploy/packages/libdoca-emulation-dev.yaml
     fi
     is_wanted zc-relay-target-ceph || continue
     # The target with librbd links it, and can only be built for this machine.

@@ -265,8 +265,9 @@ func TestMisuseAbortsAProgram(t *testing.T) {
 
 var (
 	declaration = regexp.MustCompile(`\b(doca_[a-z0-9_]+)\(`)
-	definition  = regexp.MustCompile(`(?m)^\s*static [^;(]*(?:\(.*\) )?(doca_[a-z0-9_]+)\(`)
-	listing     = regexp.MustCompile(`(?m)^EMU_FUNCTION\([a-z_]+, (doca_[a-z0-9_]+),`)
+	definition  = regexp.MustCompile(
+		`(?m)^\s*(?:static [^;(]*(?:\(.*\) )?|#define )(doca_[a-z0-9_]+)\(`)
+	listing = regexp.MustCompile(`(?m)^EMU_FUNCTION\([a-z_]+, (doca_[a-z0-9_]+),`)
 )
 
 // The list of functions, which makes the library and what the programs look for in it, has all

@@ -6,7 +6,8 @@ share=/run/share
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 daemons=(zc-relay-target zc-relay)
 programs=("${daemons[@]}" zc-relay-initiator dma-copy)
-packages=("${daemons[@]}" zc-relay-initiator zc-relay-dma-copy zc-relay-libdoca)
+packages=("${daemons[@]}" zc-relay-initiator zc-relay-dma-copy
+    libdoca-emulation libdoca-emulation-dev)
 
 step() { printf '=== %s\n' "$*"; }
 fail() {
@@ -143,23 +144,44 @@ expect "verbs is back" provider rdma verbs 'built in +no device'
 step 'a program for DOCA'
 cat >/tmp/devices.c <<'END'
 #include <doca_dev.h>
+#include <doca_mmap.h>
 
+/* Succeeds if there is one device, of the role that this is compiled for. */
 int main(void)
 {
 	struct doca_devinfo **list;
 	uint32_t count;
+	uint8_t is_host;
 
-	return doca_devinfo_create_list(&list, &count) == DOCA_SUCCESS ? (int)count : 100;
+	if (doca_devinfo_create_list(&list, &count) != DOCA_SUCCESS || count != 1 ||
+	    doca_mmap_cap_is_export_pci_supported(list[0], &is_host) != DOCA_SUCCESS)
+		return 1;
+#ifdef DOCA_ARCH_DPU
+	return is_host;
+#else
+	return !is_host;
+#endif
 }
 END
-flags() { # VARIABLE, as pkg-config does
-    sed -En "s|^$1: ||p" /usr/lib/zc-relay-libdoca/lib/pkgconfig/doca-common.pc |
-        sed 's|\${libdir}|/usr/lib/zc-relay-libdoca/lib|; s|\${includedir}|/usr/lib/zc-relay-libdoca/include|'
-}
-# shellcheck disable=SC2046
-gcc -o /tmp/devices /tmp/devices.c $(flags Cflags) $(flags Libs)
-! /tmp/devices 2>/dev/null || fail "the linker finds the emulation by itself"
-expect "a program for DOCA finds both devices" [ "$(zc-relay-libdoca /tmp/devices || echo $?)" = 2 ]
+for role in dpu host; do
+    eval "$(zc-libdoca env --role $role)"
+    # shellcheck disable=SC2046
+    gcc -Wall -Werror -o /tmp/devices_$role /tmp/devices.c $(pkg-config --cflags --libs doca-common)
+done
+unset LD_LIBRARY_PATH PKG_CONFIG_PATH ZC_DOCA_EMULATION
+! /tmp/devices_dpu 2>/dev/null || fail "the linker finds the emulation by itself"
+! pkg-config --exists doca-common || fail "pkg-config finds the emulation by itself"
+expect "the half for the DPU finds its device" zc-libdoca run --role dpu -- /tmp/devices_dpu
+expect "the half for the host finds its device" zc-libdoca run --role host -- /tmp/devices_host
+mkdir -p /tmp/checkout/samples/devices
+cp /tmp/devices.c /tmp/checkout/samples/devices/devices_main.c
+echo "dependency('doca-common')" >/tmp/checkout/samples/devices/meson.build
+expect "samples are built" zc-libdoca try --no-meson /tmp/checkout
+dpkg --remove libdoca-emulation-dev
+expect "programs run without the headers" zc-libdoca run --role dpu -- /tmp/devices_dpu
+! zc-libdoca try /tmp/checkout 2>/tmp/try || fail "samples are built without headers"
+expect "try names the missing package" grep -q libdoca-emulation-dev /tmp/try
+dpkg --install "$share"/1.0.0/libdoca-emulation-dev_*.deb
 expect "doca is still absent for our programs" provider comch doca 'absent +.+'
 
 step start

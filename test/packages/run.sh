@@ -27,7 +27,7 @@ done
 for package in "$work"/share/1.0.0/*.rpm; do
     # Installing it takes an RPM distribution; its content and scripts do not.
     rpm --query --package --list "$package" >"$work/list"
-    grep -Eq '^/usr/bin/(zc-relay|dma-copy)' "$work/list"
+    grep -Eq '^/usr/(bin/(zc-relay|dma-copy|zc-libdoca)|lib/libdoca-emulation/include/)' "$work/list"
 done
 
 # The target with librbd takes the place of the other, so the two cannot be installed together.
