@@ -323,7 +323,7 @@ release: ## Check, tag, and package a release: make release VERSION=0.1.0
 	scripts/release.sh '$(VERSION)'
 
 .PHONY: test-packages
-test-packages: check-rules ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, openssl)
+test-packages: check-rules ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, openssl, pkg-config)
 	test/packages/run.sh
 
 .PHONY: check-rules

@@ -88,6 +88,9 @@ func TestTheEnvironmentOverridesAFile(t *testing.T) {
 		len(got.Devices) != 1 || got.Devices[0].Role != libdoca.Host {
 		t.Errorf("got %+v", got)
 	}
+	if _, err := libdoca.ParseConfig([]byte("config: " + file)); err == nil {
+		t.Error("a configuration that is no environment names a file")
+	}
 	for _, config := range []string{nested, "{config: " + nested + "}"} {
 		if _, err := read(config); err == nil || !strings.Contains(err.Error(), "another") {
 			t.Errorf("%s: %v", config, err)

@@ -17,7 +17,9 @@ architecture=$1 directory=$2
 prefix=${3:-$(realpath -m "$directory")}
 # functions_of LIBRARY prints the names of its functions.
 functions_of() { sed -n "s/^EMU_FUNCTION($1, \([a-z0-9_]*\),.*/\1/p" libdoca/functions.h; }
-mapfile -t libraries < <(sed -n 's/^EMU_FUNCTION(\([a-z0-9_]*\),.*/\1/p' libdoca/functions.h | sort -u)
+mapfile -t libraries < <(
+    sed -n 's/^EMU_FUNCTION(\([a-z0-9_]*\),.*/\1/p' libdoca/functions.h | sort -u
+)
 [ ${#libraries[@]} -ge 7 ]
 version=3.3.0 # what pkg-config answers
 

@@ -125,7 +125,10 @@ sources_of() {
         -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.cc' \) -print | sort
 }
 
-has_main() { sources_of "$1" | tr '\n' '\0' | xargs -0r grep -lE '^[[:space:]]*((int|auto)[[:space:]]+)?main[[:space:]]*\(' | grep -q .; }
+has_main() {
+    sources_of "$1" | tr '\n' '\0' |
+        xargs -0r grep -hE '^[[:space:]]*((int|auto)[[:space:]]+)?main[[:space:]]*\(' >/dev/null
+}
 
 is_wanted() {
     local name
@@ -137,14 +140,17 @@ is_wanted() {
     return 1
 }
 
-# option_of FILE: the options that a project has, one a line
-option_of() { cat "$1"/meson_options.txt "$1"/meson.options 2>/dev/null | sed -n "s/^option('\([^']*\)'.*/\1/p" || true; }
+# options_of PROJECT: the options that it has, one a line
+options_of() {
+    cat "$1"/meson_options.txt "$1"/meson.options 2>/dev/null |
+        sed -n "s/^option('\([^']*\)'.*/\1/p" || true
+}
 
 # first_error LOG: the line that says what went wrong, without what a log has in front, and where the
 # copy of the checkout lies
 first_error() {
-    local line
-    line=$(grep -m1 -aE 'fatal error:|error:|ERROR:|undefined reference|cannot find|not found|\]\[(ERR|ERROR|CRT|CRIT|CRITICAL)\]|misuse:' "$1" ||
+    local line tools='error:|ERROR:|undefined reference|cannot find|not found|misuse:'
+    line=$(grep -m1 -aE "$tools|\]\[(ERR|ERROR|CRT|CRIT|CRITICAL)\]" "$1" ||
         grep -m1 -aiE 'error|fail' "$1" || grep -av '^$' "$1" | tail -n 1) || true
     tr -d '\r' <<<"$line" |
         sed -E 's/^[[:space:]]+//; s/^(\[[^]]*\])+[[:space:]]*//; s|[^][:space:]["(]*/checkout/||g' |
@@ -177,9 +183,9 @@ build_meson() {
             [ -e "$project/meson.build" ] || continue
             ! grep -qE '^[[:space:]]*project[[:space:]]*\(' "$project/meson.build" || break
         done
-        option_of "$project" | grep -qxF "enable_$name" || return 2
+        options_of "$project" | grep -xF "enable_$name" >/dev/null || return 2
         options=("-Denable_$name=true")
-        ! option_of "$project" | grep -qxF enable_all_applications ||
+        ! options_of "$project" | grep -xF enable_all_applications >/dev/null ||
             options+=(-Denable_all_applications=false)
     fi
     PKG_CONFIG_PATH=${search[$2]} meson setup "$3" "$project" "${options[@]}" && ninja -C "$3"
@@ -210,7 +216,7 @@ compile() {
     [ "${compiled[$object]}" = yes ]
 }
 
-has_main_symbol() { nm --defined-only "$1" | grep -q ' T main$'; }
+has_main_symbol() { nm --defined-only "$1" | grep ' T main$' >/dev/null; }
 
 # build_sources DIRECTORY ROLE OUTPUT: compile the sources there, and link each that has a main
 # function with the others, and with what it needs of the sources in the directories above
@@ -237,7 +243,8 @@ build_sources() {
         compile "$role" "$source" && ! has_main_symbol "$object" || continue
         [[ $source == *.c ]] || linker=g++
         others+=("$object")
-    done < <(find "${places[@]}" -maxdepth 1 -type f \( -name '*.c' -o -name '*.cpp' \) 2>/dev/null | sort -u)
+    done < <(find "${places[@]}" -maxdepth 1 -type f \
+        \( -name '*.c' -o -name '*.cpp' -o -name '*.cc' \) 2>/dev/null | sort -u)
     [ ${#mains[@]} -gt 0 ] || { echo "error: no source has a main function" && return 1; }
     mkdir -p "$output"
     rm -f "$output/others.a"
@@ -475,7 +482,12 @@ step ''
         printf '%s\t%s\t%s\t%s\n' "$id" "${is_built[$id]:-no}" "${ran[$id]:--}" "${error[$id]:-}"
     done
 } | awk -F '\t' '
-    { for (i = 1; i <= 4; i++) { cell[NR, i] = $i; if (length($i) > width[i]) width[i] = length($i) } }
+    {
+        for (i = 1; i <= 4; i++) {
+            cell[NR, i] = $i
+            if (length($i) > width[i]) width[i] = length($i)
+        }
+    }
     END {
         for (r = 1; r <= NR; r++) {
             line = sprintf("%-*s  %-*s  %-*s  %s", width[1], cell[r, 1], width[2], cell[r, 2],
