@@ -156,6 +156,8 @@ type Config struct {
 	// Report is called for each misuse, on the thread that called the function. It must not call
 	// the library. nil means a line on the standard error.
 	Report func(Misuse)
+	// Faults make functions and tasks fail, for programs that want to test how they take that.
+	Faults []Fault
 	// Bridge gives out protection domains and keys of verbs. Without it, the functions of the
 	// bridge fail with NOT_SUPPORTED.
 	Bridge Bridge
@@ -214,10 +216,14 @@ func Configure(config Config) error {
 		config.Comch = emulated.New(emulated.Options{Directory: config.Directory,
 			Limits: config.Limits.ofComch()})
 	}
+	if err := checkFaults(config.Faults); err != nil {
+		return fmt.Errorf("configure libdoca: %w", err)
+	}
 	devices, err := newDevices(&config)
 	if err != nil {
 		return err
 	}
+	installFaults(config.Faults)
 	freeDevices()
 	C.emu_devices, C.emu_num_devices = devices, C.uint32_t(len(config.Devices))
 	C.free(unsafe.Pointer(C.emu_settings.version))
@@ -228,6 +234,8 @@ func Configure(config Config) error {
 		again:          C.bool(config.Again),
 		server_on_host: C.bool(config.ServerOnHost),
 		idle_sleep_ns:  C.int(min(config.IdleSleep, maxIdleSleep)),
+		faults:         C.emu_settings.faults,
+		num_faults:     C.emu_settings.num_faults,
 	}
 	active.Store(&config)
 	C.emu_mark_configured()

@@ -58,7 +58,7 @@ func (d *dmaCore) poll() {
 func (d *dmaCore) reject(at int) {
 	d.engine.complete(d.queue[at], status.IOFailed)
 	d.broken, d.queue = true, d.queue[at+1:]
-	d.stop()
+	_ = d.stop() // nothing is left
 	d.engine.enter(d.ctx, C.DOCA_CTX_STATE_STOPPING)
 	d.engine.finish(d.ctx)
 }

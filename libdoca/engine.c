@@ -632,7 +632,11 @@ doca_error_t emu_pool_configure(struct doca_ctx *ctx, uint32_t pool, size_t stri
 	}
 	drop_pool(&ctx->pools[pool]);
 	ctx->pools[pool] = (struct emu_pool){
-		.completed = completed, .failed = failed, .count = count, .stride = stride};
+		.completed = completed,
+		.failed = failed,
+		.fault = emu_fault_of(ctx->kind, pool),
+		.count = count,
+		.stride = stride};
 	if (ctx->num_pools <= pool)
 		ctx->num_pools = pool + 1;
 	return DOCA_SUCCESS;
@@ -741,6 +745,13 @@ static doca_error_t submit(struct doca_task *task, uint32_t flags, const char *f
 	if (ctx->state == DOCA_CTX_STATE_STOPPING) {
 		emu_complete(task, DOCA_ERROR_SHUTDOWN);
 		return DOCA_SUCCESS;
+	}
+	if (ctx->pools[task->pool].fault != NULL) {
+		result = emu_fault_strike(ctx->pools[task->pool].fault);
+		if (result != DOCA_SUCCESS) {
+			emu_complete(task, result);
+			return DOCA_SUCCESS;
+		}
 	}
 	task->next = NULL;
 	if (ctx->submitted == NULL)

@@ -50,6 +50,14 @@ type fileConfig struct {
 	KeepPages      bool          `yaml:"keep_pages"`
 	Devices        *[]fileDevice `yaml:"devices"`
 	MaxMessageSize int           `yaml:"max_message_size"`
+	Faults         []fileFault   `yaml:"faults"`
+}
+
+type fileFault struct {
+	Function string `yaml:"function"`
+	Task     string `yaml:"task"`
+	Error    string `yaml:"error"`
+	Every    uint32 `yaml:"every"`
 }
 
 type fileDevice struct {
@@ -177,6 +185,14 @@ func (f *fileConfig) parse() (Config, error) {
 	var err error
 	if config.Release, err = parseRelease(f.Release); err != nil {
 		return Config{}, err
+	}
+	for i, fault := range f.Faults {
+		code, err := parseError(fault.Error)
+		if err != nil {
+			return Config{}, fmt.Errorf("fault %d: %w", i+1, err)
+		}
+		config.Faults = append(config.Faults, Fault{Function: fault.Function, Task: fault.Task,
+			Error: code, Every: fault.Every})
 	}
 	if f.RDMAAddress != "" {
 		if config.RDMAAddress, err = netip.ParseAddr(f.RDMAAddress); err != nil {

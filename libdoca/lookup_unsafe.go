@@ -8,9 +8,17 @@ package libdoca
 //	const char *library, *name;
 //	void *function;
 //	int first;
+//	uint8_t *faulty;
 // };
 //
-// #define EMU_FUNCTION(library, name, first) {#library, #name, (void *)emu_##name, first},
+// // The entries, which entries.c has.
+// #define EMU_FUNCTION(library, name, first) \
+//	extern void emu_entry_##name(void); \
+//	extern uint8_t emu_faulty_##name;
+// #include "functions.h"
+// #undef EMU_FUNCTION
+// #define EMU_FUNCTION(library, name, first) \
+//	{#library, #name, (void *)emu_entry_##name, first, &emu_faulty_##name},
 // static const struct emu_function emu_functions[] = {
 // #include "functions.h"
 // };
@@ -31,6 +39,7 @@ type Function struct {
 	// First is the release that brought it, Release2_6 for all that is as old.
 	First   Release
 	pointer unsafe.Pointer
+	faulty  *C.uint8_t // what the function's entry looks at
 }
 
 // functions holds every function of the emulation by its name.
@@ -40,7 +49,8 @@ var functions = func() map[string]Function {
 		f := C.emu_function_at(i)
 		name := C.GoString(f.name)
 		all[name] = Function{Library: C.GoString(f.library), Name: name,
-			First: Release(f.first), pointer: f.function}
+			First: Release(f.first), pointer: f.function,
+			faulty: f.faulty}
 	}
 	return all
 }()

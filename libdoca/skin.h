@@ -63,6 +63,15 @@ enum emu_magic {
 	EMU_DEAD,
 };
 
+/* A function or a type of task that fails now and then. */
+struct emu_fault {
+	char *name;
+	uint8_t *faulty; /* what the entry of the function looks at; NULL for a task */
+	doca_error_t error;
+	uint32_t every; /* calls or submissions */
+	uint32_t count; /* atomic */
+};
+
 /* The settings of this process, which do not change while objects exist. */
 struct emu_settings {
 	int release; /* 100 * major + minor */
@@ -71,6 +80,8 @@ struct emu_settings {
 	bool again;
 	bool server_on_host;
 	int idle_sleep_ns; /* after a row of empty progress calls; 0 never sleeps */
+	struct emu_fault *faults;
+	uint32_t num_faults;
 };
 
 enum emu_role { EMU_ROLE_DPU, EMU_ROLE_HOST };
@@ -276,6 +287,7 @@ struct doca_task {
 
 struct emu_pool {
 	emu_task_cb completed, failed;
+	struct emu_fault *fault; /* or NULL */
 	uint32_t count;
 	size_t stride;
 	char *memory;
@@ -582,6 +594,15 @@ doca_error_t emu_refuse(const char *function, const char *reason);
 /* For the core, which cannot call variadic functions. */
 void emu_log_error(const char *text);
 void emu_log_misuse(const char *text);
+
+/* Failures on request. */
+bool emu_has_task(const char *name);
+/* Returns what makes the tasks of a pool fail, or NULL. */
+struct emu_fault *emu_fault_of(enum emu_ctx_kind kind, uint32_t pool);
+/* Counts a call or a submission, and returns the error if it is to fail. */
+doca_error_t emu_fault_strike(struct emu_fault *fault);
+/* The same for the entry of a function. */
+doca_error_t emu_strike(const uint8_t *faulty);
 
 /* Devices. */
 bool emu_use_dev(struct doca_dev *dev, const char *function);

@@ -2,6 +2,9 @@
 
 package libdoca
 
+// #cgo CFLAGS: -DEMU_SHARED
+import "C"
+
 import (
 	"fmt"
 	"os"

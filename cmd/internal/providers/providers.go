@@ -41,8 +41,8 @@ type ComchOptions struct {
 	// NeverWait makes the threads of the provider doca look for work every now and then, instead of
 	// sleeping until the device wakes them.
 	NeverWait bool
-	// ReachImports lets the emulated provider copy memory of programs on libdoca that it cannot map:
-	// see emulated.Options.
+	// ReachImports lets the emulated provider copy memory of programs on libdoca that it cannot
+	// map: see emulated.Options.
 	ReachImports bool
 	Logger       *zap.Logger
 }

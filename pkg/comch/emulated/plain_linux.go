@@ -43,8 +43,8 @@ func (s *plainSource) File() (descriptor int, offset uint64) {
 // Patience is 0: an importer may use what it has mapped, so nothing depends on its answer.
 func (s *plainSource) Patience() time.Duration { return 0 }
 
-// ExportPlain implements comch.PlainExporter. The peer asks this process's broker for the memory, as
-// it would ask that of a program on the emulated libdoca.
+// ExportPlain implements comch.PlainExporter. The peer asks this process's broker for the memory,
+// as it would ask that of a program on the emulated libdoca.
 func (c *connection) ExportPlain(ctx context.Context, region *memory.Region, access memory.Access,
 ) ([]byte, error) {
 	if err := ctx.Err(); err != nil {

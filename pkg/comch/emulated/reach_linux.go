@@ -16,8 +16,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// reached is the memory.Copier of memory that this process cannot map. It copies through the address
-// space of the exporter.
+// reached is the memory.Copier of memory that this process cannot map. It copies through the
+// address space of the exporter.
 type reached struct {
 	// space is /proc/PID/mem, which stays the exporter's when another process gets its PID.
 	space   *os.File
