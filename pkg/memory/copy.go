@@ -15,8 +15,8 @@ type Copier interface {
 	CopyIn(offset uint64, src []byte) error
 }
 
-// Copyable reports whether the CPU can copy from and to the region: it is mapped, or its Handle is a
-// Copier.
+// Copyable reports whether the CPU can copy from and to the region: it is mapped, or its Handle is
+// a Copier.
 func (r *Region) Copyable() bool {
 	if r.Mapped() {
 		return true

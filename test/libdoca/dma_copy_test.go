@@ -185,8 +185,8 @@ func TestDMACopyWithTheApplication(t *testing.T) {
 	})
 }
 
-// dmaCopiesOf returns the copies of a file of one size: in both roles, directions, kinds of buffers,
-// and kinds of providers.
+// dmaCopiesOf returns the copies of a file of one size: in both roles, directions, kinds of
+// buffers, and kinds of providers.
 func dmaCopiesOf(size int) (copies []dmaCopy) {
 	for _, docaProviders := range []bool{false, true} {
 		for _, test := range []string{"sends", "receives"} {

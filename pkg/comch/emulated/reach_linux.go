@@ -62,8 +62,8 @@ func reach(imported *broker.Import, d *broker.Descriptor, access memory.Access) 
 	return r, nil
 }
 
-// checkSpace fails unless an address space is that of a process of the exporter's user. The exporter
-// could otherwise end, and name a process of somebody else that gets its PID.
+// checkSpace fails unless an address space is that of a process of the exporter's user. The
+// exporter could otherwise end, and name a process of somebody else that gets its PID.
 func checkSpace(space *os.File, imported *broker.Import) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(space.Fd()), &stat); err != nil {
