@@ -45,6 +45,18 @@ func (c plainConnection) ExportPlain(
 	return c.ExportMemory(ctx, region, access)
 }
 
+// withoutExports is a Comch whose memory programs written for DOCA cannot import.
+type withoutExports struct{ comch.Provider }
+
+type withoutExportsConnection struct{ comch.Connection }
+
+func (p withoutExports) Connect(
+	ctx context.Context, c comch.ClientConfig,
+) (comch.Connection, error) {
+	connection, err := p.Provider.Connect(ctx, c)
+	return withoutExportsConnection{connection}, err
+}
+
 // theirRelay is a relay of the DOCA storage applications that follows a script.
 type theirRelay struct {
 	*testing.T
@@ -448,8 +460,8 @@ func TestWhatTheApplicationsLackIsRefused(t *testing.T) {
 		r.answer(&dialects.QueryStorage{},
 			&dialects.QueryStorageReply{TotalSize: 1 << 20, BlockSize: testBlock})
 	})
-	config.Provider = config.Provider.(plainProvider).Provider
+	config.Provider = withoutExports{config.Provider}
 	if _, err := client.Open(t.Context(), config); !errors.Is(err, status.NotSupported) {
-		t.Errorf("a Comch provider other than doca: %v", err)
+		t.Errorf("a Comch provider without exports for programs written for DOCA: %v", err)
 	}
 }

@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -47,6 +49,8 @@ const exitDumped = 2
 
 func TestEverySignalHasItsDocumentedEffectOnEveryProgram(t *testing.T) {
 	t.Parallel()
+	// A process inherits that nohup ignores SIGHUP, but not that this one handles it.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	c := startObservedChain(t, "disk=memory:16MiB")
 	dir := t.TempDir()
 	// transferring starts an initiator and waits until it transfers data.

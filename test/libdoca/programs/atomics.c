@@ -174,7 +174,7 @@ static void tell_of_refusal(struct doca_dev *dev, enum refusal round)
 	tell_memory(&memory, dev);
 	meet();
 	if (round == REVOKED)
-		OK(doca_mmap_stop(memory.mmap));
+		memory_revoke(&memory);
 	meet();
 	meet();
 	memory_free(&memory);
