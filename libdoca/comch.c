@@ -178,6 +178,7 @@ static void dispatch(struct doca_ctx *ctx, struct emu_entry *entry)
 		emu_connection_release(connection);
 		break;
 	default:
+		emuMessageTaken(connection->core);
 		if (consumer_event != NULL && ctx->state == DOCA_CTX_STATE_RUNNING)
 			consumer_event((struct doca_comch_event_consumer *)entry, connection,
 				       (uint32_t)entry->value);

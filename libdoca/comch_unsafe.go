@@ -217,20 +217,24 @@ func (c *clientCore) stop() status.Code { return c.stopConnections() }
 
 func (c *clientCore) end() { c.cancel() }
 
+// orderPatience is inorder.Patience, except in tests.
+var orderPatience = inorder.Patience
+
 // connection is the core of a connection.
 type connection struct {
 	c     *C.struct_doca_comch_connection
 	owner *controlCore
 	comch comch.Connection
 	ended func() // on the engine's thread, after everything else
-	// credits holds a token for each message that the application may have waiting.
+	// credits holds a token for each message or event that the application may have waiting.
 	credits chan struct{}
 	// sending ends when this side disconnects: messages that are still queued fail.
 	sending     context.Context
 	stopSending context.CancelFunc
 
 	// actions are what the peer sees in the order in which the application has caused it: messages,
-	// the beginnings and ends of consumers, and the end of the connection.
+	// the beginnings and ends of consumers, and the end of the connection. What concerns consumers
+	// does not wait for a peer that has no room for messages.
 	actions inorder.Queue
 
 	mu       sync.Mutex
@@ -310,8 +314,8 @@ func (c *connection) post(kind C.uint32_t, value uint64, payload unsafe.Pointer)
 	}
 }
 
-// receive passes on what the peer does, in the order in which the peer does it: as many messages at
-// a time as the application's queue holds, and its consumers.
+// receive passes on what the peer does, in the order in which the peer does it: as many messages
+// and events at a time as the application's queue holds messages.
 func (c *connection) receive() {
 	for {
 		select {
@@ -332,11 +336,10 @@ func (c *connection) receive() {
 			kind = C.EMU_ENTRY_CONSUMER_NEW
 		}
 		c.post(kind, uint64(next.Event.ID), nil)
-		c.returnCredit()
 	}
 }
 
-// returnCredit lets receive take one more message. One that has arrived at the end of the
+// returnCredit lets receive take one more message or event. What has arrived at the end of the
 // connection had no credit.
 func (c *connection) returnCredit() {
 	select {

@@ -32,7 +32,7 @@ type consumerCore struct {
 	connection *connection
 	cancel     context.CancelFunc
 
-	announcement *inorder.Entry
+	announcement *inorder.Entry // nil if it waits for nothing
 	data         comch.Consumer // nil unless running
 	posted       fifo.Queue[postedTask]
 	memory       uint64 // bytes of the provider's memory
@@ -68,12 +68,17 @@ func (c *consumerCore) start() (status.Code, error) {
 	c.posted = fifo.New[postedTask](tasks)
 	config := comch.ConsumerConfig{Receives: tasks, MemorySize: int(c.memory),
 		ImmediateLength: int(c.consumer.imm_data_len)}
-	c.announcement = c.connection.actions.Do(func() {
+	announce := func() {
 		bounded, stop := context.WithTimeout(ctx, startTimeout)
 		defer stop()
 		data, err := c.connection.comch.NewConsumer(bounded, config)
 		c.engine.do(func() { c.started(data, err) })
-	})
+	}
+	if c.connection.actions.Settle(orderPatience) {
+		c.announcement = c.connection.actions.Do(announce)
+	} else {
+		go announce()
+	}
 	return status.InProgress, nil
 }
 
@@ -103,18 +108,15 @@ func (c *consumerCore) started(data comch.Consumer, err error) {
 	}
 }
 
-// close gives the provider's consumer up. It ends when the peer has been told what came before.
+// close destroys the provider's consumer.
 func (c *consumerCore) close() {
 	c.disarm()
 	c.engine.remove(c)
 	c.engine.unwatch(c.data.Descriptor())
-	data := c.data
+	if err := c.data.Close(); err != nil {
+		failed("stop consumer", err)
+	}
 	c.data = nil
-	c.connection.actions.Do(func() {
-		if err := data.Close(); err != nil {
-			failed("stop consumer", err)
-		}
-	})
 }
 
 func (c *consumerCore) flush() status.Code {
@@ -234,11 +236,13 @@ func (c *consumerCore) stop() status.Code {
 	c.stopping = true
 	if c.data == nil {
 		c.cancel()
-		if c.connection.actions.Withdraw(c.announcement) {
+		if c.announcement != nil && c.connection.actions.Withdraw(c.announcement) {
 			c.engine.do(func() { c.started(nil, context.Canceled) })
 		}
 		return status.InProgress
 	}
+	c.connection.actions.Settle(orderPatience)
+	c.data.Stop()
 	for c.collect() > 0 {
 	}
 	c.failPosted(status.Shutdown)

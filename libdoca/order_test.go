@@ -18,6 +18,7 @@ import (
 // actor is a side of a connection that acts at random.
 type actor struct {
 	*control
+	peer      *actor
 	random    *rand.Rand
 	did       []string    // in the order in which it did it
 	consumers []*consumer // those that live
@@ -37,7 +38,7 @@ func (a *actor) act() {
 		a.did = append(a.did, text)
 	case choice < 7 && len(a.consumers) < 4:
 		c := newConsumer(a.t, a.control, 1)
-		is(a.t, call("doca_ctx_start", c.ctx), status.InProgress)
+		a.whilePeerReads(func() { is(a.t, call("doca_ctx_start", c.ctx), status.InProgress) })
 		a.consumers, a.numbers = append(a.consumers, c), append(a.numbers, a.started)
 		a.did = append(a.did, fmt.Sprintf("consumer %d", a.started))
 		a.started++
@@ -58,10 +59,29 @@ func (a *actor) endConsumer(i int) {
 	if stateOf(a.t, c.ctx) != running {
 		return
 	}
-	is(a.t, call("doca_ctx_stop", c.ctx), status.Success)
+	a.whilePeerReads(func() { is(a.t, call("doca_ctx_stop", c.ctx), status.Success) })
 	c.destroy()
 	a.did = append(a.did, fmt.Sprintf("end of %d", a.numbers[i]))
 	a.consumers, a.numbers = slices.Delete(a.consumers, i, i+1), slices.Delete(a.numbers, i, i+1)
+}
+
+// whilePeerReads progresses the peer's engine on another thread, so that messages get room there.
+func (a *actor) whilePeerReads(f func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				docatest.Progress(a.peer.pe)
+			}
+		}
+	}()
+	f()
+	close(done)
+	<-ended
 }
 
 // note takes an event that is this side's.
@@ -89,6 +109,7 @@ func (a *actor) note(e docatest.Event) {
 func TestAPeersActionsAreSeenInTheirOrder(t *testing.T) {
 	const rounds, steps = 5, 400
 	configure(t, libdoca.Config{})
+	t.Cleanup(libdoca.SetOrderPatience(testkit.Patience))
 	random := seedtest.Random(t, 1)
 	for range rounds {
 		actors := startActors(t, random)
@@ -170,5 +191,37 @@ func startActors(t *testing.T, random *rand.Rand) [2]*actor {
 		actors[i] = &actor{control: c, random: random, tasks: make(map[P]bool),
 			seen: make(map[uint64]int)}
 	}
+	actors[0].peer, actors[1].peer = actors[1], actors[0]
 	return actors
+}
+
+// Neither side reads what the other sends. Their consumers begin and end nevertheless.
+func TestConsumersDoNotWaitForAPeerThatDoesNotRead(t *testing.T) {
+	configure(t, libdoca.Config{})
+	actors := startActors(t, seedtest.Random(t, 1))
+	tasks := make(map[P]bool)
+	for _, a := range actors {
+		for range 32 { // more than the peer has room for
+			tasks[a.send("unread")] = true
+		}
+	}
+	for _, a := range actors {
+		c := newConsumer(t, a.control, 1)
+		c.start() // only its own engine is progressed
+		ok(t, call("doca_ctx_stop", c.ctx))
+		c.destroy()
+	}
+	testkit.Eventually(t, "all messages are sent", func() bool {
+		drain(actors[0].pe)
+		drain(actors[1].pe)
+		for _, e := range docatest.Take() {
+			if e.Kind == docatest.Completed && tasks[e.Object] {
+				delete(tasks, e.Object)
+				docatest.Raw("doca_task_free", e.Object)
+			}
+		}
+		return len(tasks) == 0
+	})
+	p := &pair{rig: &rig{t: t}, server: actors[0].control, client: actors[1].control}
+	p.close()
 }

@@ -5,6 +5,7 @@ package inorder
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // Queue runs functions in the order in which they come, on a goroutine that exists while there are
@@ -54,6 +55,26 @@ func (q *Queue) Wait() {
 	done := make(chan struct{})
 	q.Do(func() { close(done) })
 	<-done
+}
+
+// Patience is how long an action of a kind that cannot wait for the peer waits for those before it.
+const Patience = 100 * time.Millisecond
+
+// Settle is Wait for at most a bound, and returns whether everything has run.
+func (q *Queue) Settle(bound time.Duration) bool {
+	if q.IsIdle() {
+		return true
+	}
+	done := make(chan struct{})
+	marker := q.Do(func() { close(done) })
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return !q.Withdraw(marker)
+	}
 }
 
 func (q *Queue) run() {

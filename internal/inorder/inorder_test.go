@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestFunctionsRunInTheirOrder(t *testing.T) {
@@ -45,6 +46,25 @@ func TestAFunctionIsWithdrawnUntilItBegins(t *testing.T) {
 		synctest.Wait()
 		if !queue.IsIdle() {
 			t.Error("the queue is not idle after everything has run")
+		}
+	})
+}
+
+func TestSettleWaitsNoLongerThanItsBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var queue Queue
+		if !queue.Settle(0) {
+			t.Error("an empty queue does not settle")
+		}
+		hold := make(chan struct{})
+		queue.Do(func() { <-hold })
+		begun := time.Now()
+		if queue.Settle(time.Second) || time.Since(begun) != time.Second {
+			t.Errorf("a queue that is held up settles, or after %v", time.Since(begun))
+		}
+		time.AfterFunc(time.Second, func() { close(hold) })
+		if !queue.Settle(time.Minute) || time.Since(begun) != 2*time.Second {
+			t.Errorf("a queue does not settle, or after %v", time.Since(begun))
 		}
 	})
 }

@@ -523,7 +523,10 @@ func (s *suite) testContextOrder(t *testing.T) {
 		did = append(did, "created")
 		send()
 		p.awaitState(r, progress.Running)
-		send()
+		awaitFree(sendTasks)
+		for range sendTasks - 1 { // a queue of them
+			send()
+		}
 		p.must(r.Stop())
 		did = append(did, "expired")
 		send()

@@ -110,7 +110,7 @@ func (c *Connection) removeChild(member child) {
 
 func (c *Connection) do(f func()) { c.actions.Do(f) }
 
-func (c *Connection) isIdle() bool { return c.actions.IsIdle() }
+func (c *Connection) settle() bool { return c.actions.Settle(inorder.Patience) }
 
 func (c *Connection) newConsumer(
 	ctx context.Context, config comch.ConsumerConfig,

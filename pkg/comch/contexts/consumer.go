@@ -138,14 +138,19 @@ func (c *Consumer) Start(engine *progress.Engine) error {
 	if c.memory != nil {
 		config.Memory, config.MemorySize = c.memory, 0
 	}
-	c.channel.do(func() {
+	announce := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
 		data, err := c.channel.newConsumer(ctx, config)
 		if !engine.Do(func() { c.started(data, err) }) && err == nil {
 			_ = data.Close() // the engine is closed: nobody will use it
 		}
-	})
+	}
+	if c.channel.settle() {
+		c.channel.do(announce)
+	} else {
+		go announce()
+	}
 	return nil
 }
 
@@ -280,27 +285,11 @@ func (c *Consumer) Stop() error {
 	if c.is(progress.Stopping) {
 		return nil
 	}
-	c.stopData()
+	c.channel.settle()
+	c.data.Stop()
 	c.enter(progress.Stopping)
 	c.completeStop()
 	return nil
-}
-
-// stopData tells the peer of the end, after everything that it has yet to see. Until then, it can
-// still send, but nobody receives that.
-func (c *Consumer) stopData() {
-	if c.channel.isIdle() {
-		c.data.Stop()
-		return
-	}
-	data, engine := c.data, c.engine
-	c.channel.do(func() {
-		callOnEngine(engine, func() {
-			if c.data == data {
-				data.Stop()
-			}
-		})
-	})
 }
 
 // completeStop makes a stopping consumer idle once all tasks are freed.
@@ -313,9 +302,7 @@ func (c *Consumer) completeStop() {
 	c.dirty = false
 	c.engine.Remove(c)
 	c.engine.RemoveWaiter(c.waiter)
-	if !c.channel.isIdle() {
-		c.channel.do(func() { _ = data.Close() }) // there is nobody any more to hear of an error
-	} else if err := data.Close(); err != nil && c.reason == nil {
+	if err := data.Close(); err != nil && c.reason == nil {
 		c.reason = err
 	}
 	c.channel.removeChild(c)

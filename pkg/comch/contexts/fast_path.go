@@ -15,10 +15,11 @@ type channel interface {
 	// checkEvents fails if the application has no callbacks for the peer's consumers.
 	checkEvents() error
 	capabilities() comch.Capabilities
-	// do runs f, which may take long, after everything that the peer has yet to see of this side.
-	// isIdle reports whether there is nothing.
+	// settle waits until the peer has seen what this side has done before, but not for a peer that
+	// has no room for messages. It returns whether that is so.
+	settle() bool
+	// do runs f, which may take long, before the peer sees what this side does from now on.
 	do(f func())
-	isIdle() bool
 	newConsumer(context.Context, comch.ConsumerConfig) (comch.Consumer, error)
 	newProducer(context.Context, comch.ConsumerID) (comch.Producer, error)
 }

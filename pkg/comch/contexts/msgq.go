@@ -186,10 +186,10 @@ func (q *MsgQ) capabilities() comch.Capabilities {
 	return queue.Capabilities()
 }
 
-// do has nothing to keep in order: a message queue has no messages but those of its producers.
-func (q *MsgQ) do(f func()) { go f() }
+// settle has nothing to wait for: a message queue has no messages but those of its producers.
+func (q *MsgQ) settle() bool { return true }
 
-func (q *MsgQ) isIdle() bool { return true }
+func (q *MsgQ) do(f func()) { go f() }
 
 func (q *MsgQ) newConsumer(
 	ctx context.Context, config comch.ConsumerConfig,
