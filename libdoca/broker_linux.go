@@ -185,9 +185,13 @@ func (r *remoteMemory) watch(origin *exported) {
 	message := make([]byte, maxMessage)
 	n, err := r.socket.Read(message)
 	for reply, isReply := decodeReply(message[:n]); err == nil && isReply; {
-		r.replies <- reply
-		n, err = r.socket.Read(message)
-		reply, isReply = decodeReply(message[:n])
+		select {
+		case r.replies <- reply:
+			n, err = r.socket.Read(message)
+			reply, isReply = decodeReply(message[:n])
+		default: // nobody has asked
+			isReply = false
+		}
 	}
 	origin.revoke()
 	if n == 1 {

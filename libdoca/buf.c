@@ -198,8 +198,10 @@ static doca_error_t check_ranges(const struct doca_mmap *mmap, uintptr_t addr, s
 /* Counts a buf of a map, or one less. */
 static bool count_buf(struct doca_mmap *mmap, int change, const char *function)
 {
-	if (mmap->thread_safe)
-		return true; /* such maps do not count */
+	if (mmap->thread_safe) {
+		__atomic_add_fetch(&mmap->num_bufs, change, __ATOMIC_SEQ_CST);
+		return true;
+	}
 	if (!emu_enter(&mmap->used_by, &mmap->depth,
 		       "mmap without doca_mmap_enable_thread_safety", function))
 		return false;

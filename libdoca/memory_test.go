@@ -272,11 +272,20 @@ func TestPropertiesOfMaps(t *testing.T) {
 	ok(t, call("doca_dev_close", dpu))
 	docatest.Free(base)
 
-	mmap = create(t, "doca_mmap_create")
-	ok(t, call("doca_mmap_enable_thread_safety", mmap))
-	_, code = docatest.Get("doca_mmap_get_num_bufs", mmap)
+	// A map that threads share does not tell the number of its bufs, but has it.
+	dpu = openDevice(t, dpuDevice)
+	shared := newMemory(t, dpu, 4096, localReadWrite)
+	ok(t, call("doca_mmap_stop", shared.mmap))
+	ok(t, call("doca_mmap_enable_thread_safety", shared.mmap))
+	ok(t, call("doca_mmap_start", shared.mmap))
+	buf = shared.buf(0, 8, 8)
+	_, code = docatest.Get("doca_mmap_get_num_bufs", shared.mmap)
 	is(t, code, status.NotSupported)
-	ok(t, call("doca_mmap_destroy", mmap))
+	misuse(status.NotPermitted, "1 bufs", "doca_mmap_stop", shared.mmap)
+	misuse(status.NotPermitted, "1 bufs", "doca_mmap_destroy", shared.mmap)
+	release(t, buf)
+	shared.destroy()
+	ok(t, call("doca_dev_close", dpu))
 }
 
 // The callback that frees memory is called by the end of a map that has been started with it, when

@@ -235,7 +235,7 @@ static doca_error_t end_mmap(struct doca_mmap *mmap, const char *function)
 {
 	uint32_t bufs = __atomic_load_n(&mmap->num_bufs, __ATOMIC_SEQ_CST);
 
-	if (bufs > 0 && !mmap->thread_safe) {
+	if (bufs > 0) {
 		emu_misuse(function, "%u bufs refer to the map: release them first", bufs);
 		return DOCA_ERROR_NOT_PERMITTED;
 	}

@@ -249,14 +249,26 @@ func (f *foreignNumber) operate(r eventRequest) (uint64, error) {
 	return f.origin.remote.operate(r)
 }
 
-// operate lets the exporter's process do it.
+// operate lets the exporter's process do it. An exporter that does not answer loses the importer.
 func (r *remoteMemory) operate(request eventRequest) (uint64, error) {
 	r.operating.Lock()
 	defer r.operating.Unlock()
+	select {
+	case <-r.watched:
+		return 0, errRevoked
+	default:
+	}
+	_ = r.socket.SetWriteDeadline(time.Now().Add(broker.Timeout))
 	if _, err := r.socket.Write(request.encode()); err != nil {
 		return 0, errRevoked
 	}
+	patience := time.NewTimer(broker.Timeout)
+	defer patience.Stop()
 	select {
+	case <-patience.C:
+		_ = r.socket.SetReadDeadline(time.Unix(0, 1)) // watch ends the import
+		return 0, status.Errorf(status.IOFailed, "the exporter has not answered for %v",
+			broker.Timeout)
 	case reply := <-r.replies:
 		if reply.code != status.Success {
 			return 0, status.Errorf(reply.code, "the exporter cannot use the number")

@@ -55,6 +55,8 @@ type Server struct {
 	name     string // of the socket
 	listener *net.UnixListener
 	serving  chan struct{} // closed when the listener's goroutines have ended
+	// strangers are connections that have not said yet what they want.
+	strangers map[*net.UnixConn]struct{}
 }
 
 // Add hands out memory from now on. It sets the ID and the name in the descriptor.
@@ -104,6 +106,9 @@ func (s *Server) Remove(x *Export) {
 	last := len(s.byID) == 0
 	if last {
 		s.listener = nil
+		for c := range s.strangers { // nobody waits for them
+			_ = c.SetReadDeadline(time.Unix(0, 1))
+		}
 	}
 	s.mu.Unlock()
 	x.importers.Wait()
@@ -166,9 +171,8 @@ func (s *Server) serveImporter(c *net.UnixConn) {
 	select {
 	case <-ended:
 	case <-x.revoking:
-		_ = c.SetWriteDeadline(time.Now().Add(Timeout))
+		_ = c.SetDeadline(time.Now().Add(x.Source.Patience()))
 		_, _ = c.Write([]byte{1})
-		_ = c.SetReadDeadline(time.Now().Add(x.Source.Patience()))
 		<-ended
 	}
 	_ = c.Close()
@@ -181,13 +185,24 @@ func (s *Server) admit(c *net.UnixConn) (*Export, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = c.SetDeadline(time.Now().Add(Timeout))
-	var id ID
-	if _, err := io.ReadFull(c, id[:]); err != nil {
-		return nil, err
+	s.mu.Lock()
+	if s.strangers == nil {
+		s.strangers = make(map[*net.UnixConn]struct{})
 	}
+	s.strangers[c] = struct{}{}
+	_ = c.SetDeadline(time.Now().Add(Timeout))
+	if s.listener == nil {
+		_ = c.SetReadDeadline(time.Unix(0, 1))
+	}
+	s.mu.Unlock()
+	var id ID
+	_, err = io.ReadFull(c, id[:])
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.strangers, c)
+	if err != nil {
+		return nil, err
+	}
 	x := s.byID[id]
 	if x == nil {
 		return nil, status.Errorf(status.NotFound, "the memory is not exported")

@@ -50,7 +50,7 @@ doca_error_t doca_mmap_set_permissions(struct doca_mmap *mmap, uint32_t access_m
 doca_error_t doca_mmap_enable_thread_safety(struct doca_mmap *mmap);
 
 doca_error_t doca_mmap_start(struct doca_mmap *mmap);
-/* Invalidates all exports, and what peers have made of them. */
+/* Not for maps that have been exported: destroying them takes the memory away from peers. */
 doca_error_t doca_mmap_stop(struct doca_mmap *mmap);
 
 /* For an imported map: the address that the exporter knows. */
