@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -57,7 +58,7 @@ type fileFault struct {
 	Function string `yaml:"function"`
 	Task     string `yaml:"task"`
 	Error    string `yaml:"error"`
-	Every    uint32 `yaml:"every"`
+	Every    *int   `yaml:"every"`
 }
 
 type fileDevice struct {
@@ -191,8 +192,16 @@ func (f *fileConfig) parse() (Config, error) {
 		if err != nil {
 			return Config{}, fmt.Errorf("fault %d: %w", i+1, err)
 		}
+		every := 1
+		if fault.Every != nil {
+			every = *fault.Every
+		}
+		if every < 1 || every > math.MaxUint32 {
+			return Config{}, status.Errorf(status.InvalidValue,
+				"fault %d: every: %d is not between 1 and %d", i+1, every, math.MaxUint32)
+		}
 		config.Faults = append(config.Faults, Fault{Function: fault.Function, Task: fault.Task,
-			Error: code, Every: fault.Every})
+			Error: code, Every: uint32(every)})
 	}
 	if f.RDMAAddress != "" {
 		if config.RDMAAddress, err = netip.ParseAddr(f.RDMAAddress); err != nil {

@@ -68,6 +68,7 @@ doca_error_t emu_fault_strike(struct emu_fault *fault)
 
 doca_error_t emu_strike(const uint8_t *faulty)
 {
+	emu_wait_until_configured();
 	for (uint32_t i = 0; i < emu_settings.num_faults; i++) {
 		if (emu_settings.faults[i].faulty == faulty)
 			return emu_fault_strike(&emu_settings.faults[i]);

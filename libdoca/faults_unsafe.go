@@ -76,19 +76,22 @@ func (f *Fault) name() string { return f.Function + f.Task }
 
 func (f *Fault) check() error {
 	name := f.name()
-	text := C.CString(f.Task)
-	defer C.free(unsafe.Pointer(text))
+	function, task := C.CString(f.Function), C.CString(f.Task)
+	defer C.free(unsafe.Pointer(function))
+	defer C.free(unsafe.Pointer(task))
 	_, isFunction := functions[f.Function]
 	switch {
 	case (f.Function == "") == (f.Task == ""):
 		return status.Errorf(status.InvalidValue, "a fault is of a function or of a task: "+
 			"set one of both")
+	case bool(C.emu_has_task(function)):
+		return status.Errorf(status.InvalidValue, "%s is a type of task: say so by \"task\"", name)
 	case f.Function != "" && (!isFunction || !returnsError()[f.Function]):
 		return status.Errorf(status.InvalidValue, "%s is no function of the emulation that returns "+
 			"doca_error_t", name)
-	case f.Task != "" && !bool(C.emu_has_task(text)):
-		return status.Errorf(status.InvalidValue, "%s is no type of task of the emulation, such as "+
-			"doca_dma_task_memcpy", name)
+	case f.Task != "" && !bool(C.emu_has_task(task)):
+		return status.Errorf(status.InvalidValue, "%s is no type of task of the emulation: "+
+			"docs/libdoca.md lists them", name)
 	case f.Error == status.Success || f.Error >= firstOwnCode:
 		return status.Errorf(status.InvalidValue, "%s: %v is no error of DOCA", name, f.Error)
 	}
@@ -100,12 +103,11 @@ const firstOwnCode = 32
 
 // installFaults makes the functions of faults fail, and those of the former configuration no more.
 func installFaults(faults []Fault) {
-	former := unsafe.Slice(C.emu_settings.faults, C.emu_settings.num_faults)
-	for i := range former {
-		if former[i].faulty != nil {
-			*former[i].faulty = 0
-		}
-		C.free(unsafe.Pointer(former[i].name))
+	for _, f := range functions {
+		*f.faulty = 0
+	}
+	for _, former := range unsafe.Slice(C.emu_settings.faults, C.emu_settings.num_faults) {
+		C.free(unsafe.Pointer(former.name))
 	}
 	C.free(unsafe.Pointer(C.emu_settings.faults))
 	memory := (*C.struct_emu_fault)(C.calloc(C.size_t(len(faults)+1), C.sizeof_struct_emu_fault))
@@ -123,6 +125,9 @@ func installFaults(faults []Fault) {
 
 // parseError returns the error of a name such as "NO_MEMORY" or "DOCA_ERROR_NO_MEMORY".
 func parseError(name string) (status.Code, error) {
+	if name == "" {
+		return 0, status.Errorf(status.InvalidValue, "it has no error, such as NO_MEMORY")
+	}
 	for code := status.Success + 1; code < firstOwnCode; code++ {
 		if code.String() == strings.TrimPrefix(name, "DOCA_ERROR_") {
 			return code, nil

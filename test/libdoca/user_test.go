@@ -5,6 +5,7 @@ package libdoca_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -266,6 +267,44 @@ func TestHeaders(t *testing.T) {
 		u.write("all.c", all.String())
 		u.shell("aarch64-linux-gnu-gcc -Wall -Wextra -Werror -fsyntax-only -I " + home +
 			"/host/include all.c headers.c")
+	}
+}
+
+// Faults hit the first calls of a program, too, although the library may not be ready yet. The
+// calls that are spared get all of their arguments.
+func TestFaultsHitTheFirstCalls(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	command := u.install()
+	program := u.compile("host", "faults.c")
+	for text, want := range map[string]string{
+		"{role: host}": "first call 0, second call 0\nlog 0\nlog 0\nlog 0\n",
+		"{role: host, faults: [{function: doca_pe_create, error: NO_MEMORY}]}": "first call 7, " +
+			"second call 7\nlog 0\nlog 0\nlog 0\n",
+		"{role: host, faults: [{function: doca_pe_create, error: AGAIN, every: 2}, " +
+			"{function: doca_log, error: IN_USE, every: 3}]}": "first call 0, second call 5\n" +
+			"log 0\nlog 0\nlog 3\n",
+	} {
+		u.write("faults.yaml", text)
+		stdout, stderr, code := u.run(command, "run", "--config", "faults.yaml", "--", program)
+		var results strings.Builder
+		messages := 0
+		for line := range strings.Lines(stdout) {
+			if strings.HasPrefix(line, "first") || strings.HasPrefix(line, "log") {
+				results.WriteString(line)
+				continue
+			}
+			if !strings.Contains(line, fmt.Sprintf("1.50 text %d 8 9 2.25", messages)) {
+				t.Errorf("%s: message %d is %q", text, messages, line)
+			}
+			messages++
+		}
+		if code != 0 || stderr != "" || messages != strings.Count(want, "log 0") {
+			t.Errorf("%s: exit code %d, %d messages, %s", text, code, messages, stderr)
+		}
+		if got := results.String(); got != want {
+			t.Errorf("%s: got\n%swant\n%s", text, got, want)
+		}
 	}
 }
 
