@@ -217,9 +217,6 @@ func (c *clientCore) stop() status.Code { return c.stopConnections() }
 
 func (c *clientCore) end() { c.cancel() }
 
-// orderPatience is inorder.Patience, except in tests.
-var orderPatience = inorder.Patience
-
 // connection is the core of a connection.
 type connection struct {
 	c     *C.struct_doca_comch_connection

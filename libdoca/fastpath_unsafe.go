@@ -74,7 +74,7 @@ func (c *consumerCore) start() (status.Code, error) {
 		data, err := c.connection.comch.NewConsumer(bounded, config)
 		c.engine.do(func() { c.started(data, err) })
 	}
-	if c.connection.actions.Settle(orderPatience) {
+	if c.connection.actions.Settle(inorder.Patience) {
 		c.announcement = c.connection.actions.Do(announce)
 	} else {
 		go announce()
@@ -241,7 +241,7 @@ func (c *consumerCore) stop() status.Code {
 		}
 		return status.InProgress
 	}
-	c.connection.actions.Settle(orderPatience)
+	c.connection.actions.Settle(inorder.Patience)
 	c.data.Stop()
 	for c.collect() > 0 {
 	}

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/zc-relay/zc-relay/internal/inorder"
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/libdoca"
@@ -109,7 +111,8 @@ func (a *actor) note(e docatest.Event) {
 func TestAPeersActionsAreSeenInTheirOrder(t *testing.T) {
 	const rounds, steps = 5, 400
 	configure(t, libdoca.Config{})
-	t.Cleanup(libdoca.SetOrderPatience(testkit.Patience))
+	defer func(former time.Duration) { inorder.Patience = former }(inorder.Patience)
+	inorder.Patience = testkit.Patience
 	random := seedtest.Random(t, 1)
 	for range rounds {
 		actors := startActors(t, random)

@@ -57,8 +57,9 @@ func (q *Queue) Wait() {
 	<-done
 }
 
-// Patience is how long an action of a kind that cannot wait for the peer waits for those before it.
-const Patience = 100 * time.Millisecond
+// Patience is how long what cannot wait for the peer waits for what came before it. Tests of the
+// order change it.
+var Patience = 100 * time.Millisecond
 
 // Settle is Wait for at most a bound, and returns whether everything has run.
 func (q *Queue) Settle(bound time.Duration) bool {

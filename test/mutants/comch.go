@@ -303,7 +303,7 @@ var comchMutants = []mutant{
 	{
 		name:   "libdoca-starts-consumers-before-its-messages",
 		file:   "libdoca/fastpath_unsafe.go",
-		old:    "	if c.connection.actions.Settle(orderPatience) {\n		c.ann",
+		old:    "	if c.connection.actions.Settle(inorder.Patience) {\n		c.ann",
 		new:    "	if c.engine == nil {\n		c.ann",
 		breaks: "A program's actions are seen in their order.",
 		tests:  []test{{"./libdoca", "^TestAPeersActionsAreSeenInTheirOrder$"}},

@@ -5,7 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/zc-relay/zc-relay/internal/inorder"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -499,7 +502,13 @@ func (s *suite) testClientWaitsForChildren(t *testing.T) {
 // testContextOrder submits messages around the beginnings and ends of consumers, without waiting
 // for any of them.
 func (s *suite) testContextOrder(t *testing.T) {
-	p := s.newContextPair(t)
+	defer func(former time.Duration) { inorder.Patience = former }(inorder.Patience)
+	inorder.Patience = testkit.Patience
+	h := s.newHarness(t)
+	// The server has room for all messages: the one engine is not progressed all the time.
+	p := h.join(h.startServer(func(c *contexts.ServerConfig) {
+		c.ReceiveQueue = s.capabilities.MaxReceiveQueue
+	}))
 	var did []string
 	free := sendTasks
 	awaitFree := func(n int) {

@@ -100,6 +100,8 @@ func (c *connection) errNotConnected() error {
 	return status.Errorf(status.NotConnected, "the connection has ended: %w", c.Err())
 }
 
+// Send returns when libdoca has the message, or those before it wait there: what this side does
+// next comes after it.
 func (c *connection) Send(ctx context.Context, message []byte) error {
 	if len(message) > c.MaxMessageSize() {
 		return status.Errorf(status.TooBig, "send control message of %d bytes: the limit is %d",
@@ -122,8 +124,17 @@ func (c *connection) Send(ctx context.Context, message []byte) error {
 		return ctx.Err()
 	}
 	copied := append([]byte(nil), message...)
-	if !c.endpoint.engine.Do(func() { c.submit(copied) }) {
+	submitted := make(chan struct{})
+	accepted := c.endpoint.engine.Do(func() {
+		c.submit(copied)
+		close(submitted)
+	})
+	if !accepted {
 		return c.errNotConnected()
+	}
+	select {
+	case <-submitted:
+	case <-c.done: // it may have been sent, and nobody needs to know
 	}
 	return nil
 }
