@@ -68,17 +68,12 @@ func (c *consumerCore) start() (status.Code, error) {
 	c.posted = fifo.New[postedTask](tasks)
 	config := comch.ConsumerConfig{Receives: tasks, MemorySize: int(c.memory),
 		ImmediateLength: int(c.consumer.imm_data_len)}
-	announce := func() {
+	c.announcement = c.connection.actions.DoSoon(func() {
 		bounded, stop := context.WithTimeout(ctx, startTimeout)
 		defer stop()
 		data, err := c.connection.comch.NewConsumer(bounded, config)
 		c.engine.do(func() { c.started(data, err) })
-	}
-	if c.connection.actions.Settle(inorder.Patience) {
-		c.announcement = c.connection.actions.Do(announce)
-	} else {
-		go announce()
-	}
+	})
 	return status.InProgress, nil
 }
 
@@ -236,12 +231,12 @@ func (c *consumerCore) stop() status.Code {
 	c.stopping = true
 	if c.data == nil {
 		c.cancel()
-		if c.announcement != nil && c.connection.actions.Withdraw(c.announcement) {
+		if c.connection.actions.Withdraw(c.announcement) {
 			c.engine.do(func() { c.started(nil, context.Canceled) })
 		}
 		return status.InProgress
 	}
-	c.connection.actions.Settle(inorder.Patience)
+	c.connection.actions.Settle()
 	c.data.Stop()
 	for c.collect() > 0 {
 	}

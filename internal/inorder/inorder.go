@@ -32,7 +32,17 @@ func (q *Queue) Do(f func()) *Entry {
 	return added
 }
 
-// Withdraw takes a function back. It returns false if the function has begun.
+// DoSoon runs f after everything that came before, but does not wait for that beyond Patience: then
+// it runs f beside it, and returns nil.
+func (q *Queue) DoSoon(f func()) *Entry {
+	if q.Settle() {
+		return q.Do(f)
+	}
+	go f()
+	return nil
+}
+
+// Withdraw takes a function back. It returns false if the function has begun, and for nil.
 func (q *Queue) Withdraw(e *Entry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,14 +71,14 @@ func (q *Queue) Wait() {
 // order change it.
 var Patience = 100 * time.Millisecond
 
-// Settle is Wait for at most a bound, and returns whether everything has run.
-func (q *Queue) Settle(bound time.Duration) bool {
+// Settle is Wait for at most Patience, and returns whether everything has run.
+func (q *Queue) Settle() bool {
 	if q.IsIdle() {
 		return true
 	}
 	done := make(chan struct{})
 	marker := q.Do(func() { close(done) })
-	timer := time.NewTimer(bound)
+	timer := time.NewTimer(Patience)
 	defer timer.Stop()
 	select {
 	case <-done:

@@ -50,21 +50,44 @@ func TestAFunctionIsWithdrawnUntilItBegins(t *testing.T) {
 	})
 }
 
-func TestSettleWaitsNoLongerThanItsBound(t *testing.T) {
+func TestSettleWaitsNoLongerThanPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var queue Queue
-		if !queue.Settle(0) {
-			t.Error("an empty queue does not settle")
+		if begun := time.Now(); !queue.Settle() || time.Since(begun) != 0 {
+			t.Error("an empty queue does not settle at once")
 		}
 		hold := make(chan struct{})
 		queue.Do(func() { <-hold })
 		begun := time.Now()
-		if queue.Settle(time.Second) || time.Since(begun) != time.Second {
+		if queue.Settle() || time.Since(begun) != Patience {
 			t.Errorf("a queue that is held up settles, or after %v", time.Since(begun))
 		}
-		time.AfterFunc(time.Second, func() { close(hold) })
-		if !queue.Settle(time.Minute) || time.Since(begun) != 2*time.Second {
+		time.AfterFunc(Patience/2, func() { close(hold) })
+		if !queue.Settle() || time.Since(begun) != Patience*3/2 {
 			t.Errorf("a queue does not settle, or after %v", time.Since(begun))
 		}
+	})
+}
+
+func TestDoSoonWaitsNoLongerThanPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var queue Queue
+		ran := 0
+		if queue.DoSoon(func() { ran++ }) == nil {
+			t.Error("a function of an idle queue runs beside it")
+		}
+		queue.Wait()
+		hold := make(chan struct{})
+		queue.Do(func() { <-hold })
+		begun := time.Now()
+		if e := queue.DoSoon(func() { ran++ }); e != nil || queue.Withdraw(e) ||
+			time.Since(begun) != Patience {
+			t.Errorf("a function waits for a queue that is held up, after %v", time.Since(begun))
+		}
+		synctest.Wait()
+		if ran != 2 {
+			t.Errorf("%d functions have run, want 2", ran)
+		}
+		close(hold)
 	})
 }

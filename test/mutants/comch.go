@@ -303,8 +303,8 @@ var comchMutants = []mutant{
 	{
 		name:   "libdoca-starts-consumers-before-its-messages",
 		file:   "libdoca/fastpath_unsafe.go",
-		old:    "	if c.connection.actions.Settle(inorder.Patience) {\n		c.ann",
-		new:    "	if c.engine == nil {\n		c.ann",
+		old:    "	c.announcement = c.connection.actions.DoSoon(func() {\n",
+		new:    "	var announcing inorder.Queue\n	c.announcement = announcing.DoSoon(func() {\n",
 		breaks: "A program's actions are seen in their order.",
 		tests:  []test{{"./libdoca", "^TestAPeersActionsAreSeenInTheirOrder$"}},
 	},

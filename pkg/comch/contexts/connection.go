@@ -108,9 +108,9 @@ func (c *Connection) removeChild(member child) {
 	c.engine.Do(func() { c.control.releaseConnection(c) })
 }
 
-func (c *Connection) do(f func()) { c.actions.Do(f) }
+func (c *Connection) do(f func()) { c.actions.DoSoon(f) }
 
-func (c *Connection) settle() bool { return c.actions.Settle(inorder.Patience) }
+func (c *Connection) settle() { c.actions.Settle() }
 
 func (c *Connection) newConsumer(
 	ctx context.Context, config comch.ConsumerConfig,

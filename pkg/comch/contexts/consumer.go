@@ -138,19 +138,14 @@ func (c *Consumer) Start(engine *progress.Engine) error {
 	if c.memory != nil {
 		config.Memory, config.MemorySize = c.memory, 0
 	}
-	announce := func() {
+	c.channel.do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
 		data, err := c.channel.newConsumer(ctx, config)
 		if !engine.Do(func() { c.started(data, err) }) && err == nil {
 			_ = data.Close() // the engine is closed: nobody will use it
 		}
-	}
-	if c.channel.settle() {
-		c.channel.do(announce)
-	} else {
-		go announce()
-	}
+	})
 	return nil
 }
 

@@ -16,9 +16,10 @@ type channel interface {
 	checkEvents() error
 	capabilities() comch.Capabilities
 	// settle waits until the peer has seen what this side has done before, but not for a peer that
-	// has no room for messages. It returns whether that is so.
-	settle() bool
-	// do runs f, which may take long, before the peer sees what this side does from now on.
+	// has no room for messages.
+	settle()
+	// do does the same, and runs f, which may take long, before the peer sees what this side does
+	// from then on.
 	do(f func())
 	newConsumer(context.Context, comch.ConsumerConfig) (comch.Consumer, error)
 	newProducer(context.Context, comch.ConsumerID) (comch.Producer, error)

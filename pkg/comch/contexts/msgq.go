@@ -187,7 +187,7 @@ func (q *MsgQ) capabilities() comch.Capabilities {
 }
 
 // settle has nothing to wait for: a message queue has no messages but those of its producers.
-func (q *MsgQ) settle() bool { return true }
+func (q *MsgQ) settle() {}
 
 func (q *MsgQ) do(f func()) { go f() }
 
