@@ -223,7 +223,6 @@ func Configure(config Config) error {
 	if err != nil {
 		return err
 	}
-	installFaults(config.Faults)
 	freeDevices()
 	C.emu_devices, C.emu_num_devices = devices, C.uint32_t(len(config.Devices))
 	C.free(unsafe.Pointer(C.emu_settings.version))
@@ -234,8 +233,8 @@ func Configure(config Config) error {
 		again:          C.bool(config.Again),
 		server_on_host: C.bool(config.ServerOnHost),
 		idle_sleep_ns:  C.int(min(config.IdleSleep, maxIdleSleep)),
-		faults:         C.emu_settings.faults,
-		num_faults:     C.emu_settings.num_faults,
+		faults:         replaceFaults(config.Faults),
+		num_faults:     C.uint32_t(len(config.Faults)),
 	}
 	active.Store(&config)
 	C.emu_mark_configured()

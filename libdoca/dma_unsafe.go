@@ -45,11 +45,12 @@ func (d *dmaCore) poll() {
 	n := min(len(d.queue), dmaBatch)
 	for i, task := range d.queue[:n] {
 		copied := (*C.struct_doca_dma_task_memcpy)(unsafe.Pointer(task))
-		if lengthOf(copied) == 0 {
+		total := lengthOf(copied)
+		if total == 0 {
 			d.reject(i)
 			return
 		}
-		d.engine.complete(task, copyTask(copied))
+		d.engine.complete(task, copyTask(copied, total))
 	}
 	d.queue = append(d.queue[:0], d.queue[n:]...)
 }
@@ -78,9 +79,9 @@ func (d *dmaCore) stop() status.Code {
 
 func (d *dmaCore) end() {}
 
-// copyTask copies the windows of the source list to behind those of the destination list, which do
-// not change if it fails.
-func copyTask(task *C.struct_doca_dma_task_memcpy) status.Code {
+// copyTask copies the windows of the source list, total bytes, to behind those of the destination
+// list, which do not change if it fails.
+func copyTask(task *C.struct_doca_dma_task_memcpy, total C.size_t) status.Code {
 	dst, placed := task.dst, C.size_t(0)
 	for src := task.src; src != nil; src = src.next {
 		for offset := C.size_t(0); offset < src.data_len; {
@@ -100,7 +101,6 @@ func copyTask(task *C.struct_doca_dma_task_memcpy) status.Code {
 			offset += n
 		}
 	}
-	total := lengthOf(task)
 	for dst := task.dst; total > 0; dst = dst.next {
 		n := min(total, dst.len-C.size_t(dst.data-dst.head)-dst.data_len)
 		dst.data_len += n

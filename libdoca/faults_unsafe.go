@@ -101,8 +101,9 @@ func (f *Fault) check() error {
 // firstOwnCode is the first code that DOCA does not have: see doca_error_get_name.
 const firstOwnCode = 32
 
-// installFaults makes the functions of faults fail, and those of the former configuration no more.
-func installFaults(faults []Fault) {
+// replaceFaults makes the functions of faults fail, and those of the former configuration no more.
+// It returns what the settings hold of that.
+func replaceFaults(faults []Fault) *C.struct_emu_fault {
 	for _, f := range functions {
 		*f.faulty = 0
 	}
@@ -120,7 +121,7 @@ func installFaults(faults []Fault) {
 		}
 		unsafe.Slice(memory, len(faults))[i] = f
 	}
-	C.emu_settings.faults, C.emu_settings.num_faults = memory, C.uint32_t(len(faults))
+	return memory
 }
 
 // parseError returns the error of a name such as "NO_MEMORY" or "DOCA_ERROR_NO_MEMORY".
