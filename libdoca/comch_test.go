@@ -130,14 +130,21 @@ func newPair(t testing.TB, config libdoca.Config) *pair {
 	t.Helper()
 	p := &pair{rig: configure(t, config)}
 	p.server, p.client = newServer(t, 64), newClient(t, 64)
-	ok(t, call("doca_ctx_start", p.server.ctx))
-	is(t, call("doca_ctx_start", p.client.ctx), status.InProgress)
-	p.client.connection = create(t, "doca_comch_client_get_connection", p.client.object)
-	until(t, "client runs", func() bool { return stateOf(t, p.client.ctx) == running }, p.client.pe)
+	p.connect()
+	return p
+}
+
+// connect starts both sides, and waits until they are connected.
+func (p *pair) connect() {
+	p.t.Helper()
+	ok(p.t, call("doca_ctx_start", p.server.ctx))
+	is(p.t, call("doca_ctx_start", p.client.ctx), status.InProgress)
+	p.client.connection = create(p.t, "doca_comch_client_get_connection", p.client.object)
+	until(p.t, "client runs", func() bool { return stateOf(p.t, p.client.ctx) == running },
+		p.client.pe)
 	p.wait("connection", func(e docatest.Event) bool { return e.Kind == docatest.Connected },
 		p.server.pe)
 	p.server.connection = p.last(docatest.Connected).Object
-	return p
 }
 
 // collect adds the events since the last call to the log.

@@ -182,13 +182,7 @@ func startActors(t *testing.T, random *rand.Rand) [2]*actor {
 	for _, c := range []*control{p.server, p.client} {
 		ok(t, c.call("set_recv_queue_size", 1+random.IntN(4)))
 	}
-	ok(t, call("doca_ctx_start", p.server.ctx))
-	is(t, call("doca_ctx_start", p.client.ctx), status.InProgress)
-	p.client.connection = create(t, "doca_comch_client_get_connection", p.client.object)
-	until(t, "client runs", func() bool { return stateOf(t, p.client.ctx) == running }, p.client.pe)
-	p.wait("connection", func(e docatest.Event) bool { return e.Kind == docatest.Connected },
-		p.server.pe)
-	p.server.connection = p.last(docatest.Connected).Object
+	p.connect()
 	var actors [2]*actor
 	for i, c := range []*control{p.server, p.client} {
 		actors[i] = &actor{control: c, random: random, tasks: make(map[P]bool),

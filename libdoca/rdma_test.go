@@ -4,7 +4,6 @@ package libdoca_test
 
 import (
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
@@ -319,48 +318,33 @@ func TestAddressesOfRDMA(t *testing.T) {
 // What the emulation does not have answers NOT_SUPPORTED, and the log says why.
 func TestWhatRDMADoesNotHave(t *testing.T) {
 	rig := configure(t, libdoca.Config{})
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reader.Close()
-	const disable, errors = 10, 30
-	backend := create(t, "doca_log_backend_create_with_fd_sdk", int(writer.Fd()))
-	ok(t, call("doca_log_backend_set_sdk_level", backend, errors))
-	r := newRemote(t)
-	r.start()
-	scratch := docatest.Alloc(8)
-	defer docatest.Free(scratch)
 	var reasons []string
-	for _, absent := range []struct {
-		name, reason string
-		arguments    []any
-	}{
-		{"doca_rdma_get_dpa_handle", "there is no DPA", []any{r.rdma, scratch}},
-		{"doca_rdma_dpa_completion_attach", "there is no DPA", []any{r.rdma, scratch}},
-		{"doca_rdma_get_gpu_handle", "there is no GPU", []any{r.rdma, scratch}},
-		{"doca_rdma_bridge_prepare_connection", "rdma_cm_id", []any{r.rdma, scratch, scratch}},
-		{"doca_rdma_bridge_accept", "rdma_cm_id", []any{r.rdma, nil, 0, r.connection}},
-		{"doca_rdma_bridge_established", "rdma_cm_id", []any{r.rdma, r.connection}},
-		{"doca_rdma_bridge_open_dev_from_pd", "no bridge", []any{scratch, scratch}},
-	} {
-		is(t, call(absent.name, absent.arguments...), status.NotSupported)
-		reasons = append(reasons, absent.name+" is not supported: ", absent.reason)
-		absent.arguments[0] = nil
-		is(t, call(absent.name, absent.arguments...), status.InvalidValue)
-		rig.expectMisuse(absent.name, "NULL")
-	}
-	r.destroy()
-	ok(t, call("doca_log_backend_set_sdk_level", backend, disable))
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
-	text := make([]byte, 1<<16)
-	n, err := reader.Read(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(string(text[:n])), "\n")
+	text := logged(t, func() {
+		r := newRemote(t)
+		r.start()
+		scratch := docatest.Alloc(8)
+		defer docatest.Free(scratch)
+		for _, absent := range []struct {
+			name, reason string
+			arguments    []any
+		}{
+			{"doca_rdma_get_dpa_handle", "there is no DPA", []any{r.rdma, scratch}},
+			{"doca_rdma_dpa_completion_attach", "there is no DPA", []any{r.rdma, scratch}},
+			{"doca_rdma_get_gpu_handle", "there is no GPU", []any{r.rdma, scratch}},
+			{"doca_rdma_bridge_prepare_connection", "rdma_cm_id", []any{r.rdma, scratch, scratch}},
+			{"doca_rdma_bridge_accept", "rdma_cm_id", []any{r.rdma, nil, 0, r.connection}},
+			{"doca_rdma_bridge_established", "rdma_cm_id", []any{r.rdma, r.connection}},
+			{"doca_rdma_bridge_open_dev_from_pd", "no bridge", []any{scratch, scratch}},
+		} {
+			is(t, call(absent.name, absent.arguments...), status.NotSupported)
+			reasons = append(reasons, absent.name+" is not supported: ", absent.reason)
+			absent.arguments[0] = nil
+			is(t, call(absent.name, absent.arguments...), status.InvalidValue)
+			rig.expectMisuse(absent.name, "NULL")
+		}
+		r.destroy()
+	})
+	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i := range len(reasons) / 2 {
 		if i >= len(lines) || !strings.Contains(lines[i], reasons[2*i]) ||
 			!strings.Contains(lines[i], reasons[2*i+1]) {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"pgregory.net/rapid"
 
@@ -104,25 +104,27 @@ func TestWhatHasArrivedIsTakenInOrder(t *testing.T) {
 }
 
 func TestEveryWaiterHearsOfAChange(t *testing.T) {
-	var queue Queue
-	results := make(chan error)
-	go func() {
-		_, err := queue.TakeMessage(t.Context())
-		results <- err
-	}()
-	go func() {
-		_, err := queue.TakeEvent(t.Context())
-		results <- err
-	}()
-	time.Sleep(time.Millisecond) // usually, both wait now
-	queue.PutEvent(comch.ConsumerEvent{ID: 1})
-	if err := <-results; err != nil {
-		t.Error(err)
-	}
-	queue.End(errEnded)
-	if err := <-results; !errors.Is(err, errEnded) {
-		t.Errorf("the message's waiter gets %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var queue Queue
+		results := make(chan error)
+		go func() {
+			_, err := queue.TakeMessage(t.Context())
+			results <- err
+		}()
+		go func() {
+			_, err := queue.TakeEvent(t.Context())
+			results <- err
+		}()
+		synctest.Wait() // both wait now
+		queue.PutEvent(comch.ConsumerEvent{ID: 1})
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+		queue.End(errEnded)
+		if err := <-results; !errors.Is(err, errEnded) {
+			t.Errorf("the message's waiter gets %v", err)
+		}
+	})
 }
 
 func TestUnseenConsumersBeyondTheLimitAreDropped(t *testing.T) {
