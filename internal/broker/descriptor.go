@@ -23,7 +23,7 @@ const (
 	PCIReadWrite   = 1 << 5
 )
 
-// Kinds of what a broker serves. The library has other kinds of its own, up to maxKind.
+// Kinds of exports. The emulation of libdoca has others, up to maxKind.
 const (
 	// KindPCI is the Kind of memory that is exported over PCI.
 	KindPCI = 0

@@ -27,7 +27,7 @@ type Export struct {
 	importers sync.WaitGroup
 }
 
-// Source is what a Server asks about exported memory, on goroutines of its own.
+// Source supplies exported memory. A Server calls it on goroutines of its own.
 type Source interface {
 	// File returns a descriptor of a file that holds the memory, and the memory's offset in it. The
 	// server closes the descriptor. It is -1 if importers can only reach the memory through the
@@ -55,8 +55,8 @@ type Server struct {
 	name     string // of the socket
 	listener *net.UnixListener
 	serving  chan struct{} // closed when the listener's goroutines have ended
-	// strangers are connections that have not said yet what they want.
-	strangers map[*net.UnixConn]struct{}
+	// unadmitted are connections that have not said yet what they want to import.
+	unadmitted map[*net.UnixConn]struct{}
 }
 
 // Add hands out memory from now on. It sets the ID and the name in the descriptor.
@@ -106,7 +106,7 @@ func (s *Server) Remove(x *Export) {
 	last := len(s.byID) == 0
 	if last {
 		s.listener = nil
-		for c := range s.strangers { // nobody waits for them
+		for c := range s.unadmitted { // nobody waits for them
 			_ = c.SetReadDeadline(time.Unix(0, 1))
 		}
 	}
@@ -186,10 +186,10 @@ func (s *Server) admit(c *net.UnixConn) (*Export, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	if s.strangers == nil {
-		s.strangers = make(map[*net.UnixConn]struct{})
+	if s.unadmitted == nil {
+		s.unadmitted = make(map[*net.UnixConn]struct{})
 	}
-	s.strangers[c] = struct{}{}
+	s.unadmitted[c] = struct{}{}
 	_ = c.SetDeadline(time.Now().Add(Timeout))
 	if s.listener == nil {
 		_ = c.SetReadDeadline(time.Unix(0, 1))
@@ -199,7 +199,7 @@ func (s *Server) admit(c *net.UnixConn) (*Export, error) {
 	_, err = io.ReadFull(c, id[:])
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.strangers, c)
+	delete(s.unadmitted, c)
 	if err != nil {
 		return nil, err
 	}
