@@ -456,30 +456,31 @@ func haveExited(all []*process) bool {
 	return !slices.ContainsFunc(all, func(p *process) bool { return !p.exited.Load() })
 }
 
-// resurrect gives every waiting thread of the buried processes a turn.
+// resurrect gives every waiting thread of the buried processes a turn, and lets arrive what is on
+// its way.
 func (w *world) resurrect() {
 	synctest.Wait()
-	w.mu.Lock()
 	busy := w.productive.Swap(false)
-	for _, p := range w.buried {
-		busy = p.productive.Swap(false) || busy
-	}
 	var waiting []*thread
 	for _, p := range w.buried {
+		busy = p.productive.Swap(false) || busy
 		waiting = append(waiting, p.threads...)
 		p.threads = nil
 	}
-	w.mu.Unlock()
+	// The goroutines that run from here on change these.
+	moving, packets := slices.Clone(w.internet.moving), slices.Clone(w.bus.inFlight)
+	dials := slices.Clone(w.internet.dials)
+	w.publish()
 	for _, t := range waiting {
 		t.resume <- struct{}{}
 	}
-	for _, f := range slices.Clone(w.internet.moving) {
+	for _, f := range moving {
 		w.internet.deliver(f, window, -1)
 	}
-	for _, d := range slices.Clone(w.bus.inFlight) {
+	for _, d := range packets {
 		w.bus.deliver(d)
 	}
-	for _, d := range slices.Clone(w.internet.dials) {
+	for _, d := range dials {
 		w.internet.allow(d)
 	}
 	if !busy {
