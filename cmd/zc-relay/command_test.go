@@ -48,11 +48,15 @@ func decode(t *testing.T, text string, into any) {
 
 func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
 	sys, directory := sysfstest.New(t), t.TempDir()
+	sysfstest.Write(t, directory, "devices",
+		"dpu 03:00.0 rdma=mlx5_0 representors=b1:00.0\nsf 03:00.0 rdma=mlx5_4\n")
 	code, text, _ := execute(t, "devices", "--path.sysfs", sys, "--emulated-dir", directory)
 	for _, want := range []string{
 		"mlx5_0", "0000:03:00.0 mlx5_core.sf.4", "p0 (up, MTU 1500)", "200 Gbit/s", "RoCE v2",
 		"0000:0000:0000:0000:0000:ffff:c000:0205",
-		"DOWN, Disabled", "comch provider emulated", "no services are offered",
+		"DOWN, Disabled", "no GIDs", "comch provider emulated", "no services are offered",
+		"03:00.0  dpu   mlx5_0       pf", "03:00.0  none  mlx5_4       sf",
+		"03:00.0 alone means mlx5_0",
 	} {
 		if code != 0 || !strings.Contains(text, want) {
 			t.Errorf("code %d, the list lacks %q:\n%s", code, want, text)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -127,25 +128,25 @@ func (l *deviceList) writeText(w io.Writer) error {
 	if len(l.RDMA) == 0 {
 		fmt.Fprintln(table, "no RDMA devices (the provider iwarp needs none)")
 	} else {
-		fmt.Fprintln(table, "RDMA DEVICE\tPCI\tNETDEVS\tNUMA\tVERBS\tFIRMWARE")
+		fmt.Fprintln(table, "RDMA DEVICE\tPCI\tFUNCTION\tNETDEVS\tNUMA\tVERBS\tFIRMWARE")
 	}
 	for i := range l.RDMA {
 		writeDevice(table, &l.RDMA[i])
 	}
-	l.Comch.write(table)
+	l.Comch.write(table, l.RDMA)
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print devices: %w", err)
 	}
 	return nil
 }
 
-func (d *comchDevices) write(w io.Writer) {
+func (d *comchDevices) write(w io.Writer, rdma []rdmadevice.Device) {
 	fmt.Fprintf(w, "\ncomch provider %s\n", d.Provider)
 	if d.Absent != "" {
 		fmt.Fprintf(w, "  %s\n", d.Absent)
 	}
 	if len(d.Devices) > 0 {
-		fmt.Fprintln(w, "  DEVICE\tROLE\tRDMA DEVICE\tNETDEV\tREPRESENTORS")
+		fmt.Fprintln(w, "  DEVICE\tROLE\tRDMA DEVICE\tFUNCTION\tNETDEV\tREPRESENTORS")
 	}
 	for i := range d.Devices {
 		device := &d.Devices[i]
@@ -153,8 +154,21 @@ func (d *comchDevices) write(w io.Writer) {
 		for _, r := range device.Representors {
 			addresses = append(addresses, r.PCI)
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", device.PCI, roleOf(device), orNone(device.RDMA),
-			orNone(device.Net), orNone(strings.Join(addresses, ", ")))
+		function := ""
+		if i := slices.IndexFunc(rdma, func(r rdmadevice.Device) bool {
+			return r.Name == device.RDMA
+		}); i >= 0 {
+			function = rdma[i].Function
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\n", device.PCI, roleOf(device), orNone(device.RDMA),
+			orNone(function), orNone(device.Net), orNone(strings.Join(addresses, ", ")))
+	}
+	for i := range d.Devices {
+		first, others := comch.FindDevice(d.Devices, d.Devices[i].PCI)
+		if len(others) > 0 && first == &d.Devices[i] {
+			fmt.Fprintf(w, "  %s alone means %s: the %d others have the same address, and are named by RDMA device\n",
+				first.PCI, orNone(first.RDMA), len(others))
+		}
 	}
 	switch {
 	case d.noServices || d.Absent != "" && len(d.Services) == 0:
@@ -194,12 +208,15 @@ func writeDevice(w io.Writer, d *rdmadevice.Device) {
 		}
 		netdevs += fmt.Sprintf("%s (%s, MTU %d)", n.Name, orNone(n.State), n.MTU)
 	}
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, pci, orNone(netdevs), node, orNone(d.Verbs),
-		orNone(d.Firmware))
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, pci, orNone(d.Function), orNone(netdevs),
+		node, orNone(d.Verbs), orNone(d.Firmware))
 	for i := range d.Ports {
 		p := &d.Ports[i]
 		fmt.Fprintf(w, "  port %d\t%s\t%s, %s\t%d Gbit/s\n", p.Number, p.LinkLayer, p.State,
 			p.PhysicalState, p.RateBitsPerS/1e9)
+		if p.LinkLayer == "Ethernet" && len(p.GIDs) == 0 {
+			fmt.Fprintln(w, "    no GIDs: the port carries no RDMA")
+		}
 		for _, g := range p.GIDs {
 			fmt.Fprintf(w, "    GID %d\t%s\t%s\t%s\n", g.Index, orNone(g.Type), g.GID,
 				orNone(g.NetDev))

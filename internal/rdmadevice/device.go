@@ -28,6 +28,9 @@ type Device struct {
 	// Auxiliary is the sub-function on it, if any.
 	PCI       string `json:"pci"`
 	Auxiliary string `json:"auxiliary"`
+	// Function is what the device belongs to: "pf" (a physical function), "vf" (a virtual one), "sf"
+	// (a sub-function), or empty for a software device.
+	Function string `json:"function"`
 	// NUMANode is the node that the device is attached to; nil if there is none or it is unknown.
 	NUMANode *int `json:"numa_node"`
 	// Verbs is the name of the character device for verbs programs.
@@ -125,6 +128,7 @@ func (t *Tree) device(name string) (*Device, error) {
 	d := &Device{Name: name, NodeGUID: read.NodeGUID, Firmware: read.FirmwareVersion,
 		Board: read.BoardID, Net: []NetDev{}, Ports: []Port{}}
 	d.PCI, d.Auxiliary = t.Location(name)
+	d.Function = t.function(d)
 	d.NUMANode = t.numaNode(name)
 	d.Verbs = t.verbsDevice(name)
 	const bitsPerByte = 8
@@ -186,6 +190,18 @@ func (t *Tree) Location(name string) (pci, auxiliary string) {
 		}
 	}
 	return pci, auxiliary
+}
+
+func (t *Tree) function(d *Device) string {
+	switch {
+	case d.PCI == "":
+		return ""
+	case strings.Contains(d.Auxiliary, ".sf."):
+		return "sf"
+	case len(t.list("bus/pci/devices", d.PCI, "physfn")) > 0:
+		return "vf"
+	}
+	return "pf"
 }
 
 func (t *Tree) numaNode(name string) *int {

@@ -33,7 +33,7 @@ func TestDevicesAreDescribedWithWhatTheyBelongTo(t *testing.T) {
 		{
 			Name: "mlx5_0", NodeGUID: "b83f:d203:00a1:b2c4", Firmware: "32.41.1000",
 			Board: "MT_0000000884",
-			PCI:   "0000:03:00.0", NUMANode: new(1), Verbs: "uverbs0",
+			PCI:   "0000:03:00.0", Function: "pf", NUMANode: new(1), Verbs: "uverbs0",
 			Net: []NetDev{{Name: "p0", MTU: 1500, State: "up"}},
 			Ports: []Port{{
 				Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: "Ethernet",
@@ -48,7 +48,7 @@ func TestDevicesAreDescribedWithWhatTheyBelongTo(t *testing.T) {
 		},
 		{
 			Name: "mlx5_4", NodeGUID: "b83f:d203:00a1:b2c5", Firmware: "32.41.1000",
-			PCI: "0000:03:00.0", Auxiliary: "mlx5_core.sf.4",
+			PCI: "0000:03:00.0", Auxiliary: "mlx5_core.sf.4", Function: "sf",
 			Verbs: "uverbs1", Net: []NetDev{},
 			Ports: []Port{{Number: 1, State: "DOWN", PhysicalState: "Disabled",
 				LinkLayer: "Ethernet", RateBitsPerS: 200_000_000_000, GIDs: []GID{}}},
@@ -62,6 +62,16 @@ func TestDevicesAreDescribedWithWhatTheyBelongTo(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, devices); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAVirtualFunctionIsToldFromAPhysicalOne(t *testing.T) {
+	root := sysfstest.New(t)
+	sysfstest.Write(t, root, "bus/pci/devices/0000:03:00.0/physfn/vendor", "0x15b3")
+	devices, err := open(t, root).Devices()
+	if err != nil || devices[0].Function != "vf" || devices[1].Function != "sf" {
+		t.Errorf("the functions are %q and %q, error %v", devices[0].Function, devices[1].Function,
+			err)
 	}
 }
 

@@ -1,5 +1,7 @@
 package comch
 
+import "github.com/zc-relay/zc-relay/internal/pci"
+
 // Service identifies a server: its device, representor and name.
 type Service struct {
 	Device      string `json:"device"`
@@ -21,7 +23,7 @@ type Device struct {
 	RDMA string `json:"rdma_device"` // for instance "mlx5_0"
 	Net  string `json:"netdev"`      // its network interface, for instance "p0"
 	// CanServe reports whether servers can listen on the device, as on a DPU, and CanConnect
-	// whether clients can connect from it, as on a host.
+	// whether clients can connect from it, as on a host. A sub-function of a DPU can do neither.
 	CanServe   bool `json:"can_serve"`
 	CanConnect bool `json:"can_connect"`
 	// Representors are the host functions that the device's servers can serve.
@@ -39,4 +41,26 @@ type DeviceLister interface {
 	// Devices lists all devices. If it fails, it still returns those that it could read. It creates
 	// nothing on them. A provider that accepts any name may return only those that it knows.
 	Devices() ([]Device, error)
+}
+
+// FindDevice returns the first device that name denotes: by its PCI address, its RDMA device, or
+// its network interface. Devices may share a PCI address, as a port of a DPU and its sub-function
+// do; the programs of DOCA take the first, too. others are those that name denotes as well.
+func FindDevice(devices []Device, name string) (found *Device, others []Device) {
+	for i := range devices {
+		switch d := &devices[i]; {
+		case !d.Is(name):
+		case found == nil:
+			found = d
+		default:
+			others = append(others, *d)
+		}
+	}
+	return found, others
+}
+
+// Is reports whether name denotes the device.
+func (d *Device) Is(name string) bool {
+	return name != "" &&
+		(pci.Normalize(d.PCI) == pci.Normalize(name) || d.RDMA == name || d.Net == name)
 }

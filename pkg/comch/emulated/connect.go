@@ -26,7 +26,7 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 	if err := checkName("server name", config.Name); err != nil {
 		return nil, err
 	}
-	if err := p.checkConnects(config.Device); err != nil {
+	if err := p.resolveClient(&config); err != nil {
 		return nil, err
 	}
 	own := greeting{config.MaxMessageSize, config.ReceiveQueue}

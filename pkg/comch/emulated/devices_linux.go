@@ -20,8 +20,10 @@ import (
 // devicesFile is the file in the directory of servers that declares devices, one in a line:
 //
 //	dpu 03:00.0 representors=b1:00.0,b1:00.1 rdma=mlx5_0 netdev=p0
+//	sf 03:00.0 rdma=mlx5_2 netdev=enp3s0f0s0
 //	host b1:00.0 rdma=mlx5_2
 //
+// A sub-function (sf) of a DPU has the address of its port, and is there for RDMA alone.
 // Without the file, any name is a device, and any device can serve and connect.
 const devicesFile = "devices"
 
@@ -74,7 +76,7 @@ func parseDevices(text []byte) ([]comch.Device, error) {
 		}
 		d, err := parseDevice(fields)
 		if err == nil && slices.ContainsFunc(devices,
-			func(other comch.Device) bool { return other.PCI == d.PCI }) {
+			func(other comch.Device) bool { return other.PCI == d.PCI && other.RDMA == d.RDMA }) {
 			err = fmt.Errorf("device %s is declared twice", d.PCI)
 		}
 		if err != nil {
@@ -91,8 +93,8 @@ func parseDevices(text []byte) ([]comch.Device, error) {
 func parseDevice(fields []string) (comch.Device, error) {
 	d := comch.Device{CanServe: fields[0] == "dpu", CanConnect: fields[0] == "host",
 		Representors: []comch.Representor{}}
-	if !d.CanServe && !d.CanConnect || len(fields) < 2 {
-		return d, fmt.Errorf("%q: want \"dpu ADDRESS\" or \"host ADDRESS\"",
+	if !d.CanServe && !d.CanConnect && fields[0] != "sf" || len(fields) < 2 {
+		return d, fmt.Errorf("%q: want \"dpu ADDRESS\", \"sf ADDRESS\", or \"host ADDRESS\"",
 			strings.Join(fields, " "))
 	}
 	d.PCI = pci.Normalize(fields[1])
@@ -157,9 +159,10 @@ func (p *provider) declared() ([]comch.Device, error) {
 	return nil, nil
 }
 
-// device returns a device by its normalized address. Without declarations, it can be everything.
-func (p *provider) device(address string) (d comch.Device, isDeclared bool, err error) {
-	if err := checkName("device", address); err != nil {
+// device returns the first device with a name. Without declarations, every name is the address of
+// a device that can be everything.
+func (p *provider) device(name string) (d comch.Device, isDeclared bool, err error) {
+	if err := checkName("device", name); err != nil {
 		return d, false, err
 	}
 	declared, err := p.declared()
@@ -167,39 +170,50 @@ func (p *provider) device(address string) (d comch.Device, isDeclared bool, err 
 		return d, false, err
 	}
 	if declared == nil {
-		return comch.Device{PCI: address, CanServe: true, CanConnect: true}, false, nil
+		return comch.Device{PCI: name, CanServe: true, CanConnect: true}, false, nil
 	}
-	i := slices.IndexFunc(declared, func(d comch.Device) bool { return d.PCI == address })
-	if i < 0 {
+	found, _ := comch.FindDevice(declared, name)
+	if found == nil {
 		return d, true, status.Errorf(status.NotFound,
-			"no device %q: \"zc-relay devices\" lists those that exist", address)
+			"no device %q: \"zc-relay devices\" lists those that exist", name)
 	}
-	return declared[i], true, nil
+	return *found, true, nil
 }
 
-// checkServes fails unless a server can listen on device for representor.
-func (p *provider) checkServes(device, representor string) error {
-	d, isDeclared, err := p.device(device)
+// resolveServer replaces the name of a server's device with its address, and fails unless the
+// server can listen there for its representor.
+func (p *provider) resolveServer(config *comch.ServerConfig) error {
+	d, isDeclared, err := p.device(config.Device)
 	switch {
 	case err != nil:
 		return err
+	case !d.CanServe && !d.CanConnect:
+		return status.Errorf(status.NotSupported,
+			"device %s is a sub-function: servers listen on the port that it belongs to",
+			config.Device)
 	case !d.CanServe:
 		return status.Errorf(status.NotSupported,
-			"device %s belongs to a host: servers listen on a DPU's device", device)
+			"device %s belongs to a host: servers listen on a DPU's device", config.Device)
 	case isDeclared && !slices.ContainsFunc(d.Representors,
-		func(r comch.Representor) bool { return r.PCI == representor }):
-		return status.Errorf(status.NotFound, "device %s has no representor %q", device,
-			representor)
+		func(r comch.Representor) bool { return r.PCI == config.Representor }):
+		return status.Errorf(status.NotFound, "device %s has no representor %q", config.Device,
+			config.Representor)
 	}
+	config.Device = d.PCI
 	return nil
 }
 
-// checkConnects fails unless a client can connect from device.
-func (p *provider) checkConnects(device string) error {
-	d, _, err := p.device(device)
-	if err == nil && !d.CanConnect {
-		err = status.Errorf(status.NotSupported,
-			"device %s belongs to a DPU: clients connect from a host's device", device)
+// resolveClient replaces the name of a client's device with its address, and fails unless the
+// client can connect from it.
+func (p *provider) resolveClient(config *comch.ClientConfig) error {
+	d, _, err := p.device(config.Device)
+	switch {
+	case err != nil:
+		return err
+	case !d.CanConnect:
+		return status.Errorf(status.NotSupported,
+			"device %s belongs to a DPU: clients connect from a host's device", config.Device)
 	}
-	return err
+	config.Device = d.PCI
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 const declaredDevices = `# the DPU and its host
 dpu 0000:03:00.0 representors=b1:00.0,0000:B1:00.1 rdma=mlx5_0 netdev=p0
 
+sf 03:00.0 rdma=mlx5_4 netdev=enp3s0f0s0
 host b1:00.0 rdma=mlx5_2
 host b1:00.1   # another function
 `
@@ -42,6 +43,8 @@ func TestDeclaredDevicesHaveRoles(t *testing.T) {
 		{"03:00.0", "b1:00.0", nil}, {"0000:03:00.0", "0000:b1:00.1", nil},
 		{"b1:00.0", "b1:00.0", status.NotSupported}, {"03:00.1", "b1:00.0", status.NotFound},
 		{"03:00.0", "b1:00.2", status.NotFound},
+		{"mlx5_0", "b1:00.0", nil}, {"p0", "b1:00.1", nil},
+		{"mlx5_4", "b1:00.0", status.NotSupported}, {"enp3s0f0s0", "b1:00.0", status.NotSupported},
 	} {
 		server, err := p.Listen(ctx, comch.ServerConfig{Device: c.device,
 			Representor: c.representor, Name: "roles"})
@@ -65,6 +68,7 @@ func TestDeclaredDevicesHaveRoles(t *testing.T) {
 	for device, want := range map[string]error{
 		"03:00.0": status.NotSupported, "0000:03:00.0": status.NotSupported,
 		"b1:00.2": status.NotFound, "b1:00.0": status.NotFound, // no server
+		"mlx5_2": status.NotFound, "mlx5_4": status.NotSupported,
 	} {
 		_, err := p.Connect(ctx, comch.ClientConfig{Device: device, Name: "roles"})
 		if !errors.Is(err, want) {
@@ -86,7 +90,7 @@ func TestDeclaredDevicesHaveRoles(t *testing.T) {
 
 func TestDevicesAreListed(t *testing.T) {
 	devices, err := declare(t, declaredDevices).(comch.DeviceLister).Devices()
-	if err != nil || len(devices) != 3 {
+	if err != nil || len(devices) != 4 {
 		t.Fatalf("%d devices, error %v", len(devices), err)
 	}
 	d := devices[0]
@@ -95,8 +99,11 @@ func TestDevicesAreListed(t *testing.T) {
 		d.Representors[0].VUID == d.Representors[1].VUID {
 		t.Errorf("the first device is %+v", d)
 	}
-	if d := devices[1]; d.PCI != "b1:00.0" || d.CanServe || !d.CanConnect || d.Representors == nil {
-		t.Errorf("the second device is %+v", d)
+	if d := devices[1]; d.PCI != "03:00.0" || d.RDMA != "mlx5_4" || d.CanServe || d.CanConnect {
+		t.Errorf("the sub-function is %+v", d)
+	}
+	if d := devices[2]; d.PCI != "b1:00.0" || d.CanServe || !d.CanConnect || d.Representors == nil {
+		t.Errorf("the host's device is %+v", d)
 	}
 	devices, err = New(Options{Directory: t.TempDir() + "/none"}).(comch.DeviceLister).Devices()
 	if err != nil || len(devices) != 2 || devices[0].PCI != DefaultDevice ||
@@ -114,6 +121,7 @@ func TestBadDeclarationsAreReported(t *testing.T) {
 		"host b1:00.0 representors=b1:00.0":   "representors",
 		"dpu 03:00.0 representors=":           "empty",
 		"dpu 03:00.0\nhost 0000:03:00.0":      "twice",
+		"sf 03:00.0 representors=b1:00.0":     "representors",
 		strings.Repeat("#", maxDevicesFile+1): "exceeds",
 	} {
 		p := declare(t, text)

@@ -49,7 +49,7 @@ func (p *provider) prepareServer(config *comch.ServerConfig) error {
 	if err := checkName("server name", config.Name); err != nil {
 		return err
 	}
-	if err := p.checkServes(config.Device, config.Representor); err != nil {
+	if err := p.resolveServer(config); err != nil {
 		return err
 	}
 	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
