@@ -85,8 +85,10 @@ type Device struct {
 	// Representors of the host's functions, for a DPU's device. A client on a host's device
 	// connects to the server whose representor has the PCI address of that device.
 	Representors []Representor
-	// NoComch, NoDMA, and NoExport take capabilities away.
-	NoComch, NoDMA, NoExport bool
+	// NoComch, NoDMA, NoRDMA, and NoExport take capabilities away, the last one exports and imports
+	// over the PCIe bus. On a BlueField in DPU mode, a port has no RDMA, and its sub-function no
+	// Comch.
+	NoComch, NoDMA, NoRDMA, NoExport bool
 }
 
 // Representor is how a DPU sees a function of its host.
@@ -401,6 +403,7 @@ func capabilities(config *Device, limits *Limits) (can C.struct_emu_capabilities
 	can.completion_vectors = C.uint32_t(limits.CompletionVectors)
 	can.export_pci = C.bool(config.Role == Host && !config.NoExport)
 	can.import_pci = C.bool(config.Role == DPU && !config.NoExport)
+	can.rdma = C.bool(!config.NoRDMA)
 	if !config.NoDMA {
 		can.dma = true
 		can.dma_buf_size = C.uint64_t(limits.MaxDMALength)

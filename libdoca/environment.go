@@ -74,6 +74,7 @@ type fileDevice struct {
 	VHCA         *uint16           `yaml:"vhca_id"`
 	Role         string            `yaml:"role"`
 	SubFunction  *uint32           `yaml:"sf"`
+	Without      []string          `yaml:"without"`
 	Representors []fileRepresentor `yaml:"representors"`
 }
 
@@ -287,6 +288,21 @@ func (d *fileDevice) parse(role Role) (Device, error) {
 	}
 	if d.SubFunction != nil {
 		device.Type, device.SFIndex = SubFunction, *d.SubFunction
+	}
+	for _, capability := range d.Without {
+		switch capability {
+		case "comch":
+			device.NoComch = true
+		case "dma":
+			device.NoDMA = true
+		case "export":
+			device.NoExport = true
+		case "rdma":
+			device.NoRDMA = true
+		default:
+			return Device{}, status.Errorf(status.InvalidValue,
+				"without: %q is none of comch, dma, export, and rdma", capability)
+		}
 	}
 	for _, r := range d.Representors {
 		representor, err := r.parse()

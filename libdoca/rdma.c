@@ -257,6 +257,8 @@ doca_error_t emu_doca_rdma_create(struct doca_dev *dev, struct doca_rdma **rdma)
 
 	if (!EMU_IS(dev, EMU_DEV) || !EMU_HAS(rdma))
 		return DOCA_ERROR_INVALID_VALUE;
+	if (!dev->device->can.rdma)
+		return emu_refuse(__func__, "the device has no RDMA");
 	created = emu_new(EMU_CTX, sizeof *created);
 	if (created == NULL)
 		return DOCA_ERROR_NO_MEMORY;
@@ -461,8 +463,9 @@ emu_doca_rdma_cap_transport_type_is_supported(const struct doca_devinfo *info,
 {
 	if (!EMU_IS(info, EMU_DEVINFO))
 		return DOCA_ERROR_INVALID_VALUE;
-	return transport_type == DOCA_RDMA_TRANSPORT_TYPE_RC ? DOCA_SUCCESS
-							     : DOCA_ERROR_NOT_SUPPORTED;
+	return info->device->can.rdma && transport_type == DOCA_RDMA_TRANSPORT_TYPE_RC
+		       ? DOCA_SUCCESS
+		       : DOCA_ERROR_NOT_SUPPORTED;
 }
 
 doca_error_t emu_doca_rdma_cap_task_receive_get_max_dst_buf_list_len(
@@ -489,6 +492,8 @@ doca_error_t emu_doca_rdma_cap_get_gid(const struct doca_devinfo *info, uint32_t
 		return DOCA_ERROR_INVALID_VALUE;
 	}
 	memset(gids, 0, count * sizeof *gids);
+	if (!info->device->can.rdma)
+		return DOCA_SUCCESS; /* a port without RDMA has an empty table */
 	for (uint32_t i = 0; i < count && start + i < FIRST_EMPTY_GID; i++)
 		emuRdmaGID(info->device->index, &gids[i]);
 	return DOCA_SUCCESS;
@@ -571,7 +576,9 @@ static struct emu_rdma_task *changeable(const void *pointer, enum emu_rdma_pool 
 #define TASK(type, pool) \
 	doca_error_t emu_doca_rdma_cap_task_##type##_is_supported(const struct doca_devinfo *info) \
 	{ \
-		return EMU_IS(info, EMU_DEVINFO) ? DOCA_SUCCESS : DOCA_ERROR_INVALID_VALUE; \
+		if (!EMU_IS(info, EMU_DEVINFO)) \
+			return DOCA_ERROR_INVALID_VALUE; \
+		return info->device->can.rdma ? DOCA_SUCCESS : DOCA_ERROR_NOT_SUPPORTED; \
 	} \
 	doca_error_t emu_doca_rdma_task_##type##_set_conf( \
 		struct doca_rdma *rdma, doca_rdma_task_##type##_completion_cb_t completed, \

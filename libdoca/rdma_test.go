@@ -352,3 +352,25 @@ func TestWhatRDMADoesNotHave(t *testing.T) {
 		}
 	}
 }
+
+// TestAPortWithoutRDMA is a port of a BlueField in DPU mode: its sub-function has RDMA.
+func TestAPortWithoutRDMA(t *testing.T) {
+	configure(t, libdoca.Config{Devices: []libdoca.Device{
+		{PCI: dpuDevice, IBDevice: "mlx5_0", NoRDMA: true},
+		{PCI: dpuDevice, IBDevice: "mlx5_2", NoComch: true, Type: libdoca.SubFunction}}})
+	list, _ := devices(t)
+	defer call("doca_devinfo_destroy_list", list)
+	for i, want := range []status.Code{status.NotSupported, status.Success} {
+		info := docatest.Load(docatest.At(list, 8*i))
+		for _, kind := range []string{"receive", "send", "write", "read"} {
+			is(t, call("doca_rdma_cap_task_"+kind+"_is_supported", info), want)
+		}
+		dev := create(t, "doca_dev_open", info)
+		rdma, code := docatest.Get("doca_rdma_create", dev)
+		is(t, code, want)
+		if code == status.Success {
+			ok(t, call("doca_rdma_destroy", rdma.Pointer()))
+		}
+		ok(t, call("doca_dev_close", dev))
+	}
+}

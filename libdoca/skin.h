@@ -103,7 +103,7 @@ struct emu_capabilities {
 	uint64_t dma_buf_size;
 	uint32_t dma_list_len, dma_tasks;
 	uint32_t comch_list_len, completion_vectors;
-	bool export_pci, import_pci, dma;
+	bool export_pci, import_pci, dma, rdma;
 };
 
 /* A device of the machine, of which lists and handles are views. */

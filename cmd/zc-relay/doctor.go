@@ -60,6 +60,7 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 				Foreign: channel.TargetProtocol != string(relay.ProtocolNative)}
 			if channel.Isolation != string(relay.Staged) {
 				t.ComchDevice = channel.Device
+				t.ImportDevice = relay.ImportDevice(channel.ImportDevice)
 			}
 			o.Targets = append(o.Targets, t)
 		}

@@ -185,7 +185,8 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 		Targets:   c.TargetAddresses(), TargetOrder: relay.TargetOrder(c.TargetOrder),
 		Volume: c.Volume, TLSServerName: c.TLSServerName,
 		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation),
-		Protocol: relay.Protocol(c.Protocol), TargetProtocol: relay.Protocol(c.TargetProtocol),
+		ImportDevice: relay.ImportDevice(c.ImportDevice),
+		Protocol:     relay.Protocol(c.Protocol), TargetProtocol: relay.Protocol(c.TargetProtocol),
 		CPUs: c.CPUs,
 		Limits: relay.Limits{
 			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
@@ -315,6 +316,7 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 				Address: c.Address, Target: c.Target.String(), Volume: c.Volume,
 				Retiring: c.Retiring, Link: linkOf(&c.Link), Targets: targetsOf(c.Targets),
 				TargetMoves: c.TargetMoves,
+				MemoryPath:  string(c.MemoryPath), MemoryPathReason: c.MemoryPathReason,
 				SessionCount: statusreport.SessionCount{Open: c.Sessions,
 					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
 				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),

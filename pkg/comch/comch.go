@@ -18,6 +18,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Provider is one implementation of Comch.
@@ -262,6 +263,25 @@ type PlainExporter interface {
 	// ExportPlain is Connection.ExportMemory, with a descriptor as libdoca makes it and such
 	// programs expect it.
 	ExportPlain(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error)
+}
+
+// DeviceImporter is a Connection that can import memory with a device other than its own: a port of
+// a DPU has Comch, and the sub-function beside it RDMA. DOCA does not say which devices can; the
+// import fails with the one that cannot.
+type DeviceImporter interface {
+	// ImportMemoryFor is Connection.ImportMemory, but the region belongs to device. It fails with
+	// status.NotSupported if the provider has one device for everything.
+	ImportMemoryFor(device memory.Device, descriptor []byte) (*memory.Region, memory.Access, error)
+}
+
+// ImportMemoryFor imports memory with a device other than the connection's, if the connection can.
+func ImportMemoryFor(c Connection, device memory.Device, descriptor []byte) (*memory.Region,
+	memory.Access, error) {
+	if importer, can := c.(DeviceImporter); can {
+		return importer.ImportMemoryFor(device, descriptor)
+	}
+	return nil, 0, status.Errorf(status.NotSupported,
+		"import memory with device %v: the Comch provider has one device for everything", device)
 }
 
 // MaxExportLength bounds the descriptor of an exported region in bytes.

@@ -23,8 +23,8 @@ func (plainDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) { return
 // foreignDevice can use domains of other libraries, too.
 type foreignDevice struct{ plainDevice }
 
-func (foreignDevice) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain, error) {
-	return domain{of: foreign.ProtectionDomain()}, nil
+func (foreignDevice) NewForeignDomain(foreign memory.Handle) (rdma.ProtectionDomain, error) {
+	return domain{of: foreign.(rdma.ForeignMemory).ProtectionDomain()}, nil
 }
 
 type domain struct {
@@ -32,7 +32,7 @@ type domain struct {
 	of uintptr // 0 for one of its own
 }
 
-// opaque is the handle of memory without a key, and keyed of memory with one.
+// opaque is the handle of memory, and keyed of memory with a key.
 type opaque struct{ device memory.Device }
 
 func (o opaque) Device() memory.Device { return o.device }
@@ -64,8 +64,6 @@ func TestOpaqueMemoryGetsTheDomainThatItBelongsTo(t *testing.T) {
 		"of an unknown device": {foreignDevice{device}, region(keyed{}), 7, ""},
 		"of another device": {foreignDevice{device}, region(keyed{opaque{other}}), 0,
 			"RDMA device 03:00.0 (mlx5_0) cannot use memory of device mlx5_1"},
-		"without a key": {foreignDevice{device}, region(opaque{own}), 0,
-			"choose an RDMA provider that can"},
 		"a device without foreign domains": {device, region(keyed{opaque{own}}), 0,
 			"choose an RDMA provider that can"},
 		"a device without opaque memory": {foreignDevice{incapable}, region(keyed{opaque{own}}), 0,

@@ -95,13 +95,15 @@ type ForeignMemory interface {
 // ForeignDevice is a Device that can use the protection domains of other libraries.
 type ForeignDevice interface {
 	Device
-	// NewForeignDomain returns the domain that foreign belongs to. Connections and other memory can
-	// be created in it as in any domain, and Register of the region returns its key. The domain is
-	// shared by all that use it, so a peer that guesses a key can reach the memory of other
+	// NewForeignDomain returns the domain that memory of another library belongs to, by the Handle of
+	// its region: ForeignMemory, or another kind that the device knows. Connections and other memory
+	// can be created in it as in any domain, and Register of the region returns its key. The domain
+	// is shared by all that use it, so a peer that guesses a key can reach the memory of other
 	// sessions: keys are all that separates them. Close leaves the domain to its library, and
 	// Deregister of the region its key, which the library revokes when the region is closed.
-	// NewForeignDomain fails with status.NotSupported if the memory belongs to another device.
-	NewForeignDomain(foreign ForeignMemory) (ProtectionDomain, error)
+	// NewForeignDomain fails with status.NotSupported if the memory belongs to another device, or is
+	// of a kind that the device does not know.
+	NewForeignDomain(foreign memory.Handle) (ProtectionDomain, error)
 }
 
 // MultiTransportDevice is a Device whose connections use one of several transports.
@@ -175,11 +177,10 @@ func NewDomainFor(device Device, region *memory.Region) (ProtectionDomain, error
 	if region.Mapped() {
 		return device.NewProtectionDomain()
 	}
-	foreign, isForeign := region.Handle().(ForeignMemory)
 	capable, isCapable := device.(ForeignDevice)
 	c := device.Capabilities()
 	switch {
-	case !isForeign || !isCapable || !c.OpaqueMemory:
+	case !isCapable || !c.OpaqueMemory:
 		return nil, status.Errorf(status.NotSupported, "%s device %v cannot use memory of device "+
 			"%v, which the CPU cannot address: choose an RDMA provider that can, such as verbs",
 			c.Transport, c.Device, region.Device())
@@ -187,7 +188,7 @@ func NewDomainFor(device Device, region *memory.Region) (ProtectionDomain, error
 		return nil, status.Errorf(status.NotSupported, "RDMA device %v cannot use memory of device "+
 			"%v: choose the RDMA address of that device", c.Device, region.Device())
 	}
-	return capable.NewForeignDomain(foreign)
+	return capable.NewForeignDomain(region.Handle())
 }
 
 // ProtectionDomain groups memory and the connections that may reach it.

@@ -15,7 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -37,8 +37,10 @@ type channel struct {
 
 	counters *datapath.CounterSet
 	throttle datapath.Throttle
-	exported atomic.Int64 // bytes of client memory
-	bounced  atomic.Int64 // bytes of bounce buffers
+	exported atomic.Int64                  // bytes of client memory
+	own      atomic.Pointer[memory.Device] // the Comch device; nil until it is known
+	path     atomic.Pointer[takenPath]     // nil until a session has taken one
+	bounced  atomic.Int64                  // bytes of bounce buffers
 	// A client exports the same memory again when it reconnects. Before that, the target must have
 	// lost the access that former sessions gave it.
 	clients  *epoch.Registry
@@ -139,7 +141,7 @@ func (c *channel) openDevice(ctx context.Context, config *ChannelConfig) error {
 		if err != nil {
 			return err
 		}
-		return c.checkDevices(config, device)
+		return c.checkDevices(ctx, config, device)
 	}
 	for _, target := range config.Targets {
 		source, err := c.relay.config.Network.SourceAddress(target)
@@ -149,7 +151,7 @@ func (c *channel) openDevice(ctx context.Context, config *ChannelConfig) error {
 		}
 		device, err := c.relay.devices.at(ctx, source)
 		if err == nil {
-			err = c.checkDevices(config, device)
+			err = c.checkDevices(ctx, config, device)
 		}
 		if err != nil {
 			return fmt.Errorf("%w (it has the source address %v of the route to target %v; "+
@@ -157,15 +159,6 @@ func (c *channel) openDevice(ctx context.Context, config *ChannelConfig) error {
 		}
 	}
 	return nil
-}
-
-// checkDevices fails if the RDMA device that leads to the target does not fit the channel's Comch
-// device. With Isolation Staged, it need not.
-func (c *channel) checkDevices(config *ChannelConfig, device rdma.Device) error {
-	if config.Isolation == Staged {
-		return nil
-	}
-	return CheckDevices(c.relay.config.Comch, c.id.Device, device)
 }
 
 func (c *channel) listen(ctx context.Context) error {

@@ -56,8 +56,9 @@ type Config struct {
 	RDMA  rdma.Provider
 	// Clock measures leases; nil means lease.Boottime.
 	Clock lease.Clock
-	// DMA copies the data of channels with Isolation Staged, on the device with the address of the
-	// channel's Comch device; nil if there are none.
+	// DMA copies the data of channels with Isolation Staged, and of those whose RDMA device cannot
+	// reach the memory of clients, on the device with the address of the channel's Comch device; nil
+	// if there are none.
 	DMA dma.Provider
 	// CPUs has an element per worker shared by the channels: the core to pin it to, or
 	// datapath.NoCPU.
@@ -123,6 +124,9 @@ type ChannelConfig struct {
 	RDMAAddress netip.Addr
 	// Isolation is Direct or Staged; "" means Direct.
 	Isolation Isolation
+	// ImportDevice is ImportAuto, ImportComch or ImportRDMA; "" means ImportAuto. With Isolation
+	// Staged it makes no difference.
+	ImportDevice ImportDevice
 	// Protocol is what the clients speak; "" means ProtocolAuto.
 	Protocol Protocol
 	// TargetProtocol is what the target speaks: "" or ProtocolNative, or the name of a release of
@@ -227,6 +231,7 @@ func (s Settings) complete() (Settings, error) {
 func (c *ChannelConfig) setDefaults() {
 	c.TargetOrder = cmp.Or(c.TargetOrder, PreferredOrder)
 	c.Isolation = cmp.Or(c.Isolation, Direct)
+	c.ImportDevice = cmp.Or(c.ImportDevice, ImportAuto)
 	c.Protocol = cmp.Or(c.Protocol, ProtocolAuto)
 	c.TargetProtocol = cmp.Or(c.TargetProtocol, ProtocolNative)
 	c.IOTimeout = c.IOTimeout.Or(retry.Within(DefaultIOTimeout))
@@ -272,6 +277,10 @@ func (c *ChannelConfig) validate() error {
 	if c.Isolation != Direct && c.Isolation != Staged {
 		return status.Errorf(status.InvalidValue, "channel %v: isolation %q is neither %s nor %s",
 			c.ChannelID, c.Isolation, Direct, Staged)
+	}
+	if !slices.Contains([]ImportDevice{ImportAuto, ImportComch, ImportRDMA}, c.ImportDevice) {
+		return status.Errorf(status.InvalidValue, "channel %v: import device %q is none of %s, %s, %s",
+			c.ChannelID, c.ImportDevice, ImportAuto, ImportComch, ImportRDMA)
 	}
 	if err := c.Protocol.validate(); err != nil {
 		return fmt.Errorf("channel %v: protocol: %w", c.ChannelID, err)

@@ -9,10 +9,7 @@ import (
 	"sync"
 
 	"github.com/zc-relay/zc-relay/internal/devicecall"
-	"github.com/zc-relay/zc-relay/internal/pci"
-	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
-	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -86,37 +83,4 @@ func (d *deviceSet[A, D]) close() error {
 		delete(d.devices, address)
 	}
 	return errors.Join(errs...)
-}
-
-// CheckDevices fails if an RDMA device cannot use the memory of clients that Comch imports on a
-// device, which a channel with Isolation Direct needs. It fails with status.NotSupported if no
-// device of the RDMA provider can, and with status.BadConfig if another one may.
-func CheckDevices(provider comch.Provider, name string, device rdma.Device) error {
-	imports, err := provider.Capabilities(name)
-	if err != nil {
-		return fmt.Errorf("get capabilities of Comch device %s: %w", name, err)
-	}
-	if !imports.OpaqueImports {
-		return nil
-	}
-	reaches, own := device.Capabilities(), memory.Device{PCI: pci.Normalize(name)}
-	if lister, can := provider.(comch.DeviceLister); can {
-		devices, _ := lister.Devices() // without a name, the address decides
-		for i := range devices {
-			d := &devices[i]
-			if d.PCI == own.PCI || name != "" && (d.RDMA == name || d.Net == name) {
-				own = memory.Device{PCI: d.PCI, RDMA: d.RDMA}
-			}
-		}
-	}
-	switch {
-	case !reaches.OpaqueMemory:
-		return status.Errorf(status.NotSupported, "%s cannot reach memory of clients behind Comch "+
-			"device %v: choose --rdma-provider verbs, or --isolation staged", reaches.Transport, own)
-	case !reaches.Device.CanBe(own):
-		return status.Errorf(status.BadConfig, "RDMA device %v cannot reach memory of clients behind "+
-			"Comch device %v: choose the --rdma-address of that device, or --isolation staged",
-			reaches.Device, own)
-	}
-	return nil
 }

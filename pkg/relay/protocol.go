@@ -50,12 +50,23 @@ func (c *ChannelConfig) checkTargetProtocol() error {
 		return status.Errorf(status.InvalidValue, "target protocol %s needs protocol %s, not %s: "+
 			"the storage of such a target mirrors its initiator's memory", c.TargetProtocol,
 			c.TargetProtocol, c.Protocol)
-	case v <= dialects.DOCA3_0 && c.Isolation == Staged:
-		return status.Errorf(status.InvalidValue, "target protocol %s needs isolation %s: the "+
-			"place of data in the client's memory tells its place in the storage",
-			c.TargetProtocol, Direct)
+	case c.Isolation == Staged:
+		return c.checkStaged()
 	}
 	return nil
+}
+
+// checkStaged returns an error if bounce buffers cannot stand in for the client's memory.
+func (c *ChannelConfig) checkStaged() error {
+	if c.TargetProtocol == ProtocolNative {
+		return nil
+	}
+	if v, err := dialects.ParseVersion(string(c.TargetProtocol)); err != nil || v > dialects.DOCA3_0 {
+		return err
+	}
+	return status.Errorf(status.InvalidValue, "target protocol %s needs isolation %s: the "+
+		"place of data in the client's memory tells its place in the storage",
+		c.TargetProtocol, Direct)
 }
 
 // checkClient returns an error if the session's client cannot use the target because of their

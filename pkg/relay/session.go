@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/lease"
@@ -60,6 +61,8 @@ type session struct {
 	region     *memory.Region
 	access     memory.Access
 	exported   int64
+	paths      []MemoryPath  // that the client's memory may be reached by, as of OpenVolume
+	copier     dma.Device    // of PathStaged; nil unless that is one of paths
 	bounce     *bounceMemory // nil if the target reaches the client's memory
 	domain     rdma.ProtectionDomain
 	registered rdma.MemoryRegion // the client's memory, or the bounce buffers
@@ -164,13 +167,12 @@ func (s *session) OpenVolume(
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
-	if s.settings.Isolation == Staged {
-		device, err := s.channel.relay.dmaDevices.at(ctx, s.channel.id.Device)
-		if err != nil {
-			return nil, err
-		}
+	if err := s.choosePaths(ctx); err != nil {
+		return nil, err
+	}
+	if s.copier != nil {
 		reply.MaxBufferSize = uint32(min(uint64(reply.MaxBufferSize),
-			device.Capabilities().MaxBufferSize))
+			s.copier.Capabilities().MaxBufferSize))
 	}
 	reply.Transport, reply.RDMAPort, reply.Sole = s.target.transport(ctx), 0, ""
 	s.announced = &reply
@@ -352,54 +354,6 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 		return status.Errorf(status.TooBig, "export of %d bytes exceeds the limit of %d "+
 			"(limits.export of the relay's channel)",
 			m.Export.Length, limits.MaxExport)
-	}
-	return nil
-}
-
-// importMemory imports the client's memory and registers it for RDMA, or bounce buffers in its
-// place, with the rights that the client has granted and no others.
-func (s *session) importMemory(
-	ctx context.Context, m *controlmsg.ConfigureDataPath,
-) error {
-	length := int64(m.Export.Length)
-	if total := s.channel.exported.Add(length); uint64(total) > s.settings.Limits.MaxExport {
-		s.channel.exported.Add(-length)
-		return status.Errorf(status.NoMemory,
-			"export of %d bytes: all sessions of the channel together may export %d",
-			length, s.settings.Limits.MaxExport)
-	}
-	s.exported = length
-	region, granted, err := s.connection.ImportMemory(m.Export.Descriptor)
-	if err != nil {
-		return fmt.Errorf("import the client's memory: %w", err)
-	}
-	s.region = region
-	if region.Len() < m.Export.Length {
-		return status.Errorf(status.InvalidValue, "the client exported %d bytes, but announced %d",
-			region.Len(), m.Export.Length)
-	}
-	if err := checkAccess(granted & m.Export.Access); err != nil {
-		return err
-	}
-	s.access = granted & m.Export.Access
-	reachable := region
-	s.reachable = m.Export.Length
-	if s.settings.Isolation == Staged {
-		s.bounce, err = s.channel.newBounceMemory(ctx, m, &s.settings.Limits, region, granted)
-		if err != nil {
-			return err
-		}
-		reachable, s.reachable = s.bounce.region, s.bounce.region.Len()
-	}
-	if s.domain, err = rdma.NewDomainFor(s.target.device, reachable); err != nil {
-		return fmt.Errorf("create a protection domain: %w", err)
-	}
-	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)
-	if s.access.Has(memory.RemoteWrite) {
-		rights |= memory.LocalWrite // verbs requires it together with RemoteWrite
-	}
-	if s.registered, err = s.domain.Register(reachable, rights); err != nil {
-		return fmt.Errorf("register the session's memory for RDMA: %w", err)
 	}
 	return nil
 }

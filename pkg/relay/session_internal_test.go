@@ -123,7 +123,8 @@ func TestADeviceThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 }
 
 func TestARejectedExportUsesNothingOfTheLimit(t *testing.T) {
-	s := &session{channel: &channel{}, settings: &ChannelConfig{Limits: Limits{MaxExport: 100}}}
+	s := &session{channel: &channel{}, settings: &ChannelConfig{Limits: Limits{MaxExport: 100}},
+		paths: []MemoryPath{PathMapped}}
 	s.channel.exported.Store(60)
 	m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50}}
 	if err := s.importMemory(t.Context(), m); !errors.Is(err, status.NoMemory) {
@@ -149,7 +150,7 @@ func TestAnExportGrantsTheTargetNoMoreThanTheRelay(t *testing.T) {
 		memory.RemoteWrite, memory.RemoteWrite | memory.PCIRead,
 		memory.RemoteRead, memory.RemoteRead | memory.PCIWrite,
 	} {
-		s := &session{channel: &channel{},
+		s := &session{channel: &channel{}, paths: []MemoryPath{PathMapped},
 			connection: importing{region: memory.Wrap(make([]byte, 50))},
 			settings:   &ChannelConfig{Limits: Limits{MaxExport: 100}}}
 		m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50, Access: access}}

@@ -25,8 +25,12 @@ type ChannelStatus struct {
 	// the channel has moved from one to another.
 	Targets     []TargetStatus
 	TargetMoves uint64
-	Limits      Limits
-	QoS         QoS
+	// MemoryPath is how the target reaches the memory of the last session's client, and
+	// MemoryPathReason why no better way works; empty until there was one, or if this is the best.
+	MemoryPath       MemoryPath
+	MemoryPathReason string
+	Limits           Limits
+	QoS              QoS
 	// Retiring reports that the channel has been removed from the configuration and waits for its
 	// sessions to end.
 	Retiring bool
@@ -133,6 +137,9 @@ func (c *channel) status() ChannelStatus {
 		Limits: settings.Limits, QoS: settings.QoS, Retiring: c.isRemoved(),
 		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()),
 		SessionsAccepted: c.accepted.Load(), SessionsRefused: c.rejected.Load(),
+	}
+	if taken := c.path.Load(); taken != nil {
+		s.MemoryPath, s.MemoryPathReason = taken.path, taken.reason
 	}
 	c.targets.addStatus(&s)
 	if c.ownPool != nil {

@@ -144,6 +144,7 @@ type Channel struct {
 	TLSServerName  string
 	RDMAAddress    netip.Addr
 	Isolation      string // relay.Direct or relay.Staged
+	ImportDevice   string // relay.ImportAuto, relay.ImportComch or relay.ImportRDMA
 	Protocol       string // one of relay.Protocols
 	TargetProtocol string // one of relay.TargetProtocols
 	CPUs           []int  // empty for the shared workers
@@ -200,6 +201,7 @@ func DefaultChannel() Channel {
 		Representor:    emulated.DefaultRepresentor,
 		TargetOrder:    string(relay.PreferredOrder),
 		Isolation:      string(relay.Direct),
+		ImportDevice:   string(relay.ImportAuto),
 		Protocol:       string(relay.ProtocolAuto),
 		TargetProtocol: string(relay.ProtocolNative),
 		IOTimeout:      retry.Within(relay.DefaultIOTimeout),
@@ -249,8 +251,12 @@ func (c *Channel) describe(s section) {
 		"local IP address of RDMA connections; empty is the local address of the route to the target").
 		flagged("rdma-address", "").reloads(NewSessions)
 	s.value("isolation", choice(&c.Isolation, string(relay.Direct), string(relay.Staged)),
-		"direct moves data straight between target and client; staged copies it through memory of the relay, so that the target never reaches the client's").
+		"direct moves data straight between target and client, if a device can; staged copies it through memory of the relay, so that the target never reaches the client's").
 		flagged("isolation", "").reloads(NewSessions)
+	s.value("import_device", choice(&c.ImportDevice, string(relay.ImportAuto),
+		string(relay.ImportComch), string(relay.ImportRDMA)),
+		"device of a BlueField that imports clients' memory for isolation direct: the Comch device (comch), the RDMA device (rdma), or auto, whichever works, and otherwise the data is staged").
+		flagged("import-device", "").reloads(NewSessions)
 	s.value("protocol", choice(&c.Protocol, names(relay.Protocols())...),
 		"what clients speak: our own protocol, that of a release of the DOCA storage applications, or auto, whatever a client's first message is in").
 		flagged("protocol", "").reloads(NewSessions)

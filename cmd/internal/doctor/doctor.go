@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -148,7 +149,9 @@ type Target struct {
 	// TLSServerName is the name in the target's certificate, "" for its address.
 	TLSServerName string
 	// ComchDevice is the device of the clients whose memory RDMA has to reach, "" if it need not.
-	ComchDevice string
+	// ImportDevice says which device imports it.
+	ComchDevice  string
+	ImportDevice relay.ImportDevice
 }
 
 // Examine runs all checks. The end of ctx ends checks that wait.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -219,15 +221,20 @@ func (m *machine) pairs() []Finding {
 	if err != nil {
 		return nil
 	}
+	var copier dma.Provider
+	if m.OpenDMA != nil {
+		copier, _ = m.OpenDMA() // without it, nothing is staged
+	}
 	type pair struct {
 		comch   string
+		choice  relay.ImportDevice
 		address netip.Addr
 	}
 	var findings []Finding
 	tried := make(map[pair]bool)
 	for i := range m.Targets {
 		address, err := m.Targets[i].localAddress()
-		p := pair{m.Targets[i].ComchDevice, address}
+		p := pair{m.Targets[i].ComchDevice, m.Targets[i].ImportDevice, address}
 		if err != nil || p.comch == "" || tried[p] {
 			continue
 		}
@@ -240,16 +247,41 @@ func (m *machine) pairs() []Finding {
 			_ = device.Close()
 			continue
 		}
-		if err := relay.CheckDevices(comchProvider, p.comch, device); err != nil {
-			findings = append(findings, fail(check, status.Text(err),
-				"use a function of the same card and port, or isolation: staged"))
-		} else {
-			findings = append(findings, ok(check, fmt.Sprintf("%s at %v reaches memory of the "+
-				"clients of device %s", rdmaProvider.Name(), address, p.comch)))
+		channel := relay.ChannelConfig{ChannelID: relay.ChannelID{Device: p.comch},
+			Isolation: relay.Direct, ImportDevice: cmp.Or(p.choice, relay.ImportAuto),
+			TargetProtocol: relay.ProtocolNative}
+		own, others := relay.ComchDevice(comchProvider, p.comch)
+		if len(others) > 0 && own.PCI == pci.Normalize(p.comch) {
+			findings = append(findings, ok(check, fmt.Sprintf(
+				"%d Comch devices have the address %s: the relay uses the first, %s; a name of "+
+					"\"zc-relay devices\" selects another", len(others)+1, own.PCI, own.RDMA)))
 		}
+		what := fmt.Sprintf("%s at %v and Comch device %v", rdmaProvider.Name(), address, own)
+		paths, err := relay.MemoryPaths(&channel, comchProvider, own, device, copier)
+		findings = append(findings, pairFinding(check, what, paths, err))
 		_ = device.Close() // the check of the RDMA provider reports a failure
 	}
 	return findings
+}
+
+// pairFinding says how the targets behind an RDMA device reach clients' memory.
+func pairFinding(check, what string, paths []relay.MemoryPath, err error) Finding {
+	const remedy = "use a function of the same card and port, or isolation: staged"
+	switch {
+	case err != nil:
+		return fail(check, status.Text(err), remedy)
+	case paths[0] == relay.PathStaged:
+		return warn(check, what+": no device can reach clients' memory, so all data is copied "+
+			"through memory of the relay", remedy)
+	case paths[0] == relay.PathRDMADevice:
+		text := what + ": the RDMA device imports clients' memory; the first client shows whether " +
+			"it can (memory_path of \"zc-relay status\")"
+		if paths[len(paths)-1] == relay.PathStaged {
+			text += ", and otherwise the data is staged"
+		}
+		return ok(check, text)
+	}
+	return ok(check, what+": RDMA reaches clients' memory ("+string(paths[0])+")")
 }
 
 func representorNames(all []comch.Representor) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -25,6 +26,7 @@ import (
 type fakeComch struct {
 	comch.Provider
 	capabilities comch.Capabilities
+	subFunction  string // the RDMA device of one on 03:00.0, or ""
 	err, listErr error
 }
 
@@ -33,8 +35,12 @@ func (f fakeComch) Name() string { return "doca" }
 func (f fakeComch) Capabilities(string) (comch.Capabilities, error) { return f.capabilities, f.err }
 
 func (f fakeComch) Devices() ([]comch.Device, error) {
-	return []comch.Device{{PCI: "03:00.0", RDMA: "mlx5_0", Net: "p0", CanServe: true,
-		Representors: []comch.Representor{{PCI: "b1:00.0", VUID: "MT2333"}}}}, f.listErr
+	devices := []comch.Device{{PCI: "03:00.0", RDMA: "mlx5_0", Net: "p0", CanServe: true,
+		Representors: []comch.Representor{{PCI: "b1:00.0", VUID: "MT2333"}}}}
+	if f.subFunction != "" {
+		devices = append(devices, comch.Device{PCI: "03:00.0", RDMA: f.subFunction})
+	}
+	return devices, f.listErr
 }
 
 func (f fakeComch) Listen(context.Context, comch.ServerConfig) (comch.Server, error) {
@@ -125,19 +131,27 @@ func TestTheDevicesOfAChannelMustFit(t *testing.T) {
 		comch    comch.Capabilities
 		own      string // Comch device
 		rdma     memory.Device
+		choice   relay.ImportDevice
+		stages   bool // the Comch device can copy
 		verdict  Verdict
 		text     string
 		findings int
 	}{
-		"same":          {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_0"}, OK, "reaches", 1},
-		"same, by name": {behindPCI, "p0", memory.Device{RDMA: "mlx5_0"}, OK, "reaches", 1},
-		"another":       {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_1"}, Fail, "mlx5_1", 1},
-		"another, by name": {behindPCI, "mlx5_0", memory.Device{RDMA: "mlx5_1"}, Fail, "mlx5_1",
-			1},
-		"no opaque memory": {behindPCI, "03:00.0", memory.Device{}, Fail, "--rdma-provider verbs",
-			1},
-		"memory of the machine": {comch.Capabilities{Server: true}, "03:00.0", memory.Device{}, OK,
-			"reaches", 1},
+		"same": {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_0"}, "", true, OK, "comch-device", 1},
+		"same, by name": {behindPCI, "p0", memory.Device{RDMA: "mlx5_0"}, relay.ImportRDMA, false, OK,
+			"comch-device", 1},
+		"another": {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_2"}, "", true, OK,
+			"otherwise the data is staged", 1},
+		"another, by name": {behindPCI, "mlx5_0", memory.Device{RDMA: "mlx5_2"}, relay.ImportRDMA,
+			true, OK, "the first client shows", 1},
+		"another, but not allowed": {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_2"},
+			relay.ImportComch, true, Fail, "mlx5_2", 1},
+		"no opaque memory": {behindPCI, "03:00.0", memory.Device{}, "", false, Fail,
+			"--rdma-provider verbs", 1},
+		"no opaque memory, but copies": {behindPCI, "03:00.0", memory.Device{}, "", true, Warn,
+			"copied", 1},
+		"memory of the machine": {comch.Capabilities{Server: true}, "03:00.0", memory.Device{}, "",
+			true, OK, "mapped", 1},
 		"staged": {comch: behindPCI},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,8 +162,14 @@ func TestTheDevicesOfAChannelMustFit(t *testing.T) {
 			m.OpenRDMA = func() (rdma.Provider, error) {
 				return opaqueRDMA{iwarp.New(iwarp.Options{}), c.rdma}, nil
 			}
-			m.Targets = []Target{{Address: target, ComchDevice: c.own},
-				{Address: target, ComchDevice: c.own}}
+			m.OpenDMA = func() (dma.Provider, error) {
+				if !c.stages {
+					return nil, status.Errorf(status.NotSupported, "no DMA")
+				}
+				return copying{}, nil
+			}
+			m.Targets = []Target{{Address: target, ComchDevice: c.own, ImportDevice: c.choice},
+				{Address: target, ComchDevice: c.own, ImportDevice: c.choice}}
 			findings := m.pairs()
 			if len(findings) != c.findings {
 				t.Fatalf("two equal channels have the findings %+v", findings)
@@ -158,6 +178,34 @@ func TestTheDevicesOfAChannelMustFit(t *testing.T) {
 				expect(t, findings, c.verdict, c.text)
 			}
 		})
+	}
+}
+
+// copying is a DMA provider whose devices copy clients' memory.
+type copying struct{ dma.Provider }
+
+func (copying) Capabilities(string) (dma.Capabilities, error) {
+	return dma.Capabilities{Memcpy: true, ImportedMemory: true}, nil
+}
+
+func TestAnAddressOfSeveralDevicesIsSaid(t *testing.T) {
+	m := machineWith(t, nil)
+	m.OpenComch = func() (comch.Provider, error) {
+		return fakeComch{capabilities: comch.Capabilities{Server: true, OpaqueImports: true},
+			subFunction: "mlx5_2"}, nil
+	}
+	m.OpenRDMA = func() (rdma.Provider, error) {
+		return opaqueRDMA{iwarp.New(iwarp.Options{}), memory.Device{RDMA: "mlx5_2"}}, nil
+	}
+	target := netip.MustParseAddrPort("127.0.0.1:7470")
+	for name, want := range map[string]int{"03:00.0": 2, "mlx5_0": 1} {
+		m.Targets = []Target{{Address: target, ComchDevice: name}}
+		if findings := m.pairs(); len(findings) != want {
+			t.Errorf("%s has the findings %+v", name, findings)
+		} else if want == 2 {
+			expect(t, findings, OK, "2 Comch devices have the address 03:00.0: the relay uses the "+
+				"first, mlx5_0")
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ var flagWords = map[string][]string{
 	"dma-provider":   {"software", "doca"},
 	"comch-wait":     {"auto", "never"},
 	"isolation":      {"direct", "staged"},
+	"import-device":  {"auto", "comch", "rdma"},
 	"side":           {"host", "dpu"},
 	"protocol":       {"native", "doca-2.10", "doca-3.0", "doca-3.1", "doca-3.2"},
 }

@@ -84,6 +84,10 @@ type Channel struct {
 	// moved from one to another.
 	Targets     []Target `json:"targets,omitempty"`
 	TargetMoves uint64   `json:"target_moves"`
+	// MemoryPath is how the target reaches the memory of clients (relay.MemoryPath), as the last
+	// session has found, and MemoryPathReason why no better way works.
+	MemoryPath       string `json:"memory_path,omitempty"`
+	MemoryPathReason string `json:"memory_path_reason,omitempty"`
 	SessionCount
 	Refused uint64 `json:"sessions_refused"`
 	// QoS holds the rate limits, nil if there are none.

@@ -90,6 +90,13 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	}
 	fmt.Fprintf(w, "  sessions  %d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
 		c.Refused, size.FormatBytes(c.Exported))
+	switch {
+	case c.MemoryPathReason != "":
+		fmt.Fprintf(w, "  memory    %s, because of %s\n", c.MemoryPath,
+			strings.ReplaceAll(c.MemoryPathReason, "\n", "; "))
+	case c.MemoryPath != "":
+		fmt.Fprintf(w, "  memory    %s\n", c.MemoryPath)
+	}
 	if c.QoS != nil {
 		fmt.Fprintf(w, "  limits    %s\n", c.QoS.text())
 	}

@@ -3,9 +3,11 @@
 package doca
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 
 	"go.uber.org/zap"
@@ -148,6 +150,27 @@ func decodeDescriptor(descriptor []byte) (blob []byte, access memory.Access, err
 }
 
 func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
+	return c.importMemory(c.endpoint.device, descriptor)
+}
+
+// ImportMemoryFor implements comch.DeviceImporter.
+func (c *connection) ImportMemoryFor(device memory.Device, descriptor []byte) (*memory.Region,
+	memory.Access, error) {
+	name := cmp.Or(device.RDMA, device.PCI)
+	opened, err := c.endpoint.device.Library().OpenDevice(name)
+	if err != nil {
+		return nil, 0, fmt.Errorf("import memory with device %v: %w", device, err)
+	}
+	region, access, err := c.importMemory(opened, descriptor)
+	// What was imported keeps the device open.
+	if closeErr := opened.Close(); err == nil && closeErr != nil {
+		return nil, 0, errors.Join(closeErr, region.Close())
+	}
+	return region, access, err
+}
+
+func (c *connection) importMemory(device *doca.Device, descriptor []byte) (*memory.Region,
+	memory.Access, error) {
 	blob, access, err := decodeDescriptor(descriptor)
 	if err != nil {
 		return nil, 0, err
@@ -155,7 +178,7 @@ func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Acc
 	if c.ended.Load() {
 		return nil, 0, status.Errorf(status.NotConnected, "import memory: the connection has ended")
 	}
-	m, err := c.endpoint.device.ImportMemory(blob)
+	m, err := device.ImportMemory(blob)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -171,7 +194,7 @@ func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Acc
 	})
 	if err != nil {
 		c.endpoint.noKey.Do(func() {
-			c.endpoint.log.Info("imported memory cannot be used for RDMA", zap.Error(err))
+			c.endpoint.log.Info("imported memory has no key for verbs", zap.Error(err))
 		})
 	}
 	return region, access, nil

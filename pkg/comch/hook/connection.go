@@ -189,9 +189,25 @@ func (c *connection) enterExport(ctx context.Context, region *memory.Region) err
 
 // ImportMemory imports a region of the peer.
 func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
-	_, err := c.points.imports.Enter(context.Background(), c.Done(), 0)
-	if err != nil {
-		return nil, 0, fmt.Errorf("import memory: %w", err)
+	if err := c.enterImport(); err != nil {
+		return nil, 0, err
 	}
 	return c.Connection.ImportMemory(descriptor)
+}
+
+// ImportMemoryFor implements comch.DeviceImporter as far as the inner connection does.
+func (c *connection) ImportMemoryFor(device memory.Device, descriptor []byte) (*memory.Region,
+	memory.Access, error) {
+	if err := c.enterImport(); err != nil {
+		return nil, 0, err
+	}
+	return comch.ImportMemoryFor(c.Connection, device, descriptor)
+}
+
+func (c *connection) enterImport() error {
+	_, err := c.points.imports.Enter(context.Background(), c.Done(), 0)
+	if err != nil {
+		return fmt.Errorf("import memory: %w", err)
+	}
+	return nil
 }

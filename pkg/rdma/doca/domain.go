@@ -43,7 +43,7 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 
 // NewForeignDomain returns a domain for memory that DOCA has imported. All domains of a device can
 // use it.
-func (d *device) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain, error) {
+func (d *device) NewForeignDomain(foreign memory.Handle) (rdma.ProtectionDomain, error) {
 	if _, err := d.mapOf(foreign); err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func (d foreignDevice) Capabilities() rdma.Capabilities {
 	return c
 }
 
-func (d foreignDevice) NewForeignDomain(rdma.ForeignMemory) (rdma.ProtectionDomain, error) {
+func (d foreignDevice) NewForeignDomain(memory.Handle) (rdma.ProtectionDomain, error) {
 	if d.err != nil {
 		return nil, d.err
 	}

@@ -117,8 +117,7 @@ type foreignDomains struct {
 }
 
 // NewForeignDomain returns the protection domain that foreign belongs to.
-func (f foreignDomains) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain,
-	error) {
+func (f foreignDomains) NewForeignDomain(foreign memory.Handle) (rdma.ProtectionDomain, error) {
 	inner, err := f.foreign.NewForeignDomain(foreign)
 	if err != nil {
 		return nil, err

@@ -127,7 +127,13 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 // itself: connections in the domain get a completion queue there, and end before the domain closes.
 // Device events of their queue pairs go to that library, so only completions and the connection
 // manager show the end of such a connection.
-func (d *device) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain, error) {
+func (d *device) NewForeignDomain(handle memory.Handle) (rdma.ProtectionDomain, error) {
+	foreign, hasKey := handle.(rdma.ForeignMemory)
+	if !hasKey {
+		return nil, status.Errorf(status.NotSupported,
+			"use a foreign protection domain on %s: memory of device %v has no key for verbs: choose "+
+				"--rdma-provider doca", d.location.device, handle.Device())
+	}
 	address := foreign.ProtectionDomain()
 	if address == 0 {
 		return nil, status.Errorf(status.InvalidValue,

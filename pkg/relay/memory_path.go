@@ -1,0 +1,273 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/internal/pci"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// MemoryPath is how a target reaches the memory of a client.
+type MemoryPath string
+
+const (
+	// PathMapped is for memory that the relay maps, as with the emulated Comch: any RDMA device can
+	// register it.
+	PathMapped MemoryPath = "mapped"
+	// PathComchDevice imports the memory with the Comch device, which is the RDMA device as well.
+	PathComchDevice MemoryPath = "comch-device"
+	// PathRDMADevice imports the memory with the RDMA device: a sub-function beside the port that
+	// has Comch, for instance.
+	PathRDMADevice MemoryPath = "rdma-device"
+	// PathStaged copies the data through bounce buffers of the relay.
+	PathStaged MemoryPath = "staged"
+)
+
+// ImportDevice says which device imports the memory of a channel's clients, if the CPU cannot
+// address it.
+type ImportDevice string
+
+const (
+	// ImportAuto takes the Comch device if it is the RDMA device as well, then the RDMA device, and
+	// falls back to bounce buffers.
+	ImportAuto ImportDevice = "auto"
+	// ImportComch takes the Comch device alone.
+	ImportComch ImportDevice = "comch"
+	// ImportRDMA takes the RDMA device alone.
+	ImportRDMA ImportDevice = "rdma"
+)
+
+// MemoryPaths returns how the targets behind an RDMA device can reach the memory of a channel's
+// clients, the best way first. DOCA does not tell whether a device can import what a client has
+// exported, so a session takes the first way that works with its memory. It fails with
+// status.NotSupported if no device of the RDMA provider can, and with status.BadConfig if another
+// one may. own names the channel's Comch device (ComchDevice), and copier provides the copies of
+// bounce buffers; it may be nil.
+func MemoryPaths(config *ChannelConfig, provider comch.Provider, own memory.Device,
+	device rdma.Device, copier dma.Provider) ([]MemoryPath, error) {
+	if config.Isolation == Staged {
+		return []MemoryPath{PathStaged}, nil
+	}
+	imports, err := provider.Capabilities(config.Device)
+	if err != nil {
+		return nil, fmt.Errorf("get capabilities of Comch device %s: %w", config.Device, err)
+	}
+	if !imports.OpaqueImports {
+		return []MemoryPath{PathMapped}, nil
+	}
+	reaches := device.Capabilities()
+	isSame := own.RDMA != "" && own.RDMA == reaches.Device.RDMA
+	var paths []MemoryPath
+	if reaches.OpaqueMemory && reaches.Device.CanBe(own) &&
+		(config.ImportDevice != ImportRDMA || isSame) {
+		paths = append(paths, PathComchDevice)
+	}
+	if reaches.OpaqueMemory && reaches.Device.RDMA != "" && !isSame &&
+		config.ImportDevice != ImportComch {
+		paths = append(paths, PathRDMADevice)
+	}
+	if config.ImportDevice == ImportAuto && config.checkStaged() == nil &&
+		canCopy(copier, config.Device) {
+		paths = append(paths, PathStaged)
+	}
+	switch {
+	case len(paths) > 0:
+		return paths, nil
+	case !reaches.OpaqueMemory:
+		return nil, status.Errorf(status.NotSupported, "%s cannot reach memory of clients behind "+
+			"Comch device %v: choose --rdma-provider verbs, or --isolation staged",
+			reaches.Transport, own)
+	}
+	return nil, status.Errorf(status.BadConfig, "RDMA device %v cannot reach memory of clients "+
+		"that Comch device %v imports: choose the --rdma-address of that device, --import-device "+
+		"auto, or --isolation staged", reaches.Device, own)
+}
+
+// ComchDevice names a Comch device as far as the provider knows it. others are the devices that
+// have the same name as well (comch.FindDevice).
+func ComchDevice(provider comch.Provider, name string) (own memory.Device, others []comch.Device) {
+	if lister, can := provider.(comch.DeviceLister); can {
+		devices, _ := lister.Devices() // without a list, the address decides
+		if found, others := comch.FindDevice(devices, name); found != nil {
+			return memory.Device{PCI: found.PCI, RDMA: found.RDMA}, others
+		}
+	}
+	return memory.Device{PCI: pci.Normalize(name)}, nil
+}
+
+// canCopy reports whether a provider can copy to and from the memory of a Comch device's clients.
+func canCopy(provider dma.Provider, device string) bool {
+	if provider == nil {
+		return false
+	}
+	c, err := provider.Capabilities(device)
+	return err == nil && c.Memcpy && c.ImportedMemory
+}
+
+// memoryPaths returns how a target behind an RDMA device can reach the channel's clients.
+func (c *channel) memoryPaths(config *ChannelConfig, device rdma.Device) ([]MemoryPath, error) {
+	return MemoryPaths(config, c.relay.config.Comch, c.comchDevice(), device, c.relay.config.DMA)
+}
+
+// comchDevice names the channel's Comch device. To list devices is slow, so it does that once, and
+// logs which of several devices the channel's address means.
+func (c *channel) comchDevice() memory.Device {
+	if known := c.own.Load(); known != nil {
+		return *known
+	}
+	own, others := ComchDevice(c.relay.config.Comch, c.id.Device)
+	if own.RDMA != "" && c.own.CompareAndSwap(nil, &own) && len(others) > 0 {
+		names := make([]string, len(others))
+		for i, d := range others {
+			names[i] = d.RDMA
+		}
+		c.log.Info("several Comch devices have the address: the channel uses the first, and the "+
+			"name of an RDMA device or network interface selects another one",
+			zap.String("rdma_device", own.RDMA), zap.Strings("others", names))
+	}
+	return own
+}
+
+// checkDevices fails if a target behind an RDMA device cannot reach the channel's clients.
+func (c *channel) checkDevices(ctx context.Context, config *ChannelConfig,
+	device rdma.Device) error {
+	paths, err := c.memoryPaths(config, device)
+	if err != nil || paths[0] != PathStaged {
+		return err
+	}
+	if config.Isolation != Staged {
+		c.log.Warn("the RDMA device cannot reach the memory of clients: their data is copied "+
+			"through memory of the relay (limits.bounce_memory), which costs throughput; "+
+			"rdma_address can select another device, and isolation: staged ends this warning",
+			zap.Stringer("rdma_device", device.Capabilities().Device))
+	}
+	_, err = c.relay.dmaDevices.at(ctx, c.id.Device)
+	return err
+}
+
+// takenPath is the way that the last session has taken.
+type takenPath struct {
+	path   MemoryPath
+	reason string // why no better one; "" if there is none
+}
+
+// took notes the way that a session has taken, and what better ones have failed with.
+func (c *channel) took(path MemoryPath, failed error) {
+	taken := takenPath{path: path}
+	if failed != nil {
+		taken.reason = failed.Error()
+	}
+	former := c.path.Swap(&taken)
+	switch {
+	case former != nil && former.path == path:
+	case path == PathStaged && failed != nil:
+		c.log.Warn("the memory of clients cannot be reached directly: their data is copied through "+
+			"memory of the relay (limits.bounce_memory), which costs throughput", zap.Error(failed))
+	default:
+		c.log.Info("targets reach the memory of clients", zap.String("memory_path", string(path)),
+			zap.NamedError("not_better", failed))
+	}
+}
+
+// choosePaths sets paths and copier for the session's target.
+func (s *session) choosePaths(ctx context.Context) error {
+	paths, err := s.channel.memoryPaths(s.settings, s.target.device)
+	if err != nil {
+		return err
+	}
+	s.paths, s.copier = paths, nil
+	if paths[len(paths)-1] != PathStaged {
+		return nil
+	}
+	s.copier, err = s.channel.relay.dmaDevices.at(ctx, s.channel.id.Device)
+	if err != nil && len(paths) > 1 {
+		s.paths, err = paths[:len(paths)-1], nil
+	}
+	return err
+}
+
+// importMemory imports the client's memory and registers it for RDMA, or bounce buffers in its
+// place, with the rights that the client has granted and no others. It tries one way after the
+// other.
+func (s *session) importMemory(ctx context.Context, m *controlmsg.ConfigureDataPath) error {
+	var failed error
+	for _, path := range s.paths {
+		err := s.importOver(ctx, m, path)
+		if err == nil {
+			s.channel.took(path, failed)
+			return nil
+		}
+		if ctx.Err() != nil || path == s.paths[len(s.paths)-1] {
+			return err
+		}
+		failed = errors.Join(failed, fmt.Errorf("%s: %w", path, err))
+		if err := s.abandonMemory(ctx); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	return status.Errorf(status.Unexpected, "the session has no way to its client's memory")
+}
+
+func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPath,
+	path MemoryPath) error {
+	length := int64(m.Export.Length)
+	if total := s.channel.exported.Add(length); uint64(total) > s.settings.Limits.MaxExport {
+		s.channel.exported.Add(-length)
+		return status.Errorf(status.NoMemory,
+			"export of %d bytes: all sessions of the channel together may export %d",
+			length, s.settings.Limits.MaxExport)
+	}
+	s.exported = length
+	region, granted, err := s.importWith(path, m.Export.Descriptor)
+	if err != nil {
+		return fmt.Errorf("import the client's memory: %w", err)
+	}
+	s.region = region
+	if region.Len() < m.Export.Length {
+		return status.Errorf(status.InvalidValue, "the client exported %d bytes, but announced %d",
+			region.Len(), m.Export.Length)
+	}
+	if err := checkAccess(granted & m.Export.Access); err != nil {
+		return err
+	}
+	s.access = granted & m.Export.Access
+	reachable := region
+	s.reachable = m.Export.Length
+	if path == PathStaged {
+		s.bounce, err = s.channel.newBounceMemory(ctx, m, &s.settings.Limits, region, granted)
+		if err != nil {
+			return err
+		}
+		reachable, s.reachable = s.bounce.region, s.bounce.region.Len()
+	}
+	if s.domain, err = rdma.NewDomainFor(s.target.device, reachable); err != nil {
+		return fmt.Errorf("create a protection domain: %w", err)
+	}
+	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)
+	if s.access.Has(memory.RemoteWrite) {
+		rights |= memory.LocalWrite // verbs requires it together with RemoteWrite
+	}
+	if s.registered, err = s.domain.Register(reachable, rights); err != nil {
+		return fmt.Errorf("register the session's memory for RDMA: %w", err)
+	}
+	return nil
+}
+
+// importWith imports memory with the device of a path.
+func (s *session) importWith(path MemoryPath, descriptor []byte) (*memory.Region, memory.Access,
+	error) {
+	if path != PathRDMADevice {
+		return s.connection.ImportMemory(descriptor)
+	}
+	device := s.target.device.Capabilities().Device
+	return comch.ImportMemoryFor(s.connection, device, descriptor)
+}
