@@ -95,14 +95,14 @@ type ForeignMemory interface {
 // ForeignDevice is a Device that can use the protection domains of other libraries.
 type ForeignDevice interface {
 	Device
-	// NewForeignDomain returns the domain that memory of another library belongs to, by the Handle of
-	// its region: ForeignMemory, or another kind that the device knows. Connections and other memory
-	// can be created in it as in any domain, and Register of the region returns its key. The domain
-	// is shared by all that use it, so a peer that guesses a key can reach the memory of other
-	// sessions: keys are all that separates them. Close leaves the domain to its library, and
+	// NewForeignDomain returns the domain that memory of another library belongs to, by the Handle
+	// of its region: ForeignMemory, or another kind that the device knows. Connections and other
+	// memory can be created in it as in any domain, and Register of the region returns its key. The
+	// domain is shared by all that use it, so a peer that guesses a key can reach the memory of
+	// other sessions: keys are all that separates them. Close leaves the domain to its library, and
 	// Deregister of the region its key, which the library revokes when the region is closed.
-	// NewForeignDomain fails with status.NotSupported if the memory belongs to another device, or is
-	// of a kind that the device does not know.
+	// NewForeignDomain fails with status.NotSupported if the memory belongs to another device, or
+	// is of a kind that the device does not know.
 	NewForeignDomain(foreign memory.Handle) (ProtectionDomain, error)
 }
 

@@ -39,8 +39,9 @@ type channel struct {
 	throttle datapath.Throttle
 	exported atomic.Int64                  // bytes of client memory
 	own      atomic.Pointer[memory.Device] // the Comch device; nil until it is known
-	path     atomic.Pointer[takenPath]     // nil until a session has taken one
-	bounced  atomic.Int64                  // bytes of bounce buffers
+	proven   atomic.Pointer[provenPath]
+	path     atomic.Pointer[takenPath] // nil until a session has taken one
+	bounced  atomic.Int64              // bytes of bounce buffers
 	// A client exports the same memory again when it reconnects. Before that, the target must have
 	// lost the access that former sessions gave it.
 	clients  *epoch.Registry

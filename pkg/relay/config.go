@@ -57,8 +57,8 @@ type Config struct {
 	// Clock measures leases; nil means lease.Boottime.
 	Clock lease.Clock
 	// DMA copies the data of channels with Isolation Staged, and of those whose RDMA device cannot
-	// reach the memory of clients, on the device with the address of the channel's Comch device; nil
-	// if there are none.
+	// reach the memory of clients, on the device with the address of the channel's Comch device;
+	// nil if there are none.
 	DMA dma.Provider
 	// CPUs has an element per worker shared by the channels: the core to pin it to, or
 	// datapath.NoCPU.

@@ -129,7 +129,8 @@ func TestAddressesInBothNotationsAreOneChannel(t *testing.T) {
 
 func TestTheBestWaysToClientsMemoryComeFirst(t *testing.T) {
 	channel := relay.ChannelConfig{ChannelID: relay.ChannelID{Device: "03:00.0"},
-		Isolation: relay.Direct, ImportDevice: relay.ImportAuto, TargetProtocol: relay.ProtocolNative}
+		Isolation: relay.Direct, ImportDevice: relay.ImportAuto,
+		TargetProtocol: relay.ProtocolNative}
 	staged, old := channel, channel
 	staged.Isolation, old.TargetProtocol = relay.Staged, "doca-3.0"
 	provider := acrossPCI{emulated.New(emulated.Options{Directory: t.TempDir()})}

@@ -17,9 +17,9 @@ type Isolation string
 
 const (
 	// Direct moves data straight between the target and the client's memory, if a device can import
-	// that (ImportDevice), and otherwise through bounce buffers as Staged does. If the memory can be
-	// registered only in a protection domain that all sessions share, as on a DOCA device, then a
-	// target that knows the key of another session's memory can reach it.
+	// that (ImportDevice), and otherwise through bounce buffers as Staged does. If the memory can
+	// be registered only in a protection domain that all sessions share, as on a DOCA device, then
+	// a target that knows the key of another session's memory can reach it.
 	Direct Isolation = "direct"
 	// Staged moves data through bounce buffers of the relay, which a DMA engine copies to and from
 	// the client's memory. Targets can reach the bounce buffers of their own sessions only.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -259,8 +260,44 @@ func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPat
 	if s.registered, err = s.domain.Register(reachable, rights); err != nil {
 		return fmt.Errorf("register the session's memory for RDMA: %w", err)
 	}
+	if path == PathComchDevice || path == PathRDMADevice {
+		return s.tryPath(ctx, path)
+	}
 	return nil
 }
+
+// provenPath is a way by which an RDMA device has reached the memory of a client.
+type provenPath struct {
+	path   MemoryPath
+	device memory.Device
+}
+
+// tryPath lets the RDMA device read the client's memory, unless it has done that for this channel
+// before: a device may import memory that it cannot reach. Some networks keep a device from
+// reaching itself; the session's first IO then shows whether it can.
+func (s *session) tryPath(ctx context.Context, path MemoryPath) error {
+	proven := provenPath{path, s.target.device.Capabilities().Device}
+	if former := s.channel.proven.Load(); former != nil && *former == proven {
+		return nil
+	}
+	trying, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	connected, err := rdma.TryLoopback(trying, s.target.device, s.target.source, s.domain,
+		s.registered)
+	switch {
+	case err == nil:
+		s.channel.proven.Store(&proven)
+	case connected:
+		return fmt.Errorf("try to reach the client's memory: %w", err)
+	default:
+		s.log.Info("cannot try whether the RDMA device reaches the client's memory",
+			zap.String("memory_path", string(path)), zap.Error(err))
+	}
+	return nil
+}
+
+// tryTimeout leaves most of a configuration's time to the steps that follow.
+const tryTimeout = 2 * time.Second
 
 // importWith imports memory with the device of a path.
 func (s *session) importWith(path MemoryPath, descriptor []byte) (*memory.Region, memory.Access,

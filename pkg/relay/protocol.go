@@ -61,7 +61,8 @@ func (c *ChannelConfig) checkStaged() error {
 	if c.TargetProtocol == ProtocolNative {
 		return nil
 	}
-	if v, err := dialects.ParseVersion(string(c.TargetProtocol)); err != nil || v > dialects.DOCA3_0 {
+	v, err := dialects.ParseVersion(string(c.TargetProtocol))
+	if err != nil || v > dialects.DOCA3_0 {
 		return err
 	}
 	return status.Errorf(status.InvalidValue, "target protocol %s needs isolation %s: the "+

@@ -18,7 +18,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
 	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	rdmadoca "github.com/zc-relay/zc-relay/pkg/rdma/doca"
+	"github.com/zc-relay/zc-relay/pkg/rdma/hook"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -85,21 +87,35 @@ func testMemoryPaths(t *testing.T, release libdoca.Release) {
 		port, subFunction libdoca.Device
 		rdma              string
 		choice            relay.ImportDevice
+		isDeaf            bool // what it imports cannot be reached: its first send fails
 		want              relay.MemoryPath
 		reason            string // part of why no better way works, "" if this is the best
 	}{
-		"the port itself": {none, none, "mlx5_0", relay.ImportAuto, relay.PathComchDevice, ""},
+		"the port itself": {none, none, "mlx5_0", relay.ImportAuto, false, relay.PathComchDevice,
+			""},
 		"the sub-function": {libdoca.Device{NoRDMA: true}, none, "mlx5_2", relay.ImportAuto,
-			relay.PathRDMADevice, ""},
+			false, relay.PathRDMADevice, ""},
 		"the sub-function alone": {libdoca.Device{NoRDMA: true}, none, "mlx5_2", relay.ImportRDMA,
-			relay.PathRDMADevice, ""},
+			false, relay.PathRDMADevice, ""},
 		"a sub-function that cannot import": {libdoca.Device{NoRDMA: true},
-			libdoca.Device{NoExport: true}, "mlx5_2", relay.ImportAuto, relay.PathStaged,
+			libdoca.Device{NoExport: true}, "mlx5_2", relay.ImportAuto, false, relay.PathStaged,
 			"rdma-device: import the client's memory"},
+		"a sub-function that cannot reach what it imports": {libdoca.Device{NoRDMA: true}, none,
+			"mlx5_2", relay.ImportAuto, true, relay.PathStaged,
+			"rdma-device: try to reach the client's memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bluefield(t, release, c.port, c.subFunction)
-			chain := start(t, over(c.rdma, c.choice))
+			o := over(c.rdma, c.choice)
+			if c.isDeaf {
+				configure := o.relay
+				o.relay = func(config *relay.Config) {
+					configure(config)
+					injector, _ := faulttest.New(t, "rdma:post_send:nth=1:error=IO_FAILED")
+					config.RDMA = hook.Wrap(config.RDMA, hook.Config{Injector: injector})
+				}
+			}
+			chain := start(t, o)
 			v := chain.open(chain.config())
 			data := bytes.Repeat([]byte(name), 64<<10)[:64<<10]
 			if _, err := v.WriteAt(data, 4096); err != nil {

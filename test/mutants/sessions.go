@@ -613,6 +613,14 @@ var sessionMutants = []mutant{
 		tests:  []test{{"./test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
 	},
 	{
+		name:   "relay-believes-an-import",
+		file:   "pkg/relay/memory_path.go",
+		old:    "		return s.tryPath(ctx, path)\n",
+		new:    "		return nil\n",
+		breaks: "A device that imports memory, but cannot reach it, is not used.",
+		tests:  []test{{"./test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
+	},
+	{
 		name:   "relay-gives-up-after-the-first-way-to-memory",
 		file:   "pkg/relay/memory_path.go",
 		old:    "		if ctx.Err() != nil || path == s.paths[len(s.paths)-1] {\n",

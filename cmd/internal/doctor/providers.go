@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -90,12 +91,48 @@ func (m *machine) openDevice(check string, provider rdma.Provider, address netip
 		return fail(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, status.Text(err)),
 			"use an address of an RDMA device (--rdma-address), or --rdma-device; \"zc-relay devices\" lists them")
 	}
+	what := fmt.Sprintf("%s at %v", provider.Name(), address)
 	c := device.Capabilities()
+	tried := tryRDMA(device, address)
 	if err := device.Close(); err != nil {
-		return warn(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, status.Text(err)),
-			"report this")
+		return warn(check, what+": "+status.Text(err), "report this")
 	}
-	return ok(check, fmt.Sprintf("%s at %v: transport %s", provider.Name(), address, c.Transport))
+	if tried != nil {
+		return warn(check, what+" does not reach itself: "+status.Text(tried),
+			"look for GIDs and the port's state in \"zc-relay devices\"; if the network keeps a "+
+				"device from reaching itself, rping to the other machine decides")
+	}
+	return ok(check, what+": transport "+c.Transport)
+}
+
+// tryTimeout bounds a connection of an RDMA device to itself.
+const tryTimeout = 5 * time.Second
+
+// tryRDMA sends a message from a device to itself. Without an address it does nothing.
+func tryRDMA(device rdma.Device, address netip.Addr) (err error) {
+	if address.IsUnspecified() {
+		return nil
+	}
+	domain, err := device.NewProtectionDomain()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, domain.Close()) }()
+	region, err := memory.Alloc("zc-relay doctor", 64)
+	if err != nil {
+		return err
+	}
+	registered, err := domain.Register(region, 0)
+	if err != nil {
+		return errors.Join(err, region.Close())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
+	defer cancel()
+	_, err = rdma.TryLoopback(ctx, device, address, domain, registered)
+	if failed := registered.Deregister(); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return errors.Join(err, region.Close())
 }
 
 func openRDMA(provider rdma.Provider, address netip.Addr) (rdma.Device, error) {

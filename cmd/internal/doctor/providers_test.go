@@ -13,8 +13,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
+	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/hook"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -230,6 +232,16 @@ func TestTheRDMAProviderMustOpenEveryAddress(t *testing.T) {
 	if f := m.rdma()[0]; f.Remedy == m.rdmaRemedy(status.NotFound) {
 		t.Errorf("the remedy is %q", f.Remedy)
 	}
+}
+
+func TestAnRDMADeviceMustReachItself(t *testing.T) {
+	injector, _ := faulttest.New(t, "rdma:post_send:error=IO_FAILED")
+	m := machineWith(t, nil)
+	m.OpenRDMA = func() (rdma.Provider, error) {
+		return hook.Wrap(iwarp.New(iwarp.Options{}), hook.Config{Injector: injector}), nil
+	}
+	m.RDMAAddresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	expect(t, m.rdma(), Warn, "iwarp at 127.0.0.1 does not reach itself: ")
 }
 
 func TestADeviceMustCopyForStagedChannels(t *testing.T) {

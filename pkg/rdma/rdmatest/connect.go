@@ -19,6 +19,7 @@ var setUpTests = []conformanceTest{
 	{"ReadDepthsFitBothSides", "", readDepths},
 	{"WhatIsInUseCannotBeClosed", "", inUse},
 	{"ManyConnectionsShareOneQueue", "", manyConnections},
+	{"ADeviceReachesItself", "", loopback},
 }
 
 func noDevice(b *bench) {
@@ -129,6 +130,21 @@ func manyConnections(b *bench) {
 		if !bytes.Equal(peer.mem.bytes[:helloBytes], shared.mem.bytes[:helloBytes]) {
 			b.Fatal("wrong message")
 		}
+	}
+}
+
+func loopback(b *bench) {
+	own, other := b.newEndpoint(b.device, helloBytes), b.newEndpoint(b.device, helloBytes)
+	connected, err := rdma.TryLoopback(b.context(), b.device, b.config.Address, own.domain,
+		own.mem.MemoryRegion)
+	if err != nil || !connected {
+		b.Errorf("own memory: connected %v, error %v", connected, err)
+	}
+	// The key means nothing in this domain.
+	connected, err = rdma.TryLoopback(b.context(), b.device, b.config.Address, own.domain,
+		other.mem.MemoryRegion)
+	if err == nil || !connected {
+		b.Errorf("memory of another domain: connected %v, error %v", connected, err)
 	}
 }
 
