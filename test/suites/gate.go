@@ -26,15 +26,15 @@ var (
 		{command: "make check-budget", budget: 90},
 	}
 	gateComputing = []step{
-		{command: "make lint", budget: 120},
-		{command: "make check-kubernetes", budget: 20},
+		{command: "make lint", budget: 160},
+		{command: "make check-kubernetes", budget: 40},
 		{command: "make test", budget: 800},
-		{command: "make simulate", budget: 40},
+		{command: "make simulate", budget: 80},
 		{command: "make smoke-arm64", budget: 40},
 	}
 	gateWaiting = []step{
 		{command: "make smoke-rdma", budget: 80},
-		{command: "make smoke-ceph", budget: 40},
+		{command: "make smoke-ceph", budget: 60},
 		{command: "make smoke-package", budget: 40},
 	}
 )
