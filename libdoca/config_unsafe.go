@@ -77,11 +77,15 @@ type Device struct {
 	MAC       [6]byte    // all zeroes mean 02:00, and the PCI address in four bytes
 	// LID makes the port one of InfiniBand, which has no MAC address.
 	LID        uint16
-	ActiveRate uint64  // of the port in bits per second; 0 means 200 Gbit/s
-	VHCA       *uint16 // the number of the function in the device; nil derives it from PCI
-	Role       Role
-	Type       FunctionType
-	SFIndex    uint32 // of a SubFunction
+	ActiveRate uint64 // of the port in bits per second; 0 means 200 Gbit/s
+	// GIDIndex is the entry of the GID table with the device's address: RDMA contexts over another
+	// one connect to nobody, as on a device that has several versions of RoCE. 0 means that every
+	// entry will do.
+	GIDIndex uint32
+	VHCA     *uint16 // the number of the function in the device; nil derives it from PCI
+	Role     Role
+	Type     FunctionType
+	SFIndex  uint32 // of a SubFunction
 	// Representors of the host's functions, for a DPU's device. A client on a host's device
 	// connects to the server whose representor has the PCI address of that device.
 	Representors []Representor

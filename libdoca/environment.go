@@ -71,6 +71,7 @@ type fileDevice struct {
 	MAC          string            `yaml:"mac"`
 	LID          uint16            `yaml:"lid"`
 	ActiveRate   uint64            `yaml:"active_rate"`
+	GIDIndex     uint32            `yaml:"gid_index"`
 	VHCA         *uint16           `yaml:"vhca_id"`
 	Role         string            `yaml:"role"`
 	SubFunction  *uint32           `yaml:"sf"`
@@ -253,7 +254,7 @@ func onlyDevice(role Role) Device {
 // parse returns the device; role is that of the machine.
 func (d *fileDevice) parse(role Role) (Device, error) {
 	device := Device{Alias: d.Alias, IBDevice: d.IBDevice, Interface: d.Interface, Role: role,
-		LID: d.LID, ActiveRate: d.ActiveRate, VHCA: d.VHCA}
+		LID: d.LID, ActiveRate: d.ActiveRate, VHCA: d.VHCA, GIDIndex: d.GIDIndex}
 	var err error
 	if device.PCI, err = longPCI(d.PCI); err != nil {
 		return Device{}, err

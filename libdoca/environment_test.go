@@ -27,7 +27,7 @@ devices:
   - {pci: 03:00.0, ibdev: mlx5_0, iface: p0, representors: [{pci: b1:00.0, vuid: MT1},
      {pci: b1:00.1, type: vf, iface: pf0vf7, hotplug: true, vhca_id: 3}, {pci: b1:00.2, type: sf}]}
   - {pci: "0000:03:00.1", ipv4: 192.0.2.8, sf: 4, mac: "b8:3f:d2:01:02:03", vhca_id: 0,
-     without: [comch, dma, export, rdma]}
+     gid_index: 3, without: [comch, dma, export, rdma]}
   - {pci: b1:00.0, role: host, alias: 3b:00.0, ipv6: "2001:db8::7", lid: 9,
      active_rate: 400000000000}
 `
@@ -53,7 +53,7 @@ devices:
 					{PCI: "0000:b1:00.2", Type: libdoca.SubFunction}}},
 			{PCI: "0000:03:00.1", IPv4: netip.MustParseAddr("192.0.2.8"), Role: libdoca.DPU,
 				Type: libdoca.SubFunction, SFIndex: 4, VHCA: &none,
-				MAC: [6]byte{0xb8, 0x3f, 0xd2, 1, 2, 3}, NoComch: true, NoDMA: true,
+				MAC: [6]byte{0xb8, 0x3f, 0xd2, 1, 2, 3}, GIDIndex: 3, NoComch: true, NoDMA: true,
 				NoExport: true, NoRDMA: true},
 			{PCI: "0000:b1:00.0", Alias: "0000:3b:00.0", Role: libdoca.Host, LID: 9,
 				IPv6: netip.MustParseAddr("2001:db8::7"), ActiveRate: 400e9},

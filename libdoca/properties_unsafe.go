@@ -16,10 +16,7 @@ const defaultActiveRate = 200e9
 // fillPort sets what a device says about its port. What is not configured follows from the PCI
 // address: so it is the same in every process, and differs between devices.
 func fillPort(d *C.struct_emu_device, config *Device) {
-	mac := config.MAC
-	if mac == ([6]byte{}) {
-		mac = defaultMAC(config)
-	}
+	mac := macOf(config)
 	ipv6 := config.IPv6
 	if !ipv6.IsValid() && config.LID == 0 {
 		ipv6 = linkLocal(mac)
@@ -87,9 +84,12 @@ func pciNumbers(pci string) (domain uint16, bus, function uint8) {
 	return domain, bus, device<<3 | function
 }
 
-// defaultMAC returns a locally administered address. A sub-function has the PCI address of its
-// parent, but a MAC address of its own.
-func defaultMAC(config *Device) [6]byte {
+// macOf returns the configured address of a device, or a locally administered one. A sub-function
+// has the PCI address of its parent, but a MAC address of its own.
+func macOf(config *Device) [6]byte {
+	if config.MAC != ([6]byte{}) {
+		return config.MAC
+	}
 	domain, bus, function := pciNumbers(config.PCI)
 	mac := [6]byte{0x02, 0, byte(domain >> 8), byte(domain), bus, function}
 	if config.Type == SubFunction {

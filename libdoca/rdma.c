@@ -13,7 +13,6 @@ enum {
 	MAX_TASKS = 65536,
 	WORD_SIZE = 8, /* of a sync event, and of what an atomic changes */
 	GID_TABLE_SIZE = 256,
-	FIRST_EMPTY_GID = 4, /* those before it are the address of the device, for any RoCE version */
 	DEFAULT_TIMEOUT_MS = 30000,
 	MAX_LIST_LEN = 1, /* bufs */
 	MAX_SERVICE_LEVEL = 15,
@@ -494,8 +493,8 @@ doca_error_t emu_doca_rdma_cap_get_gid(const struct doca_devinfo *info, uint32_t
 	memset(gids, 0, count * sizeof *gids);
 	if (!info->device->can.rdma)
 		return DOCA_SUCCESS; /* a port without RDMA has an empty table */
-	for (uint32_t i = 0; i < count && start + i < FIRST_EMPTY_GID; i++)
-		emuRdmaGID(info->device->index, &gids[i]);
+	for (uint32_t i = 0; i < count; i++)
+		emuRdmaGID(info->device->index, start + i, &gids[i]);
 	return DOCA_SUCCESS;
 }
 

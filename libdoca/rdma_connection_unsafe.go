@@ -215,8 +215,12 @@ func (c *rdmaCore) listen(port uint16, serve func(net.Conn, link.Hello)) error {
 }
 
 // dial connects to a peer, and waits for its agreement: both until a deadline, unless it is zero.
-func dial(ctx context.Context, address string, hello link.Hello, deadline time.Time,
+func (c *rdmaCore) dial(
+	ctx context.Context, address string, hello link.Hello, deadline time.Time,
 ) (net.Conn, error) {
+	if err := c.checkGID(); err != nil {
+		return nil, err
+	}
 	dialer := net.Dialer{Timeout: startTimeout, Deadline: deadline}
 	stream, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -351,7 +355,7 @@ func emuRdmaConnect(connection *C.struct_doca_rdma_connection, details unsafe.Po
 	r.core.running.Go(func() {
 		defer cancel()
 		hello := link.Hello{To: peer, From: r.token}
-		stream, err := dial(ctx, address.String(), hello, time.Time{})
+		stream, err := r.core.dial(ctx, address.String(), hello, time.Time{})
 		if err == nil {
 			r.establish(stream)
 			return
@@ -514,7 +518,7 @@ func emuRdmaConnectTo(number C.uint32_t, addr *C.struct_doca_rdma_addr, userData
 	parsed, _ := netip.ParseAddr(C.GoString(&addr.text[0])) // doca_rdma_addr_create has checked it
 	to := net.JoinHostPort(parsed.Unmap().String(), strconv.Itoa(int(addr.port)))
 	deadline := time.Now().Add(time.Duration(c.rdma.request_timeout_ms) * time.Millisecond)
-	c.running.Go(func() { r.finish(dial(c.context, to, link.Hello{}, deadline)) })
+	c.running.Go(func() { r.finish(c.dial(c.context, to, link.Hello{}, deadline)) })
 	return C.DOCA_SUCCESS
 }
 

@@ -179,6 +179,24 @@ func TestGIDs(t *testing.T) {
 	ok(t, call("doca_dev_close", dev))
 }
 
+// TestTheGIDOfAnAddress is a device that has its address for one version of RoCE in one entry.
+func TestTheGIDOfAnAddress(t *testing.T) {
+	configure(t, libdoca.Config{Devices: []libdoca.Device{{PCI: dpuDevice, Role: libdoca.DPU,
+		IPv4: netip.MustParseAddr("127.0.0.1"), GIDIndex: 3}}})
+	dev := openDevice(t, dpuDevice)
+	gids := docatest.Alloc(16 * 8)
+	defer docatest.Free(gids)
+	ok(t, call("doca_rdma_cap_get_gid", docatest.Pointer("doca_dev_as_devinfo", dev), 2, 3, gids))
+	linkLocal := netip.MustParseAddr("fe80::ff:fe00:300").As16() // of 02:00:00:00:03:00
+	want := netip.MustParseAddr("::ffff:127.0.0.1").As16()
+	for i, expected := range [][16]byte{linkLocal, want, {}} {
+		if got := [16]byte(docatest.Bytes(docatest.At(gids, 16*i), 16)); got != expected {
+			t.Errorf("GID %d is %x, expected %x", 2+i, got, expected)
+		}
+	}
+	ok(t, call("doca_dev_close", dev))
+}
+
 func TestCapabilitiesOfRDMA(t *testing.T) {
 	configure(t, libdoca.Config{})
 	dev := openDevice(t, dpuDevice)

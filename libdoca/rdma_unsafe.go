@@ -59,11 +59,36 @@ func rdmaAddress(device int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-// emuRdmaGID returns the GID of a device: its address, as an IPv6 address.
+// firstEmptyGID is how many entries of the GID table have the address of a device whose
+// configuration names none.
+const firstEmptyGID = 4
+
+// emuRdmaGID fills in an entry of a device's GID table: the device's address as an IPv6 address, or
+// the link-local one in the entries before it. An entry of nothing stays as it is.
 //
 //export emuRdmaGID
-func emuRdmaGID(device C.uint32_t, gid *C.struct_doca_rdma_gid) {
-	*(*[C.DOCA_GID_BYTE_LENGTH]byte)(unsafe.Pointer(gid)) = rdmaAddress(int(device)).As16()
+func emuRdmaGID(device, index C.uint32_t, gid *C.struct_doca_rdma_gid) {
+	config := &active.Load().Devices[device]
+	var address netip.Addr
+	switch only := C.uint32_t(config.GIDIndex); {
+	case only == 0 && index >= firstEmptyGID, only > 0 && index > only:
+		return
+	case only > 0 && index < only:
+		address = linkLocal(macOf(config))
+	default:
+		address = rdmaAddress(int(device))
+	}
+	*(*[C.DOCA_GID_BYTE_LENGTH]byte)(unsafe.Pointer(gid)) = address.As16()
+}
+
+// checkGID fails unless the context's GID is the address of its device.
+func (c *rdmaCore) checkGID() error {
+	want := active.Load().Devices[c.ctx.dev.device.index].GIDIndex
+	if got := uint32(c.rdma.gid_index); want > 0 && got != want {
+		return status.Errorf(status.TimeOut, "GID %d of the device is not its address, which is GID "+
+			"%d: nobody answers", got, want)
+	}
+	return nil
 }
 
 func (c *rdmaCore) start() (status.Code, error) { return status.Success, nil }

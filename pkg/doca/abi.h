@@ -85,6 +85,9 @@ struct doca_dma_task_memcpy;
 
 struct doca_rdma;
 struct doca_rdma_connection;
+struct doca_rdma_gid {
+	uint8_t raw[16];
+};
 struct doca_rdma_task_read;
 struct doca_rdma_task_receive;
 struct doca_rdma_task_send;

@@ -168,6 +168,8 @@
 
 #define ZC_DOCA_RDMA(X) \
 	X(R, rdma, rdma_as_ctx, struct doca_ctx *, (struct doca_rdma *)) \
+	X(O, rdma, rdma_cap_get_gid, doca_error_t, (const struct doca_devinfo *, uint32_t, uint32_t, struct doca_rdma_gid *)) \
+	X(O, rdma, rdma_cap_get_gid_table_size, doca_error_t, (const struct doca_devinfo *, uint32_t *)) \
 	X(R, rdma, rdma_cap_get_max_message_size, doca_error_t, (const struct doca_devinfo *, uint32_t *)) \
 	X(R, rdma, rdma_cap_get_max_recv_queue_size, doca_error_t, (const struct doca_devinfo *, uint32_t *)) \
 	X(R, rdma, rdma_cap_get_max_send_queue_size, doca_error_t, (const struct doca_devinfo *, uint32_t *)) \
@@ -179,8 +181,11 @@
 	X(R, rdma, rdma_create, doca_error_t, (struct doca_dev *, struct doca_rdma **)) \
 	X(R, rdma, rdma_destroy, doca_error_t, (struct doca_rdma *)) \
 	X(R, rdma, rdma_export, doca_error_t, (struct doca_rdma *, const void **, size_t *, struct doca_rdma_connection **)) \
+	X(O, rdma, rdma_set_gid_index, doca_error_t, (struct doca_rdma *, uint32_t)) \
 	X(R, rdma, rdma_set_grh_enabled, doca_error_t, (struct doca_rdma *, uint8_t)) \
+	X(O, rdma, rdma_set_mtu, doca_error_t, (struct doca_rdma *, uint32_t)) \
 	X(R, rdma, rdma_set_permissions, doca_error_t, (struct doca_rdma *, uint32_t)) \
+	X(O, rdma, rdma_set_rnr_retry_count, doca_error_t, (struct doca_rdma *, uint8_t)) \
 	X(R, rdma, rdma_set_send_queue_size, doca_error_t, (struct doca_rdma *, uint32_t)) \
 	X(R, rdma, rdma_task_read_allocate_init, doca_error_t, (struct doca_rdma *, struct doca_rdma_connection *, const struct doca_buf *, struct doca_buf *, union doca_data, struct doca_rdma_task_read **)) \
 	X(R, rdma, rdma_task_read_as_task, struct doca_task *, (struct doca_rdma_task_read *)) \

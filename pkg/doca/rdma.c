@@ -86,6 +86,27 @@ SEND_CALLBACKS(send, on_sent, on_send_failed)
 SEND_CALLBACKS(write, on_written, on_write_failed)
 SEND_CALLBACKS(read, on_read, on_read_failed)
 
+// tune sets what the configuration does not leave to the device.
+static doca_error_t tune(const struct zcd_functions *f, struct doca_rdma *rdma,
+			 const struct zcd_rdma_config *config, const char **step)
+{
+	doca_error_t result;
+
+#define TUNE(is_set, name, value)                                                                 \
+	if (is_set) {                                                                             \
+		*step = #name;                                                                    \
+		result = f->name ? f->name(rdma, value) : DOCA_ERROR_NOT_SUPPORTED;               \
+		if (result != DOCA_SUCCESS)                                                       \
+			return result;                                                            \
+	}
+	TUNE(config->gid_index >= 0, rdma_set_gid_index, (uint32_t)config->gid_index)
+	// The sizes double from 256 bytes (0) to 4096 (4): enum doca_mtu_size.
+	TUNE(config->mtu > 0, rdma_set_mtu, (uint32_t)__builtin_ctz(config->mtu) - 8)
+	TUNE(config->rnr_retries > 0, rdma_set_rnr_retry_count, config->rnr_retries)
+#undef TUNE
+	return DOCA_SUCCESS;
+}
+
 doca_error_t zcd_rdma_open(struct zcd_engine *engine, const struct zcd_rdma_config *config,
 			   struct zcd_rdma *rdma, const char **step)
 {
@@ -106,6 +127,9 @@ doca_error_t zcd_rdma_open(struct zcd_engine *engine, const struct zcd_rdma_conf
 	CHECK(rdma_create, config->device, &rdma->rdma);
 	CHECK(rdma_set_permissions, rdma->rdma, config->permissions);
 	CHECK(rdma_set_grh_enabled, rdma->rdma, 1); // RoCE needs it
+	result = tune(f, rdma->rdma, config, step);
+	if (result != DOCA_SUCCESS)
+		return result;
 	CHECK(rdma_set_send_queue_size, rdma->rdma, config->sends);
 	CHECK(rdma_task_receive_set_conf, rdma->rdma, on_received, on_receive_failed,
 	      config->receives);

@@ -21,10 +21,23 @@ package doca
 //		f->rdma_cap_task_write_is_supported(info) == DOCA_SUCCESS &&
 //		f->rdma_cap_task_read_is_supported(info) == DOCA_SUCCESS;
 // }
+// static doca_error_t zcd_rdma_gids(zcd_table f, struct doca_devinfo *info,
+//	struct doca_rdma_gid *gids, uint32_t count, uint32_t *size)
+// {
+//	doca_error_t result = DOCA_ERROR_NOT_SUPPORTED;
+//
+//	if (f->rdma_cap_get_gid && f->rdma_cap_get_gid_table_size)
+//		result = f->rdma_cap_get_gid_table_size(info, size);
+//	if (result != DOCA_SUCCESS)
+//		return result;
+//	*size = *size < count ? *size : count;
+//	return f->rdma_cap_get_gid(info, 0, *size, gids);
+// }
 import "C"
 
 import (
 	"math"
+	"net/netip"
 	"unsafe"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -65,6 +78,37 @@ type RDMAConfig struct {
 	Sends, Reads, Receives int
 	// Wait asks for a Descriptor.
 	Wait bool
+	// GIDIndex is the entry of the device's GID table to use; nil leaves it to libdoca. PathMTU is
+	// the largest payload of a packet in bytes, a power of two from 256 to 4096, and RNRRetryCount
+	// how often a Send without a posted receive is repeated, 7 meaning forever; 0 leaves either to
+	// libdoca.
+	GIDIndex      *uint32
+	PathMTU       int
+	RNRRetryCount int
+}
+
+// maxGIDs bounds the GID table. That of a device has up to 256 entries.
+const maxGIDs = 256
+
+// GIDs returns the device's GID table. The address of an entry of nothing is unspecified. It fails
+// with status.NotSupported if the release cannot tell.
+func (d *Device) GIDs() ([]netip.Addr, error) {
+	l := d.library
+	if err := l.NeedRDMA(); err != nil {
+		return nil, err
+	}
+	gids := (*C.struct_doca_rdma_gid)(C.calloc(maxGIDs, C.sizeof_struct_doca_rdma_gid))
+	defer C.free(unsafe.Pointer(gids))
+	var size C.uint32_t
+	err := l.failure("get GIDs", C.zcd_rdma_gids(l.table, d.info, gids, maxGIDs, &size))
+	if err != nil {
+		return nil, err
+	}
+	all := make([]netip.Addr, 0, size)
+	for _, gid := range unsafe.Slice(gids, size) {
+		all = append(all, netip.AddrFrom16(*(*[16]byte)(unsafe.Pointer(&gid))).Unmap())
+	}
+	return all, nil
 }
 
 // RDMA is an RDMA context (doca_rdma) with one connection, and with its own progress engine. While
@@ -103,11 +147,17 @@ func NewRDMA(config RDMAConfig) (*RDMA, error) {
 	}
 	rdma := (*C.struct_zcd_rdma)(C.calloc(1, C.sizeof_struct_zcd_rdma))
 	r := &RDMA{Context: Context{e, "RDMA context", &rdma.context}, rdma: rdma}
+	gidIndex := C.int32_t(-1)
+	if config.GIDIndex != nil {
+		gidIndex = C.int32_t(*config.GIDIndex)
+	}
 	var step *C.char
 	result := C.zcd_rdma_open(e.c, &C.struct_zcd_rdma_config{device: config.Device.dev,
 		works: C.uint32_t(config.Sends + config.Receives), receives: C.uint32_t(config.Receives),
 		sends: C.uint32_t(config.Sends), reads: C.uint32_t(config.Reads),
 		permissions: permissions(memory.LocalWrite | memory.RemoteRead | memory.RemoteWrite),
+		gid_index:   gidIndex, mtu: C.uint32_t(config.PathMTU),
+		rnr_retries: C.uint8_t(config.RNRRetryCount),
 	}, rdma, &step)
 	if err := l.failure("create RDMA context: "+C.GoString(step), result); err != nil {
 		_ = r.Close()

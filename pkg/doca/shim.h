@@ -315,6 +315,9 @@ struct zcd_rdma_config {
 	uint32_t sends;       // sends, writes, and reads of these
 	uint32_t reads;       // of sends
 	uint32_t permissions; // what the peer may do
+	int32_t gid_index;    // or -1 for the default
+	uint32_t mtu;         // bytes of a packet, or 0 for the default
+	uint8_t rnr_retries;  // or 0 for the default
 };
 
 doca_error_t zcd_rdma_open(struct zcd_engine *engine, const struct zcd_rdma_config *config,

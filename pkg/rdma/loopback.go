@@ -44,6 +44,7 @@ type loopback struct {
 	received MemoryRegion // scratch
 	queue    CompletionQueue
 	ends     []Connection // the sender, and the receiver
+	ended    int          // of these
 }
 
 func (l *loopback) connect(ctx context.Context, address netip.Addr) (err error) {
@@ -123,16 +124,16 @@ func (l *loopback) send(ctx context.Context) error {
 		return err
 	}
 	l.ends[0].Flush()
-	for left := 2; left > 0; { // the send, and the receive
-		var completions [4]Completion
-		for _, c := range completions[:l.queue.Poll(completions[:])] {
-			if c.Status != StatusSuccess || c.Opcode == OpDisconnected {
-				return status.Errorf(c.Status.Code(), "%v: %v", c.Opcode, c.Status)
-			}
+	for left := 2; ; { // the send, and the receive
+		var failed error
+		l.poll(func(c Completion) {
 			left--
-		}
-		if left == 0 {
-			return nil
+			if failed == nil && (c.Status != StatusSuccess || c.Opcode == OpDisconnected) {
+				failed = status.Errorf(c.Status.Code(), "%v: %v", c.Opcode, c.Status)
+			}
+		})
+		if failed != nil || left <= 0 {
+			return failed
 		}
 		select {
 		case <-ctx.Done():
@@ -140,7 +141,16 @@ func (l *loopback) send(ctx context.Context) error {
 		case <-time.After(loopbackPause):
 		}
 	}
-	return nil
+}
+
+func (l *loopback) poll(use func(Completion)) {
+	var completions [4]Completion
+	for _, c := range completions[:l.queue.Poll(completions[:])] {
+		if c.Opcode == OpDisconnected {
+			l.ended++
+		}
+		use(c)
+	}
 }
 
 // close releases what there is. A connection stays attached to its queue until the device has ended
@@ -168,16 +178,11 @@ const loopbackEnd = 5 * time.Second
 // drain polls until the connections have ended, and closes the queue.
 func (l *loopback) drain() error {
 	deadline := time.Now().Add(loopbackEnd)
-	for attached := len(l.ends); attached > 0; time.Sleep(loopbackPause) {
+	for ; l.ended < len(l.ends); time.Sleep(loopbackPause) {
 		if time.Now().After(deadline) {
-			return status.Errorf(status.TimeOut, "%d connections do not end", attached)
+			return status.Errorf(status.TimeOut, "%d connections do not end", len(l.ends)-l.ended)
 		}
-		var completions [4]Completion
-		for _, c := range completions[:l.queue.Poll(completions[:])] {
-			if c.Opcode == OpDisconnected {
-				attached--
-			}
-		}
+		l.poll(func(Completion) {})
 	}
 	return l.queue.Close()
 }

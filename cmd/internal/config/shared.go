@@ -120,6 +120,8 @@ type RDMA struct {
 	PathMTU       int // the next three: or 0 for the provider's choice
 	TypeOfService uint8
 	RetryCount    int
+	AckTimeout    time.Duration // the next two: or 0 for the provider's choice
+	RNRRetryCount int
 }
 
 // AutoGID selects the GID by the address.
@@ -139,10 +141,10 @@ func (c *RDMA) describe(s section) {
 		"verbs and doca: RDMA device, or network interface or PCI function that has one; empty is the device with the address").
 		flagged("rdma-device", "")
 	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
-		"verbs: entry of the GID table to use; auto finds the entry of the RDMA address").
+		"verbs and doca: entry of the GID table to use; auto finds the entry of the RDMA address").
 		flagged("rdma-gid-index", "")
 	s.value("path_mtu", orWord(integer(&c.PathMTU, 256, 4096), &c.PathMTU, auto, 0),
-		"verbs: payload of a packet in bytes, equal on both sides, 256 to 4096; auto uses the route's maximum").
+		"verbs and doca: payload of a packet in bytes, equal on both sides, 256 to 4096; auto uses the route's maximum (verbs), or libdoca's default").
 		flagged("rdma-path-mtu", "")
 	s.value("type_of_service", orWord(integer(&c.TypeOfService, 1, 255), &c.TypeOfService, auto, 0),
 		"verbs: type of service of the packets, which selects the traffic class; auto is the system's default").
@@ -150,6 +152,13 @@ func (c *RDMA) describe(s section) {
 	s.value("retry_count", orWord(integer(&c.RetryCount, 1, 7), &c.RetryCount, auto, 0),
 		"verbs: retransmissions of a packet without acknowledgement, 1 to 7; auto is 7").
 		flagged("rdma-retry-count", "")
+	s.value("ack_timeout", orWord(duration(&c.AckTimeout, 5*time.Microsecond, 8*time.Second),
+		&c.AckTimeout, auto, 0),
+		"verbs: how long to wait for an acknowledgement before a packet is sent again, rounded up to 4.096 µs times a power of two; devices may wait up to four times as long; auto is 250ms").
+		flagged("rdma-ack-timeout", "")
+	s.value("rnr_retry_count", orWord(integer(&c.RNRRetryCount, 1, 7), &c.RNRRetryCount, auto, 0),
+		"verbs and doca: repetitions of a message for which the peer has posted no receive, 1 to 7, 7 without end; auto is 3 (verbs), or libdoca's default").
+		flagged("rdma-rnr-retry-count", "")
 }
 
 func (c *RDMA) check(report reporter) {

@@ -68,7 +68,8 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 type RDMAOptions struct {
 	// CRC makes the provider iwarp ask for checksums.
 	CRC bool
-	// Verbs holds the options of the provider verbs. Logger replaces its Logger.
+	// Verbs holds the options of the provider verbs, and those that the provider doca has as well.
+	// Logger replaces its Logger.
 	Verbs verbs.Options
 	// Device names the device of the provider doca; "" means the one with the address.
 	Device string
@@ -91,7 +92,8 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 		startDOCALog(name)
 		loader, err := docaLoader("")
 		return rdmadoca.New(rdmadoca.Options{Loader: loader, Device: options.Device,
-			Logger: options.Logger}), err
+			GIDIndex: options.Verbs.GIDIndex, PathMTU: options.Verbs.PathMTU,
+			RNRRetryCount: options.Verbs.RNRRetryCount, Logger: options.Logger}), err
 	}
 	return nil, status.Errorf(status.InvalidValue,
 		"rdma provider %q is none of iwarp, verbs, shm, doca, and auto", name)

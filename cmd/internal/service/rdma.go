@@ -27,7 +27,7 @@ func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
 	options := providers.RDMAOptions{CRC: c.CRC, Device: c.Device, Logger: log,
 		Verbs: verbs.Options{
 			Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService,
-			RetryCount: c.RetryCount,
+			RetryCount: c.RetryCount, AckTimeout: c.AckTimeout, RNRRetryCount: c.RNRRetryCount,
 		}}
 	if c.GIDIndex != config.AutoGID {
 		options.Verbs.GIDIndex = &c.GIDIndex

@@ -21,6 +21,7 @@ import (
 	rdmadoca "github.com/zc-relay/zc-relay/pkg/rdma/doca"
 	"github.com/zc-relay/zc-relay/pkg/rdma/hook"
 	"github.com/zc-relay/zc-relay/pkg/rdma/rdmatest"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,8 +32,14 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 // and each object that is left.
 func emulate(t *testing.T, release libdoca.Release) *doca.Loader {
 	t.Helper()
+	return emulateDevices(t, release, nil)
+}
+
+func emulateDevices(t *testing.T, release libdoca.Release, devices []libdoca.Device) *doca.Loader {
+	t.Helper()
 	err := libdoca.Configure(libdoca.Config{Release: release, Directory: t.TempDir(),
-		Report: func(m libdoca.Misuse) { t.Errorf("misuse of %s: %s", m.Function, m.Rule) }})
+		Devices: devices,
+		Report:  func(m libdoca.Misuse) { t.Errorf("misuse of %s: %s", m.Function, m.Rule) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,4 +266,57 @@ func release(t *testing.T, release func() error) {
 	if err := release(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAnAddressHasAGID lets a device reach itself, whose address is one entry of its GID table.
+func TestAnAddressHasAGID(t *testing.T) {
+	for name, c := range map[string]struct {
+		options rdmadoca.Options
+		opens   error
+		reaches bool
+	}{
+		"automatic":        {rdmadoca.Options{}, nil, true},
+		"the right one":    {rdmadoca.Options{GIDIndex: new(3)}, nil, true},
+		"another one":      {rdmadoca.Options{GIDIndex: new(0)}, nil, false},
+		"with all else":    {rdmadoca.Options{PathMTU: 4096, RNRRetryCount: 3}, nil, true},
+		"no MTU":           {rdmadoca.Options{PathMTU: 9000}, status.InvalidValue, false},
+		"no number":        {rdmadoca.Options{RNRRetryCount: 8}, status.InvalidValue, false},
+		"a negative entry": {rdmadoca.Options{GIDIndex: new(-1)}, status.InvalidValue, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.options.Loader = emulateDevices(t, libdoca.Release3_3, []libdoca.Device{
+				{PCI: "03:00.0", IPv4: loopback, GIDIndex: 3}})
+			device, err := rdmadoca.New(c.options).Open(loopback)
+			if !errors.Is(err, c.opens) {
+				t.Fatalf("open: %v", err)
+			}
+			if err != nil {
+				return
+			}
+			domain := must(t, device.NewProtectionDomain)
+			region := must(t, func() (*memory.Region, error) { return memory.Alloc("gid", 64) })
+			registered := must(t, func() (rdma.MemoryRegion, error) {
+				return domain.Register(region, 0)
+			})
+			_, err = rdma.TryLoopback(testkit.Context(t), device, loopback, domain, registered)
+			if (err == nil) != c.reaches {
+				t.Errorf("the device reaches itself: %v", err)
+			}
+			for _, release := range []func() error{registered.Deregister, region.Close,
+				domain.Close, device.Close} {
+				if err := release(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func must[T any](t *testing.T, make func() (T, error)) T {
+	t.Helper()
+	made, err := make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
 }

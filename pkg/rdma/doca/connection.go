@@ -98,7 +98,8 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	c.parameters.OutboundReads = config.OutboundReads
 	var err error
 	c.rdma, err = doca.NewRDMA(doca.RDMAConfig{Device: d.doca, Sends: c.sends.Slots(),
-		Receives: c.receives.Slots(), Reads: config.OutboundReads, Wait: d.wait})
+		Receives: c.receives.Slots(), Reads: config.OutboundReads, Wait: d.wait,
+		GIDIndex: d.gid, PathMTU: d.options.PathMTU, RNRRetryCount: d.options.RNRRetryCount})
 	if err != nil {
 		return nil, err
 	}

@@ -5,8 +5,10 @@ package doca
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -47,6 +49,8 @@ type device struct {
 	log          *zap.Logger
 	doca         *doca.Device
 	capabilities doca.RDMACapabilities
+	options      Options
+	gid          *uint32 // in the device's GID table; nil if libdoca chooses
 	// maxMessageSize is that of Capabilities, in bytes.
 	maxMessageSize uint32
 	wait           bool
@@ -54,8 +58,27 @@ type device struct {
 	closeErr       error
 }
 
+// validate rejects values that no device can use.
+func (o *Options) validate() error {
+	switch {
+	case o.GIDIndex != nil && (*o.GIDIndex < 0 || *o.GIDIndex > math.MaxUint16):
+		return status.Errorf(status.InvalidValue, "GID index %d is not between 0 and %d", *o.GIDIndex,
+			math.MaxUint16)
+	case !slices.Contains([]int{0, 256, 512, 1024, 2048, 4096}, o.PathMTU):
+		return status.Errorf(status.InvalidValue,
+			"path MTU %d is none of 256, 512, 1024, 2048, and 4096", o.PathMTU)
+	case o.RNRRetryCount < 0 || o.RNRRetryCount > 7:
+		return status.Errorf(status.InvalidValue, "RNR retry count %d is not between 1 and 7",
+			o.RNRRetryCount)
+	}
+	return nil
+}
+
 // Open opens the device of Options.Device, or the one with the address.
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
+	if err := p.options.validate(); err != nil {
+		return nil, fmt.Errorf("open doca device at %v: %w", address, err)
+	}
 	library, err := p.options.Loader.Library()
 	if err == nil {
 		err = library.NeedRDMA()
@@ -63,7 +86,8 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open doca device at %v: %w", address, err)
 	}
-	d := &device{log: p.options.Logger, wait: library.CanWait() && !p.options.NeverWait}
+	d := &device{log: p.options.Logger, options: p.options,
+		wait: library.CanWait() && !p.options.NeverWait}
 	err = d.Device.Open(ProviderName, maxReadDepth, network.Kernel{}, address, nil)
 	if err != nil {
 		return nil, err
@@ -83,6 +107,11 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 			d.doca.Close())
 	}
 	d.maxMessageSize = uint32(d.Capabilities().MaxMessageSize)
+	if p.options.GIDIndex != nil {
+		d.gid = new(uint32(*p.options.GIDIndex))
+	} else {
+		d.gid = gidOf(d.doca, address)
+	}
 	return d, nil
 }
 
