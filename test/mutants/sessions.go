@@ -582,7 +582,7 @@ var sessionMutants = []mutant{
 	// The relay: rights and bounds.
 	{
 		name:   "relay-grants-more-than-the-client-has",
-		file:   "pkg/relay/session.go",
+		file:   "pkg/relay/memory_path.go",
 		old:    "	if err := checkAccess(granted & m.Export.Access); err != nil {\n",
 		new:    "	if err := checkAccess(granted); err != nil {\n",
 		breaks: "The target gets no right that the client has not granted to the relay.",
@@ -611,6 +611,14 @@ var sessionMutants = []mutant{
 		new:    "	if true {\n",
 		breaks: "Memory that only the RDMA device can reach is imported with that device.",
 		tests:  []test{{"./test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
+	},
+	{
+		name:   "rdma-doca-takes-the-first-gid",
+		file:   "pkg/rdma/doca/provider.go",
+		old:    "		d.gid = gidOf(d.doca, address)\n",
+		new:    "		d.gid = nil\n",
+		breaks: "RDMA over DOCA uses the GID of its address.",
+		tests:  []test{{"./pkg/rdma/doca", "^TestAnAddressHasAGID$"}},
 	},
 	{
 		name:   "relay-believes-an-import",
