@@ -165,7 +165,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 // not exist.
 func relaySettings(c *config.Relay) (relay.Settings, error) {
 	settings := relay.Settings{MaxSessions: c.Limits.Sessions,
-		DrainTimeout: c.Shutdown.DrainTimeout}
+		MaxBounceMemory: c.Limits.BounceMemory, DrainTimeout: c.Shutdown.DrainTimeout}
 	var errs []error
 	for i := range c.Channels {
 		channel := channelConfig(&c.Channels[i], &c.Control)

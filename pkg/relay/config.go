@@ -41,10 +41,12 @@ const (
 	DefaultMaxSessions   = 256
 	DefaultMaxExport     = 64 << 30
 	DefaultMaxRingMemory = 128 << 20
-	// DefaultMaxBounceMemory suits the memory of a DPU.
-	DefaultMaxBounceMemory = 1 << 30
-	DefaultIOTimeout       = 30 * time.Second
-	DefaultControlTimeout  = 10 * time.Second
+	// DefaultMaxBounceMemory and DefaultMaxBounceMemoryInAll leave most of the 16 GiB of a
+	// BlueField-2 to others.
+	DefaultMaxBounceMemory      = 1 << 30
+	DefaultMaxBounceMemoryInAll = 2 << 30
+	DefaultIOTimeout            = 30 * time.Second
+	DefaultControlTimeout       = 10 * time.Second
 	// DefaultSessionWait bridges the restart of a target.
 	DefaultSessionWait = 2 * time.Second
 )
@@ -89,6 +91,9 @@ type Settings struct {
 	Channels []ChannelConfig
 	// MaxSessions bounds the concurrent sessions of all channels together.
 	MaxSessions int
+	// MaxBounceMemory bounds the bytes of the relay's own memory that the bounce buffers of all
+	// channels together may use (Staged).
+	MaxBounceMemory uint64
 	// DrainTimeout is how long to wait for IOs in flight at shutdown; unset means
 	// DefaultDrainTimeout.
 	DrainTimeout retry.Bound
@@ -208,6 +213,7 @@ func (c *Config) setDefaults() {
 // complete returns s with defaults, or the first error in it.
 func (s Settings) complete() (Settings, error) {
 	s.MaxSessions = cmp.Or(s.MaxSessions, DefaultMaxSessionsInAll)
+	s.MaxBounceMemory = cmp.Or(s.MaxBounceMemory, DefaultMaxBounceMemoryInAll)
 	s.DrainTimeout = s.DrainTimeout.Or(retry.Within(DefaultDrainTimeout))
 	channels := make([]ChannelConfig, len(s.Channels))
 	seen := make(map[ChannelID]bool)

@@ -34,7 +34,7 @@ type bounceMemory struct {
 	client  dma.Registration
 	buffers dma.Registration
 	queue   uint64 // bytes per queue
-	charged int64  // to the channel
+	charged int64  // to the channel and the relay
 }
 
 // newBounceMemory allocates bounce buffers for a configuration, and lets the DMA device reach them
@@ -51,11 +51,18 @@ func (c *channel) newBounceMemory(
 		queue: uint64(m.Depth) * uint64(m.BufferSize)}
 	size := b.queue * uint64(m.QueueCount)
 	b.charged = int64(size)
-	if total := c.bounced.Add(b.charged); uint64(total) > limits.MaxBounceMemory {
+	ofChannel, ofAll := c.bounced.Add(b.charged), c.relay.bounced.Add(b.charged)
+	limit, sharers := limits.MaxBounceMemory, "all sessions of the channel together may use %d "+
+		"(limits.bounce_memory of the relay's channel)"
+	isExceeded := uint64(ofChannel) > limit
+	if most := c.relay.maxBounced.Load(); !isExceeded && uint64(ofAll) > most {
+		limit, sharers = most, "all channels together may use %d (limits.bounce_memory of the relay)"
+		isExceeded = true
+	}
+	if isExceeded {
 		return nil, errors.Join(status.Errorf(status.NoMemory,
-			"%d queues of depth %d and buffers of %d bytes need %d bytes of bounce buffers: "+
-				"all sessions of the channel together may use %d (limits.bounce_memory)",
-			m.QueueCount, m.Depth, m.BufferSize, size, limits.MaxBounceMemory), b.release())
+			"%d queues of depth %d and buffers of %d bytes need %d bytes of bounce buffers: "+sharers,
+			m.QueueCount, m.Depth, m.BufferSize, size, limit), b.release())
 	}
 	if b.region, err = memory.Alloc("zc-relay bounce", size); err != nil {
 		return nil, errors.Join(fmt.Errorf("allocate bounce buffers: %w", err), b.release())
@@ -99,6 +106,7 @@ func (b *bounceMemory) release() error {
 		b.region = nil
 	}
 	b.channel.bounced.Add(-b.charged)
+	b.channel.relay.bounced.Add(-b.charged)
 	b.charged = 0
 	return err
 }

@@ -35,6 +35,8 @@ type Relay struct {
 	pool       *datapath.Pool // shared by channels; nil without CPUs
 
 	maxSessions  atomic.Int64
+	maxBounced   atomic.Uint64 // bytes of bounce buffers
+	bounced      atomic.Int64  // of these in use
 	drainTimeout atomic.Pointer[retry.Bound]
 	sessionID    atomic.Uint64
 	sessionCount atomic.Int64
@@ -105,6 +107,7 @@ func (r *Relay) start(ctx context.Context) error {
 
 func (r *Relay) applyLimits(s *Settings) {
 	r.maxSessions.Store(int64(s.MaxSessions))
+	r.maxBounced.Store(s.MaxBounceMemory)
 	r.drainTimeout.Store(&s.DrainTimeout)
 }
 

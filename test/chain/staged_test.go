@@ -69,6 +69,39 @@ func TestBounceBuffersAreLimitedPerChannel(t *testing.T) {
 	}
 }
 
+func TestBounceBuffersOfAllChannelsAreLimited(t *testing.T) {
+	stage(t)
+	const perSession = 4 * blockSize
+	c := newChain(t)
+	c.startTarget(options{}, c.loopback)
+	t.Cleanup(func() { c.stopTarget() })
+	c.startRelayWith(relay.Config{Settings: relay.Settings{MaxBounceMemory: 2 * perSession,
+		Channels: []relay.ChannelConfig{channelTo("one", c.target.Address()),
+			channelTo("two", c.target.Address())}}})
+	t.Cleanup(func() { c.stopRelay() })
+	config := c.queueConfig(4)
+	config.BufferSize = blockSize
+	open := func(channel string) (*client.Volume, error) {
+		config.ChannelName = channel
+		return client.Open(c.context(), config)
+	}
+	first, err := open("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ChannelName = "two"
+	c.open(config)
+	if _, err := open("one"); !errors.Is(err, status.NoMemory) ||
+		!strings.Contains(err.Error(), "limits.bounce_memory of the relay)") {
+		t.Errorf("a third session: %v", err)
+	}
+	if err := first.Close(c.context()); err != nil {
+		t.Fatal(err)
+	}
+	config.ChannelName = "one"
+	c.open(config) // in place of the first
+}
+
 func TestAStagedChannelNeedsADMAProvider(t *testing.T) {
 	stage(t)
 	c := newChain(t)

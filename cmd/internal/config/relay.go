@@ -46,17 +46,19 @@ func (c *Comch) Options() providers.ComchOptions {
 
 // RelayLimits holds the limits of all channels together.
 type RelayLimits struct {
-	Sessions   int
-	RingMemory uint64
+	Sessions     int
+	RingMemory   uint64
+	BounceMemory uint64
 }
 
 // DefaultRelay returns the defaults. They have no channels.
 func DefaultRelay() *Relay {
 	return &Relay{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
-		Comch:    Comch{Provider: providers.DefaultComch, Wait: "auto"},
-		Control:  defaultControl(relay.DefaultControlTimeout),
-		Limits:   RelayLimits{Sessions: relay.DefaultMaxSessionsInAll, RingMemory: 512 << 20},
+		Comch:   Comch{Provider: providers.DefaultComch, Wait: "auto"},
+		Control: defaultControl(relay.DefaultControlTimeout),
+		Limits: RelayLimits{Sessions: relay.DefaultMaxSessionsInAll, RingMemory: 512 << 20,
+			BounceMemory: relay.DefaultMaxBounceMemoryInAll},
 		Shutdown: Shutdown{DrainTimeout: retry.Within(relay.DefaultDrainTimeout)},
 	}
 }
@@ -96,6 +98,8 @@ func (c *RelayLimits) describe(s section) {
 		"concurrent sessions of all channels").reloads(AtOnce)
 	s.value("ring_memory", byteSize(&c.RingMemory, size.MiB, 1<<40),
 		"memory of the relay that all channels together may use for messages to and from clients")
+	s.value("bounce_memory", byteSize(&c.BounceMemory, size.MiB, 1<<40),
+		"memory of the relay that all channels together may use for staged data").reloads(AtOnce)
 }
 
 const maxSessions = 1 << 16
@@ -288,7 +292,7 @@ func (c *ChannelLimits) describe(s section) {
 	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50),
 		"client memory that all sessions together may export").reloads(NewSessions)
 	s.value("bounce_memory", byteSize(&c.BounceMemory, size.MiB, 1<<40),
-		"isolation staged: memory of the relay that the data of all sessions together may use").
+		"memory of the relay that the staged data of all sessions together may use").
 		reloads(NewSessions)
 	s.value("ring_memory", byteSize(&c.RingMemory, size.MiB, 1<<40),
 		"memory of the relay that all sessions together may use for messages to and from clients").
