@@ -149,6 +149,18 @@ test-providers: ## Test hooked providers completely, the chain over shared memor
 	ZC_RELAY_E2E_TARGET_FLAGS='$(IWARP)' ZC_RELAY_E2E_RELAY_FLAGS='$(IWARP)' go test ./test/e2e \
 		-run 'TestAKilled|TestAStoppedTarget|TestNBDClientsNotice|TestVerify|TestBlockingMethods'
 
+# Random calls ask for memory without bound, and the sanitizer of threads would touch all of it.
+TSAN_OPTIONS = max_allocation_size_mb=256 allocator_may_return_null=1 halt_on_error=1
+.PHONY: test-sanitizers
+test-sanitizers: ## Test the emulation of libdoca with the sanitizers of addresses, undefined behaviour, and threads
+	ASAN_OPTIONS=detect_leaks=0 go test -asan -count=1 ./libdoca
+	CGO_CFLAGS='-O1 -g -fsanitize=undefined -fno-sanitize-recover=all' \
+		CGO_LDFLAGS=-fsanitize=undefined go test -count=1 ./libdoca
+	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && \
+	CGO_CFLAGS='-O1 -g -fsanitize=thread' CGO_LDFLAGS=-fsanitize=thread \
+		go test -c -o "$$directory/threads" ./libdoca && \
+	cd libdoca && TSAN_OPTIONS='$(TSAN_OPTIONS)' setarch -R "$$directory/threads"
+
 .PHONY: test-short
 test-short: ## Run the quick tests without the race detector
 	go test -short ./...

@@ -4,16 +4,17 @@
 
 #include <stdlib.h>
 
+/* More bufs in an inventory would take more than a GiB of memory, which is touched at once. */
+enum { MAX_BUFS = 1 << 24 };
+
 /* Gives an inventory more bufs. */
 static doca_error_t add_bufs(struct doca_buf_inventory *inventory, size_t num_elements)
 {
 	struct emu_buf_chunk *added;
-	size_t bytes;
 
-	if (__builtin_mul_overflow(num_elements, sizeof added->bufs[0], &bytes) ||
-	    __builtin_add_overflow(bytes, sizeof *added, &bytes))
+	if (num_elements > MAX_BUFS - inventory->count)
 		return DOCA_ERROR_NO_MEMORY;
-	added = emu_new(EMU_BUF, bytes);
+	added = emu_new(EMU_BUF, sizeof *added + num_elements * sizeof added->bufs[0]);
 	if (added == NULL)
 		return DOCA_ERROR_NO_MEMORY;
 	added->count = num_elements;
@@ -107,27 +108,24 @@ doca_error_t emu_doca_buf_inventory_expand(struct doca_buf_inventory *inventory,
 	return result;
 }
 
-static doca_error_t get_count(const struct doca_buf_inventory *inventory, const size_t *field,
-			      uint32_t *count, const char *function)
-{
-	if (!emu_is(inventory, EMU_INVENTORY, function) || !emu_has(count, "count", function))
-		return DOCA_ERROR_INVALID_VALUE;
-	*count = *field < UINT32_MAX ? (uint32_t)*field : UINT32_MAX;
-	return DOCA_SUCCESS;
-}
-
 doca_error_t
 emu_doca_buf_inventory_get_num_elements(const struct doca_buf_inventory *inventory,
 					uint32_t *num_elements)
 {
-	return get_count(inventory, &inventory->count, num_elements, __func__);
+	if (!EMU_IS(inventory, EMU_INVENTORY) || !EMU_HAS(num_elements))
+		return DOCA_ERROR_INVALID_VALUE;
+	*num_elements = (uint32_t)inventory->count;
+	return DOCA_SUCCESS;
 }
 
 doca_error_t
 emu_doca_buf_inventory_get_num_free_elements(const struct doca_buf_inventory *inventory,
 					     uint32_t *num_free_elements)
 {
-	return get_count(inventory, &inventory->free_count, num_free_elements, __func__);
+	if (!EMU_IS(inventory, EMU_INVENTORY) || !EMU_HAS(num_free_elements))
+		return DOCA_ERROR_INVALID_VALUE;
+	*num_free_elements = (uint32_t)inventory->free_count;
+	return DOCA_SUCCESS;
 }
 
 doca_error_t emu_doca_buf_inventory_set_user_data(struct doca_buf_inventory *inventory,

@@ -134,6 +134,7 @@ func TestInventoriesGrow(t *testing.T) {
 			m.base, 0)
 	}
 	bufs := []P{take()}
+	is(t, call("doca_buf_inventory_expand", inventory, 1<<32-1), status.NoMemory)
 	ok(t, call("doca_buf_inventory_expand", inventory, 3))
 	expectElements(t, inventory, 4, 3)
 	for range 3 {

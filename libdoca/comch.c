@@ -238,19 +238,24 @@ static doca_error_t create(struct doca_dev *dev, const char *name, enum emu_ctx_
 	return DOCA_SUCCESS;
 }
 
-static doca_error_t get_recv_queue_size(const struct emu_control *control, enum emu_ctx_kind kind,
-					uint32_t *size, const char *function)
+/* pointer is a server or a client, which begin with their control. */
+static doca_error_t get_recv_queue_size(const void *pointer, enum emu_ctx_kind kind, uint32_t *size,
+					const char *function)
 {
-	if (emu_ctx_of(control, kind, function) == NULL || !emu_has(size, "size", function))
+	const struct emu_control *control = pointer;
+
+	if (emu_ctx_of(pointer, kind, function) == NULL || !emu_has(size, "size", function))
 		return DOCA_ERROR_INVALID_VALUE;
 	*size = control->recv_queue_size != 0 ? control->recv_queue_size : EMU_DEFAULT_RECV_QUEUE;
 	return DOCA_SUCCESS;
 }
 
-static doca_error_t get_device(const struct emu_control *control, enum emu_ctx_kind kind,
-			       struct doca_dev **dev, const char *function)
+static doca_error_t get_device(const void *pointer, enum emu_ctx_kind kind, struct doca_dev **dev,
+			       const char *function)
 {
-	if (emu_ctx_of(control, kind, function) == NULL || !emu_has(dev, "dev", function))
+	const struct emu_control *control = pointer;
+
+	if (emu_ctx_of(pointer, kind, function) == NULL || !emu_has(dev, "dev", function))
 		return DOCA_ERROR_INVALID_VALUE;
 	*dev = control->ctx.dev;
 	return DOCA_SUCCESS;
@@ -420,13 +425,13 @@ doca_error_t emu_doca_comch_server_set_recv_queue_size(struct doca_comch_server 
 doca_error_t emu_doca_comch_server_get_recv_queue_size(const struct doca_comch_server *server,
 						       uint32_t *size)
 {
-	return get_recv_queue_size(&server->control, EMU_CTX_SERVER, size, __func__);
+	return get_recv_queue_size(server, EMU_CTX_SERVER, size, __func__);
 }
 
 doca_error_t emu_doca_comch_server_get_device(const struct doca_comch_server *server,
 					      struct doca_dev **dev)
 {
-	return get_device(&server->control, EMU_CTX_SERVER, dev, __func__);
+	return get_device(server, EMU_CTX_SERVER, dev, __func__);
 }
 
 doca_error_t emu_doca_comch_server_get_device_rep(const struct doca_comch_server *server,
@@ -571,13 +576,13 @@ doca_error_t emu_doca_comch_client_set_recv_queue_size(struct doca_comch_client 
 doca_error_t emu_doca_comch_client_get_recv_queue_size(const struct doca_comch_client *client,
 						       uint32_t *size)
 {
-	return get_recv_queue_size(&client->control, EMU_CTX_CLIENT, size, __func__);
+	return get_recv_queue_size(client, EMU_CTX_CLIENT, size, __func__);
 }
 
 doca_error_t emu_doca_comch_client_get_device(const struct doca_comch_client *client,
 					      struct doca_dev **dev)
 {
-	return get_device(&client->control, EMU_CTX_CLIENT, dev, __func__);
+	return get_device(client, EMU_CTX_CLIENT, dev, __func__);
 }
 
 doca_error_t

@@ -227,11 +227,12 @@ doca_error_t emu_doca_sync_event_stop(struct doca_sync_event *event)
 static doca_error_t locate(struct doca_sync_event *event, bool publisher,
 			   enum emu_location location, struct doca_dev *dev, const char *function)
 {
-	enum emu_location *located = publisher ? &event->publisher : &event->subscriber;
+	enum emu_location *located;
 	doca_error_t result = check_idle(event, function);
 
 	if (result != DOCA_SUCCESS)
 		return result;
+	located = publisher ? &event->publisher : &event->subscriber;
 	if (*located != EMU_LOCATION_NONE) {
 		emu_misuse(function, "the sync event has a %s",
 			   publisher ? "publisher" : "subscriber");

@@ -20,6 +20,7 @@ var suites = []suite{
 	{"arm64", "make test-arm64"},
 	{"bench", "make bench-once"},
 	{"packages", "make test-packages"},
+	{"sanitizers", "make test-sanitizers"},
 	{"siw", "make test-siw"},
 	{"providers", "make test-providers"},
 	{"simulation", "make simulate SEEDS=10000"},
@@ -37,8 +38,8 @@ type rule struct {
 }
 
 const (
-	everything = "kubernetes budget tools arm64 bench packages siw providers simulation repeat " +
-		"ceph verbs ends mutants"
+	everything = "kubernetes budget tools arm64 bench packages sanitizers siw providers " +
+		"simulation repeat ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
 	chain = "siw providers simulation repeat ceph verbs ends mutants"
 )
@@ -86,7 +87,7 @@ var rules = []rule{
 	{"internal/rdmadevice", "verbs repeat"},
 	{"internal/wakeup", "arm64 repeat providers"},
 
-	{"libdoca", "arm64 packages repeat verbs"},
+	{"libdoca", "arm64 packages sanitizers repeat verbs"},
 	{"pkg", chain},
 	{"pkg/admin", "tools packages repeat"},
 	{"pkg/client", "budget tools " + chain},
