@@ -145,11 +145,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		StagingLimit:   c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {
-		err = fmt.Errorf("start: %w", err)
-		if errors.Is(err, status.NotSupported) { // by this build, or by the device
-			return program.Usage(err)
-		}
-		return err
+		return service.StartFailure(fmt.Errorf("start: %w", err))
 	}
 	administered := &administered{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
 	env.SetStatus(describe(administered))

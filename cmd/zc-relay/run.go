@@ -24,7 +24,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // source determines where the configuration comes from.
@@ -121,15 +120,15 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	options.RingMemory, options.Logger = c.Limits.RingMemory, env.Log
 	comch, err := providers.Comch(c.Comch.Provider, options)
 	if err != nil {
-		return program.Usage(err)
+		return service.StartFailure(err)
 	}
 	dma, err := providers.StagingDMA(c.Comch.Provider, options.NeverWait)
 	if err != nil {
-		return program.Usage(err)
+		return service.StartFailure(err)
 	}
 	settings, err := relaySettings(c)
 	if err != nil {
-		return program.Usage(err)
+		return service.StartFailure(err)
 	}
 	r, err := relay.New(ctx, relay.Config{
 		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
@@ -139,11 +138,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		Settings: settings,
 	})
 	if err != nil {
-		err = fmt.Errorf("start: %w", err)
-		if errors.Is(err, status.NotSupported) { // by this build, or by the device
-			return program.Usage(err)
-		}
-		return err
+		return service.StartFailure(fmt.Errorf("start: %w", err))
 	}
 	if err := env.Register(metrics.NewRelayCollector(observed{r})); err != nil {
 		return errors.Join(err, r.Close())

@@ -5,6 +5,7 @@ package program
 import (
 	"context"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 )
@@ -13,6 +14,9 @@ import (
 // Signals end the command as WithSignals describes, until the process has exited: a repeated signal
 // must not turn an orderly end into a kill at the last moment.
 func Main(root *cobra.Command) {
+	// Otherwise the runtime ends a program that crashes with exit code 2, which is ExitUsage: a
+	// service manager that does not restart after a wrong call would not restart after a crash.
+	debug.SetTraceback("crash")
 	forceCollections()
 	answerTo(root, os.Args[0])
 	ctx, _ := WithSignals(context.Background())

@@ -125,8 +125,9 @@ const (
 	ExitOK = 0
 	// ExitFailure means that an IO failed, or that data was wrong.
 	ExitFailure = 1
-	// ExitUsage means a wrong command line, or a request that the volume or the peer does not
-	// support.
+	// ExitUsage means a wrong command line or configuration, or a request that the volume or the
+	// peer does not support. A daemon that ends with it would end with it again, so units do not
+	// restart it.
 	ExitUsage = 2
 	// ExitConnect means that the peer could not be reached.
 	ExitConnect = 3

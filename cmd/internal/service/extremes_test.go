@@ -169,7 +169,11 @@ func (r *pairRun) run() {
 	}
 	ended := r.start(r.environ()...)
 	if invalid := r.loads(r.name, r.environ()); invalid != nil || missing[r.setting()] {
-		if ended == nil || ended.Cmd.ProcessState.ExitCode() != 2 || !ended.HasLogged(r.value) {
+		code := 1 // what is missing may be there at the next start
+		if invalid != nil {
+			code = 2
+		}
+		if ended == nil || ended.Cmd.ProcessState.ExitCode() != code || !ended.HasLogged(r.value) {
 			r.t.Errorf("%s, which cannot be used, is not rejected as such (%v)", r.setting(), invalid)
 		}
 		return

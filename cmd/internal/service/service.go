@@ -22,6 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
@@ -92,7 +93,7 @@ func Run(
 ) (err error) {
 	env, err := newEnvironment(ctx, name, c)
 	if err != nil {
-		return program.Usage(Outcome(ctx, err))
+		return StartFailure(Outcome(ctx, err))
 	}
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
@@ -108,6 +109,17 @@ func Run(
 	err = Outcome(ctx, env.lifecycle.call(ctx, func() error { return body(ctx, env) }))
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		env.Log.Info("ended", zap.NamedError("reason", cause))
+	}
+	return err
+}
+
+// StartFailure gives the error of a daemon that cannot start its exit code: program.ExitUsage if a
+// value in its command line or configuration is the cause, so that no restart helps. What the
+// machine lacks at present (a device, a library, a certificate, a user, an address) may be there at
+// the next start.
+func StartFailure(err error) error {
+	if status.CodeOf(err) == status.InvalidValue {
+		return program.Usage(err)
 	}
 	return err
 }
