@@ -227,34 +227,6 @@ func listedBy(command string, err error) error {
 	return fmt.Errorf("%w: \"%s\" lists those that there are", err, command)
 }
 
-func newReloadCommand(address string) *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "reload",
-		Short: "Make a running relay or target read its configuration and certificates again",
-		Long: `reload does what SIGHUP does, and reports the outcome. What cannot be applied changes
-nothing; the daemon's log says which changes need a restart.`,
-		Args: cobra.NoArgs,
-	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
-		_ []string) error {
-		outcome, sentence := Outcome{Operation: operationReload}, "reloaded"
-		r, err := client.Reload(ctx)
-		if err != nil {
-			return outcome.Print(cmd, o.output, "", failure(err))
-		}
-		outcome.Reload = &r
-		switch {
-		case r.Error != "":
-			err = fmt.Errorf("the reload failed: %s", r.Error)
-		case r.Ended == nil:
-			sentence = "the reload is in progress: status shows its outcome"
-		}
-		return outcome.Print(cmd, o.output, sentence, err)
-	})
-	return cmd
-}
-
 func newLogLevelCommand(address string) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
