@@ -1,16 +1,17 @@
 package service_test
 
 import (
-	"bufio"
-	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
 const deploy = "../../../deploy/"
@@ -18,17 +19,22 @@ const deploy = "../../../deploy/"
 // setting returns the value of the only line "NAME=VALUE" of a unit.
 func setting(t *testing.T, unit, name string) string {
 	t.Helper()
-	var values []string
-	lines := bufio.NewScanner(bytes.NewReader(read(t, deploy+"systemd/"+unit)))
-	for lines.Scan() {
-		if value, found := strings.CutPrefix(lines.Text(), name+"="); found {
-			values = append(values, value)
-		}
-	}
+	values := settings(t, unit, name)
 	if len(values) != 1 {
 		t.Fatalf("%s has %d lines %s=", unit, len(values), name)
 	}
 	return values[0]
+}
+
+// settings returns the values of the lines "NAME=VALUE" of a unit, in order.
+func settings(t *testing.T, unit, name string) (values []string) {
+	t.Helper()
+	for line := range strings.Lines(string(read(t, deploy+"systemd/"+unit))) {
+		if value, found := strings.CutPrefix(strings.TrimSpace(line), name+"="); found {
+			values = append(values, value)
+		}
+	}
+	return values
 }
 
 func TestUnitsAllowTheDescriptorsOfTheDefaultLimits(t *testing.T) {
@@ -124,5 +130,76 @@ func TestNobodyIsToldToRunClientsAsADaemon(t *testing.T) {
 	}
 	if told == 0 {
 		t.Error("no page says how to run a client")
+	}
+}
+
+var services = []string{"zc-relay.service", "zc-relay-target.service", "zc-relay-nbd@.service"}
+
+func TestUnitsRestartWhatMayHealAndNothingElse(t *testing.T) {
+	for _, unit := range services {
+		for name, want := range map[string]string{
+			"StartLimitIntervalSec": "0", "Restart": "on-failure", "RestartSec": "1",
+		} {
+			if got := setting(t, unit, name); got != want {
+				t.Errorf("%s: %s=%s, want %s", unit, name, got, want)
+			}
+		}
+		steps, err := strconv.Atoi(setting(t, unit, "RestartSteps"))
+		longest, err2 := strconv.Atoi(setting(t, unit, "RestartMaxDelaySec"))
+		if err := errors.Join(err, err2); err != nil || steps < 2 || longest < 2 || longest > 10 {
+			t.Errorf("%s: the pause rises to %d s in %d steps (%v)", unit, longest, steps, err)
+		}
+		codes := strings.Fields(setting(t, unit, "RestartPreventExitStatus"))
+		if !slices.Contains(codes, strconv.Itoa(program.ExitUsage)) {
+			t.Errorf("%s is restarted for ever with a bad configuration: only %q prevent that", unit,
+				codes)
+		}
+		if !strings.Contains(unit, "nbd") && len(codes) > 1 {
+			t.Errorf("%s is not restarted after %q", unit, codes)
+		}
+	}
+	if interval := setting(t, "zc-relay-nbd@.socket", "TriggerLimitIntervalSec"); interval == "0" {
+		t.Error("a socket starts a gateway that cannot start without a pause")
+	}
+}
+
+func TestUnitsNeedNoProgramOfAnotherPackage(t *testing.T) {
+	own := regexp.MustCompile(`^/usr/bin/zc-relay(-target|-initiator)? `)
+	for _, unit := range services {
+		for _, name := range []string{"ExecStart", "ExecReload"} {
+			for _, line := range settings(t, unit, name) {
+				if !own.MatchString(line) {
+					t.Errorf("%s: %s=%s", unit, name, line)
+				}
+			}
+		}
+		if strings.Contains(unit, "nbd") {
+			continue
+		}
+		if reload := setting(t, unit, "ExecReload"); !strings.HasSuffix(reload,
+			" reload --pid $MAINPID") {
+			t.Errorf("%s: ExecReload=%s", unit, reload)
+		}
+	}
+}
+
+func TestUnitsGiveWhatDOCANeeds(t *testing.T) {
+	for _, unit := range services {
+		if families := strings.Fields(setting(t, unit, "RestrictAddressFamilies")); !slices.Contains(
+			families, "AF_NETLINK") {
+			t.Errorf("%s: libibverbs finds no device without AF_NETLINK, only with %q", unit, families)
+		}
+		if devices := settings(t, unit, "DeviceAllow"); !slices.Contains(devices,
+			"char-infiniband_verbs rw") {
+			t.Errorf("%s: devices %q, without uverbs", unit, devices)
+		}
+		if !strings.Contains(string(read(t, deploy+"systemd/"+unit)), "examples/devx.conf") {
+			t.Errorf("%s does not say what DEVX needs", unit)
+		}
+	}
+	for _, name := range []string{"CapabilityBoundingSet", "AmbientCapabilities"} {
+		if got := setting(t, "devx.conf", name); got != "CAP_NET_RAW CAP_SYS_RAWIO" {
+			t.Errorf("devx.conf: %s=%s", name, got)
+		}
 	}
 }
