@@ -159,8 +159,8 @@ func Examine(ctx context.Context, options *Options) *Report {
 	m := &machine{Options: options}
 	r := &Report{Schema: Schema, Verdict: OK}
 	for _, check := range []func() []Finding{
-		m.configuration, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores, m.cpuQuota,
-		m.numa, m.frequency, m.clock,
+		m.configuration, m.user, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores,
+		m.cpuQuota, m.numa, m.frequency, m.clock,
 		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
 		m.tls, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
 	} {

@@ -205,7 +205,7 @@ func (m *machine) comchRemedy() string {
 	return "correct --comch-provider"
 }
 
-// server checks that a device can serve a representor.
+// server checks that a device can serve a representor, and that this user may let it.
 func (m *machine) server(check string, provider comch.Provider, devices []comch.Device,
 	s comch.Service) Finding {
 	what := fmt.Sprintf("%s: device %s", provider.Name(), s.Device)
@@ -227,20 +227,22 @@ func (m *machine) server(check string, provider comch.Provider, devices []comch.
 		return pci.Normalize(d.PCI) == pci.Normalize(s.Device) || d.RDMA == s.Device ||
 			d.Net == s.Device
 	})
-	if i < 0 {
-		// A provider that accepts any name need not know it.
-		return ok(check, fmt.Sprintf("%s can serve %s", what, s.Representor))
+	if i < 0 || m.Doca && len(devices[i].Representors) == 0 {
+		// A provider that accepts any name need not know it, and one that may not open the device
+		// lists no representors.
+		return m.openServer(check, provider, s, c.MaxNameLength,
+			fmt.Sprintf("%s can serve %s", what, s.Representor))
 	}
 	known := func(r comch.Representor) bool {
 		return pci.Normalize(r.PCI) == pci.Normalize(s.Representor) || r.VUID == s.Representor
 	}
-	if all := devices[i].Representors; len(all) > 0 && !slices.ContainsFunc(all, known) ||
-		len(all) == 0 && m.Doca {
+	if all := devices[i].Representors; len(all) > 0 && !slices.ContainsFunc(all, known) {
 		return fail(check, fmt.Sprintf("%s has no representor %s, only [%s]", what, s.Representor,
 			representorNames(all)),
 			"correct --representor: lspci -D on the host shows the address of the card's function there")
 	}
-	return ok(check, fmt.Sprintf("%s has representor %s", what, s.Representor))
+	return m.openServer(check, provider, s, c.MaxNameLength,
+		fmt.Sprintf("%s has representor %s", what, s.Representor))
 }
 
 // pairs checks that the RDMA device of each channel can use what its Comch device imports. The

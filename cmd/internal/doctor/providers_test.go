@@ -27,9 +27,12 @@ import (
 // but the capabilities.
 type fakeComch struct {
 	comch.Provider
-	capabilities comch.Capabilities
-	subFunction  string // the RDMA device of one on 03:00.0, or ""
-	err, listErr error
+	capabilities        comch.Capabilities
+	subFunction         string // the RDMA device of one on 03:00.0, or ""
+	err, listErr        error
+	listenErr, closeErr error
+	listened            *[]comch.ServerConfig // what was opened, nil for nobody who asks
+	closed              *int
 }
 
 func (f fakeComch) Name() string { return "doca" }
@@ -45,8 +48,27 @@ func (f fakeComch) Devices() ([]comch.Device, error) {
 	return devices, f.listErr
 }
 
-func (f fakeComch) Listen(context.Context, comch.ServerConfig) (comch.Server, error) {
-	panic("doctor only looks")
+func (f fakeComch) Listen(_ context.Context, c comch.ServerConfig) (comch.Server, error) {
+	if f.listened != nil {
+		*f.listened = append(*f.listened, c)
+	}
+	if f.listenErr != nil {
+		return nil, f.listenErr
+	}
+	return fakeServer{f}, nil
+}
+
+type fakeServer struct{ fakeComch }
+
+func (fakeServer) Accept(context.Context) (comch.Connection, error) { panic("no clients") }
+func (fakeServer) SetAdmission(comch.Admission) error               { panic("no clients") }
+func (fakeServer) Address() string                                  { return "" }
+
+func (f fakeServer) Close() error {
+	if f.closed != nil {
+		*f.closed++
+	}
+	return f.closeErr
 }
 
 func TestComchMustBeAbleToServeEveryChannel(t *testing.T) {

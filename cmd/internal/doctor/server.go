@@ -1,0 +1,99 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"github.com/zc-relay/zc-relay/internal/devicecall"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// openServer opens a server as the daemon does, under a name that no client knows, and closes it.
+// found is what is known about the service so far. The emulated Comch needs no device, and its
+// directory would keep a trace of a server.
+func (m *machine) openServer(check string, provider comch.Provider, s comch.Service,
+	maxName int, found string) Finding {
+	if !m.Doca {
+		return ok(check, found)
+	}
+	what := fmt.Sprintf("%s: device %s, representor %s", provider.Name(), s.Device, s.Representor)
+	name := "zc-relay-doctor-" + strconv.Itoa(os.Getpid())
+	config := comch.ServerConfig{Device: s.Device, Representor: s.Representor,
+		Name: name[:min(len(name), maxName)]}
+	server, err := devicecall.OpenWithin(context.Background(), func() (comch.Server, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), devicecall.Timeout)
+		defer cancel()
+		return provider.Listen(ctx, config)
+	})
+	switch {
+	case err == nil:
+	case isTaken(err) && m.daemonRuns():
+		return ok(check, found+"; "+m.Unit+" runs, and the device starts no second server")
+	default:
+		return fail(check, what+": cannot open a server: "+status.Text(err), m.serverRemedy(err))
+	}
+	if err := server.Close(); err != nil {
+		return warn(check, what+": cannot close a server: "+status.Text(err),
+			"report this, with the kernel's log: journalctl --dmesg --grep mlx5")
+	}
+	return ok(check, found+"; a server was opened there")
+}
+
+// isTaken reports whether a server can have failed because of others.
+func isTaken(err error) bool {
+	return errors.Is(err, status.AlreadyExist) || errors.Is(err, status.InUse) ||
+		errors.Is(err, status.Full)
+}
+
+// serverRemedy names the command that mends a server that cannot be opened.
+func (m *machine) serverRemedy(err error) string {
+	switch status.CodeOf(err) {
+	case status.NotFound:
+		return "correct --device and --representor; \"zc-relay devices --comch-provider doca\" lists what there is"
+	case status.NotSupported:
+		return "run the relay on the DPU, in DPU mode, on a physical function; \"zc-relay devices --comch-provider doca\" lists what can have servers"
+	case status.TimeOut:
+		return "the device does not answer: journalctl --dmesg --grep mlx5 has what the kernel knows"
+	case status.NoMemory:
+		return "raise the limit on locked memory: LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in a shell"
+	}
+	// DOCA tells little about the cause. What root may and the service's user may not are the files
+	// of the device and the features that need a capability.
+	return fmt.Sprintf("check that every user may open the device: ls -l %s; if \"zc-relay doctor\" finds no fault as root, give the service the capabilities of DEVX: install -D -m 644 /usr/share/doc/zc-relay/examples/devx.conf /etc/systemd/system/%s.service.d/devx.conf && systemctl daemon-reload",
+		filepath.Join(m.Dev, "infiniband"), m.Unit)
+}
+
+// daemonRuns reports whether a process other than this one runs the daemon's program.
+func (m *machine) daemonRuns() bool {
+	processes, err := filepath.Glob(filepath.Join(m.Procfs, "[0-9]*"))
+	if err != nil {
+		return false
+	}
+	for _, process := range processes {
+		pid := filepath.Base(process)
+		if pid != strconv.Itoa(os.Getpid()) && m.proc(pid, "comm") == m.Unit {
+			return true
+		}
+	}
+	return false
+}
+
+// user checks that the findings are those of the service: what a user may depends on the user.
+func (m *machine) user() []Finding {
+	const check = "user"
+	service, err := user.Lookup(m.Unit)
+	if err != nil {
+		return nil // nobody has installed the service here
+	}
+	if service.Uid == strconv.Itoa(os.Geteuid()) {
+		return []Finding{ok(check, "the user of the service, "+service.Username)}
+	}
+	return []Finding{warn(check, fmt.Sprintf("user %d: the service runs as %s, who may do less, or more",
+		os.Geteuid(), service.Username), fmt.Sprintf("sudo -u %s %s doctor", service.Username, m.Unit))}
+}
