@@ -30,10 +30,10 @@ import (
 
 const (
 	chartFolder = "../../deploy/kubernetes/zc-relay"
-	manifest    = "../../deploy/kubernetes/relay.yaml"
+	manifests   = "../../deploy/kubernetes"
 )
 
-var update = flag.Bool("update", false, "rewrite the plain manifest")
+var update = flag.Bool("update", false, "rewrite the plain manifests")
 
 // render renders the chart as "helm template zc-relay" does.
 func render(t *testing.T, values map[string]any) (string, error) {
@@ -99,6 +99,8 @@ var everything = map[string]any{
 	"image": map[string]any{"repository": "registry.example/zc-relay", "tag": "v1.2.3"},
 	"relay": map[string]any{"tlsSecret": "relay-tls", "comchHostPath": "/var/lib/zc-relay/comch",
 		"rdmaResource": "rdma/hca",
+		"nodes":        map[string]any{"dpu-1": map[string]any{}},
+		"env":          []any{map[string]any{"name": "ZC_RELAY__LOG__LEVEL", "value": "debug"}},
 		"tolerations":  []any{map[string]any{"key": "dpu", "operator": "Exists"}}},
 	"target": map[string]any{"enabled": true, "tlsSecret": "target-tls",
 		"rdmaResource": "rdma/hca"},
@@ -123,10 +125,16 @@ func TestValuesAreChecked(t *testing.T) {
 		"wrong type":  {"serviceMonitor": map[string]any{"enabled": "yes"}},
 		"no probes": {"relay": map[string]any{"config": map[string]any{
 			"operations": map[string]any{"listen": ""}}}},
-		"relative path":  {"target": map[string]any{"dataHostPath": "data"}},
-		"bad pull":       {"image": map[string]any{"pullPolicy": "Sometimes"}},
-		"no grace":       {"terminationGracePeriodSeconds": 0},
-		"bad device":     {"relay": map[string]any{"rdmaResource": "hca"}},
+		"relative path": {"target": map[string]any{"dataHostPath": "data"}},
+		"bad pull":      {"image": map[string]any{"pullPolicy": "Sometimes"}},
+		"no grace":      {"terminationGracePeriodSeconds": 0},
+		"bad device":    {"relay": map[string]any{"rdmaResource": "hca"}},
+		"node's port": {"relay": map[string]any{"nodes": map[string]any{"dpu-1": map[string]any{
+			"operations": map[string]any{"listen": ":9471"}}}}},
+		"node's name": {"relay": map[string]any{"nodes": map[string]any{"DPU_1": map[string]any{}}}},
+		"no node":     {"target": map[string]any{"nodes": map[string]any{"node-1": nil}}},
+		"node twice": {"relay": map[string]any{"env": []any{map[string]any{"name": "NODE_NAME",
+			"value": "x"}}}},
 		"monitor's unit": {"serviceMonitor": map[string]any{"interval": "15"}},
 	} {
 		if _, err := render(t, values); err == nil ||
@@ -193,7 +201,7 @@ func checkDaemonSet(t *testing.T, set *apps.DaemonSet) {
 	for _, v := range pod.Volumes {
 		volumes[v.Name] = true
 	}
-	for _, c := range pod.Containers {
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
 			!slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
 			t.Errorf("%s: the security context of %s is %v", set.Name, c.Name, s)
@@ -386,24 +394,33 @@ func sidecar(t *testing.T) []string {
 	return nil
 }
 
-func TestThePlainManifestIsThatOfTheChart(t *testing.T) {
-	text, err := render(t, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	decode(t, text)
-	text = "# The relay as plain manifests, for kubectl apply, with the chart's defaults.\n" +
-		"# make kubernetes-manifest writes this file.\n" + text
-	if *update {
-		if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
+func TestThePlainManifestsAreThoseOfTheChart(t *testing.T) {
+	for file, c := range map[string]struct {
+		values map[string]any
+		what   string
+	}{
+		"relay.yaml":       {nil, "the chart's defaults"},
+		"relay-nodes.yaml": {threeDPUs(t), "the values in three-dpus.yaml"},
+	} {
+		text, err := render(t, c.values)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	have, err := os.ReadFile(manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) != text {
-		t.Errorf("%s is not what the chart renders: make kubernetes-manifest", manifest)
+		decode(t, text)
+		text = "# The relay as plain manifests, for kubectl apply, with " + c.what + ".\n" +
+			"# make kubernetes-manifest writes this file.\n" + text
+		file = filepath.Join(manifests, file)
+		if *update {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(have) != text {
+			t.Errorf("%s is not what the chart renders: make kubernetes-manifest", file)
+		}
 	}
 }

@@ -28,6 +28,16 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{ regexFind "[0-9]+$" .config.operations.listen }}
 {{- end }}
 
+{{/* Environment variables; the command line and others may refer to NODE_NAME: $(NODE_NAME). */}}
+{{- define "zc-relay.env" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef: { fieldPath: spec.nodeName }
+{{- with .env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- define "zc-relay.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -41,15 +51,23 @@ Needs root, component, values, command, mount (of the configuration), volumes, a
 */}}
 {{- define "zc-relay.daemon" -}}
 {{- $name := printf "%s-%s" (include "zc-relay.name" .root) .component -}}
-{{- $file := printf "%s/%s.yaml" .mount .command -}}
+{{- $nodes := .values.nodes -}}
+{{- $file := printf "%s/%s.yaml" .mount (ternary "$(NODE_NAME)" .command (not (empty $nodes))) -}}
 apiVersion: v1
 kind: ConfigMap
 metadata:
   name: {{ $name }}
   labels: {{- include "zc-relay.labels" . | nindent 4 }}
 data:
+  {{- if $nodes }}
+  {{- range $node, $config := $nodes }}
+  {{ $node }}.yaml: |
+    {{- toYaml (mergeOverwrite (deepCopy $.values.config) $config) | nindent 4 }}
+  {{- end }}
+  {{- else }}
   {{ .command }}.yaml: |
     {{- toYaml .values.config | nindent 4 }}
+  {{- end }}
 ---
 apiVersion: v1
 kind: Service
@@ -101,11 +119,38 @@ spec:
       {{- with .values.tolerations }}
       tolerations: {{- toYaml . | nindent 8 }}
       {{- end }}
+      {{- if $nodes }}
+      initContainers:
+        # Fails, and is retried, until the node has a configuration.
+        - name: node
+          image: {{ include "zc-relay.image" .root }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          command:
+            - sh
+            - -c
+            - |
+              [ ! -e "$0" ] || exit 0
+              echo "The node $NODE_NAME has no configuration: add {{ .component }}.nodes.$NODE_NAME to the chart's values, or keep its labels from fitting {{ .component }}.nodeSelector" >&2
+              exit 1
+            - {{ $file | quote }}
+          # kubectl describe pod then shows what it says.
+          terminationMessagePolicy: FallbackToLogsOnError
+          env: {{- include "zc-relay.env" .values | nindent 12 }}
+          securityContext: {{- include "zc-relay.containerSecurity" . | nindent 12 }}
+          resources:
+            requests: { cpu: 1m, memory: 16Mi }
+            limits: { memory: 64Mi }
+          volumeMounts:
+            - { name: config, mountPath: {{ .mount }}, readOnly: true }
+      {{- end }}
       containers:
         - name: {{ .component }}
           image: {{ include "zc-relay.image" .root }}
           imagePullPolicy: {{ .root.Values.image.pullPolicy }}
           command: {{ concat (list .command) .arguments (list "--config" $file "--admin-listen" "unix:/run/zc-relay/admin.sock") | toJson }}
+          # kubectl describe pod then shows why the daemon has ended.
+          terminationMessagePolicy: FallbackToLogsOnError
+          env: {{- include "zc-relay.env" .values | nindent 12 }}
           ports:
             - name: operations
               containerPort: {{ include "zc-relay.port" .values }}
@@ -150,7 +195,7 @@ spec:
             - -c
             - |
               trap 'exit 0' TERM
-              files() { cat {{ .mount }}/* {{ .tlsMount }}/* 2>/dev/null | sha256sum; }
+              files() { cat {{ ternary (printf "%s/\"$NODE_NAME\".yaml" .mount) (printf "%s/*" .mount) (not (empty $nodes)) }} {{ .tlsMount }}/* 2>/dev/null | sha256sum; }
               former=$(files)
               while sleep 10 & wait $!; do
                 now=$(files)
@@ -158,6 +203,7 @@ spec:
                 {{ .command }} reload --admin unix:/run/zc-relay/admin.sock
                 former=$now
               done
+          env: {{- include "zc-relay.env" .values | nindent 12 }}
           securityContext: {{- include "zc-relay.containerSecurity" . | nindent 12 }}
           resources:
             requests: { cpu: 1m, memory: 16Mi }
