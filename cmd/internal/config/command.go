@@ -46,9 +46,14 @@ func NewCommand(c Command) *cobra.Command {
 Later sources override earlier ones. The variable of a key begins with %[1]s, and two
 underscores separate sections: %[1]s__LOG__LEVEL is log.level.`, c.VariablePrefix),
 	}
+	cmd.Annotations = map[string]string{variablePrefix: c.VariablePrefix + levelSeparator}
 	cmd.AddCommand(newConfigCheckCommand(c.Check), newConfigDumpCommand(c))
 	return cmd
 }
+
+// variablePrefix is the annotation of the config command with the prefix of the daemon's variables,
+// by which the manual knows whose configuration it is.
+const variablePrefix = "variable-prefix"
 
 // checkSchema names the format of checkReport. Fields may be added within a version.
 const checkSchema = "zc-relay.config-check/1"

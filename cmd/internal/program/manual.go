@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// MorePages holds functions that write further manual pages of a program into a directory.
+var MorePages []func(root *cobra.Command, directory string) error
+
 // Main writes the manual pages and the shell completions of a program into the directories man,
 // bash, zsh and fish below the directory named on the command line, instead of running it. Only
 // builds with the tag "manual", for packages, contain this code and its dependencies.
@@ -42,6 +45,11 @@ func writeManual(root *cobra.Command, directory string) error {
 	if err := root.GenFishCompletionFile(filepath.Join(directory, "fish", name+".fish"),
 		true); err != nil {
 		return err
+	}
+	for _, write := range MorePages {
+		if err := write(root, filepath.Join(directory, "man")); err != nil {
+			return err
+		}
 	}
 	root.DisableAutoGenTag = true
 	toMarkdown(root)

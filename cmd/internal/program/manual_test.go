@@ -29,6 +29,8 @@ func TestManualPages(t *testing.T) {
 	t.Run("keep underscores and commands", func(t *testing.T) {
 		for page, want := range map[string]string{
 			"zc-relay-config.1": "ZC_RELAY__LOG__LEVEL",
+			"zc-relay.yaml.5":   `\fBchannels[].limits.ring_memory\fP`,
+			"target.yaml.5":     "ZC_TARGET__LOG__LEVEL",
 			"zc-relay-run.1":    ".EX\nzc-relay run --storage-server 10.0.0.5:7470 --volume disk\n.EE",
 		} {
 			content, err := os.ReadFile(filepath.Join(directory, page))
@@ -42,7 +44,7 @@ func TestManualPages(t *testing.T) {
 	})
 	t.Run("are rendered without warnings", func(t *testing.T) {
 		tooltest.Require(t, "man")
-		pages, err := filepath.Glob(filepath.Join(directory, "*.1"))
+		pages, err := filepath.Glob(filepath.Join(directory, "*.[15]"))
 		if err != nil || len(pages) == 0 {
 			t.Fatalf("there are no pages: %v", err)
 		}
