@@ -133,6 +133,7 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 	go list $(RACE) -test -export -deps ./... >/dev/null
 	go list -test -export -deps ./test/simulation >/dev/null
 	go build -tags netgo,osusergo ./cmd/...
+	go build -tags netgo,osusergo -buildmode=pie ./cmd/...
 	go -C bench list $(RACE) -test -export -deps ./... >/dev/null
 	go -C tools/kubernetes list -test -export -deps . >/dev/null
 	GOFLAGS='$(LINT_GOFLAGS)' go list -export -deps -test ./... >/dev/null
@@ -236,8 +237,8 @@ check-kubernetes: build ## Check the Helm chart: helm lint, values, and every fi
 	cd tools/kubernetes && ZC_RELAY_PROGRAMS='$(CURDIR)/bin' go test -count=1 .
 
 .PHONY: kubernetes-manifest
-kubernetes-manifest: ## Write deploy/kubernetes/relay.yaml, which is what the chart renders
-	cd tools/kubernetes && go test . -run TestThePlainManifest -update
+kubernetes-manifest: ## Write deploy/kubernetes/relay*.yaml, which are what the chart renders
+	cd tools/kubernetes && go test . -run TestThePlainManifests -update
 
 .PHONY: check-tree
 check-tree: ## Fail if a tracked file is a compiled program or larger than 1 MB, or a document names a missing file
@@ -335,7 +336,7 @@ release: ## Check, tag, and package a release: make release VERSION=0.1.0
 	scripts/release.sh '$(VERSION)'
 
 .PHONY: test-packages
-test-packages: check-rules ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, openssl, pkg-config)
+test-packages: check-rules ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, lintian, openssl, pkg-config)
 	test/packages/run.sh
 
 .PHONY: check-rules

@@ -29,4 +29,4 @@ if [ "${1:?give a file}" = --tags ]; then
 fi
 file=$1
 shift
-CGO_ENABLED=1 go build -tags "$tags" -trimpath "$@" -o "$file" ./cmd/target
+CGO_ENABLED=1 go build -tags "$tags" -buildmode=pie -trimpath "$@" -o "$file" ./cmd/target

@@ -14,9 +14,10 @@ shift 2
 choose_compiler "$architecture"
 
 # Without the tags, cgo would hand names of hosts and users to libc, unlike in the portable build.
+# With -buildmode=pie, the kernel loads the programs at random addresses.
 mkdir -p "$directory"
 CGO_ENABLED=1 GOOS=linux GOARCH=$architecture CC=$compiler \
-    go build -tags netgo,osusergo -trimpath "$@" -o "$directory/" ./cmd/...
+    go build -tags netgo,osusergo -buildmode=pie -trimpath "$@" -o "$directory/" ./cmd/...
 
 for program in cmd/*/main.go; do
     program=$directory/$(basename "$(dirname "$program")")
