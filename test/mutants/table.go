@@ -46,6 +46,7 @@ var mutants = slices.Concat(
 	supportMutants,
 	durabilityMutants,
 	leaseMutants,
+	serviceMutants,
 )
 
 // names returns the test functions that t runs.

@@ -1,0 +1,33 @@
+package main
+
+// serviceMutants break what keeps a daemon running: which of its ends a service manager mends, and
+// what the doctor finds before.
+var serviceMutants = []mutant{
+	{
+		name: "service-missing-is-wrong-call",
+		file: "cmd/internal/service/service.go",
+		old: `	if status.CodeOf(err) == status.InvalidValue {
+		return program.Usage(err)`,
+		new: `	if status.CodeOf(err) != status.Success {
+		return program.Usage(err)`,
+		breaks: "A daemon that lacks what may be there at the next start is restarted.",
+		tests: []test{{"./cmd/internal/service",
+			"^(TestOnlyWhatTheOperatorWroteIsAWrongCall|TestDaemonsTellABadConfigurationFromWhatMayHeal)$"}},
+	},
+	{
+		name:   "service-crash-is-wrong-call",
+		file:   "cmd/internal/program/main.go",
+		old:    `debug.SetTraceback("crash")`,
+		new:    `debug.SetTraceback("all")`,
+		breaks: "A program that crashes does not end with the exit code of a wrong call.",
+		tests:  []test{{"./cmd/internal/program", "^TestACrashIsNoWrongCall$"}},
+	},
+	{
+		name:   "doctor-server-of-other-name",
+		file:   "cmd/internal/doctor/server.go",
+		old:    `	case isTaken(err) && m.daemonRuns():`,
+		new:    `	case isTaken(err):`,
+		breaks: "A server that cannot be opened is a failure unless the daemon has it.",
+		tests:  []test{{"./cmd/internal/doctor", "^TestDoctorOpensTheServerThatTheDaemonWould$"}},
+	},
+}
