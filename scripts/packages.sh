@@ -10,8 +10,17 @@ directory=${PACKAGE_DIRECTORY:-dist}
 read -r -a architectures <<<"${PACKAGE_ARCHITECTURES:-amd64 arm64}"
 read -r -a formats <<<"${PACKAGE_FORMATS:-deb rpm}"
 names="zc-relay zc-relay-target zc-relay-initiator dma-copy libdoca-emulation zc-relay-target-ceph"
+names+=" zc-relay-target-static zc-relay-initiator-static"
 names=${PACKAGE_NAMES:-$names}
 is_wanted() { [[ " $names " == *" $1 "* ]]; }
+is_or_has_wanted_variant() { [[ " $names " =~ \ $1(-ceph|-static)?\  ]]; }
+
+# make_script FILE NAME: print a script of deploy/packages for a package
+make_script() {
+    sed -e "/^ *@REMOVE_USER@\$/{s/@.*//; r deploy/packages/remove-user.sh
+        d}" "deploy/packages/$1.sh" |
+        sed "s|@UNIT@|$2|g; s|@DIRECTORIES@|${directories[$2]:-}|g; s|@USERS@|${users[$2]:-}|g"
+}
 
 # make_package CONFIGURATION: make a package of it in each format
 make_package() {
@@ -46,27 +55,41 @@ fi
 # The programs write their own manual pages and completions if they are built with the tag manual.
 rm -rf dist/manual dist/stage
 for name in "${!programs[@]}"; do
-    is_wanted "$name" || continue
+    is_or_has_wanted_variant "$name" || continue
     CGO_ENABLED=0 go build -tags manual -o "dist/manual/bin/$name" "./cmd/${programs[$name]}"
     "dist/manual/bin/$name" "dist/manual/$name"
-    gzip --no-name --best "dist/manual/$name"/man/*.1
+    gzip --no-name --best "dist/manual/$name"/man/*
 done
 
 # Build the version of nfpm that tools/nfpm pins, for this machine.
 go build -modfile=tools/nfpm/go.mod -o dist/manual/bin/nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm
 
+ldflags="-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
 for PACKAGE_ARCH in "${architectures[@]}"; do
     rm -rf dist/stage
-    scripts/build-hardware.sh "$PACKAGE_ARCH" dist/stage/bin \
-        -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
+    scripts/build-hardware.sh "$PACKAGE_ARCH" dist/stage/bin -ldflags "$ldflags"
+    # Debian's policy asks for it. What users want to know is in CHANGELOG.md.
+    gzip --no-name --best >dist/stage/changelog.gz <<END
+zc-relay ($PACKAGE_VERSION) unstable; urgency=medium
+
+  * See CHANGELOG.md in this directory.
+
+ -- zc-relay maintainers <maintainers@zc-relay.invalid>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
+END
     for name in "${!programs[@]}"; do
-        is_wanted "$name" || continue
+        is_or_has_wanted_variant "$name" || continue
         mv "dist/stage/bin/${programs[$name]}" "dist/stage/$name"
+        scripts=
+        [ "$name" = zc-relay-initiator ] && scripts=initiator-
         for script in postinstall preremove postremove; do
-            sed "s|@UNIT@|$name|g; s|@DIRECTORIES@|${directories[$name]:-}|g; s|@USERS@|${users[$name]:-}|g" \
-                "deploy/packages/$script.sh" >"dist/stage/$name.$script.sh"
+            make_script "$scripts$script" "$name" >"dist/stage/$name.$script.sh"
         done
-        make_package "deploy/packages/$name.yaml"
+        ! is_wanted "$name" || make_package "deploy/packages/$name.yaml"
+        is_wanted "$name-static" || continue
+        CGO_ENABLED=0 GOOS=linux GOARCH=$PACKAGE_ARCH go build -trimpath -ldflags "$ldflags" \
+            -o "dist/stage/$name-static" "./cmd/${programs[$name]}"
+        deploy/packages/variant.sh "$name" static >"dist/stage/$name-static.yaml"
+        make_package "dist/stage/$name-static.yaml"
     done
     # Two packages: what programs need to run, and what compilers need.
     if is_wanted libdoca-emulation; then
@@ -74,6 +97,7 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
         mkdir -p dist/stage/libdoca-dev/lib
         mv dist/stage/libdoca/{include,dpu,host,try-doca-samples} dist/stage/libdoca-dev/
         mv dist/stage/libdoca/lib/{link,pkgconfig} dist/stage/libdoca-dev/lib/
+        chmod 644 dist/stage/libdoca-dev/lib/link/*
         make_package deploy/packages/libdoca-emulation.yaml
         make_package deploy/packages/libdoca-emulation-dev.yaml
     fi
@@ -84,9 +108,8 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
             "librados-dev on a machine of that architecture" >&2
         continue
     fi
-    scripts/build-ceph.sh dist/stage/zc-relay-target-ceph \
-        -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
-    deploy/packages/zc-relay-target-ceph.sh >dist/stage/zc-relay-target-ceph.yaml
+    scripts/build-ceph.sh dist/stage/zc-relay-target-ceph -ldflags "$ldflags"
+    deploy/packages/variant.sh zc-relay-target ceph >dist/stage/zc-relay-target-ceph.yaml
     make_package dist/stage/zc-relay-target-ceph.yaml
 done
 rm -rf dist/stage dist/manual

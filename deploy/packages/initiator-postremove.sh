@@ -1,12 +1,12 @@
 #!/bin/sh
-# The relay's package has the same user, so a purge removes it only if that is not installed.
+# Not even a purge removes certificates.
 set -e
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
 fi
-if [ "$1" = purge ]; then
-    rmdir --ignore-fail-on-non-empty /etc/zc-relay 2>/dev/null || true
-    if [ ! -e /usr/lib/sysusers.d/zc-relay.conf ] && getent passwd zc-relay-client >/dev/null; then
-        userdel zc-relay-client
-    fi
+# A variant of the package may have taken its place.
+if [ "$1" = purge ] && [ ! -e /usr/lib/sysusers.d/zc-relay-nbd.conf ]; then
+    rmdir --ignore-fail-on-non-empty /etc/zc-relay/nbd /etc/zc-relay 2>/dev/null || true
+    user=zc-relay-client
+    @REMOVE_USER@
 fi

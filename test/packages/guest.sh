@@ -31,6 +31,7 @@ eventually() { # DESCRIPTION COMMAND...
 }
 property() { systemctl show --value --property "$2" "$1"; }
 is_property() { [ "$(property "$1" "$2")" = "$3" ]; }
+has_restarted() { [ "$(property "$1" NRestarts)" -ge "$2" ]; }
 main_pid() { property "$1" MainPID; }
 process_has() { grep -Eq "$2" "/proc/$(main_pid "$1")/$3"; }
 client() { runuser -u zc-relay-client -- zc-relay-initiator "$@" --emulated-dir /run/zc-relay/comch; }
@@ -120,6 +121,22 @@ expect "the configuration of the target is sound" zc-relay-target config check /
 for page in zc-relay zc-relay-run zc-relay-target zc-relay-initiator-bench dma-copy; do
     expect "$page has a manual page" test -s "/usr/share/man/man1/$page.1.gz"
 done
+for daemon in "${daemons[@]}"; do
+    expect "the configuration of $daemon has a manual page" test -s "/usr/share/man/man5/$daemon.yaml.5.gz"
+done
+for package in "${daemons[@]}" zc-relay-initiator; do
+    documents=/usr/share/doc/$package
+    for page in operations bluefield verbs glossary decisions/0008-rate-limits-have-their-own-token-buckets; do
+        expect "$package has the page $page" test -s "$documents/$page.md"
+    done
+    expect "$package has the drop-in for DEVX" test -s "$documents/examples/devx.conf"
+    expect "$package has a copyright" grep -q Apache-2.0 "$documents/copyright"
+done
+for example in relay relay-many-channels; do
+    expect "the example $example is sound" zc-relay config check "/usr/share/doc/zc-relay/examples/$example.yaml"
+done
+expect "the example of the target is sound" \
+    zc-relay-target config check /usr/share/doc/zc-relay-target/examples/target.yaml
 for program in "${programs[@]}"; do
     expect "$program completes in bash" bash -c "source /usr/share/bash-completion/completions/$program && complete -p $program"
     expect "$program knows its version" grep -q " 1\.0\.0 " <("$program" version 2>/dev/null || "$program" --version)
@@ -189,8 +206,10 @@ systemctl enable --now "${daemons[@]}"
 check_daemons
 move_data
 
-step reload
+step 'reload, without procps'
+mv /bin/kill /bin/kill.hidden
 systemctl reload "${daemons[@]}"
+mv /bin/kill.hidden /bin/kill
 check_daemons
 expect "the reload is logged" grep -q reloaded <(journalctl --no-pager --unit zc-relay)
 
@@ -214,6 +233,25 @@ kill -STOP "$(main_pid zc-relay)"
 eventually "the watchdog restarts it" is_property zc-relay NRestarts 1
 check_daemons
 client info
+
+step 'a daemon starts when what it lacks is there'
+mv /etc/zc-relay/tls/relay.pem /etc/zc-relay/tls/relay.pem.late
+systemctl restart --no-block zc-relay
+eventually "systemd goes on after six failures" has_restarted zc-relay 6
+mv /etc/zc-relay/tls/relay.pem.late /etc/zc-relay/tls/relay.pem
+check_daemons
+
+step 'a bad configuration'
+cp -p /etc/zc-relay/zc-relay.yaml /tmp/good.yaml
+echo 'colour: red' >>/etc/zc-relay/zc-relay.yaml
+! systemctl restart zc-relay || fail "a relay starts with an unknown key"
+expect "the exit code says that the configuration is bad" is_property zc-relay ExecMainStatus 2
+sleep 3 # a restart would follow after one
+expect "systemd does not repeat it" is_property zc-relay NRestarts 0
+expect "the unit has failed" is_property zc-relay ActiveState failed
+cp -p /tmp/good.yaml /etc/zc-relay/zc-relay.yaml
+systemctl restart zc-relay
+check_daemons
 
 step upgrade
 former=$(main_pid zc-relay)
@@ -281,13 +319,20 @@ systemctl start zc-relay-nbd@test.socket
 if command -v nbdinfo >/dev/null; then
     expect "the first client starts the gateway" \
         nbdinfo "nbd+unix:///?socket=/run/zc-relay-nbd-test.socket"
+    echo OPTIONS=--colour=red >/etc/zc-relay/nbd/bad.conf
+    systemctl start zc-relay-nbd@bad.socket
+    timeout 30 nbdinfo "nbd+unix:///?socket=/run/zc-relay-nbd-bad.socket" >/dev/null 2>&1 &
+    eventually "a gateway that cannot start is not started for ever" \
+        is_property zc-relay-nbd@bad.socket Result trigger-limit-hit
+    rm /etc/zc-relay/nbd/bad.conf
 fi
 systemctl stop zc-relay-nbd@test.socket zc-relay-nbd@test
+systemctl reset-failed
 rm /etc/zc-relay/nbd/test.conf
 
 step remove
 rm -r /etc/systemd/system/zc-relay*.service.d
-dpkg --remove "${packages[@]}"
+dpkg --remove "${daemons[@]}" zc-relay-dma-copy libdoca-emulation-dev libdoca-emulation
 for daemon in "${daemons[@]}"; do
     expect "$daemon is stopped" [ "$(property "$daemon" ActiveState)" != active ]
     expect "no process of $daemon is left" [ -z "$(pgrep -u "$daemon")" ]
@@ -297,11 +342,37 @@ expect "the volume is kept" test -s /var/lib/zc-relay-target/example.img
 
 step purge
 dpkg --purge zc-relay
-rm -r /etc/zc-relay/target-tls /etc/zc-relay/tls
-dpkg --purge zc-relay-target zc-relay-initiator
+! getent passwd zc-relay || fail "the user of the relay is left"
+expect "the gateway keeps its user" getent passwd zc-relay-client
+for key in /etc/zc-relay/tls /etc/zc-relay/tls/relay.key; do
+    expect "only root can read $key, which outlives its group" \
+        grep -Eq '^0:0:[67]00$' <(stat -c %u:%g:%a "$key")
+done
+rm -r /etc/zc-relay/tls
+dpkg --purge zc-relay-target
 expect "the volume outlives a purge" test -s /var/lib/zc-relay-target/example.img
-rm -r /var/lib/zc-relay-target
+expect "the volume keeps its owner" [ "$(stat -c %U /var/lib/zc-relay-target/example.img)" = zc-relay-target ]
+
+step 'the static packages'
+dpkg --install "$share"/1.0.1/zc-relay-target_*.deb
+dpkg --install "$share"/static/*.deb
+is_installed() { [ "$(dpkg-query --show --showformat '${db:Status-Status}' "$1")" = installed ]; }
+for package in zc-relay-target zc-relay-initiator; do
+    expect "$package-static is installed" is_installed "$package-static"
+    ! is_installed "$package" || fail "$package and $package-static are installed together"
+    ! ldd "/usr/bin/$package" 2>/dev/null || fail "$package links libraries"
+    expect "$package runs" "$package" --version
+    dpkg --purge "$package"
+done
+expect "what replaces a package keeps its user" getent passwd zc-relay-target
+expect "what replaces a package keeps its user" getent passwd zc-relay-client
+sed -i '/^tls:/,/^  ca:/d' /etc/zc-relay/zc-relay-target.yaml
+systemctl start zc-relay-target
+eventually "the static target serves the volume" is_property zc-relay-target StatusText ready
+dpkg --purge zc-relay-target-static zc-relay-initiator-static
+rm -rf /etc/zc-relay/target-tls /var/lib/zc-relay-target
 userdel zc-relay-target
+rmdir --ignore-fail-on-non-empty /etc/zc-relay
 inventory >/tmp/after
 diff /tmp/before /tmp/after || fail "the packages leave something behind"
 

@@ -7,6 +7,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 libraries=$(ldconfig -p) # whole: with pipefail, a pipe to grep -q may fail although it finds the name
+command -v lintian >/dev/null || {
+    echo "found no lintian; run: apt-get install lintian" >&2
+    exit 1
+}
 for library in libibverbs.so.1 librdmacm.so.1; do
     grep -q "$library" <<<"$libraries" || {
         echo "found no $library; run: apt-get install libibverbs1 librdmacm1" >&2
@@ -30,13 +34,58 @@ for package in "$work"/share/1.0.0/*.rpm; do
     grep -Eq '^/usr/(bin/(zc-relay|dma-copy|zc-libdoca)|lib/libdoca-emulation/include/)' "$work/list"
 done
 
-# The target with librbd takes the place of the other, so the two cannot be installed together.
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+for package in "$work"/share/1.0.0/*.deb; do
+    lintian --fail-on error --tag-display-limit 0 --allow-root "$package" >"$work/lintian" ||
+        fail "lintian finds errors in $(basename "$package"): $(grep ^E: "$work/lintian")"
+    tags=$(<"$work/lintian")
+    case $package in
+    *-static_*) ;; # needs no loader, and so is loaded at the address that it is linked for
+    *) [[ $tags != *hardening-no-pie* ]] || fail "$(basename "$package") has a program that is not PIE" ;;
+    esac
+done
+
+# extract PACKAGE FILE: print a file of a .deb package
+extract() { dpkg-deb --fsys-tarfile "$1" | tar -x --to-stdout "./$2"; }
+
+for name in zc-relay zc-relay-target zc-relay-initiator; do
+    package=$(ls "$work/share/1.0.0/${name}"_*.deb)
+    dpkg-deb --fsys-tarfile "$package" | tar -t | sed -n "s|^\./usr/share/doc/$name/||p" | sort >"$work/list"
+    missing=$(git ls-files docs | sed 's|^docs/||' | sort | comm -23 - "$work/list")
+    [ -z "$missing" ] || fail "$name lacks pages of the documentation: $missing"
+done
+
+# Variants take the place of their package, so the two cannot be installed together.
+for variant in zc-relay-target-ceph zc-relay-target-static zc-relay-initiator-static; do
+    package=$(ls "$work/share/1.0.0/$variant"_*.deb)
+    for field in Conflicts Replaces Provides; do
+        [ "$(dpkg-deb --field "$package" $field)" = "${variant%-*}" ] || fail "$field of $variant"
+    done
+    rpm --query --package --obsoletes "$work/share/1.0.0/$variant"-1.0.0*.rpm >"$work/obsoletes"
+    [ ! -s "$work/obsoletes" ] || fail "an upgrade would exchange ${variant%-*} for $variant"
+done
 ceph=$(ls "$work"/share/1.0.0/zc-relay-target-ceph_*.deb)
-[ "$(dpkg-deb --field "$ceph" Conflicts)" = zc-relay-target ]
 dpkg-deb --field "$ceph" Depends | grep librbd1 >/dev/null
-dpkg-deb --fsys-tarfile "$ceph" | tar -x -C "$work" ./usr/bin/zc-relay-target
-readelf --dynamic "$work/usr/bin/zc-relay-target" | grep 'NEEDED.*librbd.so.1' >/dev/null
-rm -r "$work"/share/*/zc-relay-target-ceph_*.deb "$work/usr"
+extract "$ceph" usr/bin/zc-relay-target >"$work/ceph"
+readelf --dynamic "$work/ceph" | grep 'NEEDED.*librbd.so.1' >/dev/null
+rm "$work"/share/*/zc-relay-target-ceph_*.deb
+
+# The static programs run where there is no file beside them.
+mkdir "$work/empty" "$work/share/static"
+for program in zc-relay-target zc-relay-initiator; do
+    package=$(ls "$work/share/1.0.0/$program-static"_*.deb)
+    extract "$package" "usr/bin/$program" >"$work/empty/$program"
+    chmod 755 "$work/empty/$program"
+    chroot "$work/empty" "/$program" --version >/dev/null || fail "$program-static needs another file"
+    ! dpkg-deb --field "$package" Depends | grep libc || fail "$program-static depends on a libc"
+    ! rpm --query --package --requires "$work/share/1.0.0/$program-static"-1.0.0*.rpm | grep libc ||
+        fail "the RPM package $program-static requires a libc"
+    mv "$package" "$work/share/static/"
+    rm "$work/share/1.0.1/$program-static"_*.deb
+done
 
 # Its own mounts, processes, network and cgroups: nothing of it reaches the
 # machine or outlives this.
@@ -73,7 +122,7 @@ boot() {
     ' boot "$work"
 }
 # The end of its first process is that of a power-off, not an exit code.
-timeout --signal=KILL $((300 + 10 * KILLS)) bash -c "$(declare -f boot); work=$work; boot" >"$work/console" 2>&1 || true
+timeout --signal=KILL $((360 + 10 * KILLS)) bash -c "$(declare -f boot); work=$work; boot" >"$work/console" 2>&1 || true
 
 cat "$work/share/log" 2>/dev/null || true
 if [ "$(cat "$work/share/result" 2>/dev/null)" != passed ]; then

@@ -16,17 +16,26 @@ unshare --mount --net --pid --fork --kill-child --propagation private bash -euo 
     mkdir "$work"/root/{upper,work,merged}
     root=$work/root/merged
     mount -t overlay overlay -o "lowerdir=/,upperdir=$work/root/upper,workdir=$work/root/work" "$root"
-    mount -t proc proc "$root/proc"
     for directory in run tmp; do mount -t tmpfs tmpfs "$root/$directory"; done
     cp "$work"/packages/*.deb "$root/tmp/"
+    # Those who build images install packages without /proc.
+    [ ! -e "$root/proc/self" ]
+    chroot "$root" dpkg --install /tmp/*.deb
+    mount -t proc proc "$root/proc"
     chroot "$root" bash -euo pipefail -c "
-        dpkg --install /tmp/*.deb
         zc-relay-target version
         zc-relay-target config check /etc/zc-relay/zc-relay-target.yaml
         getent passwd zc-relay-target
+        keys=/etc/zc-relay/target-tls
+        [ \"\$(stat -c %U:%G:%a \$keys)\" = root:zc-relay-target:750 ]
+        install -m 640 -g zc-relay-target /dev/null \$keys/target.key
         dpkg --purge zc-relay-target
         for file in /usr/bin/zc-relay-target /etc/zc-relay/zc-relay-target.yaml; do
             [ ! -e \$file ] || { echo \$file is left; exit 1; }
+        done
+        ! getent passwd zc-relay-target
+        for key in \$keys \$keys/target.key; do
+            [[ \"\$(stat -c %u:%g:%a \$key)\" = 0:0:?00 ]] || { echo a freed group can read \$key; exit 1; }
         done
     "
 '
