@@ -20,7 +20,7 @@ unshare --mount --net --pid --fork --kill-child --propagation private bash -euo 
     cp "$work"/packages/*.deb "$root/tmp/"
     # Those who build images install packages without /proc.
     [ ! -e "$root/proc/self" ]
-    chroot "$root" dpkg --install /tmp/*.deb
+    chroot "$root" bash -c "dpkg --install /tmp/*.deb"
     mount -t proc proc "$root/proc"
     chroot "$root" bash -euo pipefail -c "
         zc-relay-target version
