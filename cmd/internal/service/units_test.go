@@ -139,6 +139,7 @@ func TestUnitsRestartWhatMayHealAndNothingElse(t *testing.T) {
 	for _, unit := range services {
 		for name, want := range map[string]string{
 			"StartLimitIntervalSec": "0", "Restart": "on-failure", "RestartSec": "1",
+			"LimitCORE": "0", // a crash aborts
 		} {
 			if got := setting(t, unit, name); got != want {
 				t.Errorf("%s: %s=%s, want %s", unit, name, got, want)
