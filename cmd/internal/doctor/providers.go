@@ -223,11 +223,8 @@ func (m *machine) server(check string, provider comch.Provider, devices []comch.
 		return fail(check, fmt.Sprintf("%s: the service name %q is longer than %d bytes", what,
 			s.Name, c.MaxNameLength), "shorten --command-channel-name")
 	}
-	i := slices.IndexFunc(devices, func(d comch.Device) bool {
-		return pci.Normalize(d.PCI) == pci.Normalize(s.Device) || d.RDMA == s.Device ||
-			d.Net == s.Device
-	})
-	if i < 0 || m.Doca && len(devices[i].Representors) == 0 {
+	d, _ := comch.FindDevice(devices, s.Device)
+	if d == nil || m.Doca && len(d.Representors) == 0 {
 		// A provider that accepts any name need not know it, and one that may not open the device
 		// lists no representors.
 		return m.openServer(check, provider, s, c.MaxNameLength,
@@ -236,7 +233,7 @@ func (m *machine) server(check string, provider comch.Provider, devices []comch.
 	known := func(r comch.Representor) bool {
 		return pci.Normalize(r.PCI) == pci.Normalize(s.Representor) || r.VUID == s.Representor
 	}
-	if all := devices[i].Representors; len(all) > 0 && !slices.ContainsFunc(all, known) {
+	if all := d.Representors; len(all) > 0 && !slices.ContainsFunc(all, known) {
 		return fail(check, fmt.Sprintf("%s has no representor %s, only [%s]", what, s.Representor,
 			representorNames(all)),
 			"correct --representor: lspci -D on the host shows the address of the card's function there")
