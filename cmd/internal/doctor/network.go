@@ -52,7 +52,7 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 	connection, err := network.Kernel{}.Dial(ctx, netip.Addr{}, t.Address)
 	if err != nil {
 		return fail(check, fmt.Sprintf("%v cannot be reached: %v", t.Address, err),
-			"start the target; check address, route and firewall")
+			remedyOf(t.Address, err))
 	}
 	if t.Foreign {
 		_ = connection.Close()
@@ -107,6 +107,19 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 	}
 	return ok(check, fmt.Sprintf("%s, with volume %q of %v", detail, reply.Volume,
 		size.Bytes(reply.Size)))
+}
+
+// remedyOf says what to do about a target that cannot be reached.
+func remedyOf(target netip.AddrPort, err error) string {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "start the target there (systemctl status zc-relay-target), or correct address and port"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Sprintf("let the firewall on both machines pass TCP port %d, and UDP port 4791 for "+
+			"RoCE (nft list ruleset), or correct the route (ip route get %v)", target.Port(),
+			target.Addr())
+	}
+	return fmt.Sprintf("correct the address, or the route (ip route get %v)", target.Addr())
 }
 
 func (m *machine) ports() []Finding {
@@ -222,6 +235,12 @@ func (m *machine) device(d *rdmadevice.Device) []Finding {
 		ethernet = ethernet || p.LinkLayer == "Ethernet"
 		name := fmt.Sprintf("%s port %d (%s, %d Gbit/s)", d.Name, p.Number, p.LinkLayer,
 			p.RateBitsPerS/1e9)
+		if p.Active() && p.LinkLayer == "Ethernet" && len(p.GIDs) == 0 {
+			findings = append(findings, warn("rdma-port", name+" is active, but has no GIDs: it "+
+				"carries no RDMA", "ip address add ADDRESS dev INTERFACE, if it has an interface; the "+
+				"port of a BlueField in DPU mode needs none: give the address to its sub-function"))
+			continue
+		}
 		if p.Active() {
 			findings = append(findings, ok("rdma-port", name+" is active"))
 			continue

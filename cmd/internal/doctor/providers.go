@@ -99,8 +99,9 @@ func (m *machine) openDevice(check string, provider rdma.Provider, address netip
 	}
 	if tried != nil {
 		return warn(check, what+" does not reach itself: "+status.Text(tried),
-			"look for GIDs and the port's state in \"zc-relay devices\"; if the network keeps a "+
-				"device from reaching itself, rping to the other machine decides")
+			"compare --rdma-gid-index, and look for GIDs and the port's state in \"zc-relay "+
+				"devices\"; if the network keeps a device from reaching itself, rping to the other "+
+				"machine decides")
 	}
 	return ok(check, what+": transport "+c.Transport)
 }
@@ -433,7 +434,7 @@ func checkFile(name string, backend volume.FileBackend) Finding {
 			return fail(check, fmt.Sprintf("%s: %s is not a directory", what, directory),
 				"create it")
 		}
-		return ok(check, what+" will be created")
+		return checkSpace(check, what, backend.Path, nil, backend.Size, what+" will be created")
 	}
 	if err == nil && !about.Mode().IsRegular() && about.Mode().Type() != os.ModeDevice {
 		return fail(check, what+" is neither a file nor a block device", "correct the path")
@@ -446,7 +447,10 @@ func checkFile(name string, backend volume.FileBackend) Finding {
 		var file *os.File
 		if file, err = os.OpenFile(backend.Path, mode, 0); err == nil {
 			_ = file.Close()
-			return ok(check, what+" can be opened")
+			if backend.ReadOnly {
+				return ok(check, what+" can be opened")
+			}
+			return checkSpace(check, what, backend.Path, about, backend.Size, what+" can be opened")
 		}
 	}
 	return fail(check, fmt.Sprintf("%s: %v", what, err),

@@ -1,0 +1,136 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/hook"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// TestEachPreparedFaultIsFoundWithACommand prepares one fault at a time in a machine without
+// others. What the doctor says of it must name the cause, and the command or the setting that mends
+// it. TestATargetIsAskedForTheVolume has a volume of somebody else.
+func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
+	target := netip.MustParseAddrPort("127.0.0.1:1") // nobody listens there
+	local := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	dpu := fakeComch{capabilities: comch.Capabilities{Server: true, OpaqueImports: true,
+		MaxNameLength: 120}}
+	onDPU := func(m *machine, provider fakeComch) {
+		m.Doca = true
+		m.OpenComch = func() (comch.Provider, error) { return provider, nil }
+		m.Servers = []comch.Service{{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"}}
+	}
+	full := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(full, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		files   map[string]string
+		prepare func(*machine)
+		detail  string
+		remedy  string
+	}{
+		"wrong pair of devices": {nil, func(m *machine) {
+			onDPU(m, dpu)
+			m.OpenRDMA = func() (rdma.Provider, error) {
+				return opaqueRDMA{iwarp.New(iwarp.Options{}), memory.Device{RDMA: "mlx5_2"}}, nil
+			}
+			m.OpenDMA = func() (dma.Provider, error) { return nil, status.NotSupported }
+			m.Targets = []Target{{Address: target, ComchDevice: "03:00.0",
+				ImportDevice: relay.ImportComch, RDMAAddress: local[0]}}
+		}, "cannot reach memory of clients", "isolation: staged"},
+		"no GID": {map[string]string{"sys/rdma": "yes"}, func(m *machine) {
+			m.Verbs = true
+			if err := os.RemoveAll(filepath.Join(m.Sysfs,
+				"class/infiniband/mlx5_0/ports/1/gids")); err != nil {
+				t.Fatal(err)
+			}
+		}, "has no GIDs", "ip address add"},
+		"wrong GID index": {nil, func(m *machine) {
+			injector, _ := faulttest.New(t, "rdma:post_send:error=TIME_OUT")
+			m.OpenRDMA = func() (rdma.Provider, error) {
+				return hook.Wrap(iwarp.New(iwarp.Options{}), hook.Config{Injector: injector}), nil
+			}
+			m.RDMAAddresses = local
+		}, "does not reach itself", "--rdma-gid-index"},
+		"no permission": {nil, func(m *machine) {
+			forbidden := dpu
+			forbidden.listenErr = status.Errorf(status.NotPermitted, "not permitted")
+			onDPU(m, forbidden)
+		}, "cannot open a server", "ls -l"},
+		"no huge pages": {map[string]string{
+			"proc/meminfo": "HugePages_Total:       0",
+			"sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]"},
+			func(*machine) {}, "no huge pages", "echo madvise >"},
+		"missing representor": {nil, func(m *machine) {
+			onDPU(m, dpu)
+			m.Servers[0].Representor = "b1:00.7"
+		}, "has no representor b1:00.7", "lspci -D"},
+		"target that is down": {nil, func(m *machine) {
+			m.Targets = []Target{{Address: target, Volume: "disk"}}
+		}, "cannot be reached", "systemctl status zc-relay-target"},
+		"wrong MTU": {map[string]string{"sys/rdma": "yes"}, func(m *machine) {
+			sysfstest.Write(t, m.Sysfs, "class/net/p0/mtu", "1500")
+		}, "MTU 1500", "ip link set p0 mtu 9000"},
+		"small memlock": {map[string]string{"proc/self/limits": "Limit Soft Hard Units\n" +
+			"Max open files            1024                 65536                files     \n" +
+			"Max locked memory         65536                65536                bytes     "},
+			func(m *machine) { m.Verbs = true }, "RLIMIT_MEMLOCK is 64KiB",
+			"LimitMEMLOCK=infinity"},
+		"expired certificate": {nil, func(m *machine) {
+			m.LoadTLS = func() (time.Time, error) { return time.Now().Add(-time.Hour), nil }
+		}, "expired", "renew it"},
+		"full disk": {nil, func(m *machine) {
+			m.Volumes = []volume.Spec{{Name: "disk",
+				Backend: volume.FileBackend{Path: full, Size: 1 << 60}}}
+		}, "its file system has", "df -h"},
+		"missing key": {nil, func(m *machine) {
+			m.LoadTLS = func() (time.Time, error) { return time.Time{}, errors.New("no such key") }
+		}, "no such key", "--tls-key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machineWith(t, c.files)
+			c.prepare(m)
+			r := Examine(t.Context(), m.Options)
+			for _, f := range r.Findings {
+				if f.Verdict != OK && strings.Contains(f.Detail, c.detail) {
+					if !strings.Contains(f.Remedy, c.remedy) {
+						t.Errorf("%q has the remedy %q, which lacks %q", f.Detail, f.Remedy, c.remedy)
+					}
+					return
+				}
+			}
+			t.Errorf("nothing says %q: %+v", c.detail, r.Findings)
+		})
+	}
+}
+
+func TestATargetThatDoesNotAnswerMayBeBehindAFirewall(t *testing.T) {
+	target := netip.MustParseAddrPort("192.0.2.1:7470")
+	for err, want := range map[error]string{
+		context.DeadlineExceeded: "nft list ruleset", os.ErrDeadlineExceeded: "TCP port 7470",
+		syscall.ECONNREFUSED: "systemctl status", syscall.ENETUNREACH: "ip route get 192.0.2.1",
+	} {
+		if remedy := remedyOf(target, fmt.Errorf("dial: %w", err)); !strings.Contains(remedy, want) {
+			t.Errorf("%v has the remedy %q", err, remedy)
+		}
+	}
+}
