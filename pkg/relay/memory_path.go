@@ -168,15 +168,17 @@ func (c *channel) took(path MemoryPath, failed error) {
 		taken.reason = failed.Error()
 	}
 	former := c.path.Swap(&taken)
-	switch {
-	case former != nil && former.path == path:
-	case path == PathStaged && failed != nil:
-		c.log.Warn("the memory of clients cannot be reached directly: their data is copied through "+
-			"memory of the relay (limits.bounce_memory), which costs throughput", zap.Error(failed))
-	default:
-		c.log.Info("targets reach the memory of clients", zap.String("memory_path", string(path)),
-			zap.NamedError("not_better", failed))
+	if former != nil && former.path == path {
+		return
 	}
+	way := zap.String("memory_path", string(path))
+	if path == PathStaged && failed != nil {
+		c.log.Warn("the memory of clients cannot be reached directly: their data is copied through "+
+			"memory of the relay (limits.bounce_memory), which costs throughput", way,
+			zap.Error(failed))
+		return
+	}
+	c.log.Info("targets reach the memory of clients", way, zap.NamedError("not_better", failed))
 }
 
 // choosePaths sets paths and copier for the session's target.

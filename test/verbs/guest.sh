@@ -223,10 +223,15 @@ doca() {
     check "$device" "doca: target and relay start" start_chain "${address[$device]}" verbs verbs
     check "$device" "doca: verify, 4 queues x depth 32" verify
     check "$device" "doca: put and get" copy_file
+    check "$device" "doca: the Comch device imports the memory" memory_path comch-device
     check "$device" "doca: 12 sessions leave no resources behind" sessions "$device" 12
     check "$device" "doca: target and relay exit cleanly" stop_chain
     check "$device" "doca: target or relay killed, target stopped" faults "$device"
     check "$device" "doca: isolation staged" staged "$device"
+    check "$device" "doca: a sub-function imports the memory" sub_function "$device" rdma-device \
+        comch
+    check "$device" "doca: a sub-function that cannot import, staged" sub_function "$device" \
+        staged comch,export
     unset ZC_DOCA_EMULATION_RDMA
 }
 
@@ -234,6 +239,25 @@ doca() {
 staged() {
     local isolation=staged
     start_chain "${address[$1]}" verbs verbs && verify --length 8MiB && stop_chain
+}
+
+# memory_path PATH: all sessions of the running relay must have reached the client's memory this way
+memory_path() {
+    grep -o '"memory_path": "[a-z-]*"' "$scratch/relay.log" | sort -u | tee "$scratch/paths"
+    [ "$(cat "$scratch/paths")" = "\"memory_path\": \"$1\"" ]
+}
+
+# sub_function DEVICE PATH WITHOUT: the port has Comch, and its sub-function, without the
+# capabilities of WITHOUT, the RDMA device
+sub_function() {
+    local code=0
+    export ZC_DOCA_EMULATION="{devices: [
+        {pci: '03:00.0', ibdev: port0, without: [rdma], representors: [{pci: 'b1:00.0'}]},
+        {pci: '03:00.0', sf: 4, without: [$3]}, {pci: 'b1:00.0', role: host}]}"
+    start_chain "${address[$1]}" verbs verbs && verify --length 8MiB && memory_path "$2" || code=1
+    stop_chain || code=1
+    unset ZC_DOCA_EMULATION
+    return $code
 }
 
 # mixed TARGET-PROVIDER RELAY-PROVIDER [FLAG...]: test the chain with the kernel's iWARP at one end

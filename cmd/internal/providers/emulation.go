@@ -12,8 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/doca"
 )
 
-// rdmaDevice is the environment variable that names the RDMA device of the emulated BlueField.
-// Memory that DOCA has imported gets its key there.
+// rdmaDevice is the environment variable that names the RDMA device of the emulated BlueField, which
+// becomes that of its first function with RDMA. Memory that DOCA has imported gets its key there.
 const rdmaDevice = "ZC_DOCA_EMULATION_RDMA"
 
 // emulation is the libdoca of a build for tests and measurements on machines without a BlueField.
@@ -47,7 +47,7 @@ func configureEmulation(directory string) error {
 	if device := os.Getenv(rdmaDevice); device != "" {
 		config.Bridge = &verbsbridge.Bridge{}
 		for i := range config.Devices {
-			if config.Devices[i].Role == libdoca.DPU {
+			if config.Devices[i].Role == libdoca.DPU && !config.Devices[i].NoRDMA {
 				config.Devices[i].IBDevice = device
 				break
 			}
