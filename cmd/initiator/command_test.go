@@ -102,6 +102,8 @@ func (s *session) Reconnections() client.Reconnections {
 	return client.Reconnections{Count: 2, LostWrites: 3}
 }
 
+func (s *session) Quarantined() uint64 { return 0 }
+
 func (s *session) Done() <-chan struct{} { return closedChannel }
 
 func (s *session) ReadAt(p []byte, off int64) (int, error) {

@@ -133,6 +133,7 @@ type volume interface {
 	Err() error
 	Reopen(reason error) error
 	Reconnections() client.Reconnections
+	Quarantined() uint64
 	Close(ctx context.Context) error
 }
 

@@ -367,5 +367,5 @@ func (c *nbdCommand) listenOperations(server *nbd.Server,
 		return nil, fmt.Errorf("--metrics-listen: %w", err)
 	}
 	c.log.Info("serving metrics and health", zap.Stringer("address", operations.Address()))
-	return operations, operations.Register(newNBDCollector(server))
+	return operations, operations.Register(newNBDCollector(server, exports))
 }

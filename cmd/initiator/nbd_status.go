@@ -32,6 +32,7 @@ type nbdExportStatus struct {
 	InFlight     int               `json:"requests_in_flight"`
 	BytesRead    uint64            `json:"bytes_read"`
 	BytesWritten uint64            `json:"bytes_written"`
+	Quarantined  uint64            `json:"quarantined_bytes"` // of memory that silent relays hold
 	Requests     []nbdRequestCount `json:"requests"`
 }
 
@@ -47,6 +48,7 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 	s := &nbdStatus{Schema: nbdStatusSchema, Software: buildinfo.String("initiator"),
 		Exports: []nbdExportStatus{}}
 	ended, holders := make(map[string]bool), make(map[string]string)
+	quarantined := quarantinedOf(exports)
 	for _, e := range exports {
 		holders[e.name] = e.volume.Info().OwnHolderID
 		select {
@@ -66,7 +68,7 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, HolderID: holders[e.Name],
 			Connections: e.Connections, Accepted: e.Accepted, InFlight: e.InFlight,
 			BytesRead:    e.BytesRead,
-			BytesWritten: e.BytesWritten, Requests: []nbdRequestCount{}}
+			BytesWritten: e.BytesWritten, Quarantined: quarantined[e.Name], Requests: []nbdRequestCount{}}
 		for _, r := range e.Requests {
 			export.Requests = append(export.Requests, nbdRequestCount{
 				Command: r.Command.String(), Error: r.Error.Error(), Count: r.Count})
@@ -76,7 +78,25 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 	return s
 }
 
+// quarantinedOf returns the memory that silent relays hold, keyed by export.
+func quarantinedOf(exports []servedExport) map[string]uint64 {
+	held := make(map[string]uint64)
+	for _, e := range exports {
+		held[e.name] = e.volume.Quarantined()
+	}
+	return held
+}
+
+// observedGateway is a gateway as the collector of metrics needs it.
+type observedGateway struct {
+	*nbd.Server
+	exports []servedExport
+}
+
+// Quarantined returns the memory that silent relays hold, keyed by export.
+func (g observedGateway) Quarantined() map[string]uint64 { return quarantinedOf(g.exports) }
+
 // newNBDCollector returns a collector of the gateway's metrics.
-func newNBDCollector(server *nbd.Server) prometheus.Collector {
-	return metrics.NewNBDCollector(server)
+func newNBDCollector(server *nbd.Server, exports []servedExport) prometheus.Collector {
+	return metrics.NewNBDCollector(observedGateway{server, exports})
 }

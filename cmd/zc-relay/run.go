@@ -284,18 +284,18 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 		Service: c.ChannelID.Name,
 		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters,
-		TargetReady: c.Link.State == relay.LinkReady, TargetAttempt: c.Link.Attempt,
+		TargetReady: c.Link.State == relay.LinkReady,
 		TargetMoves: c.TargetMoves, ConnectedQueues: make(map[string]int),
 	}
 	for i := range c.Targets {
-		link := &c.Targets[i].Link
-		channel.TargetConnects += link.Connects
-		channel.TargetLosses += link.Losses
-		channel.TargetFailures += link.Failures
-		channel.TargetPostponed += link.Postponed
+		t := &c.Targets[i]
 		channel.Targets = append(channel.Targets, metrics.Target{
-			Address: c.Targets[i].Address.String(), State: link.State.String(),
-			NextAttempt: link.NextTry, Failures: link.FailuresByCode})
+			Address: t.Address.String(), State: t.Link.State.String(),
+			Usable:   t.Link.State == relay.LinkReady || t.Link.State == relay.LinkStandBy,
+			Deserted: t.Deserted, Attempt: t.Link.Attempt, NextAttempt: t.Link.NextTry,
+			Connects: t.Link.Connects, Losses: t.Link.Losses, Postponed: t.Link.Postponed,
+			Failures: t.Link.Failures, FailuresByCode: t.Link.FailuresByCode,
+		})
 	}
 	return channel
 }

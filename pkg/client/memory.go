@@ -60,7 +60,7 @@ type dataMemory struct {
 	// users counts the queues and the slots of the blocking methods whose requests refer to the
 	// memory, and the pairs of sessions with it, whose queues may yet switch to it.
 	users      atomic.Int32
-	quarantine *memory.Loan
+	quarantine *memory.Loan // nil unless in quarantine; Volume.mu guards changes
 }
 
 // newMemory allocates data memory. It touches every page, so that the memory is charged to this
@@ -142,7 +142,9 @@ func (v *Volume) settle(ended *session) {
 		}
 	}
 	if evidence == quarantined {
+		v.mu.Lock()
 		ended.memory.quarantine = ended.loan
+		v.mu.Unlock()
 		v.config.Logger.Warn("the relay has not released the data memory of a lost session",
 			zap.String("volume", v.info.Name), zap.Uint64("bytes", ended.memory.Len()))
 	}
@@ -190,15 +192,7 @@ func (v *Volume) leaveQuarantine() error {
 	if former.quarantine == nil {
 		return nil
 	}
-	var held uint64
-	v.mu.Lock()
-	for _, m := range append([]*dataMemory{former}, v.formerMemory...) {
-		if !v.isReturned(m.quarantine) {
-			held += m.Len()
-		}
-	}
-	v.mu.Unlock()
-	if held > v.config.MaxQuarantined {
+	if held := v.Quarantined(); held > v.config.MaxQuarantined {
 		return fmt.Errorf("%w (%d bytes, the limit is %d)", ErrQuarantineFull, held,
 			v.config.MaxQuarantined)
 	}
@@ -215,6 +209,24 @@ func (v *Volume) leaveQuarantine() error {
 		v.background.Go(v.freeFormerMemory)
 	}
 	return nil
+}
+
+// Quarantined returns how much memory, in bytes, silent relays hold from earlier sessions: see
+// Result.Quarantined. Any goroutine may call it.
+func (v *Volume) Quarantined() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := v.formerMemory
+	if m := v.memory.Load(); m != nil && m.quarantine != nil {
+		all = append(all[:len(all):len(all)], m)
+	}
+	var held uint64
+	for _, m := range all {
+		if !v.isReturned(m.quarantine) {
+			held += m.Len()
+		}
+	}
+	return held
 }
 
 // isUnused reports whether the relay has released memory in quarantine, and neither a queue nor a

@@ -96,7 +96,13 @@ func TestASilentRelayKeepsTheBuffersInQuarantine(t *testing.T) {
 	if !bytes.HasPrefix(v.Queue(0).Memory(), []byte("late")) {
 		t.Error("the memory in quarantine is not accessible")
 	}
+	if v.Quarantined() == 0 {
+		t.Error("no memory is reported to be in quarantine")
+	}
 	release(t, imported)
+	if n := v.Quarantined(); n != 0 {
+		t.Errorf("%d bytes that the relay has released are reported to be in quarantine", n)
+	}
 }
 
 // A relay that is stopped may change the volume when it goes on, as long as its lease lasts.

@@ -357,12 +357,15 @@ func (v *Volume) abort(reason error) {
 func (v *Volume) release() error {
 	v.cancel()
 	v.background.Wait()
+	v.mu.Lock()
+	all := append(v.formerMemory, v.memory.Swap(nil))
+	v.formerMemory = nil
+	v.mu.Unlock()
 	var err error
-	for _, m := range append(v.formerMemory, v.memory.Swap(nil)) {
+	for _, m := range all {
 		if m != nil {
 			err = errors.Join(err, m.Close())
 		}
 	}
-	v.formerMemory = nil
 	return err
 }

@@ -1,6 +1,9 @@
 package nbd
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // counters counts the requests to an export.
 type counters struct {
@@ -12,6 +15,9 @@ type counters struct {
 // errnos holds the outcomes that are counted, in the order of the counters.
 var errnos = [...]Errno{Success, NotPermitted, IOError, NoMemory, Invalid, NoSpace, Overflow,
 	NotSupported, Shutdown}
+
+// Outcomes returns the outcomes that RequestCount distinguishes.
+func Outcomes() []Errno { return slices.Clone(errnos[:]) }
 
 // count counts a request that has been answered.
 func (c *counters) count(command Command, outcome Errno, length uint64) {

@@ -53,6 +53,9 @@ type ChannelStatus struct {
 type TargetStatus struct {
 	Address netip.AddrPort
 	Link    LinkStatus
+	// Deserted reports that nobody listens at this loopback address, and that another address leads
+	// to a target on this machine: the name localhost has both.
+	Deserted bool
 }
 
 // SessionStatus is the state of a session at one moment.

@@ -356,7 +356,8 @@ func (t *targets) addStatus(s *ChannelStatus) {
 	}
 	for _, l := range t.links {
 		link := l.snapshot()
-		s.Targets = append(s.Targets, TargetStatus{Address: l.address, Link: link})
+		s.Targets = append(s.Targets, TargetStatus{Address: l.address, Link: link,
+			Deserted: slices.ContainsFunc(t.links, l.isDeserted)})
 		if l == shown {
 			s.Target, s.Link = l.address, link
 		}

@@ -276,11 +276,15 @@ func TestALoopbackAddressWithoutATargetIsNoOtherTarget(t *testing.T) {
 		t.Error(err)
 	}
 	c.awaitTarget(serving)
+	testkit.Eventually(t, "the address counts as deserted", func() bool {
+		targets := c.status().Targets
+		return targets[1].Deserted && !targets[0].Deserted
+	})
 	other := startFakeTarget(t, func(int) (error, bool) { return nil, false },
 		func(f *fakeTarget) { f.address = address })
 	other.process.Store(2)
 	testkit.Eventually(t, "the other target is rejected", func() bool { return isRejected(1) })
-	if s := c.status(); s.Target != serving.listener.Address() ||
+	if s := c.status(); s.Target != serving.listener.Address() || s.Targets[1].Deserted ||
 		link(0).State != relay.LinkReady {
 		t.Errorf("the channel is %+v", s)
 	}

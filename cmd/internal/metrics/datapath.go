@@ -13,7 +13,7 @@ import (
 
 // queueMetrics are the metrics of the queues of a channel or a volume.
 type queueMetrics struct {
-	io, bytes, latency, inFlight, backPressure *metric
+	io, failures, bytes, latency, inFlight, backPressure *metric
 
 	causes []datapath.BackPressure
 }
@@ -24,7 +24,11 @@ func newQueueMetrics(prefix, owner, latencyIs string,
 	causes ...datapath.BackPressure) queueMetrics {
 	return queueMetrics{
 		io: define(prefix+"io_total", Counter,
-			"IOs that have completed, by operation and result.", owner, "queue", "op", "code"),
+			"IOs that have completed, by operation and result; absent for a result that has not occurred.",
+			owner, "queue", "op", "code"),
+		failures: define(prefix+"io_failures_total", Counter,
+			"IOs that have failed, of all queues and operations; there from the start, with the code OTHER for codes that are rare.",
+			owner, "code"),
 		bytes: define(prefix+"io_bytes_total", Counter,
 			"Bytes that successful IOs have moved, by operation.", owner, "queue", "op"),
 		latency: define(prefix+"io_latency_seconds", Histogram, latencyIs+
@@ -59,13 +63,14 @@ func causeList(causes []datapath.BackPressure) string {
 }
 
 func (q *queueMetrics) all() []*metric {
-	return []*metric{q.io, q.bytes, q.latency, q.inFlight, q.backPressure}
+	return []*metric{q.io, q.failures, q.bytes, q.latency, q.inFlight, q.backPressure}
 }
 
 // collect sends the counts of all queues of one owner.
 func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string,
 	counters *datapath.CounterSet) {
 	queues := counters.Queues()
+	q.sendFailures(out, owner, queues)
 	for i := range queues {
 		counts := &queues[i]
 		index := strconv.Itoa(counts.Queue)

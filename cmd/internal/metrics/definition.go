@@ -45,10 +45,10 @@ func (m *metric) send(out chan<- prometheus.Metric, value float64, labels ...str
 // Definitions returns all metrics that the daemons define, in the order of the documentation.
 func Definitions() []Definition {
 	relay, target, device := newRelayMetrics(), newTargetMetrics(), newDeviceMetrics()
-	gateway := newNBDMetrics()
+	daemon, gateway := newDaemonMetrics(), newNBDMetrics()
 	var all []Definition
 	for _, group := range [][]*metric{
-		relay.all(), target.all(), device.all(), gateway.all(),
+		relay.all(), target.all(), daemon.all(), device.all(), gateway.all(),
 	} {
 		for _, m := range group {
 			all = append(all, m.Definition)

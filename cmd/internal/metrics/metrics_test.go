@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -78,25 +79,36 @@ zc_relay_sessions_unreleased{channel="b"} 1
 	}
 }
 
-func TestATargetsFailuresAndNextAttemptAreExported(t *testing.T) {
+func TestEachTargetIsExportedByItself(t *testing.T) {
 	collector := NewRelayCollector(fakeRelay{{Name: "a", Counters: &datapath.CounterSet{},
 		Targets: []Target{
-			{Address: "10.0.0.5:7470", State: "ready"},
+			{Address: "10.0.0.5:7470", State: "ready", Usable: true, Connects: 1},
 			{Address: "10.0.0.6:7470", State: "waiting", NextAttempt: time.UnixMilli(1700000000500),
-				Failures: map[status.Code]uint64{status.NotConnected: 3, status.NotFound: 1}},
+				Connects: 2, Losses: 2, FailuresByCode: map[status.Code]uint64{
+					status.NotConnected: 3, status.NotFound: 1}},
+			{Address: "10.0.0.7:7470", State: "waiting", Deserted: true},
 		}}})
 	want := `
 # HELP zc_relay_target_attempt_failures_total Failed attempts to connect to a target, by the code of the failure; absent for a code that has not occurred.
 # TYPE zc_relay_target_attempt_failures_total counter
 zc_relay_target_attempt_failures_total{channel="a",code="NOT_CONNECTED",target="10.0.0.6:7470"} 3
 zc_relay_target_attempt_failures_total{channel="a",code="NOT_FOUND",target="10.0.0.6:7470"} 1
+# HELP zc_relay_target_losses_total Times that the standing connection to a target was lost.
+# TYPE zc_relay_target_losses_total counter
+zc_relay_target_losses_total{channel="a",target="10.0.0.5:7470"} 0
+zc_relay_target_losses_total{channel="a",target="10.0.0.6:7470"} 2
+zc_relay_target_losses_total{channel="a",target="10.0.0.7:7470"} 0
 # HELP zc_relay_target_next_attempt_timestamp_seconds Unix time at which the relay connects to a target again; absent unless that is scheduled.
 # TYPE zc_relay_target_next_attempt_timestamp_seconds gauge
 zc_relay_target_next_attempt_timestamp_seconds{channel="a",target="10.0.0.6:7470"} 1.7000000005e+09
+# HELP zc_relay_target_usable 1 if the target serves or could take over (ready, stand-by), else 0. Absent for an address at which nobody listens because another one leads to the target.
+# TYPE zc_relay_target_usable gauge
+zc_relay_target_usable{channel="a",target="10.0.0.5:7470"} 1
+zc_relay_target_usable{channel="a",target="10.0.0.6:7470"} 0
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
-		"zc_relay_target_attempt_failures_total",
-		"zc_relay_target_next_attempt_timestamp_seconds"); err != nil {
+		"zc_relay_target_attempt_failures_total", "zc_relay_target_losses_total",
+		"zc_relay_target_next_attempt_timestamp_seconds", "zc_relay_target_usable"); err != nil {
 		t.Error(err)
 	}
 }
@@ -123,29 +135,121 @@ func (f fakeTarget) Counters() map[string]*datapath.CounterSet {
 func TestFailuresOfVolumesAreCountedByCause(t *testing.T) {
 	collector := NewTargetCollector(fakeTarget{
 		"disk": {{Operation: iomsg.OpWrite, Cause: "ENOSPC", Count: 3},
-			{Operation: iomsg.OpFlush, Cause: "volume_failed", Count: 1}},
+			{Operation: iomsg.OpFlush, Cause: "volume_failed", Count: 1},
+			{Operation: iomsg.OpRead, Cause: "EL2HLT", Count: 2},
+			{Operation: iomsg.OpRead, Cause: "other", Count: 5}},
 		"ram": nil,
 	})
+	failures := counts(t, collector, "zc_target_volume_failures_total")
+	for series, want := range map[string]float64{
+		"ENOSPC write disk": 3, "volume_failed flush disk": 1, "other read disk": 7,
+		"EIO trim ram": 0, "injected write ram": 0,
+	} {
+		if got, found := failures[series]; !found || got != want {
+			t.Errorf("%s: %v failures (there: %t), want %v", series, got, found, want)
+		}
+	}
+	if n := len(failures); n != 2*6*len(failureCauses) {
+		t.Errorf("there are %d series of failures", n)
+	}
 	want := `
 # HELP zc_target_connected_queues Queues of open sessions that are connected to their relay, by RDMA transport.
 # TYPE zc_target_connected_queues gauge
 zc_target_connected_queues{transport="shm"} 2
-# HELP zc_target_volume_failures_total Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.
-# TYPE zc_target_volume_failures_total counter
-zc_target_volume_failures_total{cause="ENOSPC",op="write",volume="disk"} 3
-zc_target_volume_failures_total{cause="volume_failed",op="flush",volume="disk"} 1
 # HELP zc_target_volume_state Always 1; the label says whether a volume is opening, serving, stand-by, failed, or closed.
 # TYPE zc_target_volume_state gauge
 zc_target_volume_state{state="failed",volume="disk"} 1
 zc_target_volume_state{state="serving",volume="ram"} 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
-		"zc_target_connected_queues", "zc_target_volume_failures_total",
-		"zc_target_volume_state"); err != nil {
+		"zc_target_connected_queues", "zc_target_volume_state"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {
 		t.Errorf("lint finds %v, error %v", problems, err)
+	}
+}
+
+// counts returns the values of a metric by the values of its labels.
+func counts(t *testing.T, collector prometheus.Collector, name string) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]float64)
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.Metric {
+			var labels []string
+			for _, label := range m.Label {
+				labels = append(labels, label.GetValue())
+			}
+			all[strings.Join(labels, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return all
+}
+
+// A rate needs two samples: a counter that appears with its first failures raises no alert.
+func TestFailuresAreCountedFromZeroOn(t *testing.T) {
+	relay := counts(t, NewRelayCollector(fakeRelay{{Name: "a", Counters: &datapath.CounterSet{}}}),
+		"zc_relay_io_failures_total")
+	target := counts(t, NewTargetCollector(fakeTarget{"disk": nil}), "zc_target_io_failures_total")
+	gateway := counts(t, NewNBDCollector(fakeGateway{}), "zc_relay_nbd_requests_total")
+	for series, all := range map[string]map[string]float64{
+		"a IO_FAILED": relay, "a TIME_OUT": relay, "a CONNECTION_RESET": relay, "a OTHER": relay,
+		"IO_FAILED disk": target, "OTHER disk": target,
+		"read EIO x": gateway, "trim ENOSPC x": gateway, "flush ESHUTDOWN x": gateway,
+	} {
+		if n, found := all[series]; !found || n != 0 {
+			t.Errorf("%s is %v (there: %t) before the first failure; there are %v", series, n,
+				found, all)
+		}
+	}
+	if n := gateway["write ENOSPC x"]; n != 7 {
+		t.Errorf("the gateway's failures are %v", gateway)
+	}
+	if held := counts(t, NewNBDCollector(fakeGateway{}),
+		"zc_relay_nbd_quarantined_bytes"); held["x"] != 4096 {
+		t.Errorf("the memory in quarantine is %v", held)
+	}
+}
+
+type fakeGateway struct{}
+
+func (fakeGateway) Quarantined() map[string]uint64 { return map[string]uint64{"x": 4096} }
+func (fakeGateway) Status() []nbd.ExportStatus {
+	return []nbd.ExportStatus{{Name: "x", Requests: []nbd.RequestCount{
+		{Command: nbd.Write, Error: nbd.NoSpace, Count: 7}}}}
+}
+
+type fakeDaemon struct {
+	failed  bool
+	pending int
+}
+
+func (f fakeDaemon) ReloadFailed() bool  { return f.failed }
+func (f fakeDaemon) RestartPending() int { return f.pending }
+
+func TestAFailedReloadAndAPendingRestartAreExported(t *testing.T) {
+	for _, c := range []struct {
+		daemon           fakeDaemon
+		success, pending float64
+	}{
+		{fakeDaemon{}, 1, 0},
+		{fakeDaemon{failed: true, pending: 2}, 0, 2},
+	} {
+		collector := NewDaemonCollector(c.daemon)
+		success := counts(t, collector, "zc_reload_success")[""]
+		pending := counts(t, collector, "zc_restart_pending_settings")[""]
+		if success != c.success || pending != c.pending {
+			t.Errorf("%+v: success %v, pending %v", c.daemon, success, pending)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 // NBDSource is an NBD server.
 type NBDSource interface {
 	Status() []nbd.ExportStatus
+	// Quarantined returns the memory in bytes that silent relays hold, keyed by export.
+	Quarantined() map[string]uint64
 }
 
 // NBDCollector collects the metrics of an NBD server at each scrape.
@@ -18,7 +20,7 @@ type NBDCollector struct {
 }
 
 type nbdMetrics struct {
-	size, connections, accepted, inFlight, requests, bytes *metric
+	size, connections, accepted, inFlight, requests, bytes, quarantined *metric
 }
 
 const nbdPrefix = "zc_relay_nbd_"
@@ -34,16 +36,19 @@ func newNBDMetrics() nbdMetrics {
 		inFlight: define(nbdPrefix+"requests_in_flight", Gauge,
 			"Requests of NBD clients that have not been answered.", "export"),
 		requests: define(nbdPrefix+"requests_total", Counter,
-			"Requests of NBD clients that have been answered, by command and error; the error of success is success.",
+			"Requests of NBD clients that have been answered, by command and error; the error of success is success. There from the start.",
 			"export", "command", "error"),
 		bytes: define(nbdPrefix+"bytes_total", Counter,
 			"Bytes that successful requests of NBD clients have read or written.", "export",
 			"command"),
+		quarantined: define(nbdPrefix+"quarantined_bytes", Gauge,
+			"Memory of the gateway that silent relays have not released.", "export"),
 	}
 }
 
 func (m *nbdMetrics) all() []*metric {
-	return []*metric{m.size, m.connections, m.accepted, m.inFlight, m.requests, m.bytes}
+	return []*metric{m.size, m.connections, m.accepted, m.inFlight, m.requests, m.bytes,
+		m.quarantined}
 }
 
 // NewNBDCollector returns a collector of source's metrics.
@@ -56,15 +61,38 @@ func (c *NBDCollector) Describe(out chan<- *prometheus.Desc) { describe(out, c.a
 
 // Collect sends the current values of all metrics.
 func (c *NBDCollector) Collect(out chan<- prometheus.Metric) {
+	quarantined := c.source.Quarantined()
 	for _, e := range c.source.Status() {
 		c.size.send(out, float64(e.Info.Size), e.Name)
 		c.connections.send(out, float64(e.Connections), e.Name)
 		c.accepted.send(out, float64(e.Accepted), e.Name)
 		c.inFlight.send(out, float64(e.InFlight), e.Name)
-		for _, r := range e.Requests {
-			c.requests.send(out, float64(r.Count), e.Name, r.Command.String(), r.Error.Error())
-		}
+		c.quarantined.send(out, float64(quarantined[e.Name]), e.Name)
+		c.collectRequests(out, &e)
 		c.bytes.send(out, float64(e.BytesRead), e.Name, nbd.Read.String())
 		c.bytes.send(out, float64(e.BytesWritten), e.Name, nbd.Write.String())
+	}
+}
+
+// collectRequests sends the counts of all requests that a client can make, also those of which
+// there were none: a rate needs two samples, so a counter that appears with its first failures
+// hides them from every alert.
+func (c *NBDCollector) collectRequests(out chan<- prometheus.Metric, e *nbd.ExportStatus) {
+	type key struct {
+		command nbd.Command
+		outcome nbd.Errno
+	}
+	counts := make(map[key]uint64)
+	for _, r := range e.Requests {
+		counts[key{r.Command, r.Error}] = r.Count
+	}
+	for command := range nbd.Command(nbd.CommandCount) {
+		if command == nbd.Disconnect {
+			continue
+		}
+		for _, outcome := range nbd.Outcomes() {
+			c.requests.send(out, float64(counts[key{command, outcome}]), e.Name, command.String(),
+				outcome.Error())
+		}
 	}
 }

@@ -30,13 +30,7 @@ type Channel struct {
 	// ConnectedQueues counts the queues of open sessions by their RDMA transport.
 	ConnectedQueues map[string]int
 
-	TargetReady    bool
-	TargetAttempt  int
-	TargetConnects uint64
-	TargetLosses   uint64
-	TargetFailures uint64
-	// TargetPostponed counts attempts that a target has answered by a time to try again.
-	TargetPostponed uint64
+	TargetReady bool
 	// TargetMoves counts the moves from one target to another.
 	TargetMoves uint64
 	Targets     []Target
@@ -46,10 +40,21 @@ type Channel struct {
 type Target struct {
 	Address string
 	State   string // a relay.LinkState
+	// Usable reports that the target serves, or is ready to take over from the one that does.
+	Usable bool
+	// Deserted reports that the address leads nowhere, while another one of the same name leads to
+	// the target.
+	Deserted bool
+	// Attempt is the number of the latest attempt to connect, 0 while the target is usable.
+	Attempt int
 	// NextAttempt is when the relay connects again; zero if that is not scheduled.
 	NextAttempt time.Time
-	// Failures counts the failed attempts by code.
-	Failures map[status.Code]uint64
+	// Connects and Losses count how often the connection was set up and lost. Postponed counts
+	// attempts that the target has answered by a time to try again.
+	Connects, Losses, Postponed uint64
+	// Failures counts the failed attempts, and FailuresByCode those with each code.
+	Failures       uint64
+	FailuresByCode map[status.Code]uint64
 }
 
 // RelaySource is a relay. Its channels and workers may change over time.
@@ -186,29 +191,34 @@ func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 
 // linkMetrics are the metrics of a channel's standing connections to its targets.
 type linkMetrics struct {
-	ready, attempt, connects, losses, failures, postponed, moves, state *metric
-	nextAttempt, failuresByCode                                         *metric
+	ready, moves, usable, attempt, connects, losses, failures, postponed *metric
+	state, nextAttempt, failuresByCode                                   *metric
 }
 
 func newLinkMetrics() linkMetrics {
 	return linkMetrics{
 		ready: define(relayPrefix+"target_ready", Gauge,
-			"1 if a target can serve new sessions, else 0.", "channel"),
-		attempt: define(relayPrefix+"target_connect_attempt", Gauge,
-			"Attempts to connect since the target was found to be down; 0 while it is up.",
-			"channel"),
-		connects: define(relayPrefix+"target_connects_total", Counter,
-			"Times that a standing connection to a target was set up; all except the first to each are reconnects.",
-			"channel"),
-		losses: define(relayPrefix+"target_losses_total", Counter,
-			"Times that a standing connection to a target was lost.", "channel"),
-		failures: define(relayPrefix+"target_connect_failures_total", Counter,
-			"Failed attempts to connect to a target. The answer of a stand-by does not count.", "channel"),
-		postponed: define(relayPrefix+"target_postponed_total", Counter,
-			"Attempts to connect to a target, including those of sessions, that it answered with a time to try again.",
-			"channel"),
+			"1 if a target can serve new sessions, else 0. target is the one that does, or was the last to do so.",
+			"channel", "target"),
 		moves: define(relayPrefix+"target_moves_total", Counter,
 			"Times that the channel has moved from one target to another.", "channel"),
+		usable: define(relayPrefix+"target_usable", Gauge,
+			"1 if the target serves or could take over (ready, stand-by), else 0. Absent for an address at which nobody listens because another one leads to the target.",
+			"channel", "target"),
+		attempt: define(relayPrefix+"target_connect_attempt", Gauge,
+			"Attempts to connect since the target was found to be down; 0 while it is up.",
+			"channel", "target"),
+		connects: define(relayPrefix+"target_connects_total", Counter,
+			"Times that the standing connection to a target was set up; all except the first are reconnects.",
+			"channel", "target"),
+		losses: define(relayPrefix+"target_losses_total", Counter,
+			"Times that the standing connection to a target was lost.", "channel", "target"),
+		failures: define(relayPrefix+"target_connect_failures_total", Counter,
+			"Failed attempts to connect to a target. The answer of a stand-by does not count.",
+			"channel", "target"),
+		postponed: define(relayPrefix+"target_postponed_total", Counter,
+			"Attempts to connect to a target, including those of sessions, that it answered with a time to try again.",
+			"channel", "target"),
 		state: define(relayPrefix+"target_state", Gauge,
 			"Always 1; the label says whether a target is connecting, ready, waiting, stand-by, or given-up.",
 			"channel", "target", "state"),
@@ -222,29 +232,40 @@ func newLinkMetrics() linkMetrics {
 }
 
 func (m *linkMetrics) all() []*metric {
-	return []*metric{m.ready, m.attempt, m.connects, m.losses, m.failures, m.postponed,
-		m.moves, m.state, m.nextAttempt, m.failuresByCode}
+	return []*metric{m.ready, m.moves, m.usable, m.attempt, m.connects, m.losses, m.failures,
+		m.postponed, m.state, m.nextAttempt, m.failuresByCode}
 }
 
 func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
-	ready := 0.0
-	if c.TargetReady {
-		ready = 1
-	}
-	m.ready.send(out, ready, c.Name)
-	m.attempt.send(out, float64(c.TargetAttempt), c.Name)
-	m.connects.send(out, float64(c.TargetConnects), c.Name)
-	m.losses.send(out, float64(c.TargetLosses), c.Name)
-	m.failures.send(out, float64(c.TargetFailures), c.Name)
-	m.postponed.send(out, float64(c.TargetPostponed), c.Name)
+	m.ready.send(out, truth(c.TargetReady), c.Name, c.Target)
 	m.moves.send(out, float64(c.TargetMoves), c.Name)
-	for _, t := range c.Targets {
-		m.state.send(out, 1, c.Name, t.Address, t.State)
-		if !t.NextAttempt.IsZero() {
-			m.nextAttempt.send(out, float64(t.NextAttempt.UnixMilli())/1000, c.Name, t.Address)
-		}
-		for code, count := range t.Failures {
-			m.failuresByCode.send(out, float64(count), c.Name, t.Address, code.String())
-		}
+	for i := range c.Targets {
+		m.collectTarget(out, c.Name, &c.Targets[i])
 	}
+}
+
+func (m *linkMetrics) collectTarget(out chan<- prometheus.Metric, channel string, t *Target) {
+	if !t.Deserted {
+		m.usable.send(out, truth(t.Usable), channel, t.Address)
+	}
+	m.attempt.send(out, float64(t.Attempt), channel, t.Address)
+	m.connects.send(out, float64(t.Connects), channel, t.Address)
+	m.losses.send(out, float64(t.Losses), channel, t.Address)
+	m.failures.send(out, float64(t.Failures), channel, t.Address)
+	m.postponed.send(out, float64(t.Postponed), channel, t.Address)
+	m.state.send(out, 1, channel, t.Address, t.State)
+	if !t.NextAttempt.IsZero() {
+		m.nextAttempt.send(out, float64(t.NextAttempt.UnixMilli())/1000, channel, t.Address)
+	}
+	for code, count := range t.FailuresByCode {
+		m.failuresByCode.send(out, float64(count), channel, t.Address, code.String())
+	}
+}
+
+// truth is the value of a gauge that is 1 or 0.
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

@@ -56,7 +56,7 @@ func newTargetMetrics() targetMetrics {
 			"Queues of open sessions that are connected to their relay, by RDMA transport.",
 			"transport"),
 		failures: define(targetPrefix+"volume_failures_total", Counter,
-			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.",
+			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other (also rare error numbers, which the log names). There from the start.",
 			"volume", "op", "cause"),
 		state: define(targetPrefix+"volume_state", Gauge,
 			"Always 1; the label says whether a volume is "+volume.StateNames()+".",
@@ -96,9 +96,7 @@ func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	counters, failures := c.source.Counters(), c.source.Failures()
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
 		c.queues.collect(out, name, counters[name])
-		for _, f := range failures[name] {
-			c.failures.send(out, float64(f.Count), name, f.Operation.String(), f.Cause)
-		}
+		c.sendVolumeFailures(out, name, failures[name])
 	}
 	c.workers.collect(out, c.source.Workers())
 }

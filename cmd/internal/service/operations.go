@@ -36,7 +36,11 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		}
 		env.ops = server
 		listeners = append(listeners, server)
-		if err := registerDevices(env, rdmadevice.SystemRoot); err != nil {
+		err = env.Register(metrics.NewDaemonCollector(env.lifecycle.reloader))
+		if err == nil {
+			err = registerDevices(env, rdmadevice.SystemRoot)
+		}
+		if err != nil {
 			return listeners, err
 		}
 		env.Log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
@@ -114,7 +118,7 @@ type statusSource struct {
 	program string
 	started time.Time
 	unready atomic.Pointer[error]
-	reload  func() *statusreport.Reload // the latest
+	reload  *reloader
 	// describe adds what the daemon serves; nil until it serves.
 	describe atomic.Pointer[func(*statusreport.Document)]
 	faults   *fault.Injector // nil without rules
@@ -122,8 +126,7 @@ type statusSource struct {
 
 var errStarting = errors.New("starting")
 
-func newStatusSource(program string, reload func() *statusreport.Reload,
-	faults *fault.Injector) *statusSource {
+func newStatusSource(program string, reload *reloader, faults *fault.Injector) *statusSource {
 	s := &statusSource{program: program, started: time.Now(), reload: reload, faults: faults}
 	s.setReady(errStarting)
 	return s
@@ -143,7 +146,7 @@ func (s *statusSource) document() any {
 		d.Reason = reason.Error()
 	}
 	d.Ready = d.Reason == ""
-	d.Reload = s.reload()
+	d.Reload, d.RestartPending = s.reload.state(), s.reload.restartPending()
 	if describe := s.describe.Load(); describe != nil {
 		(*describe)(d)
 	}

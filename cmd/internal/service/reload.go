@@ -38,6 +38,8 @@ type reloader struct {
 	mu     sync.Mutex // guards what follows
 	reads  []ReadFunc
 	latest *statusreport.Reload // nil before the first
+	// pending holds the keys of the settings that take effect with the next start.
+	pending []string
 }
 
 // Hangups makes SIGHUP a request to reload, and no longer one to end. A daemon calls it first. It
@@ -192,6 +194,28 @@ func (r *reloader) state() *statusreport.Reload {
 	return r.latest
 }
 
+func (r *reloader) setPending(keys []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = keys
+}
+
+// restartPending returns the keys of the settings that take effect with the next start.
+func (r *reloader) restartPending() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pending
+}
+
+// RestartPending counts the settings that take effect with the next start (metrics.DaemonSource).
+func (r *reloader) RestartPending() int { return len(r.restartPending()) }
+
+// ReloadFailed reports whether the latest reload has failed or is blocked (metrics.DaemonSource).
+func (r *reloader) ReloadFailed() bool {
+	latest := r.state()
+	return latest != nil && latest.Error != ""
+}
+
 // OnReload registers read to be called at every SIGHUP.
 func (e *Environment) OnReload(read ReadFunc) {
 	r := e.lifecycle.reloader
@@ -210,11 +234,14 @@ func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log con
 				change.Reload))
 		}
 	}
+	var pending []string
 	for _, change := range sinceStart {
 		if change.Reload == config.Restart {
 			e.Log.Warn("needs a restart", zap.Stringer("key", change))
+			pending = append(pending, change.Key)
 		}
 	}
+	e.lifecycle.reloader.setPending(pending)
 	if level, err := logging.ParseLevel(log.Level); err == nil {
 		e.LogLevel.SetLevel(level)
 	}

@@ -176,7 +176,7 @@ func newEnvironment(ctx context.Context, name string, c Config) (*Environment, e
 	lifecycle := newLifecycle(log, c.Hangups)
 	env := &Environment{
 		faults: faults, lifecycle: lifecycle,
-		status: newStatusSource(name, lifecycle.reloader.state, faults.injector),
+		status: newStatusSource(name, lifecycle.reloader, faults.injector),
 		Log:    log, LogLevel: level,
 		RDMA: provider, CPUs: cpus, TLS: credentials, Tracer: &trace.Tracer{},
 		Policy: progress.Policy{Mode: mode, SpinTime: c.Workers.SpinTime},

@@ -29,6 +29,9 @@ type Document struct {
 	Reason string `json:"not_ready_reason,omitempty"`
 	// Reload is the latest reload, nil if there was none.
 	Reload *Reload `json:"reload,omitempty"`
+	// RestartPending holds the keys of the settings whose values in the configuration file take
+	// effect with the next start, as of the latest reload.
+	RestartPending []string `json:"restart_pending,omitempty"`
 
 	Workers []Worker `json:"workers"`
 	// Only a relay has Channels, and only a target Volumes.

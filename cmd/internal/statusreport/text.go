@@ -27,6 +27,9 @@ func (d *Document) WriteText(w io.Writer) error {
 	if r := d.Reload; r != nil {
 		fmt.Fprintf(w, "reload %v ago: %s\n", d.Now.Sub(r.Started).Round(time.Second), r.text())
 	}
+	if len(d.RestartPending) > 0 {
+		fmt.Fprintf(w, "a restart is needed for: %s\n", strings.Join(d.RestartPending, ", "))
+	}
 	if d.Sessions != nil {
 		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open,
 			d.Sessions.Total)
