@@ -124,8 +124,8 @@ var clientMutants = []mutant{
 	{
 		name:   "client-quarantines-without-bound",
 		file:   "pkg/client/memory.go",
-		old:    "	if held > v.config.MaxQuarantined {\n",
-		new:    "	if held > 2*v.config.MaxQuarantined {\n",
+		old:    "held > v.config.MaxQuarantined {\n",
+		new:    "held > 2*v.config.MaxQuarantined {\n",
 		breaks: "The memory in quarantine is bounded.",
 		tests:  []test{{"./pkg/client", "^TestQuarantineIsBounded$"}},
 	},

@@ -47,6 +47,7 @@ var mutants = slices.Concat(
 	durabilityMutants,
 	leaseMutants,
 	serviceMutants,
+	observationMutants,
 )
 
 // names returns the test functions that t runs.
