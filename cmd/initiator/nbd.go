@@ -31,6 +31,9 @@ const (
 	leastNBDBuffer   = 128 * size.KiB
 )
 
+// maxNBDClients bounds the series of a gateway.
+const maxNBDClients = 10_000
+
 // drainTimeout bounds the wait for requests in progress at the end, and stopExtension is the time
 // without a report after which the service manager may kill a gateway that ends.
 const (
@@ -52,6 +55,7 @@ type nbdCommand struct {
 	bufferSize  size.Bytes
 	memory      size.Bytes
 	metrics     string
+	perClient   int
 
 	log *zap.Logger
 }
@@ -110,6 +114,8 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	c.connection.addPreempt(f)
 	f.StringVar(&c.metrics, "metrics-listen", "",
 		"serve metrics, status and health on this `HOST:PORT`")
+	f.IntVar(&c.perClient, "metrics-per-client", 0,
+		"number of clients whose requests are counted by the client's name, all others together; 0 counts none")
 }
 
 // execute serves until something ends it.
@@ -151,6 +157,7 @@ func (c *nbdCommand) execute(cmd *cobra.Command) (err error) {
 	server, err := nbd.NewServer(nbd.Config{
 		Workers: queues, Policy: policy, TLS: credentials, Admit: admit,
 		MaxConnections: c.connections, Log: c.log,
+		CountedClients: c.perClient, NameClient: nameNBDClient,
 	})
 	if err != nil {
 		return err
@@ -222,6 +229,10 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 func (c *nbdCommand) check(set *pflag.FlagSet) error {
 	if c.connections < 1 || c.connections > 1024 {
 		return program.Usagef("--connections %d is not between 1 and 1024", c.connections)
+	}
+	if c.perClient < 0 || c.perClient > maxNBDClients {
+		return program.Usagef("--metrics-per-client %d is not between 0 and %d", c.perClient,
+			maxNBDClients)
 	}
 	if c.bufferSize < leastNBDBuffer || c.bufferSize&(c.bufferSize-1) != 0 {
 		return program.Usagef("--buffer-size %v is not a power of two of at least %v", c.bufferSize,

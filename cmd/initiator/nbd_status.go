@@ -1,6 +1,10 @@
 package main
 
 import (
+	"net/netip"
+	"regexp"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
@@ -34,6 +38,19 @@ type nbdExportStatus struct {
 	BytesWritten uint64            `json:"bytes_written"`
 	Quarantined  uint64            `json:"quarantined_bytes"` // of memory that silent relays hold
 	Requests     []nbdRequestCount `json:"requests"`
+	// Clients holds the open connections, the oldest first.
+	Clients []nbdClientStatus `json:"clients"`
+}
+
+// nbdClientStatus is a connection and what it has done.
+type nbdClientStatus struct {
+	Client       string    `json:"client"`
+	Since        time.Time `json:"connected_at"`
+	Answered     uint64    `json:"requests_total"`
+	Failed       uint64    `json:"requests_failed"`
+	InFlight     int       `json:"requests_in_flight"`
+	BytesRead    uint64    `json:"bytes_read"`
+	BytesWritten uint64    `json:"bytes_written"`
 }
 
 type nbdRequestCount struct {
@@ -56,7 +73,7 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 			ended[e.name] = true
 			s.Exports = append(s.Exports, nbdExportStatus{Name: e.name, State: "ended",
 				Reason: status.Text(e.volume.Err()), Bytes: e.volume.Info().Size,
-				Requests: []nbdRequestCount{}})
+				Requests: []nbdRequestCount{}, Clients: []nbdClientStatus{}})
 		default:
 		}
 	}
@@ -67,8 +84,9 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 		export := nbdExportStatus{Name: e.Name, State: "serving", Description: e.Info.Description,
 			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, HolderID: holders[e.Name],
 			Connections: e.Connections, Accepted: e.Accepted, InFlight: e.InFlight,
-			BytesRead:    e.BytesRead,
-			BytesWritten: e.BytesWritten, Quarantined: quarantined[e.Name], Requests: []nbdRequestCount{}}
+			BytesRead: e.BytesRead, BytesWritten: e.BytesWritten,
+			Quarantined: quarantined[e.Name], Requests: []nbdRequestCount{},
+			Clients: nbdClientsOf(e.Open)}
 		for _, r := range e.Requests {
 			export.Requests = append(export.Requests, nbdRequestCount{
 				Command: r.Command.String(), Error: r.Error.Error(), Count: r.Count})
@@ -76,6 +94,37 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 		s.Exports = append(s.Exports, export)
 	}
 	return s
+}
+
+// nbdClientsOf describes open connections.
+func nbdClientsOf(open []nbd.ConnectionStatus) []nbdClientStatus {
+	all := make([]nbdClientStatus, len(open))
+	for i := range open {
+		c := &open[i]
+		answered, failed := c.Answered()
+		all[i] = nbdClientStatus{Client: c.Client, Since: c.Since.UTC(), Answered: answered,
+			Failed: failed, InFlight: c.InFlight, BytesRead: c.BytesRead,
+			BytesWritten: c.BytesWritten}
+	}
+	return all
+}
+
+// The log describes a client by its process and user or its address and port, and by the name in its
+// certificate. What changes with each connection is no part of its name.
+var (
+	nbdCertificate = regexp.MustCompile(` \((.*)\)$`)
+	nbdProcess     = regexp.MustCompile(`^process \d+ of `)
+)
+
+// nameNBDClient returns the name under which a client is counted that the log describes in this way.
+func nameNBDClient(client string) string {
+	if match := nbdCertificate.FindStringSubmatch(client); match != nil {
+		return match[1]
+	}
+	if address, err := netip.ParseAddrPort(client); err == nil {
+		return address.Addr().Unmap().String()
+	}
+	return nbdProcess.ReplaceAllString(client, "")
 }
 
 // quarantinedOf returns the memory that silent relays hold, keyed by export.

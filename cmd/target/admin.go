@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -32,7 +33,7 @@ func (a *administered) AdminSessions() []admin.Session {
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = admin.Session{ID: s.ID, Opened: s.Opened.UTC(), Peer: s.Relay, Volume: s.Volume,
-			Client: s.Client, HolderID: s.HolderID.String(),
+			Client: s.Client, HolderID: s.HolderID.String(), IO: ops.CountIO(s.Counts),
 			Queues: s.Queues, Transports: admin.DistinctTransports(s.Transports)}
 	}
 	return all

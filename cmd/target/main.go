@@ -140,6 +140,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		Protocol:       c.Listen.Version(),
 		DetectProtocol: c.Listen.DetectsProtocol(),
 		Tracer:         env.Tracer,
+		CountedClients: c.Metrics.PerSession,
 		MaxSessions:    c.Limits.Sessions,
 		SessionRate:    c.Limits.SessionsPerSecond,
 		StagingLimit:   c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
@@ -155,7 +156,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	env.BoundTeardown(t)
 	reloader := &reloader{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
 	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
-	if err := announce(ctx, env, administered, c.Listen.AddressFile); err != nil {
+	if err := announce(ctx, env, administered, c); err != nil {
 		return errors.Join(err, t.Close())
 	}
 	watched, stopWatching := context.WithCancel(ctx)
@@ -178,15 +179,16 @@ func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
 // announce makes metrics, log, readiness, address file, and service manager report that relays can
 // connect.
 func announce(ctx context.Context, env *service.Environment, t *administered,
-	addressFile string) error {
-	if err := env.Register(metrics.NewTargetCollector(t)); err != nil {
+	c *config.Target) error {
+	options := metrics.Options{Queues: c.Metrics.Queues}
+	if err := env.Register(metrics.NewTargetCollector(t, options)); err != nil {
 		return err
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
 		zap.Stringer("rdma", t.RDMAAddress()))
 	env.SetReady(notReady(t.VolumeStates()))
-	if addressFile != "" {
-		if err := writeAtomically(addressFile, t.Address().String()+"\n"); err != nil {
+	if c.Listen.AddressFile != "" {
+		if err := writeAtomically(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
 			return err
 		}
 	}

@@ -47,6 +47,7 @@ func (a administered) AdminSessions() []admin.Session {
 			}
 			all = append(all, admin.Session{ID: s.ID, Opened: s.Opened.UTC(),
 				Channel: c.ChannelID.String(), Peer: peer, Volume: c.Volume, Queues: len(s.Queues),
+				Client: s.Name, IO: ops.CountIO(s.Counts),
 				Transports: admin.DistinctTransports(transports)})
 		}
 	}

@@ -133,14 +133,15 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	r, err := relay.New(ctx, relay.Config{
 		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
 		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
-		Tracer:   env.Tracer,
+		Tracer: env.Tracer, CountedClients: c.Metrics.PerSession,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
 		Settings: settings,
 	})
 	if err != nil {
 		return service.StartFailure(fmt.Errorf("start: %w", err))
 	}
-	if err := env.Register(metrics.NewRelayCollector(observed{r})); err != nil {
+	if err := env.Register(metrics.NewRelayCollector(observed{r},
+		metrics.Options{Queues: c.Metrics.Queues})); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	env.SetStatus(describe(r))
@@ -283,7 +284,7 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 	channel := metrics.Channel{
 		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 		Service: c.ChannelID.Name,
-		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters,
+		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters, Clients: c.Clients,
 		TargetReady: c.Link.State == relay.LinkReady,
 		TargetMoves: c.TargetMoves, ConnectedQueues: make(map[string]int),
 	}
@@ -365,8 +366,9 @@ func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
 	for i, s := range sessions {
 		all[i] = statusreport.Session{
 			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID,
-			ClientUnknown: !s.Client.Known, Opened: s.Opened.UTC(),
-			Queues: []statusreport.SessionQueue{}, Unreleased: s.Unreleased != nil,
+			ClientUnknown: !s.Client.Known, ClientName: s.Name, Opened: s.Opened.UTC(),
+			Operations: statusreport.Operations(s.Counts),
+			Queues:     []statusreport.SessionQueue{}, Unreleased: s.Unreleased != nil,
 		}
 		if s.Unreleased != nil {
 			all[i].UnreleasedReason = printable.Line(s.Unreleased.Error(), 1024)

@@ -131,13 +131,37 @@ type Session struct {
 	Peer string `json:"peer"`
 	// Volume is empty until it has been opened.
 	Volume string `json:"volume"`
-	// Client is the program that has opened the volume at a target, and HolderID names it for
-	// PreemptHolder. Both are empty before, and at a relay.
+	// Client is the name of the program that has opened the volume; empty before, and if it has not
+	// said its name. HolderID names it for PreemptHolder; empty before, and at a relay.
 	Client   string `json:"client,omitempty"`
 	HolderID string `json:"holder_id,omitempty"`
 	Queues   int    `json:"queues"`
+	// IO counts the session's IOs. The difference between two lists, divided by the time between
+	// them, is a rate.
+	IO IO `json:"io"`
+	// Rates is set by "sessions list --interval".
+	Rates *Rates `json:"rates,omitempty"`
 	// Transports lists the RDMA transports of the queues' data; none while no queue is connected.
 	Transports []string `json:"transports,omitempty"`
+}
+
+// IO counts IOs, of all operations.
+type IO struct {
+	Succeeded uint64 `json:"succeeded"`
+	Failed    uint64 `json:"failed"`
+	// Bytes is what the successful ones have moved, and LatencyNs what all latencies add up to.
+	Bytes     uint64 `json:"bytes"`
+	LatencyNs uint64 `json:"latency_ns"`
+	InFlight  int64  `json:"in_flight"`
+}
+
+// Rates are what a session does per second.
+type Rates struct {
+	IOPS   float64 `json:"iops"`
+	Bytes  float64 `json:"bytes_per_s"`
+	Failed float64 `json:"failed_per_s"`
+	// LatencyNs is the mean latency; nil without IOs.
+	LatencyNs *uint64 `json:"latency_ns"`
 }
 
 // DistinctTransports returns the transports of queues, each once and in order. Queues that are not

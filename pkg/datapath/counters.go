@@ -44,7 +44,7 @@ func (b BackPressure) String() string {
 	return "invalid"
 }
 
-// Counters counts the IOs of one queue on one worker. The worker counts in plain memory where it
+// Counters counts the IOs of one lane. Its worker counts in plain memory where it
 // can and publishes once per batch, because an atomic store costs more than everything else here.
 // Any goroutine may read the published counts, which never decrease, except inFlight.
 type Counters struct {
@@ -132,68 +132,63 @@ func (c *Counters) publish() {
 	}
 }
 
-// CounterSet holds the counters of all queues of a relay's channel or of a target's volume, by the
-// index that a queue has in its session. Its size is bounded by the queues of a session and the
-// number of workers, regardless of how many sessions there are. Its methods may be called
-// concurrently. The zero value has no queues.
+// CounterSet adds up the counters of lanes: those of a relay's channel, of a target's volume, of a
+// client, or of a session. Its size is bounded by the open lanes and the queues of a session. Its
+// methods may be called concurrently. The zero value has no queues.
 type CounterSet struct {
-	mu       sync.Mutex // guards counters, not what they count
-	counters map[counterKey]*Counters
+	mu   sync.Mutex        // guards what follows, not what the counters count
+	open map[*Counters]int // of lanes, with the index of their queue
+	// closed holds what lanes had counted when they were closed, by the index of their queue.
+	closed map[int]*QueueCounts
 }
 
-type counterKey struct {
-	queue  int
-	worker *Worker
-}
-
-// of returns the counters of a queue on a worker.
-func (s *CounterSet) of(queue int, worker *Worker) *Counters {
+// include adds the counters of a lane that opens.
+func (s *CounterSet) include(c *Counters, queue int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := counterKey{queue, worker}
-	if c := s.counters[key]; c != nil {
-		return c
+	if s.open == nil {
+		s.open, s.closed = make(map[*Counters]int), make(map[int]*QueueCounts)
 	}
-	if s.counters == nil {
-		s.counters = make(map[counterKey]*Counters)
-	}
-	c := s.inherit(queue)
-	s.counters[key] = c
-	return c
+	s.open[c] = queue
 }
 
-// inherit returns the counters that the queue had on a worker that has stopped, or new ones, so
-// that no queue ever has more counters than there are running workers.
-func (s *CounterSet) inherit(queue int) *Counters {
-	for key, c := range s.counters {
-		if key.queue == queue && key.worker.hasStopped() {
-			delete(s.counters, key)
-			return c
-		}
+// retire keeps what a lane has counted that counts no more, instead of its counters. A reader never
+// sees a count decrease.
+func (s *CounterSet) retire(c *Counters) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	queue, isOpen := s.open[c]
+	if !isOpen {
+		return
 	}
-	return &Counters{}
+	delete(s.open, c)
+	if s.closed[queue] == nil {
+		s.closed[queue] = &QueueCounts{Queue: queue}
+	}
+	s.closed[queue].add(c)
+	s.closed[queue].InFlight = 0
 }
 
-// countersOf returns the counters of a lane: a member of set, or its own.
-func countersOf(set *CounterSet, queue int, worker *Worker) *Counters {
-	if set == nil {
-		return &Counters{}
-	}
-	return set.of(queue, worker)
+// isIdle reports whether no lane counts.
+func (s *CounterSet) isIdle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open) == 0
 }
 
 // Queues returns the counts of every queue so far, sorted by index.
 func (s *CounterSet) Queues() []QueueCounts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	byQueue := make(map[int]*QueueCounts, len(s.counters))
-	for key, counters := range s.counters {
-		counts := byQueue[key.queue]
-		if counts == nil {
-			counts = &QueueCounts{Queue: key.queue}
-			byQueue[key.queue] = counts
+	byQueue := make(map[int]*QueueCounts, len(s.closed))
+	for queue, counts := range s.closed {
+		byQueue[queue] = new(*counts)
+	}
+	for counters, queue := range s.open {
+		if byQueue[queue] == nil {
+			byQueue[queue] = &QueueCounts{Queue: queue}
 		}
-		counts.add(counters)
+		byQueue[queue].add(counters)
 	}
 	queues := make([]QueueCounts, 0, len(byQueue))
 	for _, counts := range byQueue {
@@ -201,6 +196,20 @@ func (s *CounterSet) Queues() []QueueCounts {
 	}
 	slices.SortFunc(queues, func(a, b QueueCounts) int { return cmp.Compare(a.Queue, b.Queue) })
 	return queues
+}
+
+// Total returns the counts of all queues together.
+func (s *CounterSet) Total() *QueueCounts {
+	return Total(s.Queues())
+}
+
+// Total adds up the counts of queues. The sum has the index 0.
+func Total(queues []QueueCounts) *QueueCounts {
+	total := new(QueueCounts)
+	for i := range queues {
+		total.merge(&queues[i])
+	}
+	return total
 }
 
 // QueueCounts holds the counts of all queues with one index. They are read one after another while
@@ -226,7 +235,7 @@ type Latency struct {
 	SumNs uint64
 }
 
-// add adds the published counts of one worker.
+// add adds the published counts of a lane.
 func (q *QueueCounts) add(counters *Counters) {
 	q.InFlight += counters.inFlight.Load()
 	for cause := range q.backPressure {
@@ -254,6 +263,28 @@ func (q *QueueCounts) add(counters *Counters) {
 	}
 }
 
+// merge adds the counts of other queues.
+func (q *QueueCounts) merge(other *QueueCounts) {
+	q.InFlight += other.InFlight
+	for cause, n := range other.backPressure {
+		q.backPressure[cause] += n
+	}
+	for level, ns := range other.throttledNs {
+		q.throttledNs[level] += ns
+	}
+	for operation := range iomsg.OperationCount {
+		for code, n := range other.io[operation] {
+			q.io[operation][code] += n
+		}
+		q.bytes[operation] += other.bytes[operation]
+		latency := &q.latency[operation]
+		latency.SumNs += other.latency[operation].SumNs
+		for i, n := range other.latency[operation].Buckets {
+			latency.Buckets[i] += n
+		}
+	}
+}
+
 // IO returns the number of IOs of an operation that completed with code.
 func (q *QueueCounts) IO(operation iomsg.Operation, code status.Code) uint64 {
 	return q.io[operation][code]
@@ -266,6 +297,11 @@ func (q *QueueCounts) Total(operation iomsg.Operation) uint64 {
 		total += n
 	}
 	return total
+}
+
+// Failed returns the number of IOs of an operation that have failed.
+func (q *QueueCounts) Failed(operation iomsg.Operation) uint64 {
+	return q.Total(operation) - q.IO(operation, status.Success)
 }
 
 // Bytes returns how many bytes the successful IOs of an operation have moved.

@@ -67,7 +67,7 @@ func TestEveryLatencyFallsIntoTheFirstBucketThatHoldsIt(t *testing.T) {
 
 func TestCountsAreVisibleOncePublished(t *testing.T) {
 	var set CounterSet
-	c := set.of(testQueue, &Worker{})
+	c := countersOf(&set, testQueue)
 	c.begin()
 	c.begin()
 	c.complete(iomsg.Write, status.Success, 4096, 2000)
@@ -96,14 +96,24 @@ func TestCountsAreVisibleOncePublished(t *testing.T) {
 	}
 }
 
-func TestCountsOfOneQueueAddUpOverWorkers(t *testing.T) {
+// countersOf returns the counters of a new lane of a queue.
+func countersOf(set *CounterSet, queue int) *Counters {
+	c := new(Counters)
+	set.include(c, queue)
+	return c
+}
+
+func flush(c *Counters) {
+	c.begin()
+	c.complete(iomsg.Flush, status.Success, 0, 10)
+	c.publish()
+}
+
+func TestCountsOfOneQueueAddUpOverLanes(t *testing.T) {
 	var set CounterSet
-	first, second := &Worker{}, &Worker{}
-	for _, c := range []*Counters{set.of(1, first), set.of(1, second), set.of(0, second),
-		set.of(1, first)} {
-		c.begin()
-		c.complete(iomsg.Flush, status.Success, 0, 10)
-		c.publish()
+	first := countersOf(&set, 1)
+	for _, c := range []*Counters{first, countersOf(&set, 1), countersOf(&set, 0), first} {
+		flush(c)
 	}
 	queues := set.Queues()
 	if len(queues) != 2 || queues[0].Queue != 0 || queues[1].Queue != 1 {
@@ -113,27 +123,41 @@ func TestCountsOfOneQueueAddUpOverWorkers(t *testing.T) {
 		t.Errorf("flushes are %d and %d", queues[0].Total(iomsg.OpFlush),
 			queues[1].Total(iomsg.OpFlush))
 	}
+	if total := set.Total(); total.Total(iomsg.OpFlush) != 4 ||
+		total.Latency(iomsg.OpFlush).Buckets[0] != 4 || total.Latency(iomsg.OpFlush).SumNs != 40 {
+		t.Errorf("in all there are %d flushes", total.Total(iomsg.OpFlush))
+	}
 }
 
-func TestANewWorkerInheritsTheCountersOfAStoppedOne(t *testing.T) {
+// What a lane has counted stays when it is closed; what it takes up does not.
+func TestASetKeepsWhatClosedLanesHaveCounted(t *testing.T) {
 	var set CounterSet
-	former := &Worker{stopped: make(chan struct{})}
-	c := set.of(0, former)
-	if other := set.of(0, &Worker{}); other == c {
-		t.Fatal("two running workers share counters")
+	for range 1000 {
+		c := countersOf(&set, 3)
+		flush(c)
+		c.begin() // and never completed
+		c.publish()
+		set.retire(c)
+		set.retire(c)
 	}
-	close(former.stopped)
-	if heir := set.of(0, &Worker{}); heir != c {
-		t.Error("the counters of the stopped worker are lost")
+	if !set.isIdle() || len(set.open) != 0 || len(set.closed) != 1 {
+		t.Errorf("%d lanes and %d sums are left", len(set.open), len(set.closed))
 	}
-	if other := set.of(1, &Worker{}); other == c {
-		t.Error("two queues share counters")
+	flush(countersOf(&set, 3))
+	queues := set.Queues()
+	if len(queues) != 1 || queues[0].Queue != 3 || queues[0].Total(iomsg.OpFlush) != 1001 ||
+		queues[0].InFlight != 0 {
+		t.Errorf("queues are %d: %d flushes, %d in flight", len(queues),
+			queues[0].Total(iomsg.OpFlush), queues[0].InFlight)
+	}
+	if set.isIdle() {
+		t.Error("a set with an open lane is idle")
 	}
 }
 
 func TestReadersNeverSeeACountDecrease(t *testing.T) {
 	var set CounterSet
-	c := set.of(0, &Worker{})
+	c := countersOf(&set, 0)
 	const batches, batch = 2000, 7
 	var reading sync.WaitGroup
 	stop := make(chan struct{})
@@ -153,11 +177,15 @@ func TestReadersNeverSeeACountDecrease(t *testing.T) {
 			}
 		}
 	})
-	for range batches {
+	for i := range batches {
 		for range batch {
 			c.complete(iomsg.Read, status.Success, 512, 5000)
 		}
 		c.publish()
+		if i%10 == 0 {
+			set.retire(c)
+			c = countersOf(&set, 0)
+		}
 	}
 	close(stop)
 	reading.Wait()

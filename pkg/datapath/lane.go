@@ -88,7 +88,8 @@ type lane struct {
 	quiesced chan struct{}
 
 	// What follows belongs to the control plane.
-	detached bool // from the worker
+	sets     []*CounterSet // that include the counters
+	detached bool          // from the worker
 	freeing  devicecall.Step
 	freed    bool
 }
@@ -118,13 +119,28 @@ const (
 )
 
 // init prepares a lane for attach.
-func (l *lane) init(worker *Worker, counters *Counters, tracer *trace.Tracer,
-	onFailure func(error)) {
-	l.worker, l.counters, l.tracer, l.onFailure = worker, counters, tracer, onFailure
+func (l *lane) init(worker *Worker, tracer *trace.Tracer, onFailure func(error)) {
+	l.worker, l.tracer, l.onFailure = worker, tracer, onFailure
+	l.counters = &Counters{}
 	for role := range iomsg.ConnectionRoleCount {
 		l.ready[role] = make(chan error, 1)
 	}
 	l.quiesced, l.stopped = make(chan struct{}), make(chan struct{})
+}
+
+// observe lets sets include what the attached lane counts, until it is closed.
+func (l *lane) observe(queue int, sets []*CounterSet) {
+	l.sets = sets
+	for _, set := range sets {
+		set.include(l.counters, queue)
+	}
+}
+
+// retireCounters leaves to the sets what the lane has counted. Its worker counts nothing more.
+func (l *lane) retireCounters() {
+	for _, set := range l.sets {
+		set.retire(l.counters)
+	}
 }
 
 // Stopped returns a channel that is closed when the lane has returned the stop message, after the
@@ -429,6 +445,7 @@ func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 	select {
 	case <-l.quiesced:
 	case <-l.worker.stopped:
+		l.retireCounters()
 		return errWorkerStopped
 	case <-ctx.Done():
 		return fmt.Errorf("wait for its connections and for %d requests in flight: %w",
@@ -445,7 +462,9 @@ func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 		l.dispatcher.unregister(l.registration)
 		l.worker.lanes.Add(-1)
 	})
-	l.detached = err == nil
+	if l.detached = err == nil; l.detached {
+		l.retireCounters()
+	}
 	return err
 }
 

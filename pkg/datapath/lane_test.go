@@ -416,7 +416,7 @@ func (c *lateConnection) Close() { c.closed = true }
 
 func TestAConnectionThatComesAfterTheEndIsClosed(t *testing.T) {
 	var l lane
-	l.init(nil, nil, nil, func(error) {})
+	l.init(nil, nil, func(error) {})
 	l.revoke()
 	late := &lateConnection{}
 	if l.adopt(iomsg.ControlConnection, late) || !late.closed {

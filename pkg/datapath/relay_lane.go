@@ -23,10 +23,10 @@ const comchBatch = 32
 // RelayLaneConfig configures a RelayLane.
 type RelayLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session. Counters counts under that index; if it is nil,
-	// the lane's counts are not visible.
+	// Queue is the queue's index in its session. Counters are the sets that add up what the lane
+	// counts, under that index.
 	Queue    int
-	Counters *CounterSet
+	Counters []*CounterSet
 	// Device makes the RDMA connections. Domain is the session's protection domain on Device, and
 	// Export the memory registered in Domain that the target reads and writes: the client's, or the
 	// session's bounce buffers.
@@ -143,8 +143,7 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 	l.lateProducer, _ = config.Producer.(comch.LateProducer)
 	l.lateConsumer, _ = config.Consumer.(comch.LateConsumer)
 	l.isLate = l.lateProducer != nil || l.lateConsumer != nil
-	counters := countersOf(config.Counters, config.Queue, config.Worker)
-	l.init(config.Worker, counters, config.Tracer, config.OnFailure)
+	l.init(config.Worker, config.Tracer, config.OnFailure)
 	var err error
 	if l.connections, l.messages, err = newConnections(config.Domain, config.Depth); err != nil {
 		return nil, fmt.Errorf("create relay lane: %w", err)
@@ -165,6 +164,7 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), l.messages.close())
 	}
+	l.observe(config.Queue, config.Counters)
 	return l, nil
 }
 

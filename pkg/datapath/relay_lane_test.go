@@ -95,7 +95,7 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 		connecting = options.connecting(device)
 	}
 	r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Device: connecting, Queue: testQueue, Counters: &r.counters,
+		Worker: worker, Device: connecting, Queue: testQueue, Counters: []*CounterSet{&r.counters},
 		Domain: r.domain, Export: r.exported, ExportLength: testExport,
 		ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Bounce:       bounce,

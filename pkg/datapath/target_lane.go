@@ -22,10 +22,10 @@ const volumeBatch = 32
 // TargetLaneConfig configures a TargetLane.
 type TargetLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session. Counters counts under that index; if it is nil,
-	// the lane's counts are not visible.
+	// Queue is the queue's index in its session. Counters are the sets that add up what the lane
+	// counts, under that index.
 	Queue    int
-	Counters *CounterSet
+	Counters []*CounterSet
 	// Device accepts the RDMA connections. Domain is the session's protection domain on Device.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
@@ -112,7 +112,6 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		waitingReads: fifo.New[uint32](config.Depth),
 		parked:       fifo.New[uint32](config.Depth),
 	}
-	counters := countersOf(config.Counters, config.Queue, config.Worker)
 	tracer := config.Tracer
 	if config.Foreign != nil {
 		tracer = nil
@@ -120,7 +119,7 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 			l.freeSlots = append(l.freeSlots, uint32(config.Depth-1-i))
 		}
 	}
-	l.init(config.Worker, counters, tracer, config.OnFailure)
+	l.init(config.Worker, tracer, config.OnFailure)
 	for i := range l.transactions {
 		l.transactions[i].request.UserData = uint64(i)
 	}
@@ -133,6 +132,7 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.closeVolume(),
 			l.release())
 	}
+	l.observe(config.Queue, config.Counters)
 	return l, nil
 }
 

@@ -106,16 +106,6 @@ func (w *Worker) Stop() error {
 // something that the worker polls has not returned.
 func (w *Worker) CheckAlive(ctx context.Context) error { return w.do(ctx, func() {}) }
 
-// hasStopped reports whether the thread has ended.
-func (w *Worker) hasStopped() bool {
-	select {
-	case <-w.stopped:
-		return true
-	default:
-		return false
-	}
-}
-
 // Lanes returns the number of lanes that the worker serves.
 func (w *Worker) Lanes() int { return int(w.lanes.Load()) }
 

@@ -3,6 +3,7 @@ package nbd
 import (
 	"fmt"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -35,11 +36,13 @@ type connection struct {
 	socket  socket
 	slot    int32 // in the worker's poller
 	client  string
-	carrier syscall.Conn // of the TLS whose plain text is at the socket; nil without TLS
+	counted []*counterSet // that include the counters
+	carrier syscall.Conn  // of the TLS whose plain text is at the socket; nil without TLS
 	session Session
 	left    func()        // called when the connection has ended
 	gone    chan struct{} // closed then
 
+	counters   counters
 	input      [inputSize]byte
 	inputStart int // what has been received and not used
 	inputEnd   int
@@ -96,6 +99,7 @@ func newConnection(w *worker, e *export) *connection {
 // start begins the transmission with what the negotiation has agreed.
 func (c *connection) start(agreed *agreement, s socket, client string) {
 	c.agreement, c.socket, c.client = *agreed, s, client
+	c.counters.client, c.counters.since = client, time.Now()
 	if c.extended {
 		c.headerSize = extendedRequestSize
 	}
@@ -329,7 +333,7 @@ func (c *connection) begin(h *header) {
 	}
 	index := c.free[len(c.free)-1]
 	c.free = c.free[:len(c.free)-1]
-	c.export.counters.inFlight.Add(1)
+	c.counters.inFlight.Add(1)
 	r := &c.table[index]
 	*r = request{header: *h, index: index}
 	r.collect = h.kind == Read && (!c.structured || h.flags&dontFragment != 0)
@@ -526,7 +530,7 @@ func (c *connection) releaseCollected(r *request) {
 
 // release frees a request whose last reply has been sent.
 func (c *connection) release(r *request) {
-	c.export.counters.inFlight.Add(-1)
+	c.counters.inFlight.Add(-1)
 	c.free = append(c.free, r.index)
 }
 
@@ -566,7 +570,9 @@ func (c *connection) close(reason string) {
 		c.socket.close()
 	}
 	c.session.Close()
-	c.export.counters.inFlight.Add(int64(len(c.free) - maxRequests))
+	for _, set := range c.counted {
+		set.retire(&c.counters)
+	}
 	c.left()
 	close(c.gone)
 	c.worker.slots[c.slot] = nil

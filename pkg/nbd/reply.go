@@ -88,7 +88,7 @@ func (r *reply) append64(v uint64) {
 func (c *connection) endReply(r *request, p *reply, outcome Errno) {
 	r.done = true
 	p.request = r
-	c.export.counters.count(r.kind, outcome, r.length)
+	c.counters.count(r.kind, outcome, r.length)
 }
 
 // finish answers a request without data with success.

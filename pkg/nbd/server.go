@@ -15,6 +15,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
+	"github.com/zc-relay/zc-relay/internal/roster"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -39,6 +41,11 @@ type Config struct {
 	// Admit, if not nil, decides about each connection before anything is sent, and returns the
 	// name of the client for the log. nil admits everybody.
 	Admit func(conn net.Conn) (client string, err error)
+	// CountedClients bounds the clients whose requests are counted by name, over all exports; 0
+	// counts none. NameClient returns the name of a client that the log describes in this way; nil
+	// means the description.
+	CountedClients int
+	NameClient     func(client string) string
 	// MaxConnections bounds the connections to each export; 0 means DefaultMaxConnections.
 	MaxConnections int
 	// MaxPending bounds the connections that are negotiating. At the limit a new connection
@@ -70,6 +77,9 @@ func (c *Config) setDefaults() {
 	if c.BarrierTimeout == 0 {
 		c.BarrierTimeout = DefaultBarrierTimeout
 	}
+	if c.NameClient == nil {
+		c.NameClient = func(client string) string { return client }
+	}
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
@@ -80,7 +90,8 @@ func (c *Config) setDefaults() {
 type Server struct {
 	config  Config
 	workers []*worker
-	running sync.WaitGroup // goroutines of listeners, negotiations, and TLS
+	clients *roster.Roster[counterSet] // by export and name
+	running sync.WaitGroup             // goroutines of listeners, negotiations, and TLS
 	ctx     context.Context
 	cancel  context.CancelFunc
 	// closeTimeout bounds the wait for a client that does not accept its last replies, or the end
@@ -108,7 +119,7 @@ type export struct {
 	ended     atomic.Bool // by EndExport
 	perWorker []int       // connections; guarded by Server.mu
 	accepted  atomic.Uint64
-	counters  counters
+	counters  counterSet
 }
 
 // admit claims a place for a connection, which leave gives back.
@@ -126,7 +137,8 @@ func (e *export) leave() { e.open.Add(-1) }
 // NewServer starts a server without exports and listeners. Close ends it.
 func NewServer(config Config) (*Server, error) {
 	config.setDefaults()
-	s := &Server{config: config, closed: make(chan struct{}), closeTimeout: 5 * time.Second}
+	s := &Server{config: config, closed: make(chan struct{}), closeTimeout: 5 * time.Second,
+		clients: roster.New(config.CountedClients, (*counterSet).isIdle)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range config.Workers {
 		w, err := startWorker(i, &s.config)
@@ -307,7 +319,7 @@ func (s *Server) welcome(conn net.Conn) {
 		return
 	}
 	if agreed.client != "" {
-		client += " (" + agreed.client + ")"
+		client += " (" + printable.Line(agreed.client, roster.MaxName) + ")"
 	}
 	if err := s.hand(agreed, client); err != nil {
 		s.config.Log.Warn("NBD connection failed", zap.String("client", client), zap.Error(err))
@@ -407,6 +419,10 @@ func (s *Server) hand(agreed *agreement, client string) error {
 			// A client that reads nothing must not keep what carries its TLS.
 			_ = agreed.conn.SetDeadline(time.Now().Add(s.closeTimeout))
 		}
+	}
+	c.counted = []*counterSet{&c.export.counters}
+	if set := s.clients.Of(c.export.name, s.config.NameClient(client)); set != nil {
+		c.counted = append(c.counted, set)
 	}
 	if err := c.worker.serve(c, agreed, descriptor, client); err != nil {
 		c.left()

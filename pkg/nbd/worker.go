@@ -207,6 +207,9 @@ func (w *worker) place(c *connection) error {
 		return err
 	}
 	w.slots[slot], c.slot = c, int32(slot)
+	for _, set := range c.counted {
+		set.include(&c.counters)
+	}
 	w.connections.Add(1)
 	w.log.Info("NBD client connected", zap.String("client", c.client),
 		zap.String("export", c.export.name), zap.Bool("tls", c.encrypted))

@@ -44,6 +44,8 @@ type Relay struct {
 	running      chan struct{}             // closed when Run serves the channels
 	drained      chan struct{}             // closed at the end of the drain of a shutdown
 
+	clientCounters *datapath.ClientCounters // by channel and name
+
 	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
 	stopped   bool       // guarded by reporting: the relay is not ready any more
 
@@ -73,8 +75,9 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	config.Settings = settings
 	r := &Relay{
 		config: config, log: config.Logger, devices: newRDMADeviceSet(config.RDMA),
-		dmaDevices: newDMADeviceSet(config.DMA),
-		counters:   make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
+		dmaDevices:     newDMADeviceSet(config.DMA),
+		clientCounters: datapath.NewClientCounters(config.CountedClients),
+		counters:       make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
 		running: make(chan struct{}), reconfiguring: make(chan struct{}, 1),
 	}
 	r.lessee = lease.NewLessee(config.Clock, r.endAbandoned)

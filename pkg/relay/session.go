@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/devicecall"
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
@@ -49,6 +50,7 @@ type session struct {
 	longestLease time.Duration
 	volumeSize   atomic.Uint64 // in bytes, as the client knows it
 	throttle     datapath.Throttle
+	counters     datapath.CounterSet
 
 	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
@@ -76,7 +78,8 @@ type session struct {
 	mu       sync.Mutex     // guards what follows: others drain the session, and observe its lanes
 	holding  *lease.Holding // the session at the target; nil if the target asks no questions
 	lanes    []*datapath.RelayLane
-	draining bool // lanes that have not started never do
+	draining bool   // lanes that have not started never do
+	name     string // that the client has given itself; "" before it has configured its data path
 	// unreleased is why the session has ended and is not released, as of the last attempt; nil as
 	// long as it has not ended.
 	unreleased error
@@ -334,7 +337,20 @@ func (s *session) ConfigureDataPath(
 		return nil, errors.Join(err, s.abandonMemory(ctx))
 	}
 	s.config = *m
+	s.mu.Lock()
+	s.name = printable.Line(m.Client, controlmsg.MaxClientLength)
+	s.mu.Unlock()
 	return reply, nil
+}
+
+// counterSets returns what counts the session's IOs.
+func (s *session) counterSets() []*datapath.CounterSet {
+	sets := []*datapath.CounterSet{s.channel.counters, &s.counters}
+	clients := s.channel.relay.clientCounters
+	if set := clients.Of(s.channel.id.String(), s.config.Client); set != nil {
+		sets = append(sets, set)
+	}
+	return sets
 }
 
 // checkLimits compares a configuration with the limits announced to the client, and with those that
@@ -415,7 +431,7 @@ func (s *session) openQueue(
 		}
 	}
 	lane, err := datapath.NewRelayLane(opening, datapath.RelayLaneConfig{
-		Worker: s.channel.workers.Pick(), Queue: queue, Counters: s.channel.counters,
+		Worker: s.channel.workers.Pick(), Queue: queue, Counters: s.counterSets(),
 		Device: s.target.device, Domain: s.domain,
 		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Bounce:   bounce,

@@ -37,8 +37,10 @@ type ChannelStatus struct {
 	// OwnWorkers is the number of workers that serve this channel only.
 	OwnWorkers int
 
-	// Counters holds the counters of the channel's queues.
+	// Counters holds the counters of the channel's queues, and Clients the counts of its clients by
+	// name, as far as Config.CountedClients allows.
 	Counters *datapath.CounterSet
+	Clients  []datapath.ClientCounts
 	// Sessions is the number of open sessions, ExportedBytes the client memory that they export.
 	Sessions      int
 	ExportedBytes uint64
@@ -63,6 +65,9 @@ type SessionStatus struct {
 	// ID is the session's number in the log.
 	ID     uint64
 	Client comch.Peer
+	// Name is the name that the client has given itself, as one printable line; "" if it has none
+	// yet.
+	Name   string
 	Opened time.Time
 	// Unreleased is why the session has ended, but is not released: the relay could not yet take
 	// away the target's access to the client's memory, or close the queues that remain, or the
@@ -71,6 +76,8 @@ type SessionStatus struct {
 	Unreleased error
 	// Queues are the queues created so far.
 	Queues []QueueStatus
+	// Counts holds the counts of all queues together.
+	Counts *datapath.QueueCounts
 }
 
 // QueueStatus is the state of a session's queue at one moment.
@@ -144,6 +151,7 @@ func (c *channel) status() ChannelStatus {
 	if taken := c.path.Load(); taken != nil {
 		s.MemoryPath, s.MemoryPathReason = taken.path, taken.reason
 	}
+	s.Clients = c.relay.clientCounters.Counts(c.id.String())
 	c.targets.addStatus(&s)
 	if c.ownPool != nil {
 		s.OwnWorkers = len(c.ownPool.Workers())
@@ -179,9 +187,10 @@ func (s *session) status() SessionStatus {
 	}
 	s.mu.Lock()
 	unreleased := s.unreleased
+	name := s.name
 	s.mu.Unlock()
 	return SessionStatus{
-		ID: s.id, Client: s.connection.Peer(), Opened: s.opened, Unreleased: unreleased,
-		Queues: queues,
+		ID: s.id, Client: s.connection.Peer(), Name: name, Opened: s.opened,
+		Unreleased: unreleased, Queues: queues, Counts: s.counters.Total(),
 	}
 }

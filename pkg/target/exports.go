@@ -536,6 +536,12 @@ func (t *Target) Offered() map[string]Export {
 	return offered
 }
 
+// ClientCounts returns the counts of the clients of a volume by name, as far as
+// Config.CountedClients allows.
+func (t *Target) ClientCounts(volume string) []datapath.ClientCounts {
+	return t.clientCounters.Counts(volume)
+}
+
 // Counters returns the counters of the queues, by volume name, for metrics.
 func (t *Target) Counters() map[string]*datapath.CounterSet {
 	counters := make(map[string]*datapath.CounterSet)

@@ -47,7 +47,8 @@ type session struct {
 	opening      *time.Timer // ends a session that opens no volume
 	export       *export
 	served       atomic.Pointer[export] // the same, for any goroutine
-	owned        *volume.Ownership      // ends the session; nil if nobody can take the volume over
+	counters     datapath.CounterSet
+	owned        *volume.Ownership // ends the session; nil if nobody can take the volume over
 	config       controlmsg.ConfigureDataPath
 	readOnly     bool           // nothing of the session may change the volume
 	lease        *lease.Session // nil if the relay answers no questions
@@ -454,7 +455,7 @@ func (s *session) createLanes(ctx context.Context) error {
 	for queue := range int(s.config.QueueCount) {
 		lane, err := datapath.NewTargetLane(ctx, datapath.TargetLaneConfig{
 			Worker: s.target.pool.Pick(), Queue: queue,
-			Counters: s.export.counters, Tracer: s.target.config.Tracer, Foreign: s.foreign,
+			Counters: s.counterSets(), Tracer: s.target.config.Tracer, Foreign: s.foreign,
 			Device: device, Domain: s.domain,
 			Volume: s.export.Volume, VolumeMemory: s.volumeMemory,
 			Export: s.config.Export.RemoteMemory(), ReadOnly: s.readOnly, Lease: s.lease,
@@ -469,6 +470,15 @@ func (s *session) createLanes(ctx context.Context) error {
 		s.mu.Unlock()
 	}
 	return nil
+}
+
+// counterSets returns what counts the session's IOs.
+func (s *session) counterSets() []*datapath.CounterSet {
+	sets := []*datapath.CounterSet{s.export.counters, &s.counters}
+	if set := s.target.clientCounters.Of(s.export.name, s.config.Client); set != nil {
+		sets = append(sets, set)
+	}
+	return sets
 }
 
 // outboundReads returns how many RDMA Reads a queue may have outstanding.

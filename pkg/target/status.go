@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -21,6 +22,8 @@ type SessionStatus struct {
 	Client   string
 	HolderID controlmsg.HolderID
 	Queues   int
+	// Counts holds the counts of all queues together.
+	Counts *datapath.QueueCounts
 	// Transports holds the RDMA transport of each queue's data; empty for a queue that is not
 	// connected.
 	Transports []string
@@ -31,7 +34,8 @@ func (t *Target) OpenSessions() []SessionStatus {
 	sessions := t.admission.open()
 	all := make([]SessionStatus, len(sessions))
 	for i, s := range sessions {
-		all[i] = SessionStatus{ID: s.id, Opened: s.opened, Relay: s.peer}
+		all[i] = SessionStatus{ID: s.id, Opened: s.opened, Relay: s.peer,
+			Counts: s.counters.Total()}
 		t.exports.describeSession(s, &all[i])
 		s.mu.Lock()
 		all[i].Queues = len(s.lanes)

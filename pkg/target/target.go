@@ -100,6 +100,9 @@ type Config struct {
 	// SessionRate is how many sessions per second the target admits, after a burst of a fifth as
 	// many; 0 means the default. Relays beyond it are told when to try again.
 	SessionRate int
+	// CountedClients bounds the clients whose IOs are counted by name, over all volumes; 0 counts
+	// none.
+	CountedClients int
 	// Software is the name and version that relays see.
 	Software string
 	Logger   *zap.Logger
@@ -135,6 +138,9 @@ type Target struct {
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
 	exports  *exports
+	// clientCounters are those of clients, by volume and name.
+	clientCounters *datapath.ClientCounters
+
 	lessor   *lease.Lessor
 	memory   atomic.Int64 // bytes used by the lanes of all sessions
 	verifier uint64       // of volumes that have no write verifier of their own
@@ -164,6 +170,8 @@ func New(ctx context.Context, config Config) (*Target, error) {
 		tokens:  newTokenRegistry(),
 		clients: epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
 		drained: make(chan struct{}),
+
+		clientCounters: datapath.NewClientCounters(config.CountedClients),
 	}
 	var err error
 	if t.exports, err = newExports(config.Volumes); err == nil {

@@ -78,6 +78,20 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 		relayAdmin); !strings.Contains(text, s.Peer) {
 		t.Errorf("the list lacks the client:\n%s", text)
 	}
+	var list admin.SessionList
+	testkit.Eventually(t, "the list shows the rates of the session", func() bool {
+		_, text, _ := call(t, "zc-relay", "sessions", "list", "--admin", relayAdmin, "-o", "json",
+			"--interval", "100ms")
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			t.Fatal(err)
+		}
+		schema := schematest.Read(t, "../../docs/sessions.schema.json")
+		if err := schema.Check(schematest.Document(t, list)); err != nil {
+			t.Fatal(err)
+		}
+		rates := list.Sessions[0].Rates
+		return rates != nil && rates.IOPS > 0 && rates.Bytes > 0 && rates.LatencyNs != nil
+	})
 	number := fmt.Sprint(s.ID)
 	if code, text, errs := call(t, "zc-relay", "sessions", "end", number, "--admin",
 		relayAdmin); code != 0 || text != "session "+number+" ends\n" {

@@ -392,7 +392,8 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 	tooltest.Require(t, "nbdinfo")
 	c, _ := nbdChain(t, "1MiB")
 	socket := filepath.Join(c.dir, "s")
-	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri")
+	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri",
+		"--metrics-per-client", "4")
 	uri := printedURI(t, p)
 	info := exec.Command("nbdinfo", "--size", uri)
 	if output, err := info.CombinedOutput(); err != nil ||
@@ -403,7 +404,10 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 	awaitLine(t, p, "NBD client connected", name)
 	awaitLine(t, p, "NBD client disconnected", name)
 	c.awaitMetrics(p, `zc_relay_nbd_connections_total{export=""} 1`,
-		`zc_relay_nbd_connections{export=""} 0`, `zc_relay_nbd_size_bytes{export=""} 1.048576e+06`)
+		`zc_relay_nbd_connections{export=""} 0`, `zc_relay_nbd_size_bytes{export=""} 1.048576e+06`,
+		`zc_relay_nbd_requests_total{command="trim",error="EIO",export=""} 0`,
+		fmt.Sprintf(`zc_relay_nbd_client_failures_total{client="user %d",export=""} 0`,
+			os.Geteuid()))
 	var status struct {
 		Schema  string
 		Exports []struct{ Bytes uint64 }

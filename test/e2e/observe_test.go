@@ -177,6 +177,8 @@ func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 		"a rate of IOs":    `<b id="iops">[0-9]`,
 		"a throughput":     `<b id="bytes">[0-9.]+ [KMG]?i?B/s</b>`,
 		"the open session": `<b id="sessions">1</b>`,
+		"what it does": `initiator on [^<]*</td><td>\d+</td><td>\d+</td><td>[^<]*</td><td>\d+</td>` +
+			`<td>[0-9–][^<]*</td><td>[^<]+</td><td>[^<]+</td><td class="dim">0</td>`,
 		"all channels":     `<div id="channels" role="status" class="dim">1 of 1 channels ready</div>`,
 		"a rate over time": `<polyline points="[0-9]`,
 	} {

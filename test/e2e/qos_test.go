@@ -93,7 +93,7 @@ func TestRateLimitsHoldAndChangeForOpenSessions(t *testing.T) {
 	testkit.Eventually(t, "the status shows the limits and the waiting session", func() bool {
 		_, text, _ := call(t, "zc-relay", "status", "--admin", admin)
 		return strings.Contains(text, "limits    1 IOPS a session") &&
-			regexp.MustCompile(`\n +\d+ +\d+ +\d+ +\S+ +\d+ +\S+ +[1-9]\S*s +`).MatchString(text)
+			regexp.MustCompile(`(?m)[1-9]\S*s +\d+ of 16$`).MatchString(text)
 	})
 	configure("{}")
 	c.relay.Signal(syscall.SIGHUP)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -126,36 +125,6 @@ func newSessionsCommand(address string) *cobra.Command {
 		Short: "List or end the sessions of a running relay or target",
 	}
 	cmd.AddCommand(newSessionsListCommand(address), newSessionsEndCommand(address))
-	return cmd
-}
-
-func newSessionsListCommand(address string) *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the open sessions, oldest first",
-		Args:  cobra.NoArgs,
-	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
-		_ []string) error {
-		sessions, err := client.Sessions(ctx)
-		if err != nil {
-			return o.report(cmd, operationSessions, failure(err))
-		}
-		if o.output == report.JSON {
-			return report.WriteJSON(cmd.OutOrStdout(),
-				admin.SessionList{Schema: admin.SessionsSchema, Sessions: sessions})
-		}
-		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "SESSION\tPEER\tCHANNEL\tVOLUME\tQUEUES\tRDMA\tOPEN FOR\tHOLDER\tCLIENT")
-		for _, s := range sessions {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%d\t%s\t%v\t%s\t%s\n", s.ID, s.Peer,
-				orNone(s.Channel), orNone(s.Volume), s.Queues,
-				orNone(strings.Join(s.Transports, "+")), time.Since(s.Opened).Round(time.Second),
-				orNone(s.HolderID), orNone(s.Client))
-		}
-		return table.Flush()
-	})
 	return cmd
 }
 

@@ -15,16 +15,40 @@ type counts struct {
 func (c *counts) add(queues []statusreport.Queue) {
 	for i := range queues {
 		c.inFlight += queues[i].InFlight
-		for _, o := range queues[i].Operations {
-			c.ios += o.Succeeded
-			for _, n := range o.Failed {
-				c.ios += n
-				c.failed += n
+		c.addOperations(queues[i].Operations)
+	}
+}
+
+func (c *counts) addOperations(operations map[string]statusreport.Operation) {
+	for _, o := range operations {
+		c.ios += o.Succeeded
+		for _, n := range o.Failed {
+			c.ios += n
+			c.failed += n
+		}
+		c.bytes += o.Bytes
+		c.sumNs += o.Latency.Sum
+	}
+}
+
+// sessionCounts returns what the sessions of a relay have done so far, by their numbers.
+func sessionCounts(d *statusreport.Document) map[uint64]counts {
+	all := make(map[uint64]counts)
+	if d == nil {
+		return all
+	}
+	for i := range d.Channels {
+		for j := range d.Channels[i].Sessions {
+			s := &d.Channels[i].Sessions[j]
+			var c counts
+			c.addOperations(s.Operations)
+			for _, q := range s.Queues {
+				c.inFlight += int64(q.InFlight)
 			}
-			c.bytes += o.Bytes
-			c.sumNs += o.Latency.Sum
+			all[s.ID] = c
 		}
 	}
+	return all
 }
 
 // owner is a channel of a relay or a volume of a target.

@@ -289,20 +289,24 @@ func (m *top) writeOwners(b *strings.Builder) {
 
 func (m *top) writeSessions(b *strings.Builder) {
 	t := statusreport.Table{Heads: []string{"SESSION", "CHANNEL", "CLIENT", "OPEN FOR", "QUEUES",
-		"IN FLIGHT"}, Texts: []string{"CHANNEL"}}
+		"IOPS", "THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S", "NAME"},
+		Texts: []string{"CHANNEL", "NAME"}}
+	now, before := sessionCounts(m.now), sessionCounts(m.before)
 	for i := range m.now.Channels {
 		c := &m.now.Channels[i]
 		for j := range c.Sessions {
 			s := &c.Sessions[j]
-			client, inFlight := strconv.Itoa(s.ClientPID), 0
+			client, seconds := strconv.Itoa(s.ClientPID), 0.0
 			if s.ClientUnknown {
 				client = "host"
 			}
-			for _, q := range s.Queues {
-				inFlight += q.InFlight
+			if _, isListed := before[s.ID]; isListed {
+				seconds = m.seconds()
 			}
+			r := ratesBetween(now[s.ID], before[s.ID], seconds)
 			t.Add(s.ID, c.Name, client, m.now.Now.Sub(s.Opened).Round(time.Second),
-				len(s.Queues), inFlight)
+				len(s.Queues), fmt.Sprintf("%.0f", r.ios), size.FormatThroughput(r.bytes),
+				latencyOf(r), r.inFlight, fmt.Sprintf("%.0f", r.failed), orNone(s.ClientName))
 		}
 	}
 	t.Write(b)

@@ -25,6 +25,11 @@ func documentAt(seconds int, reads uint64) *statusreport.Document {
 		Channels: []statusreport.Channel{
 			{Name: "one", Link: statusreport.Link{State: "ready"},
 				Sessions: []statusreport.Session{{ID: 7, ClientPID: 99, Opened: testStart,
+					ClientName: "bench",
+					Operations: map[string]statusreport.Operation{"read": {
+						Succeeded: reads / 2, Failed: map[string]uint64{"IO_FAILED": reads / 25600},
+						Bytes:   reads / 2 * 4096,
+						Latency: statusreport.Latency{Sum: reads * 20_000}}},
 					Queues: []statusreport.SessionQueue{{Depth: 8, InFlight: 5}}}},
 				Queues: []statusreport.Queue{{InFlight: 5,
 					Operations: map[string]statusreport.Operation{"read": {
@@ -48,7 +53,7 @@ func TestTheViewShowsRatesBetweenReadings(t *testing.T) {
 		"IOPS                  25600  ▁█", "throughput        100 MiB/s  ▁█",
 		"latency              20.0µs", "in flight                 5  ██",
 		"one                ready           0  25600   100 MiB/s   20.0µs          5         0",
-		"two                waiting", "      7  one          99       12s       1          5",
+		"two                waiting", "      7  one          99       12s       1  12801  50.0 MiB/s   40.0µs          5         1  bench",
 		"one                    0  25600   100 MiB/s   20.0µs          5         0",
 		"     0   any       0    50.0 %         1              0",
 	} {

@@ -22,6 +22,7 @@ import (
 type Relay struct {
 	Log        Log
 	Operations Operations
+	Metrics    Metrics
 	Workers    Workers
 	RDMA       RDMA
 	TLS        TLS
@@ -54,7 +55,8 @@ type RelayLimits struct {
 // DefaultRelay returns the defaults. They have no channels.
 func DefaultRelay() *Relay {
 	return &Relay{
-		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
+		Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(),
+		RDMA:    defaultRDMA(),
 		Comch:   Comch{Provider: providers.DefaultComch, Wait: "auto"},
 		Control: defaultControl(relay.DefaultControlTimeout),
 		Limits: RelayLimits{Sessions: relay.DefaultMaxSessionsInAll, RingMemory: 512 << 20,
@@ -66,6 +68,7 @@ func DefaultRelay() *Relay {
 func (c *Relay) describe(s section) {
 	s.section("log", "The log, on standard error.", c.Log.describe)
 	s.section("operations", "The listener for those who operate the daemon.", c.Operations.describe)
+	s.section("metrics", "How much detail metrics have.", c.Metrics.describe)
 	s.section("workers", "The data-path threads that channels share.", c.Workers.describe)
 	s.section("rdma", "The connections to targets.", c.RDMA.describe)
 	s.section("tls", "Security of the control connections to targets.", c.TLS.describe)

@@ -82,6 +82,23 @@ func checkListen(s string) error {
 	return nil
 }
 
+// Metrics configures how much detail metrics have.
+type Metrics struct {
+	Queues     bool
+	PerSession int // clients that are counted by name; 0 for none
+}
+
+func defaultMetrics() Metrics { return Metrics{Queues: true} }
+
+func (c *Metrics) describe(s section) {
+	s.value("queues", boolean(&c.Queues), "count IO by queue; false sums it up over all queues")
+	s.value("per_session", integer(&c.PerSession, 0, maxCountedClients),
+		"number of clients whose IO is counted by the client's name, all others together; 0 counts none")
+}
+
+// maxCountedClients bounds the series of a daemon.
+const maxCountedClients = 10_000
+
 // Workers configures the data-path threads.
 type Workers struct {
 	CPUs []int

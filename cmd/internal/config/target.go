@@ -22,6 +22,7 @@ import (
 type Target struct {
 	Log        Log
 	Operations Operations
+	Metrics    Metrics
 	Workers    Workers
 	RDMA       RDMA
 	TLS        TLS
@@ -194,7 +195,7 @@ const DefaultBlockSize = 4096
 // DefaultTarget returns the defaults. They have no volumes.
 func DefaultTarget() *Target {
 	return &Target{
-		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
+		Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
 		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort,
 			Protocol: string(relay.ProtocolAuto)},
 		Control: defaultControl(target.DefaultControlTimeout),
@@ -210,6 +211,7 @@ func defaultVolume() Volume { return Volume{BlockSize: DefaultBlockSize} }
 func (c *Target) describe(s section) {
 	s.section("log", "The log, on standard error.", c.Log.describe)
 	s.section("operations", "The listener for those who operate the daemon.", c.Operations.describe)
+	s.section("metrics", "How much detail metrics have.", c.Metrics.describe)
 	s.section("workers", "The data-path threads.", c.Workers.describe)
 	s.section("rdma", "The connections of relays.", c.RDMA.describe)
 	s.section("tls", "Security of the control connections of relays.", c.TLS.describe)

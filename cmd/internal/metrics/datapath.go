@@ -11,8 +11,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+// Options says how much detail metrics have.
+type Options struct {
+	// Queues gives the metrics of IO the label "queue". Without it they are sums over all queues.
+	Queues bool
+}
+
 // queueMetrics are the metrics of the queues of a channel or a volume.
 type queueMetrics struct {
+	Options
 	io, failures, bytes, latency, inFlight, backPressure *metric
 
 	causes []datapath.BackPressure
@@ -20,27 +27,53 @@ type queueMetrics struct {
 
 // newQueueMetrics returns the metrics of queues, with the label owner, "channel" or "volume", and
 // the given causes of backpressure.
-func newQueueMetrics(prefix, owner, latencyIs string,
+func newQueueMetrics(options Options, prefix, owner, latencyIs string,
 	causes ...datapath.BackPressure) queueMetrics {
+	labels := func(others ...string) []string { return options.labels(owner, others...) }
 	return queueMetrics{
+		Options: options,
 		io: define(prefix+"io_total", Counter,
 			"IOs that have completed, by operation and result; absent for a result that has not occurred.",
-			owner, "queue", "op", "code"),
+			labels("op", "code")...),
 		failures: define(prefix+"io_failures_total", Counter,
 			"IOs that have failed, of all queues and operations; there from the start, with the code OTHER for codes that are rare.",
 			owner, "code"),
 		bytes: define(prefix+"io_bytes_total", Counter,
-			"Bytes that successful IOs have moved, by operation.", owner, "queue", "op"),
+			"Bytes that successful IOs have moved, by operation.", labels("op")...),
 		latency: define(prefix+"io_latency_seconds", Histogram, latencyIs+
 			" Native histogram, classic with a bucket for each power of two. The clock is read once for all IOs that a poll finds together.",
-			owner, "queue", "op"),
+			labels("op")...),
 		inFlight: define(prefix+"io_in_flight", Gauge,
-			"IOs that have been received and not completed.", owner, "queue"),
+			"IOs that have been received and not completed.", labels()...),
 		backPressure: define(prefix+"back_pressure_total", Counter,
 			"Waits because of backpressure: "+causeList(causes)+".",
-			owner, "queue", "cause"),
+			labels("cause")...),
 		causes: causes,
 	}
+}
+
+// labels returns the labels of a metric of queues, or the values of these.
+func (o Options) labels(owner string, others ...string) []string {
+	if !o.Queues {
+		return append([]string{owner}, others...)
+	}
+	return append([]string{owner, "queue"}, others...)
+}
+
+// values returns the values of the labels of a metric of queues.
+func (o Options) values(owner string, queue int, others ...string) []string {
+	if !o.Queues {
+		return append([]string{owner}, others...)
+	}
+	return append([]string{owner, strconv.Itoa(queue)}, others...)
+}
+
+// of returns the counts to export: those of each queue, or their sum.
+func (o Options) of(queues []datapath.QueueCounts) []datapath.QueueCounts {
+	if o.Queues {
+		return queues
+	}
+	return []datapath.QueueCounts{*datapath.Total(queues)}
 }
 
 // causeHelp describes the causes of backpressure.
@@ -68,41 +101,43 @@ func (q *queueMetrics) all() []*metric {
 
 // collect sends the counts of all queues of one owner.
 func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string,
-	counters *datapath.CounterSet) {
-	queues := counters.Queues()
+	queues []datapath.QueueCounts) {
 	q.sendFailures(out, owner, queues)
-	for i := range queues {
-		counts := &queues[i]
-		index := strconv.Itoa(counts.Queue)
-		q.inFlight.send(out, float64(counts.InFlight), owner, index)
+	exported := q.of(queues)
+	for i := range exported {
+		counts := &exported[i]
+		values := func(others ...string) []string {
+			return q.values(owner, counts.Queue, others...)
+		}
+		q.inFlight.send(out, float64(counts.InFlight), values()...)
 		for _, cause := range q.causes {
-			q.backPressure.send(out, float64(counts.BackPressure(cause)), owner, index,
-				cause.String())
+			q.backPressure.send(out, float64(counts.BackPressure(cause)),
+				values(cause.String())...)
 		}
 		for operation := range iomsg.OperationCount {
-			q.collectOperation(out, owner, index, operation, counts)
+			if isCounted(operation, counts) {
+				q.collectOperation(out, values, operation, counts)
+			}
 		}
 	}
 }
 
-// collectOperation sends the counts of one operation. It omits operations that have never been
-// requested, except reads and writes, which are there from the start so that rates can be computed.
-func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string,
-	operation iomsg.Operation, counts *datapath.QueueCounts) {
-	if counts.Total(operation) == 0 && operation != iomsg.OpRead && operation != iomsg.OpWrite {
-		return
-	}
+// collectOperation sends the counts of one operation.
+func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric,
+	values func(others ...string) []string, operation iomsg.Operation,
+	counts *datapath.QueueCounts) {
+	op := operation.String()
 	for code := range status.Code(status.CodeCount) {
 		n := counts.IO(operation, code)
 		if n > 0 || code == status.Success {
-			q.io.send(out, float64(n), owner, index, operation.String(), code.String())
+			q.io.send(out, float64(n), values(op, code.String())...)
 		}
 	}
 	if operation.MovesData() {
-		q.bytes.send(out, float64(counts.Bytes(operation)), owner, index, operation.String())
+		q.bytes.send(out, float64(counts.Bytes(operation)), values(op)...)
 	}
-	out <- newLatencyHistogram(q.latency.desc, q.latency.Labels, []string{owner, index,
-		operation.String()}, counts.Latency(operation))
+	out <- newLatencyHistogram(q.latency.desc, q.latency.Labels, values(op),
+		counts.Latency(operation))
 }
 
 // workerMetrics are the metrics of the data-path workers.

@@ -44,8 +44,9 @@ func (m *metric) send(out chan<- prometheus.Metric, value float64, labels ...str
 
 // Definitions returns all metrics that the daemons define, in the order of the documentation.
 func Definitions() []Definition {
-	relay, target, device := newRelayMetrics(), newTargetMetrics(), newDeviceMetrics()
-	daemon, gateway := newDaemonMetrics(), newNBDMetrics()
+	options := Options{Queues: true}
+	relay, target := newRelayMetrics(options), newTargetMetrics(options)
+	daemon, device, gateway := newDaemonMetrics(), newDeviceMetrics(), newNBDMetrics()
 	var all []Definition
 	for _, group := range [][]*metric{
 		relay.all(), target.all(), daemon.all(), device.all(), gateway.all(),

@@ -55,7 +55,7 @@ func TestChannelsAreToldApart(t *testing.T) {
 		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsAccepted: 5,
 			ConnectedQueues: map[string]int{"shm": 3, "iwarp": 1}},
 		{Name: "b", Counters: &datapath.CounterSet{}, SessionsUnreleased: 1},
-	})
+	}, Options{})
 	want := `
 # HELP zc_relay_connected_queues Queues of open sessions that are connected to the target, by RDMA transport.
 # TYPE zc_relay_connected_queues gauge
@@ -87,7 +87,7 @@ func TestEachTargetIsExportedByItself(t *testing.T) {
 				Connects: 2, Losses: 2, FailuresByCode: map[status.Code]uint64{
 					status.NotConnected: 3, status.NotFound: 1}},
 			{Address: "10.0.0.7:7470", State: "waiting", Deserted: true},
-		}}})
+		}}}, Options{})
 	want := `
 # HELP zc_relay_target_attempt_failures_total Failed attempts to connect to a target, by the code of the failure; absent for a code that has not occurred.
 # TYPE zc_relay_target_attempt_failures_total counter
@@ -119,11 +119,12 @@ func (f fakeTarget) Failures() map[string][]volume.Failure { return f }
 func (f fakeTarget) VolumeStates() map[string]volume.State {
 	return map[string]volume.State{"disk": volume.Failed, "ram": volume.Serving}
 }
-func (f fakeTarget) Sessions() int                   { return 0 }
-func (f fakeTarget) ConnectedQueues() map[string]int { return map[string]int{"shm": 2} }
-func (f fakeTarget) SessionsTotal() uint64           { return 0 }
-func (f fakeTarget) SessionsPostponed() uint64       { return 0 }
-func (f fakeTarget) Workers() []*datapath.Worker     { return nil }
+func (f fakeTarget) ClientCounts(string) []datapath.ClientCounts { return nil }
+func (f fakeTarget) Sessions() int                               { return 0 }
+func (f fakeTarget) ConnectedQueues() map[string]int             { return map[string]int{"shm": 2} }
+func (f fakeTarget) SessionsTotal() uint64                       { return 0 }
+func (f fakeTarget) SessionsPostponed() uint64                   { return 0 }
+func (f fakeTarget) Workers() []*datapath.Worker                 { return nil }
 func (f fakeTarget) Counters() map[string]*datapath.CounterSet {
 	counters := make(map[string]*datapath.CounterSet)
 	for name := range f {
@@ -139,7 +140,7 @@ func TestFailuresOfVolumesAreCountedByCause(t *testing.T) {
 			{Operation: iomsg.OpRead, Cause: "EL2HLT", Count: 2},
 			{Operation: iomsg.OpRead, Cause: "other", Count: 5}},
 		"ram": nil,
-	})
+	}, Options{})
 	failures := counts(t, collector, "zc_target_volume_failures_total")
 	for series, want := range map[string]float64{
 		"ENOSPC write disk": 3, "volume_failed flush disk": 1, "other read disk": 7,
@@ -197,9 +198,10 @@ func counts(t *testing.T, collector prometheus.Collector, name string) map[strin
 
 // A rate needs two samples: a counter that appears with its first failures raises no alert.
 func TestFailuresAreCountedFromZeroOn(t *testing.T) {
-	relay := counts(t, NewRelayCollector(fakeRelay{{Name: "a", Counters: &datapath.CounterSet{}}}),
+	relay := counts(t, NewRelayCollector(fakeRelay{{Name: "a",
+		Counters: &datapath.CounterSet{}}}, Options{}),
 		"zc_relay_io_failures_total")
-	target := counts(t, NewTargetCollector(fakeTarget{"disk": nil}), "zc_target_io_failures_total")
+	target := counts(t, NewTargetCollector(fakeTarget{"disk": nil}, Options{}), "zc_target_io_failures_total")
 	gateway := counts(t, NewNBDCollector(fakeGateway{}), "zc_relay_nbd_requests_total")
 	for series, all := range map[string]map[string]float64{
 		"a IO_FAILED": relay, "a TIME_OUT": relay, "a CONNECTION_RESET": relay, "a OTHER": relay,
@@ -224,8 +226,11 @@ type fakeGateway struct{}
 
 func (fakeGateway) Quarantined() map[string]uint64 { return map[string]uint64{"x": 4096} }
 func (fakeGateway) Status() []nbd.ExportStatus {
-	return []nbd.ExportStatus{{Name: "x", Requests: []nbd.RequestCount{
-		{Command: nbd.Write, Error: nbd.NoSpace, Count: 7}}}}
+	io := nbd.IOStatus{BytesRead: 512, InFlight: 2, Requests: []nbd.RequestCount{
+		{Command: nbd.Read, Error: nbd.Success, Count: 1},
+		{Command: nbd.Write, Error: nbd.NoSpace, Count: 7}}}
+	return []nbd.ExportStatus{{Name: "x", IOStatus: io,
+		Clients: []nbd.ClientStatus{{Client: "10.0.0.7", IOStatus: io}}}}
 }
 
 type fakeDaemon struct {
@@ -369,5 +374,28 @@ zc_rdma_scrape_success 1
 		"zc_rdma_device_info", "zc_rdma_port_active", "zc_rdma_port_received_bytes_total",
 		"zc_rdma_scrape_success"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Without the label of queues, the sums are there from the start.
+func TestQueuesCanBeLeftOut(t *testing.T) {
+	channel := Channel{Name: "a", Counters: &datapath.CounterSet{},
+		Clients: []datapath.ClientCounts{{Client: "bench", QueueCounts: &datapath.QueueCounts{}}}}
+	for _, c := range []struct {
+		options Options
+		want    string
+	}{{Options{Queues: true}, ""}, {Options{}, "a SUCCESS read"}} {
+		collector := NewRelayCollector(fakeRelay{channel}, c.options)
+		_, isThere := counts(t, collector, "zc_relay_io_total")["a SUCCESS read"]
+		if isThere != (c.want != "") {
+			t.Errorf("with %+v, the sum over all queues is there: %t", c.options, isThere)
+		}
+		clients := counts(t, collector, "zc_relay_client_io_bytes_total")
+		if n, isThere := clients["a bench read"]; !isThere || n != 0 || len(clients) != 2 {
+			t.Errorf("the clients have moved %v", clients)
+		}
+		if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {
+			t.Errorf("lint finds %v, error %v", problems, err)
+		}
 	}
 }

@@ -20,13 +20,49 @@ type NBDCollector struct {
 }
 
 type nbdMetrics struct {
+	clients                                                             nbdClientMetrics
 	size, connections, accepted, inFlight, requests, bytes, quarantined *metric
 }
 
 const nbdPrefix = "zc_relay_nbd_"
 
+// nbdClientMetrics are the metrics of NBD clients, by name.
+type nbdClientMetrics struct{ requests, failures, bytes, inFlight *metric }
+
+func newNBDClientMetrics() nbdClientMetrics {
+	const byName = " Only with --metrics-per-client."
+	return nbdClientMetrics{
+		requests: define(nbdPrefix+"client_requests_total", Counter,
+			"Requests of an NBD client that have been answered. client is the name in its certificate, its address, or its user; "+
+				nbd.OtherClients+" sums up the clients beyond the limit."+byName, "export", "client"),
+		failures: define(nbdPrefix+"client_failures_total", Counter,
+			"Requests of an NBD client that have failed."+byName, "export", "client"),
+		bytes: define(nbdPrefix+"client_bytes_total", Counter,
+			"Bytes that successful requests of an NBD client have read or written."+byName,
+			"export", "client", "command"),
+		inFlight: define(nbdPrefix+"client_requests_in_flight", Gauge,
+			"Requests of an NBD client that have not been answered."+byName, "export", "client"),
+	}
+}
+
+func (m *nbdClientMetrics) all() []*metric {
+	return []*metric{m.requests, m.failures, m.bytes, m.inFlight}
+}
+
+func (m *nbdClientMetrics) collect(out chan<- prometheus.Metric, e *nbd.ExportStatus) {
+	for _, c := range e.Clients {
+		answered, failed := c.Answered()
+		m.requests.send(out, float64(answered), e.Name, c.Client)
+		m.failures.send(out, float64(failed), e.Name, c.Client)
+		m.bytes.send(out, float64(c.BytesRead), e.Name, c.Client, nbd.Read.String())
+		m.bytes.send(out, float64(c.BytesWritten), e.Name, c.Client, nbd.Write.String())
+		m.inFlight.send(out, float64(c.InFlight), e.Name, c.Client)
+	}
+}
+
 func newNBDMetrics() nbdMetrics {
 	return nbdMetrics{
+		clients: newNBDClientMetrics(),
 		size: define(nbdPrefix+"size_bytes", Gauge,
 			"Size of the export, as clients that connect now see it.", "export"),
 		connections: define(nbdPrefix+"connections", Gauge,
@@ -47,8 +83,8 @@ func newNBDMetrics() nbdMetrics {
 }
 
 func (m *nbdMetrics) all() []*metric {
-	return []*metric{m.size, m.connections, m.accepted, m.inFlight, m.requests, m.bytes,
-		m.quarantined}
+	return append([]*metric{m.size, m.connections, m.accepted, m.inFlight, m.requests, m.bytes,
+		m.quarantined}, m.clients.all()...)
 }
 
 // NewNBDCollector returns a collector of source's metrics.
@@ -69,6 +105,7 @@ func (c *NBDCollector) Collect(out chan<- prometheus.Metric) {
 		c.inFlight.send(out, float64(e.InFlight), e.Name)
 		c.quarantined.send(out, float64(quarantined[e.Name]), e.Name)
 		c.collectRequests(out, &e)
+		c.clients.collect(out, &e)
 		c.bytes.send(out, float64(e.BytesRead), e.Name, nbd.Read.String())
 		c.bytes.send(out, float64(e.BytesWritten), e.Name, nbd.Write.String())
 	}

@@ -4,7 +4,6 @@ package metrics
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +20,9 @@ type Channel struct {
 	// to, and Volume the volume there.
 	Device, Representor, Service, Target, Volume string
 
-	Counters           *datapath.CounterSet
+	Counters *datapath.CounterSet
+	// Clients holds the counts of clients by name.
+	Clients            []datapath.ClientCounts
 	Sessions           int
 	SessionsUnreleased int
 	SessionsAccepted   uint64
@@ -74,35 +75,37 @@ type relayMetrics struct {
 	sessions sessionMetrics
 	link     linkMetrics
 	queues   queueMetrics
+	clients  clientMetrics
 	throttle *metric
 	workers  workerMetrics
 }
 
 const relayPrefix = "zc_relay_"
 
-func newRelayMetrics() relayMetrics {
+func newRelayMetrics(options Options) relayMetrics {
 	return relayMetrics{
 		channel:  newChannelMetrics(),
 		sessions: newSessionMetrics(),
 		link:     newLinkMetrics(),
-		queues: newQueueMetrics(relayPrefix, "channel",
+		queues: newQueueMetrics(options, relayPrefix, "channel",
 			"Time from receiving an IO from the client to completing it.",
 			datapath.NoClientReceive),
+		clients: newClientMetrics(relayPrefix, "channel"),
 		throttle: define(relayPrefix+"throttled_seconds_total", Counter,
 			"Time that IOs have waited for the rate limits of their channel (channel) or session (session).",
-			"channel", "queue", "limit"),
+			options.labels("channel", "limit")...),
 		workers: newWorkerMetrics(relayPrefix),
 	}
 }
 
 func (m *relayMetrics) all() []*metric {
 	return slices.Concat(m.channel.all(), m.sessions.all(), m.link.all(), m.queues.all(),
-		[]*metric{m.throttle}, m.workers.all())
+		[]*metric{m.throttle}, m.clients.all(), m.workers.all())
 }
 
 // NewRelayCollector returns a collector of source's metrics.
-func NewRelayCollector(source RelaySource) *RelayCollector {
-	return &RelayCollector{source: source, relayMetrics: newRelayMetrics()}
+func NewRelayCollector(source RelaySource, options Options) *RelayCollector {
+	return &RelayCollector{source: source, relayMetrics: newRelayMetrics(options)}
 }
 
 // Describe sends the descriptions of all metrics.
@@ -114,19 +117,21 @@ func (c *RelayCollector) Collect(out chan<- prometheus.Metric) {
 		c.channel.collect(out, &channel)
 		c.sessions.collect(out, &channel)
 		c.link.collect(out, &channel)
-		c.queues.collect(out, channel.Name, channel.Counters)
-		c.collectThrottled(out, channel.Name, channel.Counters)
+		queues := channel.Counters.Queues()
+		c.queues.collect(out, channel.Name, queues)
+		c.collectThrottled(out, channel.Name, queues)
+		c.clients.collect(out, channel.Name, channel.Clients)
 	}
 	c.workers.collect(out, c.source.Workers())
 }
 
 func (c *RelayCollector) collectThrottled(out chan<- prometheus.Metric, channel string,
-	counters *datapath.CounterSet) {
-	queues := counters.Queues()
-	for i := range queues {
+	queues []datapath.QueueCounts) {
+	exported := c.queues.of(queues)
+	for i := range exported {
 		for level := range datapath.ThrottleLevelCount {
-			c.throttle.send(out, queues[i].Throttled(level).Seconds(), channel,
-				strconv.Itoa(queues[i].Queue), level.String())
+			c.throttle.send(out, exported[i].Throttled(level).Seconds(),
+				c.queues.values(channel, exported[i].Queue, level.String())...)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 type TargetSource interface {
 	// Counters returns per-queue counters, keyed by volume name.
 	Counters() map[string]*datapath.CounterSet
+	// ClientCounts returns the counts of the clients of a volume by name.
+	ClientCounts(volume string) []datapath.ClientCounts
 	// Failures returns the requests that each volume has failed, keyed by volume name.
 	Failures() map[string][]volume.Failure
 	// VolumeStates returns the state of each volume, keyed by volume name.
@@ -39,12 +41,13 @@ type targetMetrics struct {
 	connected               *metric
 	failures, state         *metric
 	queues                  queueMetrics
+	clients                 clientMetrics
 	workers                 workerMetrics
 }
 
 const targetPrefix = "zc_target_"
 
-func newTargetMetrics() targetMetrics {
+func newTargetMetrics(options Options) targetMetrics {
 	return targetMetrics{
 		sessions: define(targetPrefix+"sessions", Gauge,
 			"Control connections of relays that are open now; each relay has one more than it has sessions."),
@@ -61,9 +64,10 @@ func newTargetMetrics() targetMetrics {
 		state: define(targetPrefix+"volume_state", Gauge,
 			"Always 1; the label says whether a volume is "+volume.StateNames()+".",
 			"volume", "state"),
-		queues: newQueueMetrics(targetPrefix, "volume",
+		queues: newQueueMetrics(options, targetPrefix, "volume",
 			"Time from receiving an IO to sending its answer.",
 			datapath.NoResponseRoom, datapath.NoReadCredit, datapath.NoLease),
+		clients: newClientMetrics(targetPrefix, "volume"),
 		workers: newWorkerMetrics(targetPrefix),
 	}
 }
@@ -71,12 +75,13 @@ func newTargetMetrics() targetMetrics {
 func (m *targetMetrics) all() []*metric {
 	all := append([]*metric{m.sessions, m.sessionsTotal, m.sessionsPostponed,
 		m.connected}, m.queues.all()...)
-	return append(append(all, m.failures, m.state), m.workers.all()...)
+	all = append(append(all, m.clients.all()...), m.failures, m.state)
+	return append(all, m.workers.all()...)
 }
 
 // NewTargetCollector returns a collector of source's metrics.
-func NewTargetCollector(source TargetSource) *TargetCollector {
-	return &TargetCollector{source: source, targetMetrics: newTargetMetrics()}
+func NewTargetCollector(source TargetSource, options Options) *TargetCollector {
+	return &TargetCollector{source: source, targetMetrics: newTargetMetrics(options)}
 }
 
 // Describe sends the descriptions of all metrics.
@@ -95,7 +100,8 @@ func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	counters, failures := c.source.Counters(), c.source.Failures()
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
-		c.queues.collect(out, name, counters[name])
+		c.queues.collect(out, name, counters[name].Queues())
+		c.clients.collect(out, name, c.source.ClientCounts(name))
 		c.sendVolumeFailures(out, name, failures[name])
 	}
 	c.workers.collect(out, c.source.Workers())

@@ -20,6 +20,9 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
@@ -173,6 +176,18 @@ type SessionKeeper interface {
 	AdminSessions() []admin.Session
 	// EndSession starts to end a session, or fails with status.NotFound.
 	EndSession(id uint64) error
+}
+
+// CountIO adds up the counts of all operations.
+func CountIO(counts *datapath.QueueCounts) admin.IO {
+	io := admin.IO{InFlight: counts.InFlight}
+	for operation := range iomsg.OperationCount {
+		io.Succeeded += counts.IO(operation, status.Success)
+		io.Failed += counts.Failed(operation)
+		io.Bytes += counts.Bytes(operation)
+		io.LatencyNs += counts.Latency(operation).SumNs
+	}
+	return io
 }
 
 // HandleSessions serves admin.SessionsPath.

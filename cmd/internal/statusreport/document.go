@@ -165,9 +165,13 @@ type Session struct {
 	ClientUID uint32 `json:"client_uid"`
 	// ClientUnknown means that the Comch provider does not know the client's process: it is on a
 	// host across the PCIe bus.
-	ClientUnknown bool           `json:"client_unknown,omitempty"`
-	Opened        time.Time      `json:"opened_at"`
-	Queues        []SessionQueue `json:"queues"`
+	ClientUnknown bool `json:"client_unknown,omitempty"`
+	// ClientName is the name that the client has given itself; empty if it has none yet.
+	ClientName string         `json:"client_name,omitempty"`
+	Opened     time.Time      `json:"opened_at"`
+	Queues     []SessionQueue `json:"queues"`
+	// Operations counts the IOs of all queues of the session.
+	Operations map[string]Operation `json:"operations"`
 	// Unreleased means that the session has ended, but that the relay still tries to take away the
 	// target's access to the client's memory, or waits until the target has finished its changes.
 	// UnreleasedReason says what has failed last.
@@ -271,7 +275,7 @@ func Queues(counters *datapath.CounterSet) []Queue {
 func queueOf(counts *datapath.QueueCounts) Queue {
 	q := Queue{
 		Index: counts.Queue, InFlight: counts.InFlight,
-		BackPressure: make(map[string]uint64), Operations: make(map[string]Operation),
+		BackPressure: make(map[string]uint64), Operations: Operations(counts),
 	}
 	for cause := range datapath.BackPressureCount {
 		if n := counts.BackPressure(cause); n > 0 {
@@ -286,12 +290,18 @@ func queueOf(counts *datapath.QueueCounts) Queue {
 			q.Throttled[level.String()] = uint64(d)
 		}
 	}
+	return q
+}
+
+// Operations describes what counts hold of each operation that was requested.
+func Operations(counts *datapath.QueueCounts) map[string]Operation {
+	all := make(map[string]Operation)
 	for operation := range iomsg.OperationCount {
 		if counts.Total(operation) > 0 {
-			q.Operations[operation.String()] = operationOf(counts, operation)
+			all[operation.String()] = operationOf(counts, operation)
 		}
 	}
-	return q
+	return all
 }
 
 func operationOf(counts *datapath.QueueCounts, operation iomsg.Operation) Operation {

@@ -54,7 +54,9 @@ func exampleRelay() *Document {
 				TargetMoves:  1,
 				SessionCount: SessionCount{Open: 1, Total: 7}, Queues: exampleQueues(),
 				Sessions: []Session{{ID: 7, ClientPID: 100, ClientUID: 1000,
-					Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{
+					ClientName: "bench on host-a (process 100)",
+					Operations: exampleQueues()[0].Operations,
+					Opened:     testNow.Add(-time.Minute), Queues: []SessionQueue{
 						{Index: 0, Depth: 32, InFlight: 3, Transport: "shm",
 							Throttled: uint64(1500 * time.Millisecond)},
 						{Index: 1, Depth: 32, InFlight: 4, Transport: "shm"}}}},

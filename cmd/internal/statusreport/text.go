@@ -106,16 +106,19 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	if c.Retiring {
 		fmt.Fprintln(w, "  removed   from the configuration; waits for its sessions to end")
 	}
-	sessions := Table{Indent: "  ", Heads: []string{"SESSION", "CLIENT", "USER", "OPEN FOR", "QUEUES",
-		"RDMA", "THROTTLED", "IN FLIGHT OF DEPTH"}}
+	sessions := Table{Indent: "  ", Heads: []string{"SESSION", "CLIENT", "USER", "NAME", "OPEN FOR",
+		"QUEUES", "RDMA", "IOS", "FAILED", "BYTES", "MEAN", "THROTTLED", "IN FLIGHT OF DEPTH"},
+		Texts: []string{"NAME"}}
 	for i := range c.Sessions {
 		s := &c.Sessions[i]
 		client, user := strconv.Itoa(s.ClientPID), strconv.FormatUint(uint64(s.ClientUID), 10)
 		if s.ClientUnknown {
 			client, user = "host", "-"
 		}
-		sessions.Add(s.ID, client, user, d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues),
-			s.transports(), s.throttled(), s.load())
+		ios, failed, bytes, mean := s.sums()
+		sessions.Add(s.ID, client, user, cmp.Or(s.ClientName, "-"),
+			d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues), s.transports(), ios,
+			failed, size.FormatBytes(bytes), mean, s.throttled(), s.load())
 	}
 	sessions.Write(w)
 	writeQueues(w, c.Queues)
@@ -139,6 +142,24 @@ func (q *QoS) text() string {
 		}
 	}
 	return strings.Join(texts, ", ")
+}
+
+// sums returns what the session's operations add up to, and the mean latency of its IOs.
+func (s *Session) sums() (ios, failed, bytes uint64, mean string) {
+	var sumNs uint64
+	for _, o := range s.Operations {
+		ios += o.Succeeded
+		for _, n := range o.Failed {
+			ios += n
+			failed += n
+		}
+		bytes += o.Bytes
+		sumNs += o.Latency.Sum
+	}
+	if ios == 0 {
+		return 0, 0, 0, "-"
+	}
+	return ios, failed, bytes, latencyText(new(sumNs / ios))
 }
 
 // throttled returns how long the limits made the session's queues wait, added up.
