@@ -198,6 +198,8 @@ func (r *relayRig) close() {
 	ctx := testContext(r.t)
 	if err := r.lane.Close(ctx); err != nil {
 		r.t.Error(err)
+	} else if !r.counters.isIdle() {
+		r.t.Error("the closed lane still counts")
 	}
 	for _, step := range append([]func() error{r.exported.Deregister, r.domain.Close},
 		append(r.cleanUp, r.region.Close)...) {

@@ -218,6 +218,8 @@ func (r *targetRig) connect(ctx context.Context, device rdma.Device, start bool)
 func (r *targetRig) close() {
 	if err := r.lane.Close(testContext(r.t)); err != nil {
 		r.t.Error(err)
+	} else if !r.counters.isIdle() {
+		r.t.Error("the closed lane still counts")
 	}
 	if err := r.domain.Close(); err != nil {
 		r.t.Error(err)

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/audit"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/admin"
@@ -38,13 +39,16 @@ type AdminConfig struct {
 	// Level is the lowest severity that Log logs.
 	Level zap.AtomicLevel
 	Log   *zap.Logger
+	// Audit says who has changed the daemon.
+	Audit *audit.Log
 }
 
 // Admin is the listener for administrators on this machine. It serves what exposes secrets of the
 // process (profiles) or changes it (the log level, and what Handle adds).
 type Admin struct {
 	*httpServer
-	mux *http.ServeMux
+	mux   *http.ServeMux
+	audit *audit.Log
 }
 
 // ListenAdmin starts to serve.
@@ -53,10 +57,11 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for administration: %w", err)
 	}
-	a := &Admin{mux: http.NewServeMux()}
+	a := &Admin{mux: http.NewServeMux(), audit: config.Audit}
 	a.mux.Handle("GET "+admin.StatusPath, serveStatus(config.Status))
 	a.mux.Handle("GET "+admin.LogLevelPath, config.Level)
-	a.mux.Handle("PUT "+admin.LogLevelPath, setLevel(config.Level, config.Log))
+	a.mux.Handle("PUT "+admin.LogLevelPath,
+		a.audited(operationLogLevel, setLevel(config.Level, config.Log)))
 	a.handleProfiles()
 	// A page in a browser of this machine could reach a loopback address.
 	guarded := http.NewCrossOriginProtection().Handler(localHostOnly(listener.Addr(), a.mux))
@@ -97,8 +102,9 @@ func boundSeconds(handler http.HandlerFunc) http.HandlerFunc {
 }
 
 // setLevel changes the log level to {"level":"debug"} in the body, or to the form value level.
-func setLevel(level zap.AtomicLevel, log *zap.Logger) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func setLevel(level zap.AtomicLevel, log *zap.Logger) func(http.ResponseWriter, *http.Request,
+	*change) {
+	return func(w http.ResponseWriter, r *http.Request, c *change) {
 		before := level.Level()
 		// curl -d announces JSON as a form, too.
 		body := bufio.NewReader(r.Body)
@@ -106,12 +112,18 @@ func setLevel(level zap.AtomicLevel, log *zap.Logger) http.Handler {
 			r.Header.Set("Content-Type", "application/json")
 		}
 		r.Body = io.NopCloser(body)
-		level.ServeHTTP(w, r)
-		if after := level.Level(); after != before {
+		recorder := &statusRecorder{ResponseWriter: w}
+		level.ServeHTTP(recorder, r)
+		after := level.Level()
+		if after != before {
 			log.Log(max(before, after, zap.WarnLevel), "log level changed",
 				zap.Stringer("from", before), zap.Stringer("to", after))
 		}
-	})
+		c.object, c.detail = "log level", fmt.Sprintf("from %v to %v", before, after)
+		if c.err = recorder.err(); c.err != nil {
+			c.detail = ""
+		}
+	}
 }
 
 // localHostOnly rejects requests whose Host names another host. A web page could send such requests
@@ -200,44 +212,54 @@ func (a *Admin) HandleSessions(k SessionKeeper) {
 			}
 			reply(w, list)
 		})))
-	a.Handle("DELETE "+admin.SessionsPath+"/{id}", http.HandlerFunc(func(w http.ResponseWriter,
-		r *http.Request) {
-		id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
-		if err != nil {
-			http.Error(w, fmt.Sprintf("%s is not the number of a session",
-				printable.Quote(r.PathValue("id"), maxEcho)),
-				http.StatusBadRequest)
-			return
-		}
-		if err := k.EndSession(id); err != nil {
-			http.Error(w, err.Error(), http.StatusGone)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	}))
+	a.Handle("DELETE "+admin.SessionsPath+"/{id}", a.audited(operationEndSession,
+		func(w http.ResponseWriter, r *http.Request, c *change) {
+			c.object = "session " + r.PathValue("id")
+			if c.err = endSession(k, r.PathValue("id")); c.err != nil {
+				replyError(w, c.err)
+				return
+			}
+			w.WriteHeader(http.StatusNoContent)
+		}))
+}
+
+func endSession(k SessionKeeper, text string) error {
+	id, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return status.Errorf(status.InvalidValue, "%s is not the number of a session",
+			printable.Quote(text, maxEcho))
+	}
+	return k.EndSession(id)
 }
 
 // HandleReload serves admin.ReloadPath. reload starts a reload and waits for its outcome until the
 // context ends.
 func (a *Admin) HandleReload(reload func(context.Context) admin.Reload) {
-	a.Handle("POST "+admin.ReloadPath, limitRequests(maxRequestsAtATime,
-		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	a.Handle("POST "+admin.ReloadPath, limitRequests(maxRequestsAtATime, a.audited(OperationReload,
+		func(w http.ResponseWriter, r *http.Request, c *change) {
 			ctx, cancel := context.WithTimeout(r.Context(), requestTimeout/2)
 			defer cancel()
-			reply(w, reload(ctx))
+			outcome := reload(ctx)
+			switch {
+			case outcome.Ended == nil:
+				c.err = status.Errorf(status.InProgress, "the reload has not ended yet")
+			case outcome.Error != "":
+				c.err = status.Errorf(status.BadConfig, "%s", outcome.Error)
+			}
+			reply(w, outcome)
 		})))
 }
 
 // HandleTrace serves admin.TracePath: POST starts a trace, DELETE ends it and replies with what was
 // recorded.
 func (a *Admin) HandleTrace(p trace.Program, t *trace.Tracer) {
-	a.Handle("POST "+admin.TracePath, http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
-		t.Start()
-		w.WriteHeader(http.StatusNoContent)
-	}))
-	a.Handle("DELETE "+admin.TracePath, limitRequests(maxRequestsAtATime,
-		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	a.Handle("POST "+admin.TracePath, a.audited(operationStartTrace,
+		func(w http.ResponseWriter, _ *http.Request, _ *change) {
+			t.Start()
+			w.WriteHeader(http.StatusNoContent)
+		}))
+	a.Handle("DELETE "+admin.TracePath, limitRequests(maxRequestsAtATime, a.audited(
+		operationStopTrace, func(w http.ResponseWriter, _ *http.Request, _ *change) {
 			records, lost := t.Stop()
 			reply(w, trace.NewFile(p, records, lost))
 		})))
@@ -253,13 +275,14 @@ func reply(w http.ResponseWriter, document any) {
 // HandleDrain serves admin.DrainPath: POST starts to drain, DELETE accepts sessions again, and GET
 // reports the progress. None of them waits.
 func (a *Admin) HandleDrain(d Drainer) {
-	serve := func(act func()) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
+	serve := func(act func()) func(http.ResponseWriter, *http.Request, *change) {
+		return func(w http.ResponseWriter, _ *http.Request, _ *change) {
 			act()
 			reply(w, d.DrainState())
 		}
 	}
-	a.Handle("POST "+admin.DrainPath, serve(d.Drain))
-	a.Handle("DELETE "+admin.DrainPath, serve(d.Resume))
-	a.Handle("GET "+admin.DrainPath, serve(func() {}))
+	a.Handle("POST "+admin.DrainPath, a.audited(operationDrain, serve(d.Drain)))
+	a.Handle("DELETE "+admin.DrainPath, a.audited(operationResume, serve(d.Resume)))
+	a.Handle("GET "+admin.DrainPath, http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) { reply(w, d.DrainState()) }))
 }

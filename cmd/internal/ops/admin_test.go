@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/audit"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
@@ -28,7 +29,7 @@ func startAdmin(t *testing.T,
 	level := zap.NewAtomicLevelAt(zap.InfoLevel)
 	core, logs := observer.New(zap.DebugLevel)
 	a, err := ListenAdmin(AdminConfig{Address: address, Status: testStatus, Level: level,
-		Log: zap.New(core)})
+		Log: zap.New(core), Audit: audit.New(zap.New(core))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/printable"
@@ -37,35 +38,55 @@ func (a *Admin) HandleVolumes(k VolumeKeeper) {
 			}
 			reply(w, list)
 		})))
-	a.handleChange("POST "+admin.VolumesPath, func(ctx context.Context, r *http.Request) (any,
-		error) {
+	a.handleChange("POST "+admin.VolumesPath, operationAddVolume, func(ctx context.Context,
+		r *http.Request, c *change) (any, error) {
 		var v admin.NewVolume
 		if err := readDocument(r, &v); err != nil {
 			return nil, err
 		}
+		c.object, c.detail = volumeObject(v.Name), v.Backend
 		return k.AddVolume(ctx, v)
 	})
-	a.handleChange("POST "+admin.VolumesPath+"/{name}/size", func(ctx context.Context,
-		r *http.Request) (any, error) {
-		var to admin.VolumeSize
-		if err := readDocument(r, &to); err != nil {
-			return nil, err
-		}
-		return k.ResizeVolume(ctx, r.PathValue("name"), to)
-	})
-	a.handleChange("DELETE "+admin.VolumesPath+"/{name}", func(ctx context.Context,
-		r *http.Request) (any, error) {
+	a.handleChange("POST "+admin.VolumesPath+"/{name}/size", operationResizeVolume,
+		func(ctx context.Context, r *http.Request, c *change) (any, error) {
+			var to admin.VolumeSize
+			if err := readDocument(r, &to); err != nil {
+				return nil, err
+			}
+			c.detail = sizeDetail(to)
+			return k.ResizeVolume(ctx, r.PathValue("name"), to)
+		})
+	a.handleChange("DELETE "+admin.VolumesPath+"/{name}", operationRemoveVolume, func(
+		ctx context.Context, r *http.Request, c *change) (any, error) {
 		force, err := strconv.ParseBool(parameter(r, admin.ForceParameter, "false"))
 		if err != nil {
 			return nil, status.Errorf(status.InvalidValue, "%s is neither true nor false",
 				admin.ForceParameter)
 		}
+		if force {
+			c.detail = "by force"
+		}
 		return nil, k.RemoveVolume(ctx, r.PathValue("name"), force)
 	})
-	a.handleChange("DELETE "+admin.VolumesPath+"/{name}/holders/{holder}",
-		func(ctx context.Context, r *http.Request) (any, error) {
+	a.handleChange("DELETE "+admin.VolumesPath+"/{name}/holders/{holder}", operationPreempt,
+		func(ctx context.Context, r *http.Request, c *change) (any, error) {
+			c.detail = "holder " + r.PathValue("holder")
 			return nil, k.PreemptHolder(ctx, r.PathValue("name"), r.PathValue("holder"))
 		})
+}
+
+// volumeObject returns the object of a change of a volume.
+func volumeObject(name string) string { return strings.TrimSpace("volume " + name) }
+
+// sizeDetail describes a change of a volume's size, for the audit log.
+func sizeDetail(to admin.VolumeSize) string {
+	switch {
+	case to.Size == 0:
+		return "to the size of what it is on"
+	case to.Shrink:
+		return fmt.Sprintf("to %d bytes, may shrink", to.Size)
+	}
+	return fmt.Sprintf("to %d bytes", to.Size)
 }
 
 // maxChangeTime bounds how long a client waits for a change, which may take longer than other
@@ -74,21 +95,24 @@ const maxChangeTime = 15 * time.Minute
 
 // handleChange adds a pattern whose handler may take as long as the client says that it waits. The
 // handler returns the document of the reply, or nil.
-func (a *Admin) handleChange(pattern string,
-	change func(context.Context, *http.Request) (any, error)) {
-	a.Handle(pattern, limitRequests(maxRequestsAtATime, http.HandlerFunc(
-		func(w http.ResponseWriter, r *http.Request) {
+func (a *Admin) handleChange(pattern, operation string,
+	carryOut func(context.Context, *http.Request, *change) (any, error)) {
+	a.Handle(pattern, limitRequests(maxRequestsAtATime, a.audited(operation,
+		func(w http.ResponseWriter, r *http.Request, c *change) {
+			c.object = volumeObject(r.PathValue("name"))
 			wait, err := waitOf(r)
 			if err != nil {
+				c.err = err
 				replyError(w, err)
 				return
 			}
 			ctx, cancel := context.WithTimeout(r.Context(), wait)
 			defer cancel()
 			extendDeadlines(w, wait+requestTimeout)
-			document, err := change(ctx, r)
+			document, err := carryOut(ctx, r, c)
 			switch {
 			case err != nil:
+				c.err = err
 				replyError(w, err)
 			case document == nil:
 				w.WriteHeader(http.StatusNoContent)

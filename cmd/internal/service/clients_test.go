@@ -2,6 +2,8 @@ package service_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -90,6 +92,11 @@ func TestOperatorsSeeWhatEachClientDoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := a.EndSession(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	s.relay.AwaitLog(fmt.Sprintf(`"operation": "end_session", "object": "session 3", `+
+		`"via": "unix", "user_id": %d, "pid": %d`, os.Geteuid(), os.Getpid()))
 	content, err := a.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)

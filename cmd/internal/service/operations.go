@@ -48,6 +48,7 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 	if c.Admin != "" {
 		admin, err := ops.ListenAdmin(ops.AdminConfig{
 			Address: c.Admin, Status: env.status.document, Level: env.LogLevel, Log: env.Log,
+			Audit: env.lifecycle.reloader.audit,
 		})
 		if err != nil {
 			return listeners, fmt.Errorf("operations.admin (--admin-listen): %w", err)

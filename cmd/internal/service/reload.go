@@ -11,11 +11,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/audit"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // ReadFunc reads files again and returns a function that applies what they hold; a nil function has
@@ -26,13 +29,15 @@ type ReadFunc func() (apply func() error, err error)
 // reloadPatience is how long a reload may take before it counts as blocked.
 const reloadPatience = 10 * time.Second
 
-// reloader reloads at SIGHUP. It reads on a goroutine of its own, one reload at a time, and applies
+// reloader reloads at SIGHUP, and when an administrator requests it. It reads on a goroutine of its own, one reload at a time, and applies
 // on the goroutine of run. So a read that blocks delays neither the daemon nor its end, and nothing
 // is applied after the end.
 type reloader struct {
 	log      *zap.Logger
 	notifier *systemd.Notifier
+	audit    *audit.Log
 	hangups  chan os.Signal
+	requests chan struct{} // has an element when an administrator wants a reload
 	patience time.Duration
 
 	mu     sync.Mutex // guards what follows
@@ -53,16 +58,26 @@ func Hangups() chan os.Signal {
 
 func newReloader(log *zap.Logger, notifier *systemd.Notifier,
 	hangups chan os.Signal) *reloader {
-	return &reloader{log: log, notifier: notifier, hangups: hangups, patience: reloadPatience}
+	return &reloader{log: log, notifier: notifier, audit: audit.New(log), hangups: hangups,
+		requests: make(chan struct{}, 1), patience: reloadPatience}
 }
 
-// run reloads at every SIGHUP until ctx ends. It abandons a read that is blocked then.
+// run reloads at every SIGHUP and every request until ctx ends. It abandons a read that is blocked
+// then. One reload serves a signal and a request that wait for it together.
 func (r *reloader) run(ctx context.Context) {
 	for {
+		isSignalled := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.hangups:
+			isSignalled = true
+		case <-r.requests:
+		}
+		select {
+		case <-r.hangups:
+			isSignalled = true
+		default:
 		}
 		r.notifier.Reloading()
 		r.report(&statusreport.Reload{Started: time.Now().UTC()})
@@ -76,8 +91,21 @@ func (r *reloader) run(ctx context.Context) {
 			return
 		}
 		r.finish(err)
+		if isSignalled {
+			r.recordSignal(err)
+		}
 		r.notifier.Ready()
 	}
+}
+
+// recordSignal logs that a signal asked for a reload, which ended with err. Requests of
+// administrators are logged by the admin listener.
+func (r *reloader) recordSignal(err error) {
+	if err != nil {
+		err = status.Errorf(status.BadConfig, "%w", err)
+	}
+	r.audit.Record(audit.Entry{Operation: ops.OperationReload, Object: ops.DaemonObject,
+		By: audit.Signal(syscall.SIGHUP), Err: err})
 }
 
 // outcome is what a read has found.
@@ -170,7 +198,7 @@ const requestPause = 20 * time.Millisecond
 func (r *reloader) request(ctx context.Context) admin.Reload {
 	asked := time.Now().UTC()
 	select {
-	case r.hangups <- syscall.SIGHUP:
+	case r.requests <- struct{}{}:
 	default: // a reload that has not begun yet serves this request, too
 	}
 	for {

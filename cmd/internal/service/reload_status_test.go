@@ -41,6 +41,8 @@ func TestTheMetricsShowAFailedReloadAndAPendingRestart(t *testing.T) {
 		}
 		shows("the start", "zc_reload_success 1", "zc_restart_pending_settings 0")
 		reload("log: {", "workers: {poll: event}\nlog: {format: json, ")
+		c.daemon.AwaitLog(`"operation": "reload", "object": "daemon", "via": "signal", ` +
+			`"signal": "hangup", "outcome": "done"`)
 		shows("a pending restart", "zc_reload_success 1", "zc_restart_pending_settings 2")
 		reload("control:", "contrl:")
 		shows("a failed reload", "zc_reload_success 0", "zc_restart_pending_settings 2")

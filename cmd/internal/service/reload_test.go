@@ -127,3 +127,33 @@ func TestLoadingAtTheStartEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// The admin listener logs its own requests, with their users; a signal does not tell its sender.
+func TestTheAuditLogSaysThatASignalAskedForAReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fail := errors.New("line 3: no")
+		var err error
+		r, logs, end := startReloader(t, func() (func() error, error) { return nil, err })
+		defer end()
+		lines := func() int { return logs.FilterMessage("administration").Len() }
+		if outcome := r.request(t.Context()); outcome.Ended == nil || lines() != 0 {
+			t.Errorf("a request ends with %+v, and leaves %d lines", outcome, lines())
+		}
+		for i, c := range []struct {
+			err     error
+			outcome string
+		}{{nil, "done"}, {fail, "BAD_CONFIG"}} {
+			err = c.err
+			r.hangups <- syscall.SIGHUP
+			synctest.Wait()
+			if lines() != i+1 {
+				t.Fatalf("there are %d lines after %d signals", lines(), i+1)
+			}
+			line := logs.FilterMessage("administration").All()[i].ContextMap()
+			if line["operation"] != "reload" || line["via"] != "signal" ||
+				line["signal"] != "hangup" || line["outcome"] != c.outcome {
+				t.Errorf("the line is %v", line)
+			}
+		}
+	})
+}

@@ -1,0 +1,84 @@
+package ops
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/audit"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The operations of the audit log, as the commands call them.
+const (
+	operationDrain        = "drain"
+	operationResume       = "resume"
+	operationLogLevel     = "log_level"
+	operationEndSession   = "end_session"
+	operationStartTrace   = "start_trace"
+	operationStopTrace    = "stop_trace"
+	operationAddVolume    = "add_volume"
+	operationResizeVolume = "resize_volume"
+	operationRemoveVolume = "remove_volume"
+	operationPreempt      = "preempt_holder"
+)
+
+// OperationReload is the operation of a reload, by a request or by a signal.
+const OperationReload = "reload"
+
+// DaemonObject is the object of a change that concerns the daemon as a whole.
+const DaemonObject = "daemon"
+
+// change is what a handler says about the change that it was asked for.
+type change struct {
+	object, detail string
+	err            error
+}
+
+// audited returns a handler that changes the daemon: the audit log says who has asked for it, and
+// how it ended.
+func (a *Admin) audited(operation string,
+	handle func(http.ResponseWriter, *http.Request, *change)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := change{object: DaemonObject}
+		handle(w, r, &c)
+		a.audit.Record(audit.Entry{Operation: operation, Object: c.object, Detail: c.detail,
+			By: requesterOf(r), Err: c.err})
+	})
+}
+
+// connectionKey is the key of a request's connection in its context.
+type connectionKey struct{}
+
+// withConnection is the ConnContext of the HTTP server.
+func withConnection(ctx context.Context, conn net.Conn) context.Context {
+	if limited, ok := conn.(*limitedConn); ok {
+		conn = limited.Conn
+	}
+	return context.WithValue(ctx, connectionKey{}, conn)
+}
+
+// requesterOf returns who has sent a request.
+func requesterOf(r *http.Request) audit.Requester {
+	return audit.Peer(r.Context().Value(connectionKey{}).(net.Conn))
+}
+
+// statusRecorder remembers the status of a reply.
+type statusRecorder struct {
+	http.ResponseWriter
+	code int
+}
+
+// WriteHeader notes the status.
+func (r *statusRecorder) WriteHeader(code int) {
+	r.code = code
+	r.ResponseWriter.WriteHeader(code)
+}
+
+// err returns an error if the reply means that the request was wrong.
+func (r *statusRecorder) err() error {
+	if r.code/100 == http.StatusOK/100 || r.code == 0 {
+		return nil
+	}
+	return status.Errorf(status.InvalidValue, "%s", http.StatusText(r.code))
+}
