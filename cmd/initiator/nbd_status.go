@@ -109,14 +109,14 @@ func nbdClientsOf(open []nbd.ConnectionStatus) []nbdClientStatus {
 	return all
 }
 
-// The log describes a client by its process and user or its address and port, and by the name in its
-// certificate. What changes with each connection is no part of its name.
+// The log describes a client by its process and user, or its address and port, and by the name in
+// its certificate. What changes with each connection is no part of its name.
 var (
 	nbdCertificate = regexp.MustCompile(` \((.*)\)$`)
 	nbdProcess     = regexp.MustCompile(`^process \d+ of `)
 )
 
-// nameNBDClient returns the name under which a client is counted that the log describes in this way.
+// nameNBDClient returns the name under which a client is counted, from its description in the log.
 func nameNBDClient(client string) string {
 	if match := nbdCertificate.FindStringSubmatch(client); match != nil {
 		return match[1]

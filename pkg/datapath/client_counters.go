@@ -10,8 +10,8 @@ import (
 // OtherClients is the name under which ClientCounters counts clients beyond its limit.
 const OtherClients = roster.Others
 
-// ClientCounters holds counters for a bounded number of clients of each owner, a channel or a volume,
-// by name. Its methods may be called concurrently.
+// ClientCounters holds counters for a bounded number of clients by name. Each has an owner: a
+// channel or a volume. Its methods may be called concurrently.
 type ClientCounters struct{ clients *roster.Roster[CounterSet] }
 
 // NewClientCounters returns counters for so many clients, of all owners together. With 0 there are
@@ -20,8 +20,8 @@ func NewClientCounters(limit int) *ClientCounters {
 	return &ClientCounters{roster.New(limit, (*CounterSet).isIdle)}
 }
 
-// Of returns the counters of a client, nil if no clients are counted. Clients beyond the limit count
-// as OtherClients, unless one of the others has no open lane, and gives up its place.
+// Of returns the counters of a client, nil if no clients are counted. Clients beyond the limit
+// count as OtherClients, unless one of the others has no open lane, and gives up its place.
 func (c *ClientCounters) Of(owner, client string) *CounterSet { return c.clients.Of(owner, client) }
 
 // ClientCounts holds the counts of a client.

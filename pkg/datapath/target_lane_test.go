@@ -158,7 +158,8 @@ func makeTargetRig(t *testing.T, start bool, accepts uint32) *targetRig {
 		t.Fatal(err)
 	}
 	r.lane, err = NewTargetLane(ctx, TargetLaneConfig{
-		Worker: worker, Device: device, Queue: testQueue, Counters: []*CounterSet{&r.counters}, Domain: r.domain,
+		Worker: worker, Device: device, Queue: testQueue,
+		Counters: []*CounterSet{&r.counters}, Domain: r.domain,
 		Volume: r.volume, Depth: testDepth, BufferSize: testBufferSize,
 		Export: rdma.RemoteMemory{
 			Key: export.RemoteKey(), Base: export.Base(), Length: testExport,

@@ -64,7 +64,8 @@ func (n *counts) add(c *counters) {
 }
 
 // counterSet adds up the counters of the connections to an export, or of a client. What connections
-// have counted stays when they end. The zero value has none. Its methods may be called concurrently.
+// have counted stays when they end. The zero value has none. Its methods may be called
+// concurrently.
 type counterSet struct {
 	mu     sync.Mutex // guards what follows, not what the counters count
 	open   map[*counters]struct{}

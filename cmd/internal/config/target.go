@@ -195,7 +195,8 @@ const DefaultBlockSize = 4096
 // DefaultTarget returns the defaults. They have no volumes.
 func DefaultTarget() *Target {
 	return &Target{
-		Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
+		Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(),
+		RDMA: defaultRDMA(),
 		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort,
 			Protocol: string(relay.ProtocolAuto)},
 		Control: defaultControl(target.DefaultControlTimeout),

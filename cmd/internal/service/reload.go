@@ -29,9 +29,9 @@ type ReadFunc func() (apply func() error, err error)
 // reloadPatience is how long a reload may take before it counts as blocked.
 const reloadPatience = 10 * time.Second
 
-// reloader reloads at SIGHUP, and when an administrator requests it. It reads on a goroutine of its own, one reload at a time, and applies
-// on the goroutine of run. So a read that blocks delays neither the daemon nor its end, and nothing
-// is applied after the end.
+// reloader reloads at SIGHUP, and when an administrator requests it. It reads on a goroutine of its
+// own, one reload at a time, and applies on the goroutine of run. So a read that blocks delays
+// neither the daemon nor its end, and nothing is applied after the end.
 type reloader struct {
 	log      *zap.Logger
 	notifier *systemd.Notifier
