@@ -191,7 +191,7 @@ func (w *world) checkBounds() {
 		name              string
 		count, perProcess int
 	}{
-		{"goroutines", runtime.NumGoroutine() - w.callerGoroutines, 28},
+		{"goroutines", runtime.NumGoroutine() - w.callerGoroutines, 36},
 		{"directions of connections", len(w.internet.network.Flows()), 16},
 		{"descriptors", len(descriptorNames()), 48},
 	} {
