@@ -204,7 +204,7 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 		fmt.Fprintln(cmd.OutOrStdout(), strings.Join(uris, "\n"))
 	}
 	if operations != nil {
-		operations.SetReady(nil)
+		operations.SetReady(nil, "")
 	}
 	notifier.Ready()
 	notifier.Status(fmt.Sprintf("serving %s", strings.Join(uris, " ")))

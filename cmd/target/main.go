@@ -186,7 +186,7 @@ func announce(ctx context.Context, env *service.Environment, t *administered,
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
 		zap.Stringer("rdma", t.RDMAAddress()))
-	env.SetReady(notReady(t.VolumeStates()))
+	env.SetReady(readiness(t.VolumeStates()))
 	if c.Listen.AddressFile != "" {
 		if err := writeAtomically(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
 			return err
@@ -199,7 +199,7 @@ func announce(ctx context.Context, env *service.Environment, t *administered,
 const readinessInterval = time.Second
 
 // watchReadiness reports whether the target is of use to relays, until ctx ends.
-func watchReadiness(ctx context.Context, setReady func(error),
+func watchReadiness(ctx context.Context, setReady func(reason error, serves string),
 	states func() map[string]volume.State) {
 	ticker := time.NewTicker(readinessInterval)
 	defer ticker.Stop()
@@ -207,35 +207,41 @@ func watchReadiness(ctx context.Context, setReady func(error),
 	for {
 		select {
 		case <-ctx.Done():
-			setReady(context.Cause(ctx))
+			setReady(context.Cause(ctx), "")
 			return
 		case <-ticker.C:
 		}
-		now, reason := "", notReady(states())
+		reason, serves := readiness(states())
+		now := serves
 		if reason != nil {
 			now = reason.Error()
 		}
 		if now != former {
 			former = now
-			setReady(reason)
+			setReady(reason, serves)
 		}
 	}
 }
 
-// notReady returns why a target with volumes in these states is of no use. One volume that has
-// failed does not keep the others from being served, and the next one can be added at any time.
-func notReady(states map[string]volume.State) error {
+// readiness returns why a target with volumes in these states is of no use, and how many of them
+// are. One volume that has failed does not keep the others from being served, and the next one can
+// be added at any time.
+func readiness(states map[string]volume.State) (reason error, serves string) {
 	var unusable []string
 	for _, name := range slices.Sorted(maps.Keys(states)) {
-		if states[name].Means().IsUsable {
-			return nil
+		if !states[name].Means().IsUsable {
+			unusable = append(unusable, fmt.Sprintf("volume %q is %s", name, states[name]))
 		}
-		unusable = append(unusable, fmt.Sprintf("volume %q is %s", name, states[name]))
 	}
-	if len(unusable) == 0 {
-		return nil
+	list := strings.Join(unusable, ", ")
+	if len(unusable) > 0 && len(unusable) == len(states) {
+		return status.Errorf(status.BadState, "%s", list), ""
 	}
-	return status.Errorf(status.BadState, "%s", strings.Join(unusable, ", "))
+	serves = fmt.Sprintf("serving %d of %d volumes", len(states)-len(unusable), len(states))
+	if list != "" {
+		serves += ": " + list
+	}
+	return nil, serves
 }
 
 // writeAtomically makes a file appear with its whole content.

@@ -118,7 +118,7 @@ func TestATargetIsReadyIfAVolumeIsOfUse(t *testing.T) {
 		for i, s := range c.states {
 			states[string(rune('a'+i))] = s
 		}
-		if err := notReady(states); (err == nil) != c.ready {
+		if err, _ := readiness(states); (err == nil) != c.ready {
 			t.Errorf("%v: %v", c.states, err)
 		}
 	}

@@ -134,7 +134,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
 		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
 		Tracer: env.Tracer, CountedClients: c.Metrics.PerSession,
-		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
+		Software: buildinfo.String("zc-relay"), Logger: env.Log,
+		OnReady:  func(now relay.Readiness) { env.SetReady(now.Err, now.String()) },
 		Settings: settings,
 	})
 	if err != nil {
@@ -284,6 +285,7 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 	channel := metrics.Channel{
 		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 		Service: c.ChannelID.Name,
+		State:   string(c.Listen.State),
 		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters, Clients: c.Clients,
 		TargetReady: c.Link.State == relay.LinkReady,
 		TargetMoves: c.TargetMoves, ConnectedQueues: make(map[string]int),
@@ -306,7 +308,7 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
 		d.Workers = statusreport.Workers(r.Workers())
 		for _, c := range r.Channels() {
-			d.Channels = append(d.Channels, statusreport.Channel{
+			channel := statusreport.Channel{
 				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 				Service: c.ChannelID.Name,
 				Address: c.Address, Target: c.Target.String(), Volume: c.Volume,
@@ -317,7 +319,16 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
 				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
 				Queues: statusreport.Queues(c.Counters),
-			})
+				State:  string(c.Listen.State), Since: c.Listen.Since.UTC(),
+				Attempt: c.Listen.Attempt,
+			}
+			if c.Listen.Reason != nil {
+				channel.Reason = printable.Line(c.Listen.Reason.Error(), 1024)
+			}
+			if !c.Listen.NextTry.IsZero() {
+				channel.NextAttempt = new(c.Listen.NextTry.UTC())
+			}
+			d.Channels = append(d.Channels, channel)
 		}
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -56,16 +58,21 @@ type channel struct {
 	links       context.Context // of these
 	stopLinks   context.CancelFunc
 
-	mu     sync.Mutex // guards what follows
-	server comch.Server
+	opening  devicecall.Step // an attempt to open the channel, one at a time
+	schedule *retry.Schedule // of these; nil after success
+	changed  chan struct{}   // has an element when the settings have changed
+
+	mu        sync.Mutex // guards what follows
+	listening ListenStatus
+	server    comch.Server
+	closed    bool // no server is needed any more
 	// maxClients is how many clients the server's device supports.
 	maxClients int
 	sessions   map[*session]struct{}
 	removed    bool // from the configuration
 }
 
-// newChannel creates a channel with its workers. It also creates its Comch server, unless one of
-// former, the removed channels of the same id, may still have one: then run does.
+// newChannel creates a channel with its workers. former are the removed channels of the same id.
 func (r *Relay) newChannel(
 	ctx context.Context, config *ChannelConfig, former []*channel,
 ) (*channel, error) {
@@ -76,6 +83,9 @@ func (r *Relay) newChannel(
 		sessions: make(map[*session]struct{}),
 		clients:  epoch.NewRegistry(epoch.Config{Restart: true}),
 		dials:    retry.NewPace(channelDialInterval),
+		changed:  make(chan struct{}, 1),
+
+		listening: ListenStatus{State: ChannelOpening, Since: time.Now()},
 	}
 	if len(former) > 0 {
 		c.clients = former[0].clients // their sessions and the new ones may be the same clients'
@@ -86,7 +96,7 @@ func (r *Relay) newChannel(
 	c.settings.Store(config)
 	c.throttle.SetLimits(config.QoS.Channel)
 	c.targets = newTargets(c, config)
-	if err := c.start(ctx, config); err != nil {
+	if err := c.startWorkers(config); err != nil {
 		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close(ctx))
 	}
 	return c, nil
@@ -102,15 +112,7 @@ func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
 	return r.counters[id]
 }
 
-func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
-	if err := c.openDevice(ctx, config); err != nil {
-		return err
-	}
-	if config.Isolation == Staged {
-		if _, err := c.relay.dmaDevices.at(ctx, c.id.Device); err != nil {
-			return err
-		}
-	}
+func (c *channel) startWorkers(config *ChannelConfig) error {
 	c.workers = c.relay.pool
 	if len(config.CPUs) > 0 {
 		var err error
@@ -123,14 +125,7 @@ func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 		return status.Errorf(status.InvalidValue,
 			"no workers: neither the channel nor the relay has CPUs")
 	}
-	for _, former := range c.former {
-		select {
-		case <-former.unlisted:
-		default:
-			return nil // run listens once the name is free
-		}
-	}
-	return c.listen(ctx)
+	return nil
 }
 
 // openDevice opens the RDMA devices that lead to the targets, if there are routes. Otherwise a
@@ -225,6 +220,9 @@ func (c *channel) close(ctx context.Context) error {
 	c.late.Wait()
 	stop()
 	c.stopLate()
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	err := c.closeServer()
 	if c.ownPool != nil {
 		err = errors.Join(err, c.ownPool.Stop())
@@ -235,7 +233,8 @@ func (c *channel) close(ctx context.Context) error {
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
 // that they started with, except rate limits (QoS), and the sessions of a removed channel continue
 // until they end. The CPUs of a channel cannot change. A channel that cannot be added, or takes
-// long to, does not prevent the other changes. Reconfigure waits for Run and for other calls, or
+// long to, does not prevent the other changes. One that cannot be opened yet is added, and tries
+// again, as after New. Reconfigure waits for Run and for other calls, or
 // the end of ctx.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
@@ -253,6 +252,7 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-r.reconfiguring }()
+	defer r.reportReadiness()
 	configured := make([]*channel, len(settings.Channels))
 	for i := range settings.Channels {
 		open := r.channelsOf(settings.Channels[i].ChannelID, false)
@@ -273,19 +273,44 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 			errs = append(errs, fmt.Errorf("channel %v: %w", c.id, err))
 		}
 	}
+	return errors.Join(append(errs, r.addChannels(ctx, configured, settings.Channels))...)
+}
+
+// addChannels creates the channels that configured does not have yet, and begins to serve each of
+// them when the first attempt to open it has ended.
+func (r *Relay) addChannels(
+	ctx context.Context, configured []*channel, configs []ChannelConfig,
+) error {
+	type outcome struct {
+		place int
+		added *channel
+		err   error
+	}
+	var errs []error
+	outcomes, adding := make(chan outcome), 0
 	for i, c := range configured {
 		if c != nil {
 			continue
 		}
-		config := &settings.Channels[i]
+		config := &configs[i]
 		c, err := r.newChannel(ctx, config, r.channelsOf(config.ChannelID, true))
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		configured[i] = c
-		if err := r.publish(configured); err != nil {
-			return errors.Join(append(errs, err, c.close(ctx))...)
+		adding++
+		go func() { outcomes <- outcome{i, c, c.openFirst(ctx)} }()
+	}
+	for range adding {
+		o := <-outcomes
+		if o.err == nil {
+			configured[o.place] = o.added
+			if o.err = r.publish(configured); o.err != nil {
+				configured[o.place] = nil
+			}
+		}
+		if o.err != nil {
+			errs = append(errs, o.err, o.added.close(ctx))
 		}
 	}
 	return errors.Join(errs...)
@@ -332,6 +357,7 @@ func (c *channel) reconfigure(config *ChannelConfig) error {
 	config.CPUs = c.settings.Load().CPUs
 	c.settings.Store(config)
 	c.targets.configure(config)
+	signal(c.changed)
 	c.throttle.SetLimits(config.QoS.Channel)
 	c.limitSessions()
 	for _, s := range c.openSessions() {
@@ -359,6 +385,7 @@ func (c *channel) isRemoved() bool {
 func (r *Relay) removeChannel(c *channel) {
 	c.mu.Lock()
 	c.removed = true
+	c.listening = ListenStatus{State: ChannelRetiring, Since: time.Now()}
 	c.mu.Unlock()
 	c.log.Info("channel removed; open sessions continue")
 	c.stop()

@@ -81,9 +81,9 @@ type Config struct {
 	// Software is the name and version that clients and targets see.
 	Software string
 	Logger   *zap.Logger
-	// OnReady is called with nil when a channel can serve new sessions, otherwise with the reason
-	// why none can. It may be nil.
-	OnReady func(err error)
+	// OnReady is called whenever it may have changed which channels can serve new sessions. It may
+	// be nil.
+	OnReady func(Readiness)
 	// Settings holds the initial settings.
 	Settings
 }
@@ -148,7 +148,8 @@ type ChannelConfig struct {
 	QoS    QoS
 	Access Access
 	// Reconnect is the schedule of attempts to connect to a target that is down. When it ends, the
-	// relay makes no more attempts until the channel is reconfigured.
+	// relay makes no more attempts until the channel is reconfigured. Attempts to open the channel
+	// itself have the same pauses, and no end.
 	Reconnect retry.Policy
 	// SessionWait is how long a new session may wait for a target that is down. 0 rejects the
 	// session at once; unset means DefaultSessionWait.
@@ -206,7 +207,7 @@ func (c *Config) setDefaults() {
 		c.Logger = zap.NewNop()
 	}
 	if c.OnReady == nil {
-		c.OnReady = func(error) {}
+		c.OnReady = func(Readiness) {}
 	}
 	if c.HookTransport == nil {
 		c.HookTransport = func(t controlmsg.Transport) controlmsg.Transport { return t }

@@ -2,37 +2,156 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// listenPause is how long to wait before listening again on a device that has failed.
-const listenPause = 5 * time.Second
+// openTimeout bounds an attempt to open a channel. It exceeds the time in which a device has to
+// answer, whose error says more.
+const openTimeout = 2 * devicecall.Timeout
 
-// run accepts the channel's clients until ctx ends. Sessions continue, and so do the links to the
-// targets: a target confirms there that a session has ended.
+// run accepts the channel's clients until ctx ends. It opens the channel, and again after each
+// failure, with rising pauses. Sessions continue, and so do the links to the targets: a target
+// confirms there that a session has ended.
 func (c *channel) run(ctx context.Context) {
 	c.linking.Go(func() { c.targets.run(c.links) })
 	defer close(c.unlisted)
 	c.awaitName(ctx)
-	for ctx.Err() == nil {
-		err := c.serveClients(ctx)
-		if closeErr := c.closeServer(); closeErr != nil {
-			c.log.Warn("cannot close the Comch server", zap.Error(closeErr))
-		}
-		if err == nil {
-			continue
-		}
-		c.log.Error("clients cannot connect", zap.Error(err), zap.Duration("next_in", listenPause))
-		select {
-		case <-ctx.Done():
-		case <-time.After(listenPause):
+	for c.awaitAttempt(ctx) {
+		if err := c.serveClients(ctx); err != nil && ctx.Err() == nil {
+			c.failed(err)
+			c.relay.reportReadiness()
 		}
 	}
+}
+
+// serveClients opens the channel, unless it is open, and accepts clients until ctx ends. A server
+// that lasts shorter than the pause after a failed attempt counts as one.
+func (c *channel) serveClients(ctx context.Context) error {
+	if c.address() == "" {
+		if err := c.open(ctx); err != nil {
+			return err
+		}
+	}
+	c.setListening(ListenStatus{State: ChannelListening})
+	c.relay.reportReadiness()
+	begun := time.Now()
+	err := c.acceptClients(ctx)
+	if closeErr := c.closeServer(); closeErr != nil {
+		c.log.Warn("cannot close the Comch server", zap.Error(closeErr))
+	}
+	if c.schedule != nil && time.Since(begun) >= c.schedule.NextPause() {
+		c.schedule = nil
+	}
+	return err
+}
+
+// openFirst makes the first attempt to open the channel. It fails if no other can succeed. It does
+// nothing while a former channel may hold the name: then run makes the first attempt.
+func (c *channel) openFirst(ctx context.Context) error {
+	for _, former := range c.former {
+		select {
+		case <-former.unlisted:
+		default:
+			return nil
+		}
+	}
+	err := c.open(ctx)
+	if err == nil {
+		c.setListening(ListenStatus{State: ChannelListening})
+		return nil
+	}
+	if isMisconfigured(err) || ctx.Err() != nil {
+		return fmt.Errorf("channel %v: %w", c.id, err)
+	}
+	c.failed(err)
+	return nil
+}
+
+// isMisconfigured reports whether a channel cannot be opened because of its settings or this build.
+// Everything else may come right: devices and representors appear after the relay has started, and
+// with them their permissions, a firmware that starts fails with any code, and another program ends.
+func isMisconfigured(err error) bool {
+	switch status.CodeOf(err) {
+	case status.InvalidValue, status.NotSupported, status.BadConfig, status.TooBig:
+		return true
+	}
+	return false
+}
+
+// open opens the channel's devices and its Comch server. A device that does not answer holds up
+// only this channel: the next attempt waits for the same call.
+func (c *channel) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	return c.opening.Take(ctx, "open the channel", func() error {
+		select {
+		case <-c.changed: // this attempt knows
+		default:
+		}
+		settings := c.settings.Load()
+		capabilities, err := c.relay.config.Comch.Capabilities(c.id.Device)
+		if err != nil {
+			return err
+		}
+		if err := c.openDevice(ctx, settings); err != nil {
+			return err
+		}
+		if settings.Isolation == Staged {
+			if _, err := c.relay.dmaDevices.at(ctx, c.id.Device); err != nil {
+				return err
+			}
+		}
+		return c.listen(ctx, capabilities.MaxClients)
+	})
+}
+
+// failed schedules the next attempt to open the channel. The log has each reason once, until it
+// changes or clients can connect again.
+func (c *channel) failed(reason error) {
+	if c.schedule == nil {
+		policy := c.settings.Load().Reconnect
+		policy.Attempts, policy.Total = retry.AnyNumber(), retry.Forever()
+		c.schedule = policy.Begin(time.Now())
+		_, _ = c.schedule.Next(time.Now()) // it has been made
+	}
+	attempt := c.schedule.Attempt()
+	pause, _ := c.schedule.Next(time.Now()) // has no end
+	level, former := zap.WarnLevel, c.listenStatus().Reason
+	if former != nil && former.Error() == reason.Error() {
+		level = zap.DebugLevel
+	}
+	c.log.Log(level, "clients cannot connect: the relay tries again to open the channel",
+		zap.Error(reason), zap.Int("attempt", attempt), zap.Duration("next_in", pause))
+	c.setListening(ListenStatus{State: ChannelWaiting, Reason: reason, Attempt: attempt,
+		NextTry: time.Now().Add(pause)})
+}
+
+// awaitAttempt waits until the next attempt to open the channel is due, or the settings change. It
+// returns false if ctx ends.
+func (c *channel) awaitAttempt(ctx context.Context) bool {
+	due := c.listenStatus().NextTry
+	if due.IsZero() {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(time.Until(due))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-c.changed:
+		c.schedule = nil
+	case <-timer.C:
+	}
+	return true
 }
 
 // awaitName waits until no former channel holds the name. A reload that adds a removed channel
@@ -48,13 +167,8 @@ func (c *channel) awaitName(ctx context.Context) {
 	c.former = nil
 }
 
-// serveClients listens, unless the channel already does, and accepts clients until ctx ends.
-func (c *channel) serveClients(ctx context.Context) error {
-	if c.address() == "" {
-		if err := c.listen(ctx); err != nil {
-			return err
-		}
-	}
+// acceptClients accepts clients until ctx ends.
+func (c *channel) acceptClients(ctx context.Context) error {
 	settings := c.settings.Load()
 	c.log.Info("listening for clients", zap.String("comch", c.address()),
 		zap.String("device", c.id.Device),
@@ -77,29 +191,29 @@ func (c *channel) serveClients(ctx context.Context) error {
 	}
 }
 
-func (c *channel) listen(ctx context.Context) error {
-	device, err := c.relay.config.Comch.Capabilities(c.id.Device)
-	if err != nil {
-		return err
-	}
+// listen creates the channel's Comch server, whose device supports maxClients.
+func (c *channel) listen(ctx context.Context, maxClients int) error {
 	settings := c.settings.Load()
 	c.mu.Lock()
-	c.maxClients = device.MaxClients
+	c.maxClients = maxClients
 	admission := c.admission(settings)
 	c.mu.Unlock()
-	if admission.MaxClients < settings.Limits.MaxSessions {
-		c.log.Warn("the Comch device supports fewer clients than limits.sessions allows",
-			zap.Int("supported", admission.MaxClients),
-			zap.Int("limit", settings.Limits.MaxSessions))
-	}
 	server, err := c.relay.config.Comch.Listen(ctx, comch.ServerConfig{
 		Device: c.id.Device, Representor: c.id.Representor, Name: c.id.Name, Admission: admission,
 	})
 	if err != nil {
 		return err
 	}
+	if admission.MaxClients < settings.Limits.MaxSessions {
+		c.log.Warn("the Comch device supports fewer clients than limits.sessions allows",
+			zap.Int("supported", admission.MaxClients),
+			zap.Int("limit", settings.Limits.MaxSessions))
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed || c.removed {
+		return errors.Join(status.Errorf(status.Shutdown, "the channel is closed"), server.Close())
+	}
 	c.server = server
 	if now := c.settings.Load(); now != settings {
 		return server.SetAdmission(c.admission(now))

@@ -65,7 +65,10 @@ var (
 		"the relay is being drained: it accepts no new sessions")
 )
 
-// New starts the workers and the Comch servers. Call Run to serve, and Close to release everything.
+// New starts the workers, and attempts to open the devices and the Comch server of each channel. It
+// fails if that cannot succeed with this configuration and this build. What else fails, for
+// instance because a representor is not there yet, Run tries again. Call Run to serve, and Close to
+// release everything.
 func New(ctx context.Context, config Config) (*Relay, error) {
 	config.setDefaults()
 	settings, err := config.Settings.complete()
@@ -105,7 +108,13 @@ func (r *Relay) start(ctx context.Context) error {
 		}
 		r.channels = append(r.channels, c)
 	}
-	return nil
+	errs := make([]error, len(r.channels))
+	var opening sync.WaitGroup
+	for i, c := range r.channels {
+		opening.Go(func() { errs[i] = c.openFirst(ctx) })
+	}
+	opening.Wait()
+	return errors.Join(errs...)
 }
 
 func (r *Relay) applyLimits(s *Settings) {
@@ -128,7 +137,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	<-ctx.Done()
 	r.reporting.Lock()
 	r.stopped = true
-	r.config.OnReady(errShuttingDown)
+	r.config.OnReady(Readiness{Err: errShuttingDown})
 	r.reporting.Unlock()
 	r.mu.Lock() // no channel is added from now on
 	stop()
@@ -249,37 +258,4 @@ func (r *Relay) admit() error {
 		return status.Errorf(status.Full, "the relay has reached its maximum of %d sessions", limit)
 	}
 	return nil
-}
-
-// reportReadiness is called whenever the readiness may have changed.
-func (r *Relay) reportReadiness() {
-	r.reporting.Lock()
-	defer r.reporting.Unlock()
-	if !r.stopped {
-		r.config.OnReady(r.notReady())
-	}
-}
-
-// notReady returns nil if any channel can serve new sessions, otherwise why the first one cannot.
-func (r *Relay) notReady() error {
-	if r.draining.Load() != nil {
-		return errDraining
-	}
-	var first error
-	for _, c := range r.snapshot() {
-		if c.isRemoved() {
-			continue
-		}
-		err := c.targets.unavailable()
-		if err == nil {
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	if first == nil {
-		return status.Errorf(status.NotFound, "no channel is configured")
-	}
-	return first
 }

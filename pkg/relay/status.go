@@ -14,8 +14,9 @@ import (
 // ChannelStatus is the state of a channel at one moment.
 type ChannelStatus struct {
 	ChannelID
-	// Address is where clients connect; empty while they cannot.
+	// Address is where clients connect; empty while they cannot. Listen says why not.
 	Address string
+	Listen  ListenStatus
 	// Target is the target that serves new sessions or was the last to do so, the first one if none
 	// has; Link is the connection to it.
 	Target netip.AddrPort
@@ -143,7 +144,7 @@ func (r *Relay) Channels() []ChannelStatus {
 func (c *channel) status() ChannelStatus {
 	settings := c.settings.Load()
 	s := ChannelStatus{
-		ChannelID: c.id, Address: c.address(), Volume: settings.Volume,
+		ChannelID: c.id, Address: c.address(), Listen: c.listenStatus(), Volume: settings.Volume,
 		Limits: settings.Limits, QoS: settings.QoS, Retiring: c.isRemoved(),
 		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()),
 		SessionsAccepted: c.accepted.Load(), SessionsRefused: c.rejected.Load(),

@@ -321,6 +321,15 @@ func allGivenUp(links []*targetLink) bool {
 		func(l *targetLink) bool { return l.snapshot().State != LinkGivenUp })
 }
 
+// isReady reports whether a target is ready.
+func (t *targets) isReady() bool {
+	t.mu.Lock()
+	links := t.links
+	t.mu.Unlock()
+	return slices.ContainsFunc(links,
+		func(l *targetLink) bool { return l.snapshot().State == LinkReady })
+}
+
 // unavailable returns nil if a target is ready, otherwise an error that says of each why it is not.
 func (t *targets) unavailable() error {
 	t.mu.Lock()

@@ -268,17 +268,17 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 			config := channelTo("c", unused(t))
 			config.SessionWait = c.wait
 			config.Reconnect = retry.Policy{FirstPause: c.pause, LongestPause: time.Hour}
-			ready := make(chan error, 1000)
+			ready := make(chan relay.Readiness, 1000)
 			f := &fleet{chain: newChain(t)}
-			f.startRelayWith(relay.Config{OnReady: func(err error) { ready <- err },
+			f.startRelayWith(relay.Config{OnReady: func(now relay.Readiness) { ready <- now },
 				Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
 			t.Cleanup(func() { f.stopRelay() })
 			f.await("the pause after the second attempt, which follows the first one soon", func() bool {
 				link := f.status("c").Link
 				return link.State == relay.LinkWaiting && link.Failures >= 2
 			})
-			if err := <-ready; !errors.Is(err, status.NotConnected) {
-				t.Errorf("the relay is ready: %v", err)
+			if now := <-ready; !errors.Is(now.Err, status.NotConnected) {
+				t.Errorf("the relay is ready: %v", now)
 			}
 			opened, begun := make(chan error, 1), time.Now()
 			go func() {

@@ -273,7 +273,7 @@ var leaseMutants = []mutant{
 	},
 	{
 		name:   "relay-that-stops-leaves-its-targets-before-its-sessions-end",
-		file:   "pkg/relay/channel.go",
+		file:   "pkg/relay/listen.go",
 		old:    "c.targets.run(c.links)",
 		new:    "c.targets.run(ctx)",
 		breaks: "A relay that stops tells nobody that a change has failed which a target still has.",

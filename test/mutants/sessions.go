@@ -867,4 +867,24 @@ var controlMutants = []mutant{
 		breaks: "The first reason for the end of a conversation is the reason.",
 		tests:  []test{{"./pkg/controlmsg", "^TestTheFirstReasonForAnEndCounts$"}},
 	},
+
+	// Nothing stops because of one bad part.
+	{
+		name:   "relay-gives-up-a-channel-whose-representor-is-missing",
+		file:   "pkg/relay/listen.go",
+		old:    "	case status.InvalidValue, status.NotSupported,",
+		new:    "	case status.NotFound, status.InvalidValue, status.NotSupported,",
+		breaks: "A channel whose representor is missing keeps no other down, and is opened later.",
+		tests: []test{{"./pkg/relay",
+			"^TestARepresentorThatIsMissingKeepsNoOtherChannelDown$"}},
+	},
+	{
+		name:   "relay-does-not-open-a-channel-at-a-reload",
+		file:   "pkg/relay/channel.go",
+		old:    "	signal(c.changed)\n",
+		new:    "",
+		breaks: "A reload makes a channel that waits for its representor try at once.",
+		tests: []test{{"./pkg/relay",
+			"^TestAReloadAddsAChannelWhoseRepresentorIsMissingAndWakesIt$"}},
+	},
 }

@@ -79,8 +79,9 @@ zc_relay_sessions_unreleased{channel="b"} 1
 	}
 }
 
-func TestEachTargetIsExportedByItself(t *testing.T) {
-	collector := NewRelayCollector(fakeRelay{{Name: "a", Counters: &datapath.CounterSet{},
+func TestTheStateOfAChannelAndEachOfItsTargetsAreExported(t *testing.T) {
+	collector := NewRelayCollector(fakeRelay{{Name: "a", State: "waiting",
+		Counters: &datapath.CounterSet{},
 		Targets: []Target{
 			{Address: "10.0.0.5:7470", State: "ready", Usable: true, Connects: 1},
 			{Address: "10.0.0.6:7470", State: "waiting", NextAttempt: time.UnixMilli(1700000000500),
@@ -89,6 +90,9 @@ func TestEachTargetIsExportedByItself(t *testing.T) {
 			{Address: "10.0.0.7:7470", State: "waiting", Deserted: true},
 		}}}, Options{})
 	want := `
+# HELP zc_relay_channel_state Always 1; the label says whether a channel is opening, listening, waiting, or retiring.
+# TYPE zc_relay_channel_state gauge
+zc_relay_channel_state{channel="a",state="waiting"} 1
 # HELP zc_relay_target_attempt_failures_total Failed attempts to connect to a target, by the code of the failure; absent for a code that has not occurred.
 # TYPE zc_relay_target_attempt_failures_total counter
 zc_relay_target_attempt_failures_total{channel="a",code="NOT_CONNECTED",target="10.0.0.6:7470"} 3
@@ -107,6 +111,7 @@ zc_relay_target_usable{channel="a",target="10.0.0.5:7470"} 1
 zc_relay_target_usable{channel="a",target="10.0.0.6:7470"} 0
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
+		"zc_relay_channel_state",
 		"zc_relay_target_attempt_failures_total", "zc_relay_target_losses_total",
 		"zc_relay_target_next_attempt_timestamp_seconds", "zc_relay_target_usable"); err != nil {
 		t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -19,6 +20,8 @@ type Channel struct {
 	// Device, Representor and Service make up Name. Target is the address that the channel forwards
 	// to, and Volume the volume there.
 	Device, Representor, Service, Target, Volume string
+	// State is a relay.ChannelState.
+	State string
 
 	Counters *datapath.CounterSet
 	// Clients holds the counts of clients by name.
@@ -143,20 +146,24 @@ func describe(out chan<- *prometheus.Desc, metrics []*metric) {
 }
 
 // channelMetrics describe a channel.
-type channelMetrics struct{ info *metric }
+type channelMetrics struct{ info, state *metric }
 
 func newChannelMetrics() channelMetrics {
 	return channelMetrics{
 		info: define(relayPrefix+"channel_info", Gauge,
 			"Always 1; the labels describe the channel.",
 			"channel", "device", "representor", "service", "target", "volume"),
+		state: define(relayPrefix+"channel_state", Gauge,
+			"Always 1; the label says whether a channel is "+relay.ChannelStateNames()+".",
+			"channel", "state"),
 	}
 }
 
-func (m *channelMetrics) all() []*metric { return []*metric{m.info} }
+func (m *channelMetrics) all() []*metric { return []*metric{m.info, m.state} }
 
 func (m *channelMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.info.send(out, 1, c.Name, c.Device, c.Representor, c.Service, c.Target, c.Volume)
+	m.state.send(out, 1, c.Name, c.State)
 }
 
 // sessionMetrics are the metrics of a channel's sessions.

@@ -24,21 +24,27 @@ import (
 type Server struct {
 	*httpServer
 	registry *prometheus.Registry
-	unready  *atomic.Pointer[error]
+	ready    *atomic.Pointer[readiness]
+}
+
+// readiness is what SetReady has said last.
+type readiness struct {
+	reason error
+	serves string
 }
 
 // errStarting is the reason why a new server is not ready.
 var errStarting = errors.New("starting")
 
 // Listen starts to serve on address, HOST:PORT; port 0 picks a port. The server is not ready until
-// SetReady(nil).
+// SetReady without a reason.
 func Listen(address string, status Status, log *zap.Logger) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for metrics on %q: %w", address, err)
 	}
-	s := &Server{registry: prometheus.NewRegistry(), unready: &atomic.Pointer[error]{}}
-	s.SetReady(errStarting)
+	s := &Server{registry: prometheus.NewRegistry(), ready: &atomic.Pointer[readiness]{}}
+	s.SetReady(errStarting, "")
 	s.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
 	s.httpServer = newHTTPServer("metrics", listener, s.handler(status), log)
@@ -61,16 +67,22 @@ func (s *Server) handler(status Status) http.Handler {
 }
 
 func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
-	if reason := *s.unready.Load(); reason != nil {
-		http.Error(w, "not ready: "+reason.Error(), http.StatusServiceUnavailable)
+	now := s.ready.Load()
+	if now.reason != nil {
+		http.Error(w, "not ready: "+now.reason.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ready")
+	if now.serves != "" {
+		fmt.Fprintln(w, now.serves)
+	}
 }
 
-// SetReady makes /readyz report that the daemon can serve, or return 503 with the reason why it
-// cannot.
-func (s *Server) SetReady(reason error) { s.unready.Store(&reason) }
+// SetReady makes /readyz report that the daemon can serve, and how much of its configuration, or
+// return 503 with the reason why it cannot.
+func (s *Server) SetReady(reason error, serves string) {
+	s.ready.Store(&readiness{reason, serves})
+}
 
 // Register adds metrics.
 func (s *Server) Register(collector prometheus.Collector) error {

@@ -56,11 +56,12 @@ func TestReadinessFollowsWhatItIsTold(t *testing.T) {
 		!strings.Contains(body, "starting") {
 		t.Errorf("at the start: %d %q", code, body)
 	}
-	s.SetReady(nil)
-	if code, _ := get(t, s, "/readyz"); code != http.StatusOK {
-		t.Errorf("when ready: %d", code)
+	s.SetReady(nil, "serving 1 of 2 volumes")
+	if code, body := get(t, s, "/readyz"); code != http.StatusOK ||
+		body != "ready\nserving 1 of 2 volumes\n" {
+		t.Errorf("when ready: %d %q", code, body)
 	}
-	s.SetReady(errors.New("target is down"))
+	s.SetReady(errors.New("target is down"), "")
 	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable ||
 		!strings.Contains(body, "target is down") {
 		t.Errorf("when not ready any more: %d %q", code, body)

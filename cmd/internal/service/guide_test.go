@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/goldentest"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -51,6 +52,7 @@ var tables = []struct {
 }{
 	{"metrics", metricsTable},
 	{"states of a volume", statesTable},
+	{"states of a channel", channelStatesTable},
 	{"configuration of zc-relay", func() string { return written(config.WriteRelayTable) }},
 	{"configuration of the target", func() string { return written(config.WriteTargetTable) }},
 }
@@ -94,6 +96,17 @@ func statesTable() string {
 	return b.String()
 }
 
+func channelStatesTable() string {
+	isSo := map[bool]string{true: "yes", false: "no"}
+	var b strings.Builder
+	b.WriteString("| state | | clients can connect | alert |\n|---|---|---|---|\n")
+	for _, m := range relay.ChannelStates {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.State, m.Text, isSo[m.IsOpen],
+			isSo[m.Alerts])
+	}
+	return b.String()
+}
+
 // Everybody who shows the state of a volume, or depends on it, knows the same states.
 func TestTheStatesOfAVolumeAreTheSameEverywhere(t *testing.T) {
 	var names, alerting []string
@@ -106,20 +119,49 @@ func TestTheStatesOfAVolumeAreTheSameEverywhere(t *testing.T) {
 			t.Errorf("%s means %+v", m.State, m.State.Means())
 		}
 	}
-	enumeration := `"enum":["` + strings.Join(names, `","`) + `"]`
-	for path, want := range map[string]string{
-		"../../../docs/status.schema.json":  enumeration,
-		"../../../docs/volumes.schema.json": enumeration,
-		"../../../deploy/prometheus/alerts.yaml": `zc_target_volume_state{state=~"` +
-			strings.Join(alerting, "|") + `"}==1`,
-	} {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+	checkStates(t, "zc_target_volume_state", names, alerting, "status", "volumes")
+}
+
+// The same holds for the state of a channel.
+func TestTheStatesOfAChannelAreTheSameEverywhere(t *testing.T) {
+	var names, alerting, closed []string
+	for _, m := range relay.ChannelStates {
+		names = append(names, string(m.State))
+		if m.Alerts {
+			alerting = append(alerting, string(m.State))
 		}
-		if !strings.Contains(strings.Join(strings.Fields(string(content)), ""), want) {
-			t.Errorf("%s does not contain %s", path, want)
+		if !m.IsOpen && m.State != relay.ChannelRetiring {
+			closed = append(closed, string(m.State))
 		}
+		if m.State.Means() != m {
+			t.Errorf("%s means %+v", m.State, m.State.Means())
+		}
+	}
+	checkStates(t, "zc_relay_channel_state", names, alerting, "status")
+	checkContains(t, "../ops/page.html", `["`+strings.Join(closed, `","`)+`"]`)
+}
+
+// checkStates fails unless schemas list the states, and the alert that uses the metric those that
+// alert.
+func checkStates(t *testing.T, metric string, names, alerting []string, schemas ...string) {
+	t.Helper()
+	for _, schema := range schemas {
+		checkContains(t, "../../../docs/"+schema+".schema.json",
+			`"enum":["`+strings.Join(names, `","`)+`"]`)
+	}
+	checkContains(t, "../../../deploy/prometheus/alerts.yaml",
+		metric+`{state=~"`+strings.Join(alerting, "|")+`"}==1`)
+}
+
+// checkContains fails unless a file contains text, whose spaces do not count.
+func checkContains(t *testing.T, path, text string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(strings.Join(strings.Fields(string(content)), ""), text) {
+		t.Errorf("%s does not contain %s", path, text)
 	}
 }
 

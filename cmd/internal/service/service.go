@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -74,18 +75,24 @@ func (e *Environment) Register(collector prometheus.Collector) error {
 }
 
 // SetReady reports to /readyz, the status, and the service manager whether the daemon can serve.
-// err is the reason why not.
-func (e *Environment) SetReady(err error) {
+// err is the reason why not. serves says how much of the configuration is served, and why the rest
+// is not.
+func (e *Environment) SetReady(err error, serves string) {
 	e.status.setReady(err)
-	if err == nil {
-		e.lifecycle.notifier.Status("ready")
-	} else {
-		e.lifecycle.notifier.Status("not ready: " + err.Error())
+	text := "ready"
+	if err != nil {
+		text = "not ready: " + err.Error()
+	} else if serves != "" {
+		text += ", " + printable.Line(serves, maxStatusLength)
 	}
+	e.lifecycle.notifier.Status(text)
 	if e.ops != nil {
-		e.ops.SetReady(err)
+		e.ops.SetReady(err, serves)
 	}
 }
+
+// maxStatusLength keeps the status for the service manager readable.
+const maxStatusLength = 1024
 
 // Run creates the environment that the configuration describes and calls body in it.
 func Run(

@@ -78,6 +78,13 @@ type Channel struct {
 	Representor string `json:"representor"`
 	Service     string `json:"service"`
 	Address     string `json:"address,omitempty"`
+	// State is a relay.ChannelState, which the channel entered at Since. Reason says why clients
+	// cannot connect, Attempt how often the relay has tried to open the channel since they could.
+	State       string     `json:"state"`
+	Since       time.Time  `json:"since"`
+	Reason      string     `json:"reason,omitempty"`
+	Attempt     int        `json:"attempt,omitempty"`
+	NextAttempt *time.Time `json:"next_attempt_at,omitempty"`
 	// Target is the target that serves new sessions or was the last to do so, Link the connection
 	// to it.
 	Target string `json:"target"`

@@ -43,7 +43,7 @@ func exampleRelay() *Document {
 		Channels: []Channel{
 			{
 				Name: "03:00.0/b1:00.0/disk", Device: "03:00.0", Representor: "b1:00.0",
-				Service: "disk", Address: "/run/x", Target: "192.0.2.1:7470", Volume: "ram",
+				Service: "disk", Address: "/run/x", State: "listening", Since: testNow, Target: "192.0.2.1:7470", Volume: "ram",
 				Link: Link{State: "ready", Since: testNow, Connects: 3, Losses: 2},
 				Targets: []Target{
 					{Address: "192.0.2.3:7470", Link: Link{State: "stand-by", Since: testNow,
@@ -66,11 +66,21 @@ func exampleRelay() *Document {
 			{
 				Name: "03:00.0/b1:00.1/other", Device: "03:00.0", Representor: "b1:00.1",
 				Service: "other", Target: "192.0.2.2:7470", Volume: "disk",
+				State: "retiring", Since: testNow,
 				Link: Link{State: "waiting", Failures: 3, Since: testNow,
 					Reason: "target cannot be reached", Attempt: 3, MaxAttempts: new(8),
 					NextAttempt: new(testNow.Add(1500 * time.Millisecond))},
 				Sessions: []Session{}, Queues: []Queue{}, Retiring: true, Refused: 1,
 				Exported: 1 << 20,
+			},
+			{
+				Name: "03:00.0/b1:00.2/late", Device: "03:00.0", Representor: "b1:00.2",
+				Service: "late", Target: "192.0.2.1:7470", Volume: "late",
+				State: "waiting", Since: testNow.Add(-time.Minute), Attempt: 14,
+				Reason:      "device 03:00.0 has no representor b1:00.2 [NOT_FOUND]",
+				NextAttempt: new(testNow.Add(4 * time.Second)),
+				Link:        Link{State: "ready", Since: testNow, Connects: 1},
+				Sessions:    []Session{}, Queues: []Queue{},
 			},
 		},
 	}

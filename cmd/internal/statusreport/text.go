@@ -56,13 +56,34 @@ func (d *Document) ChannelSummary() string {
 	}
 	var down []string
 	for i := range d.Channels {
-		if c := &d.Channels[i]; c.Link.State != linkReady {
+		switch c := &d.Channels[i]; {
+		case c.isClosed():
+			down = append(down, c.Name+" (not listening)")
+		case c.Link.State != linkReady:
 			down = append(down, c.Name+" ("+c.Link.State+")")
 		}
 	}
 	text := fmt.Sprintf("channels: %d of %d ready", len(d.Channels)-len(down), len(d.Channels))
 	if len(down) > 0 {
 		text += "; not ready: " + strings.Join(down, ", ")
+	}
+	return text
+}
+
+// isClosed reports whether clients cannot connect. Relays of former releases do not say.
+func (c *Channel) isClosed() bool {
+	return c.State != "" && !c.Retiring && !relay.ChannelState(c.State).Means().IsOpen
+}
+
+// listenText says why clients cannot connect, for people.
+func (c *Channel) listenText(now time.Time) string {
+	text := fmt.Sprintf("cannot connect for %v (%s)", now.Sub(c.Since).Round(time.Second), c.State)
+	if c.NextAttempt != nil {
+		text += fmt.Sprintf(", attempt %d follows in %v", c.Attempt+1,
+			max(0, c.NextAttempt.Sub(now)).Round(time.Millisecond))
+	}
+	if c.Reason != "" {
+		text += ": " + c.Reason
 	}
 	return text
 }
@@ -82,6 +103,9 @@ func (r *Reload) text() string {
 
 func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	fmt.Fprintf(w, "\nchannel %s\n", c.Name)
+	if c.isClosed() {
+		fmt.Fprintf(w, "  clients   %s\n", c.listenText(d.Now))
+	}
 	fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
 	for i := range c.Targets {
 		if t := &c.Targets[i]; t.Address != c.Target {

@@ -1,0 +1,111 @@
+package relay
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// ChannelState is whether clients can connect to a channel. Whether a target serves them is another
+// matter: see LinkState.
+type ChannelState string
+
+// The states of a channel; ChannelStates says what they mean.
+const (
+	ChannelOpening   ChannelState = "opening"
+	ChannelListening ChannelState = "listening"
+	ChannelWaiting   ChannelState = "waiting"
+	ChannelRetiring  ChannelState = "retiring"
+)
+
+// ChannelMeaning is what a state means to everybody who shows it or depends on it.
+type ChannelMeaning struct {
+	State ChannelState
+	Text  string // for people
+	// IsOpen means that clients can connect.
+	IsOpen bool
+	// Alerts means that somebody has to do something about it if it lasts.
+	Alerts bool
+}
+
+// ChannelStates holds all states.
+var ChannelStates = []ChannelMeaning{
+	{ChannelOpening, "the relay opens its devices and its Comch service for the first time", false,
+		false},
+	{ChannelListening, "clients can connect", true, false},
+	{ChannelWaiting, "a device or a representor is missing, is used by another program, or fails; " +
+		"the relay tries again", false, true},
+	{ChannelRetiring, "it was removed from the configuration, and closes with its last session",
+		false, false},
+}
+
+// Means returns what a state means.
+func (s ChannelState) Means() ChannelMeaning {
+	for _, m := range ChannelStates {
+		if m.State == s {
+			return m
+		}
+	}
+	return ChannelMeaning{State: s}
+}
+
+// ChannelStateNames lists the names of all states, for help texts.
+func ChannelStateNames() string {
+	var names []string
+	for _, m := range ChannelStates {
+		names = append(names, string(m.State))
+	}
+	last := len(names) - 1
+	return fmt.Sprintf("%s, or %s", strings.Join(names[:last], ", "), names[last])
+}
+
+// ListenStatus describes whether clients can connect to a channel at one moment.
+type ListenStatus struct {
+	State ChannelState
+	// Since is when the channel entered State.
+	Since time.Time
+	// Reason is why clients cannot connect; nil unless waiting.
+	Reason error
+	// Attempt counts the attempts to open the channel since clients could last connect. NextTry is
+	// when the next one begins; zero unless waiting.
+	Attempt int
+	NextTry time.Time
+}
+
+// listenStatus returns whether clients can connect.
+func (c *channel) listenStatus() ListenStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listening
+}
+
+// setListening changes whether clients can connect. Since changes only with the state.
+func (c *channel) setListening(to ListenStatus) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.removed {
+		return
+	}
+	if to.Since = time.Now(); to.State == c.listening.State {
+		to.Since = c.listening.Since
+	}
+	c.listening = to
+}
+
+// isAvailable reports whether the channel can serve new sessions.
+func (c *channel) isAvailable() bool {
+	s := c.listenStatus()
+	return s.State.Means().IsOpen && c.targets.isReady()
+}
+
+// unavailable returns why the channel cannot serve new sessions; nil if it can.
+func (c *channel) unavailable() error {
+	s := c.listenStatus()
+	switch {
+	case s.State.Means().IsOpen:
+		return c.targets.unavailable()
+	case s.Reason == nil:
+		return fmt.Errorf("channel %v is %s", c.id, s.State)
+	}
+	return fmt.Errorf("channel %v: clients cannot connect: %w", c.id, s.Reason)
+}

@@ -1,0 +1,81 @@
+package relay
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// maxReasons bounds how many reasons a Readiness has: the status of the relay has all of them.
+const maxReasons = 3
+
+// Readiness says how many of the relay's channels can serve new sessions.
+type Readiness struct {
+	// Err is why the relay can serve no new sessions at all; nil if it can.
+	Err error
+	// Channels is the number of configured channels, and Serving how many of them can serve new
+	// sessions.
+	Channels, Serving int
+	// Reasons says of the first channels that cannot why not.
+	Reasons []error
+}
+
+// String says how many channels serve, and why others do not.
+func (r Readiness) String() string {
+	text := fmt.Sprintf("serving %d of %d channels", r.Serving, r.Channels)
+	var reasons []string
+	for _, reason := range r.Reasons {
+		reasons = append(reasons, reason.Error())
+	}
+	if more := r.Channels - r.Serving - len(reasons); more > 0 && len(reasons) > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d more", more))
+	}
+	if len(reasons) == 0 {
+		return text
+	}
+	return text + ": " + strings.Join(reasons, "; ")
+}
+
+// reportReadiness is called whenever the readiness may have changed.
+func (r *Relay) reportReadiness() {
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+	if !r.stopped {
+		r.config.OnReady(r.readiness())
+	}
+}
+
+// readiness returns how many channels can serve new sessions. One that can makes the relay ready.
+func (r *Relay) readiness() Readiness {
+	var now Readiness
+	for _, c := range r.snapshot() {
+		if c.isRemoved() {
+			continue
+		}
+		now.Channels++
+		if c.isAvailable() {
+			now.Serving++
+			continue
+		}
+		if len(now.Reasons) < maxReasons {
+			if err := c.unavailable(); err != nil { // it may have become available
+				now.Reasons = append(now.Reasons, err)
+			}
+		}
+	}
+	switch {
+	case r.draining.Load() != nil:
+		now.Err = errDraining
+	case now.Channels == 0:
+		now.Err = status.Errorf(status.NotFound, "no channel is configured")
+	case now.Serving > 0:
+	case len(now.Reasons) == 0:
+		now.Serving++ // the only one has just become available
+	case now.Channels == 1:
+		now.Err = now.Reasons[0]
+	default:
+		now.Err = fmt.Errorf("serving 0 of %d channels: %w", now.Channels, now.Reasons[0])
+	}
+	return now
+}
