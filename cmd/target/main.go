@@ -298,7 +298,7 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
-	serve, err := r.volumes.prepare(ctx, r.target, c.Volumes)
+	serve, err := r.volumes.prepare(ctx, r.target, c.Volumes, c.Startup.Strict)
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
@@ -319,13 +319,18 @@ func describe(t *administered) func(*statusreport.Document) {
 		for _, name := range slices.Sorted(maps.Keys(offered)) {
 			info := offered[name].Volume.Info()
 			now := offered[name].Volume.Status()
-			d.Volumes = append(d.Volumes, statusreport.Volume{
+			v := statusreport.Volume{
 				State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
-				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
+				Attempt: now.Attempt,
+				Name:    name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
 				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
 				Holder:   uses[name].Holder, HolderID: uses[name].HolderID.String(),
 				Queues: statusreport.Queues(counters[name]),
-			})
+			}
+			if !now.NextTry.IsZero() {
+				v.NextAttempt = new(now.NextTry.UTC())
+			}
+			d.Volumes = append(d.Volumes, v)
 		}
 		d.Volumes = append(d.Volumes, t.volumes.describePending(offered)...)
 	}

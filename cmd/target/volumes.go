@@ -30,6 +30,13 @@ const volumeCloseTimeout = time.Minute
 // cluster may take more than a minute to notice that a former owner has died.
 var openTimeout = 3 * time.Minute
 
+// firstOpenTimeout bounds how long a start or a reload waits until each volume has been opened, or
+// has failed to. Those that take longer go on, and keep no other from being served.
+var firstOpenTimeout = 10 * time.Second
+
+// openPauses are the pauses between attempts to open a volume.
+var openPauses = retry.Policy{FirstPause: time.Second, LongestPause: 30 * time.Second}
+
 // openVolume is replaced by tests.
 var openVolume = volume.Open
 
@@ -44,6 +51,7 @@ type volumes struct {
 	turn chan struct{}
 
 	mu     sync.Mutex         // guards what follows
+	strict bool               // a volume that cannot be opened ends the target, or rejects a reload
 	served map[string]*served // by name
 	// pending holds volumes that are being opened or closed, by name, unless one of that name is
 	// served.
@@ -58,8 +66,9 @@ type volumes struct {
 type served struct {
 	config config.Volume
 	target.Export
-	alias bool // another name of a volume that is served under its own
-	added bool // by an administrator, and not by the configuration
+	late  *volume.Late // Volume without hooks; nil if it was open from the beginning
+	alias bool         // another name of a volume that is served under its own
+	added bool         // by an administrator, and not by the configuration
 }
 
 // pending is a volume that is being opened or closed.
@@ -100,7 +109,11 @@ func (v *volumes) describePending(offered map[string]target.Export) []statusrepo
 	return all
 }
 
-// openVolumes opens all configured volumes, or none.
+// isOpen reports whether the volume has been opened.
+func (s *served) isOpen() bool { return s.late == nil || s.late.Opened() != nil }
+
+// openVolumes opens the configured volumes. Those that cannot be opened yet are opened later; if the
+// target is strict, it opens all or none.
 func openVolumes(c *config.Target, log *zap.Logger,
 	hook func(volume.Volume) volume.Volume) (*volumes, error) {
 	directory := c.State.Path()
@@ -113,20 +126,59 @@ func openVolumes(c *config.Target, log *zap.Logger,
 	}
 	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log), ends: ends,
 		turn: make(chan struct{}, 1), served: make(map[string]*served),
-		pending: make(map[string]pending)}
+		pending: make(map[string]pending), strict: c.Startup.Strict}
+	v.turn <- struct{}{}
+	defer v.finish()
 	for _, c := range ordered(c.Volumes) {
 		if err := v.open(c); err != nil {
 			return nil, errors.Join(err, v.close())
 		}
 	}
+	v.awaitTried()
 	v.forgetUnused()
 	return v, nil
 }
 
-// forgetUnused closes the witnesses of volumes that are not served any more.
+// awaitTried waits until the first attempt to open each volume has ended, or firstOpenTimeout.
+func (v *volumes) awaitTried() {
+	v.mu.Lock()
+	all := slices.Collect(maps.Values(v.served))
+	v.mu.Unlock()
+	timeout := time.NewTimer(firstOpenTimeout)
+	defer timeout.Stop()
+	for _, s := range all {
+		if s.late == nil {
+			continue
+		}
+		select {
+		case <-s.late.Tried():
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+// retry makes volumes that could not be opened yet try again at once.
+func (v *volumes) retry() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range v.served {
+		if !s.isOpen() {
+			s.late.Retry()
+		}
+	}
+}
+
+// forgetUnused closes the witnesses of volumes that are not served any more. Which those are is
+// known only when all have been opened.
 func (v *volumes) forgetUnused() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	for _, s := range v.served {
+		if !s.isOpen() {
+			return
+		}
+	}
 	v.kept.ForgetIf(func(name string) bool {
 		for _, s := range v.served {
 			if strings.HasPrefix(name, volume.KeptPrefix(s.Volume.Info().UUID)) {
@@ -148,7 +200,7 @@ func ordered(configs []config.Volume) []config.Volume {
 
 // open opens a volume and remembers it.
 func (v *volumes) open(c config.Volume) error {
-	s, err := v.newServed(c)
+	s, err := v.newConfigured(c)
 	if err != nil {
 		return err
 	}
@@ -158,7 +210,58 @@ func (v *volumes) open(c config.Volume) error {
 	return nil
 }
 
+// newConfigured opens a volume of the configuration, now or later.
+func (v *volumes) newConfigured(c config.Volume) (*served, error) {
+	v.mu.Lock()
+	strict := v.strict
+	v.mu.Unlock()
+	if strict {
+		return v.newServed(c)
+	}
+	return v.newVolume(c, func(s *served, spec volume.Spec) error {
+		s.late = volume.OpenLate(volume.LateConfig{Spec: spec, Open: openVolume, Pauses: openPauses,
+			Silence: openTimeout, OnOpen: func(opened volume.Volume) {
+				v.logServing(opened)
+				select {
+				case v.turn <- struct{}{}:
+					v.forgetUnused()
+					v.finish()
+				default: // a change is under way, and follows
+				}
+			}})
+		s.Volume = v.hook(s.late)
+		return nil
+	})
+}
+
+// newServed opens a volume, or fails.
 func (v *volumes) newServed(c config.Volume) (*served, error) {
+	return v.newVolume(c, func(s *served, spec volume.Spec) error {
+		defer v.begins(c, volume.Opening)()
+		opened, err := v.openWithin(spec, openTimeout)
+		if err != nil {
+			return err
+		}
+		s.Volume = v.hook(opened)
+		v.logServing(opened)
+		return nil
+	})
+}
+
+// logServing logs that a volume has been opened. A stand-by logs by itself what it is.
+func (v *volumes) logServing(opened volume.Volume) {
+	if opened.Status().State != volume.Serving {
+		return
+	}
+	info := opened.Info()
+	v.log.Info("serving volume", zap.String("volume", info.Name),
+		zap.Uint64("size_bytes", info.Size), zap.Uint32("block_size_bytes", info.BlockSize),
+		zap.Stringer("uuid", info.UUID), zap.Bool("read_only", info.ReadOnly))
+}
+
+// newVolume returns a volume that open opens, or the one of which it is another name.
+func (v *volumes) newVolume(c config.Volume,
+	open func(*served, volume.Spec) error) (*served, error) {
 	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
 	if err != nil {
 		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
@@ -172,20 +275,13 @@ func (v *volumes) newServed(c config.Volume) (*served, error) {
 			return nil, fmt.Errorf("volume %q is another name of volume %q, which is not served",
 				c.Name, alias.Of)
 		}
-		s.Volume, s.ReadOnly, s.alias = of.Volume, alias.ReadOnly, true
+		s.Volume, s.ReadOnly, s.alias, s.late = of.Volume, alias.ReadOnly, true, of.late
 		return s, nil
 	}
 	spec.Log, spec.Keeper, spec.CleanEnds = v.log, v.kept, v.ends
-	defer v.begins(c, volume.Opening)()
-	opened, err := v.openWithin(spec, openTimeout)
-	if err != nil {
+	if err := open(s, spec); err != nil {
 		return nil, err
 	}
-	s.Volume = v.hook(opened)
-	info := s.Volume.Info()
-	v.log.Info("serving volume", zap.String("volume", c.Name),
-		zap.Uint64("size_bytes", info.Size), zap.Uint32("block_size_bytes", info.BlockSize),
-		zap.Stringer("uuid", info.UUID), zap.Bool("read_only", info.ReadOnly))
 	return s, nil
 }
 
@@ -263,18 +359,26 @@ func (v *volumes) openWithin(spec volume.Spec, limit time.Duration) (volume.Volu
 		"%v: look at the kernel's log, and at the mount or the device", spec.Name, limit)
 }
 
-// prepare opens the volumes that configs has in addition, so that a configuration with one that
-// cannot be opened changes nothing. The returned function makes the target serve what configs says:
-// new volumes and rights at once, while the sessions of those that are gone or different are
-// drained in the background, until ctx ends. Volumes that an administrator has added stay, unless
-// configs has their names. prepare waits for other changes to end.
+// prepare opens the volumes that configs has in addition. If the target is strict, a configuration
+// with one that cannot be opened changes nothing; otherwise, it is opened later. The returned
+// function makes the target serve what configs says: new volumes and rights at once, while the
+// sessions of those that are gone or different are drained in the background, until ctx ends.
+// Volumes that an administrator has added stay, unless configs has their names. prepare waits for
+// other changes to end.
 func (v *volumes) prepare(ctx context.Context, t *target.Target,
-	configs []config.Volume) (apply func() error, err error) {
+	configs []config.Volume, strict bool) (apply func() error, err error) {
 	if err := v.begin(ctx); err != nil {
 		return nil, err
 	}
+	v.mu.Lock()
+	former := v.strict
+	v.strict = strict
+	v.mu.Unlock()
 	defer func() {
 		if err != nil {
+			v.mu.Lock()
+			v.strict = former
+			v.mu.Unlock()
 			v.finish()
 		}
 	}()
@@ -287,7 +391,7 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 		if v.find(c.Name) != nil || c.AliasOf() != "" || later {
 			continue
 		}
-		if added[c.Name], err = v.newServed(c); err != nil {
+		if added[c.Name], err = v.newConfigured(c); err != nil {
 			for _, s := range added {
 				if s != nil {
 					err = errors.Join(err, v.closeVolume(s))
@@ -304,6 +408,8 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 		errs = append(errs, v.resize(resized))
 		v.adopt(configs)
 		errs = append(errs, v.judge(t, judged))
+		v.retry()
+		v.awaitTried()
 		return errors.Join(append(errs, v.change(func() { v.replace(ctx, t, gone, different) }))...)
 	}, nil
 }
@@ -333,7 +439,7 @@ func (v *volumes) resized(configs []config.Volume) []config.Volume {
 	defer v.mu.Unlock()
 	var resized []config.Volume
 	for _, c := range configs {
-		if s := v.served[c.Name]; s != nil && s.config.Backend != c.Backend &&
+		if s := v.served[c.Name]; s != nil && s.isOpen() && s.config.Backend != c.Backend &&
 			s.config.HasSameStorage(&c) {
 			resized = append(resized, c)
 		}
@@ -414,7 +520,8 @@ func (v *volumes) compare(configs []config.Volume) (gone []string, different []c
 	}
 	changed := func(name string) bool {
 		s, c := v.served[name], wanted[name]
-		return s == nil || !s.config.HasSameStorage(&c)
+		return s == nil || !s.config.HasSameStorage(&c) ||
+			!s.isOpen() && s.config.Backend != c.Backend
 	}
 	isReleased := func(c config.Volume) bool {
 		for name, s := range v.served {
@@ -485,7 +592,7 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 		return
 	}
 	for _, c := range different {
-		s, err := v.newServed(c)
+		s, err := v.newConfigured(c)
 		if err == nil {
 			s.added = slices.ContainsFunc(closing, func(former *served) bool {
 				return former.added && former.config.Name == c.Name
@@ -497,6 +604,7 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 				zap.String("volume", c.Name), zap.Error(err))
 		}
 	}
+	v.awaitTried()
 	v.forgetUnused()
 }
 
@@ -540,7 +648,8 @@ func (v *volumes) closeVolume(s *served) error {
 	defer v.begins(s.config, volume.Closed)()
 	ctx, cancel := context.WithTimeout(context.Background(), volumeCloseTimeout)
 	defer cancel()
-	if err := s.Volume.Close(ctx); err != nil {
+	wasOpen := s.isOpen()
+	if err := s.Volume.Close(ctx); err != nil || !wasOpen {
 		return err
 	}
 	v.log.Info("flushed and closed volume", zap.String("volume", s.config.Name))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -15,8 +16,15 @@ const failureInterval = time.Second
 // would only fail each of its requests.
 func checkUsable(e *export) error {
 	now := e.Volume.Status()
-	if now.State != volume.Failed || now.IsReadable {
+	switch {
+	case now.State == volume.Opening:
+		return status.Errorf(status.InProgress, "volume %q is being opened, since %s", e.name,
+			now.Since.UTC().Format(time.RFC3339))
+	case now.State != volume.Failed || now.IsReadable:
 		return nil
+	case now.Attempt > 0: // the code of the reason is about the storage, and not about the relay
+		return status.Errorf(status.IOFailed, "volume %q cannot be opened, since %s: %w", e.name,
+			now.Since.UTC().Format(time.RFC3339), now.Reason)
 	}
 	return fmt.Errorf("volume %q has failed, at %s: %w", e.name, now.Since.UTC().Format(time.RFC3339),
 		now.Reason)

@@ -11,9 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 // A relay learns from its idle session that it cannot serve clients, and from each new one why. A
@@ -61,4 +63,47 @@ func TestRelaysLearnThatAVolumeHasFailed(t *testing.T) {
 		t.Error("the session that is in use has ended")
 	default:
 	}
+}
+
+// A relay that asks for a volume that is not open yet learns why. It is served as soon as the volume
+// is open.
+func TestRelaysLearnThatAVolumeCannotBeOpened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	begin := make(chan struct{})
+	v := volume.OpenLate(volume.LateConfig{
+		Spec: volume.Spec{Name: "disk", BlockSize: 4096, Backend: volume.FileBackend{Path: path}},
+		Open: func(spec volume.Spec) (volume.Volume, error) {
+			<-begin
+			return volume.Open(spec)
+		},
+		Pauses: retry.Policy{FirstPause: time.Hour}, Silence: time.Hour})
+	t.Cleanup(func() { _ = v.Close(t.Context()) })
+	s := startTarget(t, func(config *target.Config) {
+		config.Volumes = map[string]target.Export{"disk": {Volume: v},
+			"same": {Volume: v, ReadOnly: true}, "other": {Volume: volumetest.OpenMemory(t, "1MiB")}}
+	})
+	rejects := func(code status.Code, text string) {
+		t.Helper()
+		_, err := relayTo(t, s.Address(), nil)
+		// The relay takes NOT_FOUND for the answer of a target without the volume.
+		if got := status.CodeOf(err); got != code || !strings.Contains(err.Error(), text) {
+			t.Errorf("a new session: %v, want %v with %q", err, code, text)
+		}
+	}
+	rejects(status.InProgress, "is being opened, since ")
+	close(begin)
+	<-v.Tried()
+	rejects(status.IOFailed, "does not exist: add ,size=SIZE to create it [NOT_FOUND]")
+	if states := s.VolumeStates(); states["disk"] != volume.Failed || states["same"] != volume.Failed ||
+		states["other"] != volume.Serving {
+		t.Errorf("the volumes are %v", states)
+	}
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v.Retry()
+	testkit.Eventually(t, "a session opens the volume", func() bool {
+		_, err := relayTo(t, s.Address(), nil)
+		return err == nil
+	})
 }

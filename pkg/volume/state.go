@@ -34,7 +34,8 @@ var States = []Meaning{
 	{Opening, "the target opens it, and serves it as soon as that has succeeded", false, false},
 	{Serving, "sessions use it", true, false},
 	{StandBy, "another target owns it, and this one takes over when that one is gone", true, false},
-	{Failed, "it rejects requests, or all but reads, until it is reopened", false, true},
+	{Failed, "it cannot be opened, and the target tries again; or it rejects requests, or all but " +
+		"reads, until it is reopened", false, true},
 	{Closed, "it is being closed, or has been", false, false},
 }
 
@@ -67,6 +68,10 @@ type Status struct {
 	Since time.Time
 	// IsReadable means that a volume that has failed still serves reads.
 	IsReadable bool
+	// Attempt counts the attempts to open a volume that cannot be opened, and NextTry is when the
+	// next one begins; zero otherwise.
+	Attempt int
+	NextTry time.Time
 }
 
 // ReasonText returns the text of Reason, "" for none.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // A host's functions appear after its DPU has started. The relay serves those that are there, and
@@ -98,4 +100,85 @@ func TestARelayWaitsForTheChannelOfAnother(t *testing.T) {
 	second.AwaitLog("listening for clients")
 	c.mustRun("info")
 	second.Terminate()
+}
+
+// A volume that cannot be opened keeps no other from being served, and is served without a hand when
+// it can be.
+func TestAVolumeThatCannotBeOpenedComesLater(t *testing.T) {
+	t.Parallel()
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
+	admin := "unix:" + filepath.Join(c.dir, "target.sock")
+	late, later := filepath.Join(c.dir, "late.img"), filepath.Join(c.dir, "later.img")
+	file := filepath.Join(c.dir, "target.yaml")
+	configure := func(strict bool, volumes ...string) {
+		text := fmt.Sprintf("startup: {strict: %v}\nvolumes:\n- {name: disk, backend: 'memory:16MiB'}\n",
+			strict)
+		for _, v := range volumes {
+			text += fmt.Sprintf("- {name: %s, backend: 'file:%s'}\n",
+				strings.TrimSuffix(filepath.Base(v), ".img"), v)
+		}
+		writeFile(t, file, []byte(text))
+	}
+	create := func(path string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path+".new", make([]byte, 1<<20), 0o600),
+			os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure(false, late)
+	c.startTarget("--config", file, "--admin-listen", admin, "--metrics-listen", "127.0.0.1:0")
+	expect := func(contains string) {
+		t.Helper()
+		testkit.Eventually(t, "/readyz has "+contains, func() bool {
+			code, body := get(t, c.target, "/readyz")
+			return code == http.StatusOK && strings.Contains(body, contains)
+		})
+	}
+	expect(`serving 1 of 2 volumes: volume "late" is failed`)
+	if v := volumeList(t, admin)["late"]; v.State != string(volume.Failed) ||
+		!strings.Contains(v.Reason, "does not exist") {
+		t.Errorf("the volume is %+v", v)
+	}
+	if _, stdout, _ := call(t, "target", "status", "--admin", admin); !strings.Contains(stdout,
+		" follows in ") {
+		t.Errorf("the status does not say when the next attempt follows:\n%s", stdout)
+	}
+	c.awaitMetrics(c.target, `zc_target_volume_state{state="failed",volume="late"} 1`,
+		`zc_target_volume_state{state="serving",volume="disk"} 1`)
+	c.volumes = []string{"disk"} // for the relay
+	c.relay = c.startRelay("comch")
+	c.mustRun("info")
+	c.volumes = []string{"late"}
+	waiting := c.startRelay("late")
+	waiting.AwaitLog("does not exist")
+	if code := c.initiatorAt("late", "info", "--control-timeout", "100ms").Wait(); code != 3 {
+		t.Errorf("info of the volume that cannot be opened exited with %d", code)
+	}
+	create(late)
+	waiting.AwaitLog("target is ready")
+	if p := c.initiatorAt("late", "info"); p.Wait() != 0 {
+		t.Error("the volume is not served when it can be opened")
+	}
+
+	// The same at a reload, unless the target is strict.
+	configure(true, late, later)
+	if code, _, stderr := call(t, "target", "reload", "--admin", admin); code == 0 ||
+		!strings.Contains(stderr, "does not exist") {
+		t.Errorf("a strict reload exited with %d: %s", code, stderr)
+	}
+	if v := volumeList(t, admin); len(v) != 2 {
+		t.Errorf("after a strict reload: %+v", v)
+	}
+	configure(false, late, later)
+	if code, _, stderr := call(t, "target", "reload", "--admin", admin); code != 0 {
+		t.Errorf("the reload exited with %d: %s", code, stderr)
+	}
+	expect(`serving 2 of 3 volumes: volume "later" is failed`)
+	create(later)
+	expect("serving 3 of 3 volumes")
+	c.target.Terminate()
+	if !c.target.HasLogged(`flushed and closed volume	{"volume": "later"`) {
+		t.Error("the volume that was opened late is not flushed")
+	}
 }

@@ -386,8 +386,9 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
 	file := filepath.Join(c.dir, "target.yaml")
+	isStrict := false
 	configure := func(volumes ...string) {
-		text := "volumes:\n"
+		text := fmt.Sprintf("startup: {strict: %v}\nvolumes:\n", isStrict)
 		for _, v := range volumes {
 			text += "  - {" + v + "}\n"
 		}
@@ -408,10 +409,12 @@ func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
 	c.relay.AwaitLog("client connected")
 
 	// Another name, another volume, and one that cannot be opened, which changes nothing.
+	isStrict = true
 	configure(backend("disk", ""), backend("other", ""), backend("added", ""),
 		`name: lost, backend: "file:/no/such/directory/file,size=1MiB"`)
 	c.target.Signal(syscall.SIGHUP)
 	c.target.AwaitLog("the configuration is unchanged: open volume \\\"lost\\\"")
+	isStrict = false
 	configure(backend("disk", ""), backend("added", ""), `name: read, backend: "volume:disk,readonly"`)
 	c.target.Signal(syscall.SIGHUP)
 	c.target.AwaitLog(`flushed and closed volume	{"volume": "other"}`)

@@ -29,9 +29,16 @@ type Target struct {
 	Listen     Listen
 	Control    Control
 	Limits     TargetLimits
+	Startup    Startup
 	Shutdown   Shutdown
 	State      State
 	Volumes    []Volume
+}
+
+// Startup configures the start of the target.
+type Startup struct {
+	// Strict makes the target exit if a volume cannot be opened, and reject a reload with one.
+	Strict bool
 }
 
 // State configures where the target keeps what outlives it.
@@ -220,6 +227,7 @@ func (c *Target) describe(s section) {
 	s.section("control", "Control connections of relays.",
 		func(s section) { c.Control.describe(s, Restart) })
 	s.section("limits", "Limits of all sessions together.", c.Limits.describe)
+	s.section("startup", "The start of the daemon.", c.Startup.describe)
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, Restart) })
 	s.section("state", "What outlives the daemon.", c.State.describe)
@@ -267,6 +275,12 @@ func (c *TargetLimits) describe(s section) {
 	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50),
 		"memory that all sessions together may use for data in transit").
 		flagged("staging-limit", "")
+}
+
+func (c *Startup) describe(s section) {
+	s.value("strict", boolean(&c.Strict),
+		"exit if a volume cannot be opened, and reject a reload with one, instead of serving the other volumes and trying again").
+		flagged("strict", "").reloads(AtOnce)
 }
 
 func (c *State) describe(s section) {

@@ -97,7 +97,11 @@ func exampleTarget() *Document {
 		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
 			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed", Since: testNow,
 			Reason: "another program has truncated it", Holder: "verify on host-a",
-			HolderID: "0123456789abcdef", Queues: exampleQueues()}},
+			HolderID: "0123456789abcdef", Queues: exampleQueues()},
+			{Name: "late", UUID: "00000000-0000-0000-0000-000000000000", BlockSize: 4096,
+				State: "failed", Since: testNow.Add(-time.Minute), Attempt: 6, Queues: []Queue{},
+				Reason:      "file \"/srv/late\" does not exist [NOT_FOUND]",
+				NextAttempt: new(testNow.Add(20 * time.Second))}},
 		Faults: []Fault{{Rule: "volume:write:p=0.01:delay=5ms", Operations: 1000, Matches: 9}},
 	}
 }

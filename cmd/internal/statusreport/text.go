@@ -41,7 +41,7 @@ func (d *Document) WriteText(w io.Writer) error {
 		d.writeChannel(w, &d.Channels[i])
 	}
 	for i := range d.Volumes {
-		writeVolume(w, &d.Volumes[i])
+		writeVolume(w, &d.Volumes[i], d.Now)
 	}
 	writeWorkers(w, d.Workers)
 	writeFaults(w, d.Faults)
@@ -244,18 +244,25 @@ func (l *Link) text(now time.Time) string {
 	return text
 }
 
-func writeVolume(w io.Writer, v *Volume) {
+func writeVolume(w io.Writer, v *Volume, now time.Time) {
 	readOnly := ""
 	if v.ReadOnly {
 		readOnly = ", read-only"
 	}
-	fmt.Fprintf(w, "\nvolume %s\n  size  %s (%d bytes) in blocks of %d bytes%s, UUID %s\n", v.Name,
-		size.FormatBytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
+	fmt.Fprintf(w, "\nvolume %s\n", v.Name)
+	if v.Size > 0 { // it has been opened
+		fmt.Fprintf(w, "  size  %s (%d bytes) in blocks of %d bytes%s, UUID %s\n",
+			size.FormatBytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
+	}
 	state := v.State
 	if v.Reason != "" {
 		state += " since " + v.Since.Format(time.RFC3339) + ": " + v.Reason
 	}
 	fmt.Fprintf(w, "  state %s\n", state)
+	if v.NextAttempt != nil {
+		fmt.Fprintf(w, "  open  attempt %d follows in %v\n", v.Attempt+1,
+			max(0, v.NextAttempt.Sub(now)).Round(time.Millisecond))
+	}
 	if v.Holder != "" {
 		fmt.Fprintf(w, "  open  exclusively by %s, holder %s\n", v.Holder, v.HolderID)
 	}
