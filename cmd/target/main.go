@@ -199,7 +199,7 @@ func announce(ctx context.Context, env *service.Environment, t *administered,
 const readinessInterval = time.Second
 
 // watchReadiness reports whether the target is of use to relays, until ctx ends.
-func watchReadiness(ctx context.Context, setReady func(reason error, serves string),
+func watchReadiness(ctx context.Context, setReady func(reason error, missing string),
 	states func() map[string]volume.State) {
 	ticker := time.NewTicker(readinessInterval)
 	defer ticker.Stop()
@@ -211,22 +211,22 @@ func watchReadiness(ctx context.Context, setReady func(reason error, serves stri
 			return
 		case <-ticker.C:
 		}
-		reason, serves := readiness(states())
-		now := serves
+		reason, missing := readiness(states())
+		now := missing
 		if reason != nil {
 			now = reason.Error()
 		}
 		if now != former {
 			former = now
-			setReady(reason, serves)
+			setReady(reason, missing)
 		}
 	}
 }
 
-// readiness returns why a target with volumes in these states is of no use, and how many of them
-// are. One volume that has failed does not keep the others from being served, and the next one can
+// readiness returns why a target with volumes in these states is of no use, or which of them are
+// not. One volume that has failed does not keep the others from being served, and the next one can
 // be added at any time.
-func readiness(states map[string]volume.State) (reason error, serves string) {
+func readiness(states map[string]volume.State) (reason error, missing string) {
 	var unusable []string
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		if !states[name].Means().IsUsable {
@@ -234,14 +234,14 @@ func readiness(states map[string]volume.State) (reason error, serves string) {
 		}
 	}
 	list := strings.Join(unusable, ", ")
-	if len(unusable) > 0 && len(unusable) == len(states) {
+	switch {
+	case len(unusable) == 0:
+		return nil, ""
+	case len(unusable) == len(states):
 		return status.Errorf(status.BadState, "%s", list), ""
 	}
-	serves = fmt.Sprintf("serving %d of %d volumes", len(states)-len(unusable), len(states))
-	if list != "" {
-		serves += ": " + list
-	}
-	return nil, serves
+	return nil, fmt.Sprintf("serving %d of %d volumes: %s", len(states)-len(unusable), len(states),
+		list)
 }
 
 // writeAtomically makes a file appear with its whole content.

@@ -103,23 +103,25 @@ func TestVolumesThatAreBeingOpenedAreListed(t *testing.T) {
 
 func TestATargetIsReadyIfAVolumeIsOfUse(t *testing.T) {
 	for _, c := range []struct {
-		states []volume.State
-		ready  bool
+		states  []volume.State
+		ready   bool
+		missing string
 	}{
-		{nil, true}, // volumes may come
-		{[]volume.State{volume.Serving}, true},
-		{[]volume.State{volume.StandBy}, true},
-		{[]volume.State{volume.Failed}, false},
-		{[]volume.State{volume.Opening}, false},
-		{[]volume.State{volume.Failed, volume.Closed}, false},
-		{[]volume.State{volume.Failed, volume.Serving}, true},
+		{nil, true, ""}, // volumes may come
+		{[]volume.State{volume.Serving}, true, ""},
+		{[]volume.State{volume.StandBy}, true, ""},
+		{[]volume.State{volume.Failed}, false, ""},
+		{[]volume.State{volume.Opening}, false, ""},
+		{[]volume.State{volume.Failed, volume.Closed}, false, ""},
+		{[]volume.State{volume.Failed, volume.Serving}, true,
+			`serving 1 of 2 volumes: volume "a" is failed`},
 	} {
 		states := make(map[string]volume.State)
 		for i, s := range c.states {
 			states[string(rune('a'+i))] = s
 		}
-		if err, _ := readiness(states); (err == nil) != c.ready {
-			t.Errorf("%v: %v", c.states, err)
+		if err, missing := readiness(states); (err == nil) != c.ready || missing != c.missing {
+			t.Errorf("%v: %v, %q", c.states, err, missing)
 		}
 	}
 }

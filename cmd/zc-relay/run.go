@@ -135,7 +135,13 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
 		Tracer: env.Tracer, CountedClients: c.Metrics.PerSession,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log,
-		OnReady:  func(now relay.Readiness) { env.SetReady(now.Err, now.String()) },
+		OnReady: func(now relay.Readiness) {
+			missing := ""
+			if now.Serving < now.Channels {
+				missing = now.String()
+			}
+			env.SetReady(now.Err, missing)
+		},
 		Settings: settings,
 	})
 	if err != nil {

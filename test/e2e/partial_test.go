@@ -49,7 +49,8 @@ func TestRepresentorsAppearOneByOne(t *testing.T) {
 		t.Helper()
 		testkit.Eventually(t, fmt.Sprintf("/readyz returns %d with %q", code, contains), func() bool {
 			got, body := get(t, c.relay, "/readyz")
-			return got == code && strings.Contains(body, contains)
+			return got == code && strings.Contains(body, contains) &&
+				(contains != "") == (body != "ready\n")
 		})
 	}
 	info := func(device string) {
@@ -73,7 +74,7 @@ func TestRepresentorsAppearOneByOne(t *testing.T) {
 	expect(http.StatusOK, "serving 1 of 3 channels")
 	declare("dpu 03:00.0 representors=b1:00.0,b1:00.1,b1:00.2\n" +
 		"host b1:00.0\nhost b1:00.1\nhost b1:00.2\n")
-	expect(http.StatusOK, "ready\nserving 3 of 3 channels\n")
+	expect(http.StatusOK, "")
 	info("b1:00.1")
 	info("b1:00.2")
 
@@ -132,7 +133,8 @@ func TestAVolumeThatCannotBeOpenedComesLater(t *testing.T) {
 		t.Helper()
 		testkit.Eventually(t, "/readyz has "+contains, func() bool {
 			code, body := get(t, c.target, "/readyz")
-			return code == http.StatusOK && strings.Contains(body, contains)
+			return code == http.StatusOK && strings.Contains(body, contains) &&
+				(contains != "") == (body != "ready\n")
 		})
 	}
 	expect(`serving 1 of 2 volumes: volume "late" is failed`)
@@ -176,9 +178,48 @@ func TestAVolumeThatCannotBeOpenedComesLater(t *testing.T) {
 	}
 	expect(`serving 2 of 3 volumes: volume "later" is failed`)
 	create(later)
-	expect("serving 3 of 3 volumes")
+	expect("")
 	c.target.Terminate()
 	if !c.target.HasLogged(`flushed and closed volume	{"volume": "later"`) {
 		t.Error("the volume that was opened late is not flushed")
 	}
+}
+
+// What proves that a killed target has lost nothing is kept until the volume can be opened again.
+func TestTheWitnessOfAVolumeWaitsUntilItCanBeOpened(t *testing.T) {
+	t.Parallel()
+	m := startServiceManager(t)
+	file := filepath.Join(t.TempDir(), "disk.img")
+	writeFile(t, file, make([]byte, 1<<20))
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=file:" + file, "ram=memory:1MiB"},
+		manager: m, environ: m.environ("target"), address: listenAddress(t)}
+	witnesses := func() string {
+		files, names := m.kept(t)
+		for _, f := range files {
+			_ = f.Close()
+		}
+		return names
+	}
+	c.startTarget()
+	testkit.Eventually(t, "the manager keeps a witness", func() bool { return witnesses() != "" })
+	witness := witnesses()
+	c.target.Kill()
+	locked, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locked.Close()
+	if err := syscall.Flock(int(locked.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	c.startTarget()
+	if !c.target.HasLogged("volume cannot be opened") || witnesses() != witness {
+		t.Errorf("of the witness %q, the manager keeps %q", witness, witnesses())
+	}
+	_ = locked.Close()
+	c.target.AwaitLog(`serving volume	{"volume": "disk"`)
+	if witnesses() == "" {
+		t.Error("the volume has no witness any more")
+	}
+	c.target.Terminate()
 }

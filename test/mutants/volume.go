@@ -409,4 +409,30 @@ var volumeMutants = []mutant{
 			{"./pkg/volume", "^(TestFileVolumeConforms|TestMemoryVolumeConforms)$"},
 		},
 	},
+
+	// Nothing stops because of one bad part.
+	{
+		name:   "volume-that-cannot-be-opened-is-given-up",
+		file:   "pkg/volume/late.go",
+		old:    "		case <-time.After(pause):\n",
+		new:    "		case <-time.After(1 << 62):\n",
+		breaks: "A volume that cannot be opened is served without a hand when it can be.",
+		tests:  []test{{"./pkg/volume", "^TestAVolumeThatCannotBeOpenedIsOpenedLater$"}},
+	},
+	{
+		name:   "volume-that-is-opened-after-its-close-stays-open",
+		file:   "pkg/volume/late.go",
+		old:    "				if o := <-ended; o.err == nil {",
+		new:    "				if o := <-ended; o.err != nil {",
+		breaks: "Storage that answers after a volume was removed does not keep it locked.",
+		tests:  []test{{"./pkg/volume", "^TestAVolumeThatIsOpenedAfterItsCloseIsClosedAgain$"}},
+	},
+	{
+		name:   "target-forgets-the-witness-of-a-volume-that-is-not-open",
+		file:   "cmd/target/volumes.go",
+		old:    "		if !s.isOpen() {\n			return\n",
+		new:    "		if !s.isOpen() {\n			continue\n",
+		breaks: "A volume that can be opened again later still proves that nothing was lost.",
+		tests:  []test{{"./test/e2e", "^TestTheWitnessOfAVolumeWaitsUntilItCanBeOpened$"}},
+	},
 }

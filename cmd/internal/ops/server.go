@@ -29,8 +29,8 @@ type Server struct {
 
 // readiness is what SetReady has said last.
 type readiness struct {
-	reason error
-	serves string
+	reason  error
+	missing string
 }
 
 // errStarting is the reason why a new server is not ready.
@@ -73,15 +73,15 @@ func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	fmt.Fprintln(w, "ready")
-	if now.serves != "" {
-		fmt.Fprintln(w, now.serves)
+	if now.missing != "" {
+		fmt.Fprintln(w, now.missing)
 	}
 }
 
-// SetReady makes /readyz report that the daemon can serve, and how much of its configuration, or
-// return 503 with the reason why it cannot.
-func (s *Server) SetReady(reason error, serves string) {
-	s.ready.Store(&readiness{reason, serves})
+// SetReady makes /readyz report that the daemon can serve, and what of its configuration is missing,
+// or return 503 with the reason why it cannot.
+func (s *Server) SetReady(reason error, missing string) {
+	s.ready.Store(&readiness{reason, missing})
 }
 
 // Register adds metrics.

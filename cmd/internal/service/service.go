@@ -75,19 +75,19 @@ func (e *Environment) Register(collector prometheus.Collector) error {
 }
 
 // SetReady reports to /readyz, the status, and the service manager whether the daemon can serve.
-// err is the reason why not. serves says how much of the configuration is served, and why the rest
-// is not.
-func (e *Environment) SetReady(err error, serves string) {
+// err is the reason why not. If only a part of the configuration is served, missing says how much,
+// and why the rest is not.
+func (e *Environment) SetReady(err error, missing string) {
 	e.status.setReady(err)
 	text := "ready"
 	if err != nil {
 		text = "not ready: " + err.Error()
-	} else if serves != "" {
-		text += ", " + printable.Line(serves, maxStatusLength)
+	} else if missing != "" {
+		text += ", " + printable.Line(missing, maxStatusLength)
 	}
 	e.lifecycle.notifier.Status(text)
 	if e.ops != nil {
-		e.ops.SetReady(err, serves)
+		e.ops.SetReady(err, missing)
 	}
 }
 
