@@ -23,10 +23,19 @@ type Contender interface {
 	// Prepare keeps what attempts to become the owner have in common, until release. It is called
 	// before each attempt, and replaces what a failed one has found to be of no use any more.
 	Prepare() (release func(), err error)
-	// Contend makes this program the owner, or fails with status.InUse while another one is. The
-	// driver of the volume reports by Driven.Lose that the program is not the owner any more. An
-	// owner that o.IsIdle hands the volume over to a program where o.IsWanted.
-	Contend(spec *Spec, o *Ownership) (*Driven, error)
+	// Contend makes this program the owner, or fails with status.InUse while another one is. An
+	// owner that o.IsIdle hands the volume over to a program where o.IsWanted, if the backend can
+	// do that.
+	Contend(spec *Spec, o *Ownership) (Owned, error)
+}
+
+// Owned is a volume that this program owns.
+type Owned interface {
+	Volume
+	// Lost returns a channel that is closed when the program is not the owner any more; nil if the
+	// program stays the owner until it closes the volume. LossReason then returns why.
+	Lost() <-chan struct{}
+	LossReason() error
 }
 
 // contendPause is the time between two attempts to become the owner, and between two attempts to
@@ -41,7 +50,7 @@ type contended struct {
 	ownership *Ownership
 
 	mu    sync.Mutex // guards what follows
-	inner *Driven    // nil of a stand-by
+	inner Owned      // nil of a stand-by
 	info  Info       // when last owned
 
 	stop      context.CancelFunc
@@ -124,8 +133,15 @@ func (v *contended) contend(ctx context.Context) {
 			v.ownership.set(nil)
 			return
 		}
-		if text := err.Error(); text != former && !errors.Is(err, status.InUse) {
-			v.log.Warn("cannot take the volume over", zap.Error(err))
+		text := err.Error()
+		if errors.Is(err, status.InUse) {
+			text = ""
+		}
+		if text != former {
+			if text != "" {
+				v.log.Warn("cannot take the volume over", zap.Error(err))
+			}
+			v.ownership.set(standByError(err))
 			former = text
 		}
 		if !sleep(ctx, contendPause) {
@@ -135,7 +151,7 @@ func (v *contended) contend(ctx context.Context) {
 }
 
 // leave turns the program into a stand-by, and closes the volume when nobody uses it any more.
-func (v *contended) leave(ctx context.Context, inner *Driven) {
+func (v *contended) leave(ctx context.Context, inner Owned) {
 	reason := inner.LossReason()
 	v.log.Error("this target has lost the volume: stand-by", zap.Error(reason))
 	v.ownership.set(standByError(reason))
@@ -204,7 +220,7 @@ func (v *contended) Resize(bytes uint64, shrink bool) error {
 }
 
 // owned returns the volume that this program owns.
-func (v *contended) owned() (*Driven, error) {
+func (v *contended) owned() (Owned, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	standBy, _ := v.ownership.State()

@@ -30,8 +30,9 @@ type FileBackend struct {
 	// Direct bypasses the page cache (O_DIRECT). It suits devices that are faster than copying, and
 	// content that is not worth caching. Writes still become durable only with a flush.
 	Direct bool
-	// FencedByOperator promises that the operator, by means of his own, keeps a former target that
-	// had the content open from writing before he starts the next one.
+	// FencedByOperator promises that a target that has had the content open cannot write any more
+	// when its lock is free: because the lock ends with its process, or because the operator, or the
+	// storage that he has chosen, makes sure of it. A target that finds the lock taken is a stand-by.
 	FencedByOperator bool
 }
 
@@ -116,6 +117,41 @@ func (b FileBackend) Open(spec *Spec) (Volume, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return v, nil
+}
+
+// Contends reports whether a target waits for the lock.
+func (b FileBackend) Contends() bool { return b.FencedByOperator && !b.ReadOnly }
+
+// Prepare does nothing: attempts have nothing in common.
+func (b FileBackend) Prepare() (release func(), err error) { return func() {}, nil }
+
+// Contend opens the file or device if its lock is free. A stand-by neither creates nor fills the
+// file: what has become of the content that it has waited for is for the operator to find out.
+func (b FileBackend) Contend(spec *Spec, o *Ownership) (Owned, error) {
+	open := b.openFile
+	if isStandBy, _ := o.State(); isStandBy != nil {
+		open = b.openContent
+	}
+	file, err := open()
+	if err != nil {
+		return nil, err
+	}
+	v, err := b.newVolume(spec, file)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return v, nil
+}
+
+// openContent opens and locks a file that exists and has content.
+func (b FileBackend) openContent() (*os.File, error) {
+	b.Size = 0
+	file, err := b.openExisting()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, status.Errorf(status.NotFound, "file %q does not exist any more: put it back, or "+
+			"start the target again if it is to create another one", b.Path)
+	}
+	return file, err
 }
 
 // newVolume returns a volume on an open file, which it owns on success.

@@ -272,6 +272,12 @@ func (v *storeVolume) Memory() *memory.Region { return v.memory }
 // Ownership returns nil.
 func (v *storeVolume) Ownership() *Ownership { return nil }
 
+// Lost returns nil: the program owns the volume until it closes it.
+func (v *storeVolume) Lost() <-chan struct{} { return nil }
+
+// LossReason returns nil.
+func (v *storeVolume) LossReason() error { return nil }
+
 // NewQueue opens a queue for one thread.
 func (v *storeVolume) NewQueue(depth int) (Queue, error) {
 	v.resizing.Lock()

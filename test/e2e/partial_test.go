@@ -223,3 +223,56 @@ func TestTheWitnessOfAVolumeWaitsUntilItCanBeOpened(t *testing.T) {
 	}
 	c.target.Terminate()
 }
+
+// Of two targets for one file, the second one stands by, and takes over when the first one is gone.
+// That one stands by when it comes back.
+func TestTargetsOfOneFileStandBy(t *testing.T) {
+	t.Parallel()
+	first := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
+	first.volumes = []string{"disk=file:" + filepath.Join(first.dir, "disk.img") +
+		",size=16MiB,shared=fenced-by-operator"}
+	second := &chain{t: t, dir: t.TempDir(), volumes: first.volumes, address: listenAddress(t)}
+	admins := map[*chain]string{}
+	for _, c := range []*chain{first, second} {
+		admins[c] = "unix:" + filepath.Join(c.dir, "target.sock")
+		c.startTarget("--admin-listen", admins[c])
+	}
+	expect := func(c *chain, want volume.State) {
+		t.Helper()
+		testkit.Eventually(t, "the volume is "+string(want), func() bool {
+			return volumeList(t, admins[c])["disk"].State == string(want)
+		})
+	}
+	expect(first, volume.Serving)
+	expect(second, volume.StandBy)
+	if v := volumeList(t, admins[second])["disk"]; !strings.Contains(v.Reason, "is locked") {
+		t.Errorf("the stand-by says %q", v.Reason)
+	}
+	both := fmt.Sprintf("%v,%v", first.address, second.address)
+	admin := "unix:" + filepath.Join(first.dir, "relay.sock")
+	first.relay = spawn(t, "zc-relay", "run", "--storage-servers", both, "--volume", "disk",
+		"--emulated-dir", filepath.Join(first.dir, "comch"), "--admin-listen", admin,
+		"--metrics-listen", "127.0.0.1:0")
+	state := func(c *chain, want string) string {
+		return fmt.Sprintf(`state="%s",target="%v"} 1`, want, c.address)
+	}
+	first.awaitMetrics(first.relay, state(first, "ready"), state(second, "stand-by"))
+	client := first.startIO(append(bench(4), "--reconnect", "--reconnect-timeout", patience)...)
+
+	first.target.Kill()
+	expect(second, volume.Serving)
+	first.awaitMetrics(first.relay, state(second, "ready"))
+	first.startTarget("--admin-listen", admins[first])
+	expect(first, volume.StandBy)
+	first.awaitMetrics(first.relay, state(first, "stand-by"))
+	second.target.Terminate()
+	expect(first, volume.Serving)
+	first.awaitMetrics(first.relay, state(first, "ready"))
+	testkit.Eventually(t, "the client is back", func() bool {
+		return volumeList(t, admins[first])["disk"].Sessions > 0
+	})
+	client.Signal(syscall.SIGINT)
+	if code := client.Wait(); code != 0 {
+		t.Errorf("the client exited with %d: %s", code, tail(client.Stderr.String()))
+	}
+}

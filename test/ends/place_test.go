@@ -110,8 +110,8 @@ func (p *place) awaitTarget(h host) {
 	}
 }
 
-// startTarget starts a target, and waits until it serves the volume. It returns false if the target
-// cannot, because another one does.
+// startTarget starts a target, and waits until it listens. It returns false if the target is a
+// stand-by, because another one serves the volume.
 func (p *place) startTarget(h host) (serves bool) {
 	directory := filepath.Join(p.directory, fmt.Sprint("target", h))
 	address := directory + ".address"
@@ -135,25 +135,21 @@ func (p *place) startTarget(h host) (serves bool) {
 		hasEnded := target.HasEnded()
 		if _, err := os.Stat(address); err == nil {
 			p.journal.add("target %d listens", h)
-			return true
+			return target.HasLogged("serving volume")
 		}
 		if hasEnded {
-			if !target.HasLogged("is locked") {
-				p.t.Errorf("target %d has ended, although nobody else serves the volume", h)
-			}
+			p.t.Errorf("target %d has ended", h)
 			return false
 		}
 		time.Sleep(startPause)
 	}
 }
 
-// startPause is how often startTarget looks whether a target has started, takeOverPause how long a
-// stand-by waits before it tries again to serve the volume.
-const startPause, takeOverPause = 10 * time.Millisecond, 100 * time.Millisecond
+// startPause is how often to look whether a target has started, or has taken over.
+const startPause = 10 * time.Millisecond
 
-// takeOverAfter sends the first target a signal that ends it. Then it starts the stand-by again and
-// again, as a cluster manager would, until that serves the volume: the lock of the file decides
-// when. It does not wait.
+// takeOverAfter sends the first target a signal that ends it. The stand-by then takes over: the lock
+// of the file decides when. It does not wait.
 func (p *place) takeOverAfter(s syscall.Signal) {
 	p.takingOver.Go(func() {
 		if !p.sleep(time.Until(p.begun.Add(p.round.delay))) {
@@ -161,8 +157,8 @@ func (p *place) takeOverAfter(s syscall.Signal) {
 		}
 		p.journal.add("target 0 gets %v", s)
 		p.targets[0].Signal(s)
-		for !p.startTarget(1) {
-			if !p.sleep(takeOverPause) {
+		for !p.targets[1].HasLogged("this target owns the volume") {
+			if !p.sleep(startPause) {
 				return
 			}
 		}

@@ -435,4 +435,20 @@ var volumeMutants = []mutant{
 		breaks: "A volume that can be opened again later still proves that nothing was lost.",
 		tests:  []test{{"./test/e2e", "^TestTheWitnessOfAVolumeWaitsUntilItCanBeOpened$"}},
 	},
+	{
+		name:   "file-stand-by-creates-the-file",
+		file:   "pkg/volume/file_linux.go",
+		old:    "		open = b.openContent\n",
+		new:    "		open = b.openFile\n",
+		breaks: "A stand-by serves the content that it has waited for, or nothing.",
+		tests:  []test{{"./pkg/volume", "^TestAStandByCreatesNoFile$"}},
+	},
+	{
+		name:   "file-of-several-targets-does-not-stand-by",
+		file:   "pkg/volume/file_linux.go",
+		old:    "return b.FencedByOperator && !b.ReadOnly",
+		new:    "return false",
+		breaks: "A target that finds the file of several targets locked takes over when it is free.",
+		tests:  []test{{"./pkg/volume", "^TestATargetStandsByWhileAnotherHasTheFile$"}},
+	},
 }

@@ -17,7 +17,7 @@ func (b Backend) Prepare() (release func(), err error) {
 }
 
 // Contend fails as Open does.
-func (b Backend) Contend(*volume.Spec, *volume.Ownership) (*volume.Driven, error) {
+func (b Backend) Contend(*volume.Spec, *volume.Ownership) (volume.Owned, error) {
 	return nil, status.Errorf(status.NotSupported,
 		"this program was built without librbd, which rbd:%s needs: install the package "+
 			"zc-relay-target-ceph instead of zc-relay-target, or run make build-ceph", b.path())

@@ -41,7 +41,7 @@ func (b Backend) Prepare() (release func(), err error) {
 }
 
 // Contend is Open for one of several targets.
-func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (*volume.Driven, error) {
+func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (volume.Owned, error) {
 	c, err := acquireCluster(b)
 	if err != nil {
 		return nil, err

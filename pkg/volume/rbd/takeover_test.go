@@ -112,7 +112,7 @@ func (o *owner) signal(t *testing.T, s syscall.Signal) {
 }
 
 // contend tries once to own an image.
-func contend(t *testing.T, text string) (*volume.Driven, error) {
+func contend(t *testing.T, text string) (volume.Owned, error) {
 	t.Helper()
 	spec, err := volume.ParseSpec(text, 4096)
 	if err != nil {
@@ -394,7 +394,7 @@ func TestAClosingOwnerIsNotFenced(t *testing.T) {
 		}
 	})
 	for range closeRounds {
-		var v *volume.Driven
+		var v volume.Owned
 		testkit.Eventually(t, "the volume can be opened", func() (owned bool) {
 			var err error
 			v, err = contend(t, moving)
@@ -416,7 +416,7 @@ func TestAnOwnerThatReopensIsNotFenced(t *testing.T) {
 	moving, staying := backend(newImage(t), ",takeover"), backend(newImage(t), ",takeover")
 	owner, other := mustOpen(t, moving+",create=8MiB"), mustOpen(t, staying+",create=8MiB")
 	type outcome struct {
-		v   *volume.Driven
+		v   volume.Owned
 		err error
 	}
 	reopened := make(chan outcome, 1)

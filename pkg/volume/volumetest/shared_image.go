@@ -77,7 +77,7 @@ func (p *Program) Open(spec *volume.Spec) (volume.Volume, error) { return p.Cont
 
 // Contend takes the image over unless its owner is alive, or this program stands still. An owner
 // that is alive, but not used, hands the image over if it is wanted here.
-func (p *Program) Contend(spec *volume.Spec, o *volume.Ownership) (*volume.Driven, error) {
+func (p *Program) Contend(spec *volume.Spec, o *volume.Ownership) (volume.Owned, error) {
 	i := p.Image
 	i.mu.Lock()
 	if owner := i.owner; p.stopped || owner != nil && !owner.program.stopped {
