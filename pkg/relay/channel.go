@@ -141,7 +141,7 @@ func (c *channel) openDevice(ctx context.Context, config *ChannelConfig) error {
 	for _, target := range config.Targets {
 		source, err := c.relay.config.Network.SourceAddress(target)
 		if err != nil {
-			c.log.Warn("no route to the target yet", zap.Stringer("target", target), zap.Error(err))
+			c.attemptLog().Warn("no route to the target yet", zap.Stringer("target", target), zap.Error(err))
 			continue
 		}
 		device, err := c.relay.devices.at(ctx, source)

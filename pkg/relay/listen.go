@@ -114,6 +114,15 @@ func (c *channel) open(ctx context.Context) error {
 	})
 }
 
+// attemptLog returns the log for what every attempt to open the channel would say. Only the first
+// attempt does.
+func (c *channel) attemptLog() *zap.Logger {
+	if c.listenStatus().Attempt > 0 {
+		return zap.NewNop()
+	}
+	return c.log
+}
+
 // failed schedules the next attempt to open the channel. The log has each reason once, until it
 // changes or clients can connect again.
 func (c *channel) failed(reason error) {

@@ -146,8 +146,8 @@ func (c *channel) checkDevices(ctx context.Context, config *ChannelConfig,
 		return err
 	}
 	if config.Isolation != Staged {
-		c.log.Warn("the RDMA device cannot reach the memory of clients: their data is copied "+
-			"through memory of the relay (limits.bounce_memory), which costs throughput; "+
+		c.attemptLog().Warn("the RDMA device cannot reach the memory of clients: their data is "+
+			"copied through memory of the relay (limits.bounce_memory), which costs throughput; "+
 			"rdma_address can select another device, and isolation: staged ends this warning",
 			zap.Stringer("rdma_device", device.Capabilities().Device))
 	}
