@@ -112,8 +112,8 @@ func (v *volumes) describePending(offered map[string]target.Export) []statusrepo
 // isOpen reports whether the volume has been opened.
 func (s *served) isOpen() bool { return s.late == nil || s.late.Opened() != nil }
 
-// openVolumes opens the configured volumes. Those that cannot be opened yet are opened later; if the
-// target is strict, it opens all or none.
+// openVolumes opens the configured volumes. Those that cannot be opened yet are opened later. If
+// the target is strict, it opens all or none.
 func openVolumes(c *config.Target, log *zap.Logger,
 	hook func(volume.Volume) volume.Volume) (*volumes, error) {
 	directory := c.State.Path()

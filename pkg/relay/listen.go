@@ -77,8 +77,8 @@ func (c *channel) openFirst(ctx context.Context) error {
 }
 
 // isMisconfigured reports whether a channel cannot be opened because of its settings or this build.
-// Everything else may come right: devices and representors appear after the relay has started, and
-// with them their permissions, a firmware that starts fails with any code, and another program ends.
+// Everything else may come right: devices and representors appear after the relay has started, with
+// their permissions, a firmware that starts fails with any code, and another program ends.
 func isMisconfigured(err error) bool {
 	switch status.CodeOf(err) {
 	case status.InvalidValue, status.NotSupported, status.BadConfig, status.TooBig:

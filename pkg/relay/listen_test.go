@@ -230,7 +230,8 @@ func TestWhatNoAttemptCanMendIsToldAtOnce(t *testing.T) {
 		status.TooBig} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &dpu{errs: map[string]error{"late": code}}
-			_, err := relay.New(t.Context(), relay.Config{Comch: d, CPUs: []int{datapath.NoCPU}, Policy: virtual,
+			_, err := relay.New(t.Context(), relay.Config{Comch: d,
+				CPUs: []int{datapath.NoCPU}, Policy: virtual,
 				RDMA: iwarp.New(iwarp.Options{}), Settings: settingsOf("there", "late")})
 			if !errors.Is(err, code) || !strings.Contains(err.Error(), "dpu/late/c") {
 				t.Errorf("New returned %v, want %v", err, code)
@@ -304,9 +305,9 @@ func TestAServerThatFailsIsOpenedAgainWithRisingPauses(t *testing.T) {
 		for _, pause := range []time.Duration{1, 2, 4, 8, 8} {
 			y.dpu.server.fails <- status.Errorf(status.Driver, "the device was reset")
 			y.expect(0, relay.ChannelWaiting)
-			time.Sleep(pause*time.Second - 1)
+			time.Sleep(pause*time.Second - time.Nanosecond)
 			y.expect(0, relay.ChannelWaiting)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			y.expect(1, relay.ChannelListening)
 		}
 	})

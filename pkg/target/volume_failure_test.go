@@ -65,8 +65,8 @@ func TestRelaysLearnThatAVolumeHasFailed(t *testing.T) {
 	}
 }
 
-// A relay that asks for a volume that is not open yet learns why. It is served as soon as the volume
-// is open.
+// A relay that asks for a volume that is not open yet learns why. It is served when the volume is
+// open.
 func TestRelaysLearnThatAVolumeCannotBeOpened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
 	begin := make(chan struct{})

@@ -31,8 +31,9 @@ type FileBackend struct {
 	// content that is not worth caching. Writes still become durable only with a flush.
 	Direct bool
 	// FencedByOperator promises that a target that has had the content open cannot write any more
-	// when its lock is free: because the lock ends with its process, or because the operator, or the
-	// storage that he has chosen, makes sure of it. A target that finds the lock taken is a stand-by.
+	// when its lock is free: because the lock ends with its process, or because the operator, or
+	// the storage that he has chosen, makes sure of it. A target that finds the lock taken is a
+	// stand-by.
 	FencedByOperator bool
 }
 

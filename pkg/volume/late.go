@@ -103,8 +103,8 @@ func (v *Late) run(ctx context.Context) {
 	}
 }
 
-// attempt opens the volume once. It calls isSilent if that takes long. A volume that is opened after
-// the end of ctx is closed again.
+// attempt opens the volume once. It calls isSilent if that takes long. A volume that is opened
+// after the end of ctx is closed again.
 func (v *Late) attempt(ctx context.Context, isSilent func(error)) (Volume, error) {
 	type outcome struct {
 		volume Volume
@@ -139,8 +139,8 @@ func (v *Late) attempt(ctx context.Context, isSilent func(error)) (Volume, error
 	}
 }
 
-// failed notes a failed attempt, and when the next one follows, if the failed one has ended. The log
-// has each reason once, until it changes.
+// failed notes a failed attempt, and when the next one follows, if the failed one has ended. The
+// log has each reason once, until it changes.
 func (v *Late) failed(reason error, attempt int, pause time.Duration) {
 	now := time.Now()
 	v.mu.Lock()
@@ -249,8 +249,8 @@ func (v *Late) Status() Status {
 	return v.status
 }
 
-// Close makes everything durable and releases the volume. One that is not open yet is not opened any
-// more.
+// Close makes everything durable and releases the volume. One that is not open yet is not opened
+// any more.
 func (v *Late) Close(ctx context.Context) error {
 	v.stop()
 	<-v.ended // at once: it waits for nothing that ctx does not end

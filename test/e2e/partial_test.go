@@ -103,8 +103,8 @@ func TestARelayWaitsForTheChannelOfAnother(t *testing.T) {
 	second.Terminate()
 }
 
-// A volume that cannot be opened keeps no other from being served, and is served without a hand when
-// it can be.
+// A volume that cannot be opened keeps no other from being served, and is served without a hand
+// when it can be.
 func TestAVolumeThatCannotBeOpenedComesLater(t *testing.T) {
 	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}

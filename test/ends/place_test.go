@@ -148,8 +148,8 @@ func (p *place) startTarget(h host) (serves bool) {
 // startPause is how often to look whether a target has started, or has taken over.
 const startPause = 10 * time.Millisecond
 
-// takeOverAfter sends the first target a signal that ends it. The stand-by then takes over: the lock
-// of the file decides when. It does not wait.
+// takeOverAfter sends the first target a signal that ends it. The stand-by then takes over: the
+// lock of the file decides when. It does not wait.
 func (p *place) takeOverAfter(s syscall.Signal) {
 	p.takingOver.Go(func() {
 		if !p.sleep(time.Until(p.begun.Add(p.round.delay))) {

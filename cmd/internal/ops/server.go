@@ -78,8 +78,8 @@ func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// SetReady makes /readyz report that the daemon can serve, and what of its configuration is missing,
-// or return 503 with the reason why it cannot.
+// SetReady makes /readyz report that the daemon can serve, and what of its configuration is
+// missing, or return 503 with the reason why it cannot.
 func (s *Server) SetReady(reason error, missing string) {
 	s.ready.Store(&readiness{reason, missing})
 }

@@ -209,8 +209,8 @@ type Volume struct {
 	State  string    `json:"state"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
-	// Attempt counts the attempts to open a volume that cannot be opened, and NextAttempt is when the
-	// next one begins.
+	// Attempt counts the attempts to open a volume that cannot be opened, and NextAttempt is when
+	// the next one begins.
 	Attempt     int        `json:"attempt,omitempty"`
 	NextAttempt *time.Time `json:"next_attempt_at,omitempty"`
 	// Holder is the client that has the volume open exclusively, and HolderID names it for preempt.
