@@ -95,6 +95,10 @@ func TestARelayWaitsForTheChannelOfAnother(t *testing.T) {
 	c := startChain(t, "disk=memory:16MiB")
 	second := spawn(t, "zc-relay", c.relay.Cmd.Args[1:]...)
 	second.AwaitLog("clients cannot connect: the relay tries again")
+	if !second.HasLogged(`server \"storage_zero_copy_comch\" is already running`) ||
+		!second.HasLogged("ALREADY_EXIST") {
+		t.Error("the second relay does not say that another one serves the channel")
+	}
 	c.mustRun("info")
 	c.relay.Signal(syscall.SIGTERM)
 	c.relay.Wait()
