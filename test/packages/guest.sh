@@ -253,6 +253,38 @@ cp -p /tmp/good.yaml /etc/zc-relay/zc-relay.yaml
 systemctl restart zc-relay
 check_daemons
 
+step 'boot without a representor, a target, and one of two volumes'
+systemctl stop "${daemons[@]}"
+mkdir -p /etc/systemd/system/zc-relay.service.d /etc/systemd/system/zc-relay-target.service.d
+cat >/etc/systemd/system/zc-relay.service.d/late.conf <<'UNIT'
+[Service]
+ExecStartPre=/bin/sh -c 'mkdir -p -m 755 /run/zc-relay/comch && echo "dpu 03:00.0" >/run/zc-relay/comch/devices'
+UNIT
+cat >/etc/systemd/system/zc-relay-target.service.d/late.conf <<'UNIT'
+[Service]
+Environment=ZC_TARGET__VOLUMES__1__NAME=late ZC_TARGET__VOLUMES__1__BACKEND=file:/var/lib/zc-relay-target/late.img
+UNIT
+systemctl daemon-reload
+status_has() { property "$1" StatusText | grep -q "$2"; }
+systemctl start zc-relay # returns: the relay has tried
+eventually "the relay says which representor it lacks" status_has zc-relay 'representor'
+printf 'dpu 03:00.0 representors=b1:00.0\nhost b1:00.0\n' >/run/zc-relay/comch/devices
+eventually "the relay says that its target is down" status_has zc-relay 'cannot be reached'
+systemctl start zc-relay-target
+eventually "the target serves the other volume" status_has zc-relay-target 'serving 1 of 2 volumes'
+eventually "the relay is ready" is_property zc-relay StatusText ready
+move_data
+runuser -u zc-relay-target -- truncate --size 8M /var/lib/zc-relay-target/late.img
+eventually "the target serves both volumes" is_property zc-relay-target StatusText ready
+for daemon in "${daemons[@]}"; do
+    expect "$daemon was never restarted" is_property "$daemon" NRestarts 0
+done
+rm /etc/systemd/system/zc-relay.service.d/late.conf \
+    /etc/systemd/system/zc-relay-target.service.d/late.conf /var/lib/zc-relay-target/late.img
+systemctl daemon-reload
+systemctl restart "${daemons[@]}"
+check_daemons
+
 step upgrade
 former=$(main_pid zc-relay)
 dpkg --force-confold --install "$share"/1.0.1/*.deb
