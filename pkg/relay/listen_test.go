@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,21 @@ func (d *dpu) set(representor string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.errs[representor] = err
+}
+
+// tried returns when the relay has attempted to listen for the representor "late".
+func (d *dpu) tried() []time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.attempts)
+}
+
+// fail makes the latest server fail.
+func (d *dpu) fail(err error) {
+	d.mu.Lock()
+	server := d.server
+	d.mu.Unlock()
+	server.fails <- err
 }
 
 func (d *dpu) Capabilities(string) (comch.Capabilities, error) {
@@ -141,6 +157,13 @@ func (y *yard) report(now relay.Readiness) {
 	y.ready = now
 }
 
+// readiness returns what the relay has reported last.
+func (y *yard) readiness() relay.Readiness {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return y.ready
+}
+
 // settingsOf returns channels to a target of the DOCA applications, which the relay assumes to be
 // ready.
 func settingsOf(representors ...string) relay.Settings {
@@ -174,11 +197,9 @@ func (y *yard) expect(serving int, states ...relay.ChannelState) {
 			y.t.Errorf("channel %d is %+v at %q, want %s", i, got, channels[i].Address, want)
 		}
 	}
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.ready.Serving != serving || y.ready.Channels != len(states) ||
-		(y.ready.Err == nil) != (serving > 0) {
-		y.t.Errorf("the relay reports %+v, want %d serving", y.ready, serving)
+	if now := y.readiness(); now.Serving != serving || now.Channels != len(states) ||
+		(now.Err == nil) != (serving > 0) {
+		y.t.Errorf("the relay reports %+v, want %d serving", now, serving)
 	}
 }
 
@@ -188,7 +209,7 @@ func TestARepresentorThatIsMissingKeepsNoOtherChannelDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startYard(t, map[string]error{"late": errNoRepresentor}, "there", "late")
 		y.expect(1, relay.ChannelListening, relay.ChannelWaiting)
-		if text := y.ready.String(); text != "serving 1 of 2 channels: channel dpu/late/c: "+
+		if text := y.readiness().String(); text != "serving 1 of 2 channels: channel dpu/late/c: "+
 			"clients cannot connect: there is no representor [NOT_FOUND]" {
 			t.Errorf("the relay reports %q", text)
 		}
@@ -197,12 +218,13 @@ func TestARepresentorThatIsMissingKeepsNoOtherChannelDown(t *testing.T) {
 		y.dpu.set("late", nil)
 		time.Sleep(8 * time.Second)
 		y.expect(2, relay.ChannelListening, relay.ChannelListening)
-		if text := y.ready.String(); text != "serving 2 of 2 channels" {
+		if text := y.readiness().String(); text != "serving 2 of 2 channels" {
 			t.Errorf("the relay reports %q", text)
 		}
-		begun := y.dpu.attempts[0]
+		attempts := y.dpu.tried()
+		begun := attempts[0]
 		for i, want := range []time.Duration{0, 1, 3, 7, 15, 23, 31} {
-			if at := y.dpu.attempts[i].Sub(begun); at != want*time.Second {
+			if at := attempts[i].Sub(begun); at != want*time.Second {
 				t.Errorf("attempt %d follows after %v, want %d s", i+1, at, want)
 			}
 		}
@@ -215,8 +237,8 @@ func TestARelayWithoutAnyChannelThatOpensKeepsTrying(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			y := startYard(t, map[string]error{"late": code}, "late")
 			y.expect(0, relay.ChannelWaiting)
-			if !errors.Is(y.ready.Err, code) {
-				t.Errorf("the relay is not ready because of %v, want %v", y.ready.Err, code)
+			if err := y.readiness().Err; !errors.Is(err, code) {
+				t.Errorf("the relay is not ready because of %v, want %v", err, code)
 			}
 			y.dpu.set("late", nil)
 			time.Sleep(time.Second)
@@ -291,7 +313,7 @@ func TestADeviceThatDoesNotAnswerHoldsUpOnlyItsChannel(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		y.expect(2, relay.ChannelListening, relay.ChannelListening)
-		if n := len(y.dpu.attempts); n != 1 {
+		if n := len(y.dpu.tried()); n != 1 {
 			t.Errorf("the device was asked %d times while it did not answer", n)
 		}
 	})
@@ -303,7 +325,7 @@ func TestAServerThatFailsIsOpenedAgainWithRisingPauses(t *testing.T) {
 		y.expect(1, relay.ChannelListening)
 		time.Sleep(time.Hour)
 		for _, pause := range []time.Duration{1, 2, 4, 8, 8} {
-			y.dpu.server.fails <- status.Errorf(status.Driver, "the device was reset")
+			y.dpu.fail(status.Errorf(status.Driver, "the device was reset"))
 			y.expect(0, relay.ChannelWaiting)
 			time.Sleep(pause*time.Second - time.Nanosecond)
 			y.expect(0, relay.ChannelWaiting)
