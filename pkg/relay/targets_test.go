@@ -28,14 +28,15 @@ type ownedVolume struct {
 	owner atomic.Int64
 	stale atomic.Int64 // the target that does not know that it is not the owner, plus 1
 	mu    sync.Mutex
-	lost  chan struct{} // closed when the owner changes
+	lost  []chan struct{} // by target; closed when it loses the volume
 }
 
 // startOwners starts fake targets of one volume, which the first one owns.
 func startOwners(t *testing.T, count int) (*ownedVolume, []*fakeTarget) {
-	v := &ownedVolume{lost: make(chan struct{})}
+	v := &ownedVolume{lost: make([]chan struct{}, count)}
 	all := make([]*fakeTarget, count)
 	for i := range all {
+		v.lost[i] = make(chan struct{})
 		all[i] = startFakeTarget(t, func(int) (error, bool) {
 			if v.owner.Load() != int64(i) && v.stale.Load() != int64(i)+1 {
 				return status.Errorf(status.NoLock, "target %d is a stand-by", i), true
@@ -46,7 +47,7 @@ func startOwners(t *testing.T, count int) (*ownedVolume, []*fakeTarget) {
 			f.ended = func() <-chan struct{} {
 				v.mu.Lock()
 				defer v.mu.Unlock()
-				return v.lost
+				return v.lost[i]
 			}
 		})
 	}
@@ -54,12 +55,14 @@ func startOwners(t *testing.T, count int) (*ownedVolume, []*fakeTarget) {
 }
 
 // move makes another target the owner, and the former one end its connections.
-func (v *ownedVolume) move(to int) {
-	v.owner.Store(int64(to))
+func (v *ownedVolume) move(to int) { v.endConnections(int(v.owner.Swap(int64(to)))) }
+
+// endConnections lets a target end the connections that exist.
+func (v *ownedVolume) endConnections(of int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	close(v.lost)
-	v.lost = make(chan struct{})
+	close(v.lost[of])
+	v.lost[of] = make(chan struct{})
 }
 
 func addressesOf(targets []*fakeTarget) (addresses []netip.AddrPort) {
@@ -164,7 +167,8 @@ func TestAChannelLeavesATargetThatHasNotNoticedATakeOver(t *testing.T) {
 		t.Errorf("the channel is %+v", s)
 	}
 	volume.stale.Store(0)
-	volume.move(0) // the former owner has noticed, and owns the volume again
+	volume.endConnections(0) // the former owner has noticed
+	volume.move(0)           // and owns the volume again
 	c.awaitTarget(all[0])
 }
 
