@@ -258,7 +258,7 @@ systemctl stop "${daemons[@]}"
 mkdir -p /etc/systemd/system/zc-relay.service.d /etc/systemd/system/zc-relay-target.service.d
 cat >/etc/systemd/system/zc-relay.service.d/late.conf <<'UNIT'
 [Service]
-ExecStartPre=/bin/sh -c 'mkdir -p -m 755 /run/zc-relay/comch && echo "dpu 03:00.0" >/run/zc-relay/comch/devices'
+ExecStartPre=/bin/sh -c 'umask 022 && mkdir -p /run/zc-relay/comch && echo "dpu 03:00.0" >/run/zc-relay/comch/devices'
 UNIT
 cat >/etc/systemd/system/zc-relay-target.service.d/late.conf <<'UNIT'
 [Service]
