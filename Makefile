@@ -186,6 +186,14 @@ test-ends: ## Let owners of a volume end while a network holds what they have se
 	set -o pipefail; go test -count=1 -timeout 0 -parallel 12 -v ./test/ends -rounds $(ROUNDS) | \
 		grep -v -e '^=== ' -e '--- PASS'
 
+# The name spaces end with the test, and with them its daemons and mounts, whatever ends it.
+.PHONY: fleet
+fleet: ## Run relays, targets, and clients with Prometheus, and see that each event raises its alerts and no others: 10 minutes (root; prometheus)
+	nice -n 5 unshare --mount --pid --fork --kill-child --mount-proc \
+		go test -count=1 -tags fleet -timeout 20m -v ./test/fleet
+# A test whose program is not installed fails instead of being skipped.
+fleet: export CI := true
+
 .PHONY: test-ceph
 test-ceph: lint-ceph ## Test volumes on Ceph RBD against a small cluster that it starts (ceph-mon, ceph-mgr, ceph-osd, ceph-common, librbd-dev, librados-dev, nbdkit, fio, qemu-utils)
 	test/ceph/run.sh

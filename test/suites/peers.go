@@ -21,6 +21,7 @@ var suites = []suite{
 	{"bench", "make bench-once"},
 	{"packages", "make test-packages"},
 	{"sanitizers", "make test-sanitizers"},
+	{"fleet", "make fleet"},
 	{"siw", "make test-siw"},
 	{"providers", "make test-providers"},
 	{"simulation", "make simulate SEEDS=10000"},
@@ -38,7 +39,7 @@ type rule struct {
 }
 
 const (
-	everything = "kubernetes budget tools arm64 bench packages sanitizers siw providers " +
+	everything = "kubernetes budget tools arm64 bench packages sanitizers fleet siw providers " +
 		"simulation repeat ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
 	chain = "siw providers simulation repeat ceph verbs ends mutants"
@@ -57,6 +58,7 @@ var rules = []rule{
 	{"buf.yaml", ""},
 	{"buf.gen.yaml", ""},
 	{"deploy", "packages"},
+	{"deploy/prometheus", "packages fleet"},
 	{"deploy/kubernetes", "kubernetes"},
 	{"deploy/config", "kubernetes packages"},
 	{"deploy/examples", "kubernetes packages"},
@@ -73,11 +75,11 @@ var rules = []rule{
 	{"bench", "bench budget"},
 	{"examples", "repeat"},
 
-	{"cmd", "tools packages repeat"},
+	{"cmd", "tools packages fleet repeat"},
 	{"cmd/dma-copy", "packages repeat"},
-	{"cmd/initiator", "tools packages ceph repeat mutants"},
-	{"cmd/internal", "tools packages repeat"},
-	{"cmd/internal/config", "kubernetes tools packages repeat"},
+	{"cmd/initiator", "tools packages fleet ceph repeat mutants"},
+	{"cmd/internal", "tools packages fleet repeat"},
+	{"cmd/internal/config", "kubernetes tools packages fleet repeat"},
 	{"cmd/internal/providers", "packages siw providers verbs repeat"},
 
 	{"internal", "repeat mutants"},
@@ -89,7 +91,7 @@ var rules = []rule{
 
 	{"libdoca", "arm64 packages sanitizers repeat verbs"},
 	{"pkg", chain},
-	{"pkg/admin", "tools packages repeat"},
+	{"pkg/admin", "tools packages fleet repeat"},
 	{"pkg/client", "budget tools " + chain},
 	{"pkg/client/queuetest", "tools repeat mutants"},
 	{"pkg/comch", "arm64 budget providers simulation repeat verbs ends mutants"},
@@ -100,6 +102,9 @@ var rules = []rule{
 	{"pkg/doca", "arm64 repeat verbs"},
 	{"pkg/iomsg", "arm64 budget " + chain},
 	{"pkg/lease", chain},
+	{"pkg/mutualtls", "fleet " + chain},
+	{"pkg/relay", "fleet " + chain},
+	{"pkg/target", "fleet " + chain},
 	{"pkg/memory", "arm64 budget " + chain},
 	{"pkg/gateway", "tools packages ceph repeat mutants"},
 	{"pkg/nbd", "tools ceph repeat mutants"},
@@ -108,13 +113,14 @@ var rules = []rule{
 	{"pkg/rdma/doca", "providers repeat"},
 	{"pkg/rdma/shm", "budget providers simulation repeat mutants"},
 	{"pkg/rdma/verbs", "verbs repeat"},
-	{"pkg/volume", "tools " + chain},
+	{"pkg/volume", "tools fleet " + chain},
 	{"pkg/volume/rbd", "ceph"},
 
 	{"test/ceph", "ceph"},
 	{"test/chain", "providers repeat"},
 	{"test/e2e", "tools ceph verbs providers repeat"},
 	{"test/ends", "ends"},
+	{"test/fleet", "fleet"},
 	{"test/hostile-comch", "repeat"},
 	{"test/libdoca", "repeat"},
 	{"test/mutants", "mutants"},

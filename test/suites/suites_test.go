@@ -94,11 +94,12 @@ func TestSuitesFor(t *testing.T) {
 		{"the gateway and a package",
 			"pkg/gateway/disk.go deploy/packages/postinstall.sh",
 			"tools packages repeat ceph mutants"},
+		{"an alert", "deploy/prometheus/alerts.yaml", "packages fleet"},
 		{"the chart", "deploy/kubernetes/zc-relay/values.yaml", "kubernetes"},
 		{"a library", "go.mod go.sum", everything},
 		{"a mutant", "test/mutants/datapath.go", "mutants"},
 		{"an end of a session", "pkg/relay/session_end.go pkg/target/session_end.go",
-			"siw providers simulation repeat ceph verbs ends mutants"},
+			"fleet siw providers simulation repeat ceph verbs ends mutants"},
 		{"a file that no row covers", "pkgs/x.go", "error"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
