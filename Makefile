@@ -350,6 +350,7 @@ test-packages: check-rules ## Install, use, upgrade and remove the .deb packages
 .PHONY: check-rules
 check-rules: ## Check the Prometheus rules, and test them with what started daemons export (promtool)
 	promtool check rules deploy/prometheus/*.yaml
+	promtool check config --syntax-only deploy/prometheus/examples/scrape.yaml
 	CI=true go test -count=1 -vet=off ./cmd/internal/service -run 'Rules|Alert'
 
 .PHONY: clean

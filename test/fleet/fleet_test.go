@@ -9,6 +9,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,28 +137,45 @@ func (f *fleet) settle() {
 	f.t.Helper()
 	for _, r := range f.relays {
 		f.awaitReady(r, len(r.channels))
-		before, err := f.scrape(r)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		for _, c := range f.clients {
-			if c.channel.relay == r {
-				f.await(c.Name+" makes progress", func() bool {
-					if c.HasEnded() {
-						f.t.Fatalf("%s has ended", c.Name)
-					}
-					key := [2]string{"zc_relay_io_total", c.channel.label()}
-					now, err := f.scrape(r)
-					return err == nil && now[key] > before[key]
-				})
-			}
-		}
+		f.awaitProgress(r)
 	}
 	var active []labels
 	f.awaitOr("no alert is active", func() bool {
 		active = f.prometheus.active()
 		return len(active) == 0
 	}, func() string { return fmt.Sprint(active) })
+}
+
+// awaitProgress waits until IO of all clients of a relay has completed since the call.
+func (f *fleet) awaitProgress(r *relay) {
+	f.t.Helper()
+	var before counts
+	waiting := slices.DeleteFunc(slices.Clone(f.clients), func(c *client) bool {
+		return c.channel.relay != r
+	})
+	f.awaitOr("clients of "+r.name+" make progress", func() bool {
+		now, err := f.scrape(r)
+		if err != nil {
+			return false
+		}
+		if before == nil {
+			before = now
+		}
+		waiting = slices.DeleteFunc(waiting, func(c *client) bool {
+			if c.HasEnded() {
+				f.t.Fatalf("%s has ended", c.Name)
+			}
+			key := [2]string{"zc_relay_io_bytes_total", c.channel.label()}
+			return now[key] > before[key]
+		})
+		return len(waiting) == 0
+	}, func() string {
+		var names []string
+		for _, c := range waiting {
+			names = append(names, c.channel.name)
+		}
+		return strings.Join(names, ", ")
+	})
 }
 
 // await waits until a condition holds, or fails at the deadline. what completes "waiting until".
@@ -168,7 +187,7 @@ func (f *fleet) await(what string, condition func() bool) {
 // awaitOr is await with a description of what there is instead.
 func (f *fleet) awaitOr(what string, condition func() bool, instead func() string) {
 	f.t.Helper()
-	ticker := time.NewTicker(50 * time.Millisecond)
+	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	for !condition() {
 		select {
