@@ -188,7 +188,7 @@ test-ends: ## Let owners of a volume end while a network holds what they have se
 
 # The name spaces end with the test, and with them its daemons and mounts, whatever ends it.
 .PHONY: fleet
-fleet: ## Run relays, targets, and clients with Prometheus, and see that each event raises its alerts and no others: 10 minutes (root; prometheus)
+fleet: ## Run relays, targets, and clients with Prometheus, and see that each event raises its alerts and no others: 4 minutes (root; prometheus)
 	nice -n 5 unshare --mount --pid --fork --kill-child --mount-proc \
 		go test -count=1 -tags fleet -timeout 20m -v ./test/fleet
 # A test whose program is not installed fails instead of being skipped.

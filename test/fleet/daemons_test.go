@@ -88,7 +88,7 @@ func (d *daemon) reload() { d.Signal(syscall.SIGHUP) }
 // target is a target with its volumes.
 type target struct {
 	daemon
-	volumes []string // NAME=PATH
+	volumes []string // NAME=PATH[,OPTION]
 }
 
 func (f *fleet) newTarget(name string) *target {
@@ -106,8 +106,8 @@ func (g *target) configure() {
 	fmt.Fprintf(&text, "listen: {address: %v, port: %d}\nstate: {directory: %s}\nvolumes:\n",
 		g.address, controlPort, g.dir)
 	for _, volume := range g.volumes {
-		name, path, _ := strings.Cut(volume, "=")
-		fmt.Fprintf(&text, "- {name: %s, backend: \"file:%s,size=1MiB\"}\n", name, path)
+		name, backend, _ := strings.Cut(volume, "=")
+		fmt.Fprintf(&text, "- {name: %s, backend: \"file:%s,size=1MiB\"}\n", name, backend)
 	}
 	g.daemon.configure(targetPort, text.String())
 }
@@ -129,6 +129,7 @@ type channel struct {
 	name        string
 	representor string
 	target      *target
+	standby     *target // takes over from target; nil for most channels
 	volume      string
 }
 
@@ -151,21 +152,24 @@ func (r *relay) configure() {
 	var text strings.Builder
 	fmt.Fprintf(&text, "comch: {directory: %s}\nchannels:\n", r.comch())
 	for _, c := range r.channels {
-		fmt.Fprintf(&text, "- {name: %s, device: \"%s\", representor: \"%s\", target: \"%s\", "+
-			"volume: %s, limits: {queues: 4, depth: 64}}\n",
-			c.name, device, c.representor, c.target.control(), c.volume)
+		targets := fmt.Sprintf("target: %q", c.target.control())
+		if c.standby != nil {
+			targets = fmt.Sprintf("targets: [%q, %q]", c.target.control(), c.standby.control())
+		}
+		fmt.Fprintf(&text, "- {name: %s, device: %q, representor: %q, %s, volume: %s, "+
+			"limits: {queues: 4, depth: 64}}\n", c.name, device, c.representor, targets, c.volume)
 	}
 	r.daemon.configure(relayPort, text.String())
 }
 
-// declare declares the representors that the relay's device has, and their host functions.
+// declare declares the representors that the relay's device has, and all functions of the host.
 func (r *relay) declare(present ...string) {
 	r.t.Helper()
 	if err := os.MkdirAll(r.comch(), 0o700); err != nil {
 		r.t.Fatal(err)
 	}
 	text := fmt.Sprintf("dpu %s representors=%s\n", device, strings.Join(present, ","))
-	for _, representor := range present {
+	for _, representor := range representors {
 		text += fmt.Sprintf("host %s\n", representor)
 	}
 	path := filepath.Join(r.comch(), "devices")

@@ -41,15 +41,14 @@ func (f *fleet) events() []event {
 	var filler string
 	return []event{
 		{name: "target killed and started again", concerns: usesTarget(a),
-			cause: a.Kill,
-			fires: append(f.downWith(a), labels{"alertname": "ZcRelayGone", "instance": a.instance()}),
-			// All of them have the address of the target.
-			mayFire: []labels{{"alertname": "ZcRelayIOErrors", "target": a.control()}},
+			cause:   a.Kill,
+			fires:   append(f.downWith(a), labels{"alertname": "ZcRelayGone", "instance": a.instance()}),
+			mayFire: f.failuresOf(usesTarget(a)),
 			mend:    a.start},
 		{name: "target stopped and continued", concerns: usesTarget(b),
 			cause:   b.Stop,
 			fires:   append(f.downWith(b), labels{"alertname": "ZcRelayGone", "instance": b.instance()}),
-			mayFire: []labels{{"alertname": "ZcRelayIOErrors", "target": b.control()}},
+			mayFire: f.failuresOf(usesTarget(b)),
 			mend:    b.Continue},
 		{name: "volume full", concerns: func(c *channel) bool { return c == f.small },
 			cause: func() {
@@ -87,7 +86,7 @@ func (f *fleet) events() []event {
 		{name: "relay frozen and continued", concerns: usesRelay(frozen),
 			cause:   frozen.Stop,
 			fires:   []labels{{"alertname": "ZcRelayGone", "instance": frozen.instance()}},
-			mayFire: []labels{{"alertname": "ZcRelayIOErrors", "instance": frozen.instance()}},
+			mayFire: f.failuresOf(usesRelay(frozen)),
 			mend:    frozen.Continue},
 		{name: "representor gone at the start, and back", concerns: usesRelay(rebooted),
 			cause: func() {
@@ -95,22 +94,48 @@ func (f *fleet) events() []event {
 				rebooted.Terminate()
 				rebooted.start()
 			},
-			fires: []labels{{"alertname": "ZcRelayGone", "instance": rebooted.instance()}},
-			mend: func() {
-				rebooted.declare(representors...)
-				rebooted.start()
-			}},
+			fires: f.notOpen(rebooted, representors[1]),
+			mend:  func() { rebooted.declare(representors...) }},
 		{name: "rolling upgrade with drain",
 			concerns: func(*channel) bool { return true },
 			cause:    f.upgrade},
 	}
 }
 
-// downWith returns the alerts of the channels that lose their only target.
+// downWith returns the alerts of the channels that lose their target.
 func (f *fleet) downWith(g *target) (alerts []labels) {
 	for _, c := range f.channelsOf(func(c *channel) bool { return c.target == g }) {
-		alerts = append(alerts, labels{"alertname": "ZcRelayTargetDown",
-			"instance": c.relay.instance(), "channel": c.label(), "target": g.control()})
+		name := "ZcRelayTargetDown"
+		if c.standby != nil {
+			name = "ZcRelayRedundancyLost"
+		}
+		alerts = append(alerts, labels{"alertname": name, "instance": c.relay.instance(),
+			"channel": c.label(), "target": g.control()})
+	}
+	return alerts
+}
+
+// failuresOf returns the alerts of channels whose IO fails. They have the address of the target,
+// or of the one that has taken over.
+func (f *fleet) failuresOf(selects func(*channel) bool) (alerts []labels) {
+	for _, c := range f.channelsOf(selects) {
+		for _, g := range []*target{c.target, c.standby} {
+			if g != nil {
+				alerts = append(alerts, labels{"alertname": "ZcRelayIOErrors",
+					"instance": c.relay.instance(), "channel": c.label(), "target": g.control()})
+			}
+		}
+	}
+	return alerts
+}
+
+// notOpen returns the alerts of the channels of a relay that lack their representor.
+func (f *fleet) notOpen(r *relay, representor string) (alerts []labels) {
+	for _, c := range r.channels {
+		if c.representor == representor {
+			alerts = append(alerts, labels{"alertname": "ZcRelayChannelNotOpen",
+				"instance": r.instance(), "channel": c.label()})
+		}
 	}
 	return alerts
 }

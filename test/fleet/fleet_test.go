@@ -23,7 +23,8 @@ const (
 	targetCount  = 3
 	relayCount   = 5
 	channelCount = 20 // of each relay
-	clientCount  = 10 // of each relay
+	clientCount  = 10 // of each relay, on its first channels
+	redundant    = 9  // number of the channel of each relay that has two targets
 )
 
 // deadline bounds the whole test.
@@ -81,12 +82,17 @@ func (f *fleet) start() {
 		r := f.newRelay(fmt.Sprintf("relay-%d", i))
 		f.relays = append(f.relays, r)
 		for j := range channelCount {
-			g := f.targets[(i+j)%targetCount]
-			c := &channel{relay: r, name: fmt.Sprintf("channel-%02d", j), target: g,
-				representor: representors[j%len(representors)],
-				volume:      fmt.Sprintf("volume-%d-%02d", i, j)}
+			c := &channel{relay: r, name: fmt.Sprintf("channel-%02d", j),
+				target: f.targets[(i+j)%targetCount], volume: fmt.Sprintf("volume-%d-%02d", i, j),
+				representor: representors[j%len(representors)]}
+			volume := c.volume + "=" + filepath.Join(volumes, c.volume)
+			if j == redundant {
+				c.target, c.standby = f.targets[0], f.targets[targetCount-1]
+				volume += ",shared=fenced-by-operator"
+				c.standby.volumes = append(c.standby.volumes, volume)
+			}
+			c.target.volumes = append(c.target.volumes, volume)
 			r.channels = append(r.channels, c)
-			g.volumes = append(g.volumes, c.volume+"="+filepath.Join(volumes, c.volume))
 		}
 	}
 	f.small = f.relays[0].channels[0]
@@ -95,6 +101,7 @@ func (f *fleet) start() {
 		g.certify(f.authority)
 		g.configure()
 		g.start()
+		g.AwaitLog("listening for relays") // the first target gets the volumes of both
 	}
 	for _, r := range f.relays {
 		r.declare(representors...)

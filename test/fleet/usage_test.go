@@ -54,7 +54,8 @@ func (f *fleet) logWideRelay() {
 	for _, r := range f.relays {
 		for _, c := range r.channels {
 			wide.channels = append(wide.channels, &channel{relay: wide, target: c.target,
-				volume: c.volume, name: r.name + "-" + c.name, representor: c.representor})
+				standby: c.standby, volume: c.volume, name: r.name + "-" + c.name,
+				representor: c.representor})
 		}
 	}
 	wide.declare(representors...)
