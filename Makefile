@@ -220,6 +220,7 @@ lint lint-ceph: export GOFLAGS := $(LINT_GOFLAGS)
 .PHONY: lint
 lint: ## Check architecture, style and protocol definitions
 	$(TOOL) golangci-lint run ./...
+	$(TOOL) golangci-lint run --build-tags fleet ./test/fleet
 	cd bench && $(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf format -d --exit-code

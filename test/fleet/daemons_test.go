@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
@@ -113,8 +112,8 @@ func (g *target) configure() {
 }
 
 // certify gives the target a new certificate.
-func (g *target) certify(a *mutualtlstest.Authority, options ...mutualtlstest.Option) mutualtls.Files {
-	return a.Write(g.dir, []string{g.address.String()}, options...)
+func (g *target) certify(a *mutualtlstest.Authority, options ...mutualtlstest.Option) {
+	a.Write(g.dir, []string{g.address.String()}, options...)
 }
 
 // relay is a relay with its channels.

@@ -160,8 +160,9 @@ func (f *fleet) renew(g *target) {
 	f.authority.Write(r.dir, []string{r.name + ".example"})
 	g.reload()
 	r.reload()
-	unused := slices.IndexFunc(r.channels[clientCount:], func(c *channel) bool { return c.target == g })
-	p := f.verify(r.channels[clientCount+unused], "--length", "64KiB", "--passes", "1")
+	unused := r.channels[clientCount:]
+	i := slices.IndexFunc(unused, func(c *channel) bool { return c.target == g })
+	p := f.verify(unused[i], "--length", "64KiB", "--passes", "1")
 	f.receive(p.Name+" ends", p.Ended())
 	if report := f.reportOf(p).Result; p.Wait() != 0 || report.PassesCompleted != 1 {
 		f.t.Errorf("%s: %+v", p.Name, report)

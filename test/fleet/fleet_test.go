@@ -28,7 +28,7 @@ const (
 )
 
 // deadline bounds the whole test.
-const deadline = 15 * time.Minute
+const deadline = 10 * time.Minute
 
 // fleet is what runs.
 type fleet struct {
