@@ -11,6 +11,14 @@ var observationMutants = []mutant{
 		tests:  []test{{"./cmd/internal/metrics", "^TestFailuresAreCountedFromZeroOn$"}},
 	},
 	{
+		name:   "alerts-report-daemons-that-are-stopped",
+		file:   "deploy/prometheus/alerts.yaml",
+		old:    `zc_relay_io_failures_total{code!~"INVALID_VALUE|TOO_BIG|SHUTDOWN"}`,
+		new:    `zc_relay_io_failures_total{code!~"INVALID_VALUE|TOO_BIG"}`,
+		breaks: "Stopping a relay raises no alert of IO that fails.",
+		tests:  []test{{"./cmd/internal/service", "^TestRulesFireAsTheirScenariosSay$"}},
+	},
+	{
 		name:   "metrics-lose-rare-causes",
 		file:   "cmd/internal/metrics/failures.go",
 		old:    "			k.cause = status.CauseUnknown.String()\n",
