@@ -28,7 +28,8 @@ type event struct {
 // nobody is concerned.
 func nobody(*channel) bool { return false }
 
-// events returns all events in their order.
+// events returns all events in their order. A daemon that is started again is another process, so
+// each event looks its process up.
 func (f *fleet) events() []event {
 	a, b, c := f.targets[0], f.targets[1], f.targets[2]
 	usesTarget := func(g *target) func(*channel) bool {
@@ -41,15 +42,15 @@ func (f *fleet) events() []event {
 	var filler string
 	return []event{
 		{name: "target killed and started again", concerns: usesTarget(a),
-			cause:   a.Kill,
+			cause:   func() { a.Kill() },
 			fires:   append(f.downWith(a), labels{"alertname": "ZcRelayGone", "instance": a.instance()}),
 			mayFire: f.failuresOf(usesTarget(a)),
 			mend:    a.start},
 		{name: "target stopped and continued", concerns: usesTarget(b),
-			cause:   b.Stop,
+			cause:   func() { b.Stop() },
 			fires:   append(f.downWith(b), labels{"alertname": "ZcRelayGone", "instance": b.instance()}),
 			mayFire: f.failuresOf(usesTarget(b)),
-			mend:    b.Continue},
+			mend:    func() { b.Continue() }},
 		{name: "volume full", concerns: func(c *channel) bool { return c == f.small },
 			cause: func() {
 				filler = fill(f.t, filepath.Join(f.dir, "small"))
@@ -84,10 +85,10 @@ func (f *fleet) events() []event {
 			fires: []labels{{"alertname": "ZcReloadFailed", "instance": c.instance()}},
 			mend:  func() { f.renew(c) }},
 		{name: "relay frozen and continued", concerns: usesRelay(frozen),
-			cause:   frozen.Stop,
+			cause:   func() { frozen.Stop() },
 			fires:   []labels{{"alertname": "ZcRelayGone", "instance": frozen.instance()}},
 			mayFire: f.failuresOf(usesRelay(frozen)),
-			mend:    frozen.Continue},
+			mend:    func() { frozen.Continue() }},
 		{name: "representor gone at the start, and back", concerns: usesRelay(rebooted),
 			cause: func() {
 				rebooted.declare(representors[0])
