@@ -198,13 +198,13 @@ func announce(ctx context.Context, env *service.Environment, t *administered,
 // readinessInterval is the time between two looks at the volumes.
 const readinessInterval = time.Second
 
-// watchReadiness reports whether the target is of use to relays, until ctx ends.
+// watchReadiness reports whether the target is of use to relays, until ctx ends. What was reported
+// before may already be wrong at the first look.
 func watchReadiness(ctx context.Context, setReady func(reason error, missing string),
 	states func() map[string]volume.State) {
 	ticker := time.NewTicker(readinessInterval)
 	defer ticker.Stop()
-	former := ""
-	for {
+	for former, isFirst := "", true; ; isFirst = false {
 		select {
 		case <-ctx.Done():
 			setReady(context.Cause(ctx), "")
@@ -216,7 +216,7 @@ func watchReadiness(ctx context.Context, setReady func(reason error, missing str
 		if reason != nil {
 			now = reason.Error()
 		}
-		if now != former {
+		if isFirst || now != former {
 			former = now
 			setReady(reason, missing)
 		}
