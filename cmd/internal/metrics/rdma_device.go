@@ -111,11 +111,7 @@ func (c *DeviceCollector) Collect(out chan<- prometheus.Metric) {
 
 func (c *DeviceCollector) collectPort(out chan<- prometheus.Metric, p *rdmadevice.PortCounters) {
 	number := strconv.FormatUint(uint64(p.Port), 10)
-	active := 0.0
-	if p.Active {
-		active = 1
-	}
-	c.active.send(out, active, p.Device, number)
+	c.active.send(out, truth(p.Active), p.Device, number)
 	c.rate.send(out, float64(p.RateBytesPerS), p.Device, number)
 	for _, count := range []struct {
 		*metric
