@@ -163,7 +163,8 @@ func TestTheBestWaysToClientsMemoryComeFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := relay.MemoryPaths(&c.channel, provider, port, device, c.copier)
+		got, err := relay.MemoryPaths(&c.channel, provider,
+			func() memory.Device { return port }, device, c.copier)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: the ways are %v, want %v, error %v", name, got, c.want, err)
 		}

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -40,13 +39,9 @@ type bounceMemory struct {
 // newBounceMemory allocates bounce buffers for a configuration, and lets the DMA device reach them
 // and the client's memory.
 func (c *channel) newBounceMemory(
-	ctx context.Context, m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region,
+	device dma.Device, m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region,
 	access memory.Access,
 ) (*bounceMemory, error) {
-	device, err := c.relay.dmaDevices.at(ctx, c.id.Device)
-	if err != nil {
-		return nil, err
-	}
 	b := &bounceMemory{channel: c, device: device,
 		queue: uint64(m.Depth) * uint64(m.BufferSize)}
 	size := b.queue * uint64(m.QueueCount)
@@ -64,6 +59,7 @@ func (c *channel) newBounceMemory(
 			"%d queues of depth %d and buffers of %d bytes need %d bytes of bounce buffers: "+sharers,
 			m.QueueCount, m.Depth, m.BufferSize, size, limit), b.release())
 	}
+	var err error
 	if b.region, err = memory.Alloc("zc-relay bounce", size); err != nil {
 		return nil, errors.Join(fmt.Errorf("allocate bounce buffers: %w", err), b.release())
 	}

@@ -51,9 +51,10 @@ const (
 // clients, the best way first. DOCA does not tell whether a device can import what a client has
 // exported, so a session takes the first way that works with its memory. It fails with
 // status.NotSupported if no device of the RDMA provider can, and with status.BadConfig if another
-// one may. own names the channel's Comch device (ComchDevice), and copier provides the copies of
-// bounce buffers; it may be nil.
-func MemoryPaths(config *ChannelConfig, provider comch.Provider, own memory.Device,
+// one may. comchDevice names the channel's Comch device (ComchDevice); it is called only if that
+// matters, because to list devices is slow. copier provides the copies of bounce buffers; it may be
+// nil.
+func MemoryPaths(config *ChannelConfig, provider comch.Provider, comchDevice func() memory.Device,
 	device rdma.Device, copier dma.Provider) ([]MemoryPath, error) {
 	if config.Isolation == Staged {
 		return []MemoryPath{PathStaged}, nil
@@ -65,7 +66,7 @@ func MemoryPaths(config *ChannelConfig, provider comch.Provider, own memory.Devi
 	if !imports.OpaqueImports {
 		return []MemoryPath{PathMapped}, nil
 	}
-	reaches := device.Capabilities()
+	own, reaches := comchDevice(), device.Capabilities()
 	isSame := own.RDMA != "" && own.RDMA == reaches.Device.RDMA
 	var paths []MemoryPath
 	if reaches.OpaqueMemory && reaches.Device.CanBe(own) &&
@@ -116,7 +117,7 @@ func canCopy(provider dma.Provider, device string) bool {
 
 // memoryPaths returns how a target behind an RDMA device can reach the channel's clients.
 func (c *channel) memoryPaths(config *ChannelConfig, device rdma.Device) ([]MemoryPath, error) {
-	return MemoryPaths(config, c.relay.config.Comch, c.comchDevice(), device, c.relay.config.DMA)
+	return MemoryPaths(config, c.relay.config.Comch, c.comchDevice, device, c.relay.config.DMA)
 }
 
 // comchDevice names the channel's Comch device. To list devices is slow, so it does that once, and
@@ -246,7 +247,8 @@ func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPat
 	reachable := region
 	s.reachable = m.Export.Length
 	if path == PathStaged {
-		s.bounce, err = s.channel.newBounceMemory(ctx, m, &s.settings.Limits, region, granted)
+		s.bounce, err = s.channel.newBounceMemory(s.copier, m, &s.settings.Limits, region,
+			granted)
 		if err != nil {
 			return err
 		}

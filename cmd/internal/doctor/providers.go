@@ -294,7 +294,8 @@ func (m *machine) pairs() []Finding {
 					"\"zc-relay devices\" selects another", len(others)+1, own.PCI, own.RDMA)))
 		}
 		what := fmt.Sprintf("%s at %v and Comch device %v", rdmaProvider.Name(), address, own)
-		paths, err := relay.MemoryPaths(&channel, comchProvider, own, device, copier)
+		paths, err := relay.MemoryPaths(&channel, comchProvider,
+			func() memory.Device { return own }, device, copier)
 		findings = append(findings, pairFinding(check, what, paths, err))
 		_ = device.Close() // the check of the RDMA provider reports a failure
 	}
