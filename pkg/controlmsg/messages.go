@@ -95,6 +95,9 @@ func validateTerms(maxMessageSize uint32, software string, silenceLimitMs uint32
 type OpenVolume struct {
 	// Volume is the volume's name. An initiator may leave it empty: the relay's channel decides.
 	Volume string
+	// Confirm makes a target find out whether it still serves the volume as OpenVolumeReply.Sole
+	// says.
+	Confirm bool
 }
 
 // OpenVolumeReply describes the volume and limits the session.
@@ -136,6 +139,9 @@ type OpenVolumeReply struct {
 	// Sole names what keeps two processes from serving the volume at a time: see lease.Place. It is
 	// empty if nothing does, and from a relay.
 	Sole string
+	// Confirmed means that the target has found out, since it received the request, that no other
+	// process has what Sole names.
+	Confirmed bool
 }
 
 func (m *OpenVolume) validate() error {

@@ -119,6 +119,7 @@ func (m *HelloReply) translate(w *controlpb.HelloReply, t *translation) {
 
 func (m *OpenVolume) translate(w *controlpb.OpenVolume, t *translation) {
 	plain(t, &m.Volume, &w.Volume)
+	plain(t, &m.Confirm, &w.Confirm)
 }
 
 func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation) {
@@ -140,6 +141,7 @@ func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation
 	port(t, "rdma_port", &m.RDMAPort, &w.RdmaPort)
 	plain(t, &m.Sole, &w.Sole)
 	plain(t, (*uint64)(&m.HolderID), &w.HolderId)
+	plain(t, &m.Confirmed, &w.Confirmed)
 }
 
 func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {

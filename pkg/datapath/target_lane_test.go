@@ -48,6 +48,7 @@ func (v *slowVolume) Info() volume.Info {
 }
 func (v *slowVolume) Memory() *memory.Region             { return nil }
 func (*slowVolume) Ownership() *volume.Ownership         { return nil }
+func (*slowVolume) CheckOwner(context.Context) error     { return nil }
 func (*slowVolume) Failures() []volume.Failure           { return nil }
 func (*slowVolume) Status() volume.Status                { return volume.Status{} }
 func (*slowVolume) Resize(uint64, bool) error            { return status.NotSupported }

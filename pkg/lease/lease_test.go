@@ -82,7 +82,7 @@ func check(t *testing.T, s *Session, want Verdict) {
 func isSettled(h *Holding) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
-	return h.Await(ctx) == nil
+	return h.Await(ctx, func() {}) == nil
 }
 
 func TestALeaseCountsFromTheQuestion(t *testing.T) {
@@ -436,13 +436,13 @@ func TestARelayDoesNotWaitForATargetThatIsGone(t *testing.T) {
 		q := r.tenancy.Question()
 		r.conn.Hear(&q)
 		settled := make(chan error, 1)
-		go func() { settled <- h.Await(t.Context()) }()
+		go func() { settled <- h.Await(t.Context(), func() {}) }()
 		synctest.Wait()
 		r.conn.Disconnect()
 		if isSettled(h) {
 			t.Error("the relay does not wait for a lease that may still last")
 		}
-		time.Sleep(WithDrift(time.Second) + notedPause)
+		time.Sleep(WithDrift(time.Second) + askPause)
 		synctest.Wait()
 		select {
 		case err := <-settled:
@@ -502,6 +502,42 @@ func TestAnotherProcessConfirmsWhatHadEndedBefore(t *testing.T) {
 		r.lessee.Replaced(8, place, r.lessee.Now())
 		if !isSettled(h) {
 			t.Error("not confirmed by the process that has replaced the first one")
+		}
+	})
+}
+
+// The storage of a target may never answer it again, so the relay asks others for as long as it
+// waits.
+func TestARelayThatWaitsAsksAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		if r.lessee.Awaits(8) {
+			t.Error("the relay waits for nothing")
+		}
+		h, _, _ := r.open(t)
+		h.End()
+		if r.lessee.Awaits(7) || !r.lessee.Awaits(8) {
+			t.Error("the other process, and no process else, can confirm the end")
+		}
+		r.exchange(t)
+		q := r.tenancy.Question()
+		r.conn.Hear(&q) // which notes the end
+		if !r.lessee.Awaits(8) {
+			t.Error("the relay does not wait any more for what has only been noted")
+		}
+		time.Sleep(time.Hour) // no lease is left
+		ctx, cancel := context.WithTimeout(t.Context(), 5*askPause/2)
+		defer cancel()
+		asked := 0
+		if err := h.Await(ctx, func() { asked++ }); !errors.Is(err, status.TimeOut) {
+			t.Errorf("the wait ends with %v", err)
+		}
+		if asked != 3 {
+			t.Errorf("the relay has asked %d times", asked)
+		}
+		h.Confirm()
+		if r.lessee.Awaits(8) {
+			t.Error("the relay waits for a confirmed end")
 		}
 	})
 }

@@ -324,9 +324,10 @@ func (h *Holding) until() int64 {
 
 // Await waits until nothing of a session that has ended can take effect any more. A target that has
 // noted the session confirms it when its last change has finished, however long that takes;
-// otherwise the session has no lease after a while. Await fails with status.TimeOut if ctx ends
-// before.
-func (h *Holding) Await(ctx context.Context) error {
+// otherwise the session has no lease after a while. The storage of that target may not answer, so
+// Await calls ask again and again, which asks others and leads to Replaced. Await fails with
+// status.TimeOut if ctx ends before.
+func (h *Holding) Await(ctx context.Context, ask func()) error {
 	if h == nil {
 		return nil
 	}
@@ -335,7 +336,8 @@ func (h *Holding) Await(ctx context.Context) error {
 		if settled {
 			return nil
 		}
-		timer := time.NewTimer(rest)
+		ask()
+		timer := time.NewTimer(min(rest, askPause))
 		select {
 		case <-h.confirmed:
 		case <-timer.C:
@@ -363,19 +365,33 @@ func (h *Holding) isSettled() (settled bool, again time.Duration) {
 	case rest >= 0:
 		return false, rest + time.Millisecond
 	case slices.Contains(t.awaited, h):
-		return false, notedPause
+		return false, askPause
 	}
 	return true, 0
 }
 
-// notedPause is how often Await looks whether the target is still there that has noted a session.
-const notedPause = time.Second
+// askPause is how often Await looks whether the target is still there that has noted a session, and
+// asks others.
+const askPause = time.Second
+
+// Awaits reports whether the relay waits until nothing takes effect any more of a session that it
+// had at another process than the given one.
+func (l *Lessee) Awaits(process uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.landlords {
+		if t.process != process && len(t.ended)+len(t.awaited) > 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // Now returns the time for Replaced.
 func (l *Lessee) Now() int64 { return l.clock() }
 
-// Replaced says that a process has served a volume since the relay asked it to. If only one process
-// at a time can serve the volume, nothing takes effect any more of sessions that other processes
+// Replaced says that a process has served a volume at a time since the relay asked, and has made
+// sure of that: a process that has lost a volume may not know. If only one process at a time can serve the volume, nothing takes effect any more of sessions that other processes
 // had until then. It says nothing of sessions that have ended since: the other process may have
 // taken the volume over meanwhile.
 func (l *Lessee) Replaced(process uint64, volume Place, asked int64) {

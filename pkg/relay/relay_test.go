@@ -171,6 +171,7 @@ type chainOptions struct {
 	lease            time.Duration
 	controlTimeout   time.Duration                     // of all; 0 means the defaults
 	disk             func(volume.Volume) volume.Volume // what the target serves; nil for the same
+	others           []*fakeTarget                     // further targets of the channel
 }
 
 func startChainWith(t *testing.T, options chainOptions) *chain {
@@ -194,8 +195,10 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Cleanup(c.proxy.running.Wait)
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
 	c.startRelay(relay.ChannelConfig{
-		Targets:   []netip.AddrPort{netip.MustParseAddrPort(c.proxy.listener.Addr().String())},
-		IOTimeout: options.ioTimeout, ControlTimeout: options.controlTimeout,
+		Targets: append([]netip.AddrPort{
+			netip.MustParseAddrPort(c.proxy.listener.Addr().String())},
+			addressesOf(options.others)...),
+		IOTimeout: options.ioTimeout, ControlTimeout: options.controlTimeout, Reconnect: quickly,
 	})
 	c.connect()
 	return c

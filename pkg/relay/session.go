@@ -177,7 +177,8 @@ func (s *session) OpenVolume(
 		reply.MaxBufferSize = uint32(min(uint64(reply.MaxBufferSize),
 			s.copier.Capabilities().MaxBufferSize))
 	}
-	reply.Transport, reply.RDMAPort, reply.Sole = s.target.transport(ctx), 0, ""
+	reply.Transport, reply.RDMAPort = s.target.transport(ctx), 0
+	reply.Sole, reply.Confirmed = "", false
 	s.announced = &reply
 	return &reply, nil
 }

@@ -287,7 +287,7 @@ func (s *session) failRequests(ctx context.Context, reason error) error {
 	})
 	if err == nil && changes.Load() > 0 {
 		s.endHolding()
-		err = s.currentHolding().Await(ctx)
+		err = s.currentHolding().Await(ctx, s.channel.targets.askForOwner)
 	}
 	if err == nil {
 		err = datapath.OnAll(s.openLanes(),

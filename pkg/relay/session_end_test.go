@@ -366,8 +366,17 @@ func TestARelayEndsAlthoughADeviceKeepsARequest(t *testing.T) {
 // hangingDisk completes no change while it hangs.
 type hangingDisk struct {
 	volume.Volume
+	isFenced  bool
 	hangs     atomic.Bool
 	submitted atomic.Int64
+}
+
+func (d *hangingDisk) Info() volume.Info {
+	info := d.Volume.Info()
+	if d.isFenced {
+		info.Fenced, info.UUID = true, volume.UUID{1}
+	}
+	return info
 }
 
 type hangingQueue struct {
@@ -394,11 +403,13 @@ func (q hangingQueue) Poll(completed []*volume.Request) int {
 
 // startHangingWrite sets up a session with a write that the target's disk does not finish. The
 // relay has a lease of the given length, within which it and the target hear from each other.
-func startHangingWrite(t *testing.T, lease time.Duration) (*chain, *hangingDisk) {
+func startHangingWrite(
+	t *testing.T, lease time.Duration, others ...*fakeTarget,
+) (*chain, *hangingDisk) {
 	t.Helper()
-	disk := &hangingDisk{}
+	disk := &hangingDisk{isFenced: len(others) > 0}
 	disk.hangs.Store(true)
-	c := startChainWith(t, chainOptions{lease: lease,
+	c := startChainWith(t, chainOptions{lease: lease, others: others,
 		drainTimeout: retry.Within(0), disk: func(v volume.Volume) volume.Volume {
 			disk.Volume = v
 			return disk
@@ -447,6 +458,36 @@ func TestAChangeFailsWhenTheTargetThatHasNotedTheEndIsGone(t *testing.T) {
 	if n := c.completions(); n != 1 {
 		t.Errorf("%d requests complete, want 1", n)
 	}
+}
+
+// The storage of a target that has been taken over from may never answer it again. Only the target
+// that owns the volume can say that nothing of it takes effect any more, and only if it is certain.
+func TestAChangeAtAFormerOwnerWhoseDiskHangsFailsWhenTheNextOneConfirms(t *testing.T) {
+	const lease = time.Second
+	t.Cleanup(relay.SetEndTimes(5*lease/2, time.Millisecond))
+	var owns atomic.Bool
+	next := startFakeTarget(t, func(int) (error, bool) {
+		if !owns.Load() {
+			return status.Errorf(status.NoLock, "a stand-by"), true
+		}
+		return nil, false
+	}, func(f *fakeTarget) {
+		f.reply.Fenced, f.reply.Sole = true, "fenced"
+		f.reply.UUID = volume.UUID{1}
+		f.process.Store(1)
+	})
+	c, _ := startHangingWrite(t, lease, next)
+	testkit.Eventually(t, "the relay knows the other one as a stand-by", func() bool {
+		return c.status().Targets[1].Link.State == relay.LinkStandBy
+	})
+	owns.Store(true)
+	c.awaitTarget(next)
+	c.expectUnreleased("wait until the target has ended the session")
+	if next.opened.Load() < 3 {
+		t.Error("the relay does not ask the target that it moves to")
+	}
+	next.confirms.Store(true)
+	c.expectRelease()
 }
 
 // A relay that stops waits for no disk. It tells the client nothing.

@@ -238,12 +238,15 @@ func asPassing(err error) error {
 // openVolume opens the volume, or opens it again to learn of a changed size.
 func (t *targetConnection) openVolume(ctx context.Context, r *Relay) error {
 	asked := r.lessee.Now()
-	volume, err := controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name})
+	volume, err := controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name,
+		Confirm: r.lessee.Awaits(t.process)})
 	if err != nil {
 		return err
 	}
 	t.volume = volume
-	r.lessee.Replaced(t.process, t.place(), asked)
+	if volume.Confirmed {
+		r.lessee.Replaced(t.process, t.place(), asked)
+	}
 	if t.device, err = r.devices.at(ctx, t.source); err != nil {
 		return err
 	}

@@ -102,6 +102,7 @@ type targetLink struct {
 	log     *zap.Logger
 	wanted  chan struct{} // has an element when a session waits for a target
 	changed chan struct{} // has an element when the channel's settings have changed
+	asked   chan struct{} // has an element when sessions wait to know who owns the volume
 	// stop ends run with a reason; nil until run. targets.mu guards it.
 	stop context.CancelCauseFunc
 	// process is the target's process, as of the latest connection; 0 if it is not known.
@@ -121,6 +122,7 @@ func newTargetLink(t *targets, address netip.AddrPort) *targetLink {
 		targets: t, channel: t.channel, address: address,
 		log:    t.channel.log.With(zap.Stringer("target", address)),
 		wanted: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		asked:  make(chan struct{}, 1),
 		status: LinkStatus{Since: time.Now()}, moved: make(chan struct{}),
 	}
 }
@@ -426,7 +428,23 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 				t.close(nil)
 				return nil
 			}
+		case <-l.asked:
+			l.confirmOwner(ctx, t)
 		}
+	}
+}
+
+// confirmOwner asks the target whether it owns the volume, if sessions at other processes wait for
+// that. They ask again if the target does not know. A target that has lost the volume ends the
+// connection.
+func (l *targetLink) confirmOwner(ctx context.Context, t *targetConnection) {
+	if !l.channel.relay.lessee.Awaits(t.process) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.channel.settings.Load().ControlTimeout)
+	defer cancel()
+	if err := t.openVolume(ctx, l.channel.relay); err != nil {
+		l.log.Debug("cannot confirm who owns the volume", zap.Error(err))
 	}
 }
 

@@ -30,6 +30,7 @@ type fakeTarget struct {
 	reply    controlmsg.OpenVolumeReply
 	process  atomic.Uint64
 	leaseMs  atomic.Uint32
+	confirms atomic.Bool // it confirms that it owns the volume, if asked
 	// ended returns a channel whose end ends the connections that exist; nil if nothing does.
 	ended func() <-chan struct{}
 	// answer returns the answer to the n-th open_volume of a connection, and whether to close the
@@ -96,7 +97,11 @@ func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
 		if failure != nil {
 			err = s.Fail(t.Context(), request.Correlation, failure)
 		} else {
-			err = s.Reply(t.Context(), request.Correlation, &f.reply)
+			reply := f.reply
+			if m, ok := request.Message.(*controlmsg.OpenVolume); ok {
+				reply.Confirmed = m.Confirm && f.confirms.Load()
+			}
+			err = s.Reply(t.Context(), request.Correlation, &reply)
 		}
 		if err != nil || disconnect {
 			return

@@ -206,6 +206,16 @@ func (t *targets) tookOver(by *targetLink) {
 	}
 }
 
+// askForOwner lets the targets that are ready say who owns the volume, for the sessions that wait
+// until a former owner's IO cannot take effect any more.
+func (t *targets) askForOwner() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.links {
+		signal(l.asked)
+	}
+}
+
 // leadsTo reports whether the link is known to lead to a process. targets.mu is locked.
 func (l *targetLink) leadsTo(process uint64) bool { return process != 0 && l.process == process }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
@@ -206,6 +207,57 @@ func TestARelayThatAnswersNothingHasTheVolumeToItself(t *testing.T) {
 	destroy(t, mute)
 	if _, _, err := other.open(); err != nil {
 		t.Errorf("when the relay has released its session: %v", err)
+	}
+}
+
+// checkedVolume is a volume whose owner can change.
+type checkedVolume struct {
+	volume.Volume
+	checks atomic.Int64
+	check  func(context.Context) error
+}
+
+func (v *checkedVolume) CheckOwner(ctx context.Context) error {
+	v.checks.Add(1)
+	return v.check(ctx)
+}
+
+// What a target says about other processes' sessions has to be true at the time: it may have lost
+// the volume without knowing.
+func TestATargetConfirmsOnlyThatItCertainlyOwnsAVolume(t *testing.T) {
+	lost := status.Errorf(status.Shutdown, "another target has taken the volume over")
+	for name, test := range map[string]struct {
+		isAsked, isConfirmed bool
+		check                func(context.Context) error
+		want                 error
+	}{
+		"not asked":    {check: func(context.Context) error { return nil }},
+		"the owner":    {true, true, func(context.Context) error { return nil }, nil},
+		"a former one": {true, false, func(context.Context) error { return lost }, status.Shutdown},
+		"nobody knows": {true, false, func(ctx context.Context) error {
+			<-ctx.Done()
+			return status.Errorf(status.TimeOut, "the cluster is silent")
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := &checkedVolume{Volume: volumetest.OpenMemory(t, "1MiB"), check: test.check}
+			s := startTarget(t, func(config *target.Config) {
+				config.Volumes = map[string]target.Export{"disk": {Volume: v}}
+			})
+			r := startSilentRelay(t, s, 1)
+			reply, err := controlmsg.Call(t.Context(), r.Requester,
+				&controlmsg.OpenVolume{Volume: "disk", Confirm: test.isAsked})
+			if !errors.Is(err, test.want) {
+				t.Fatalf("open_volume: %v", err)
+			}
+			if err == nil && reply.Confirmed != test.isConfirmed {
+				t.Errorf("confirmed: %v", reply.Confirmed)
+			}
+			if checks := v.checks.Load() > 0; checks != test.isAsked {
+				t.Errorf("the owner has been checked: %v", checks)
+			}
+		})
 	}
 }
 

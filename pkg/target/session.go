@@ -180,7 +180,7 @@ func (s *session) serve() error {
 
 // OpenVolume describes the volume and announces the target's limits.
 func (s *session) OpenVolume(
-	_ context.Context, m *controlmsg.OpenVolume,
+	ctx context.Context, m *controlmsg.OpenVolume,
 ) (*controlmsg.OpenVolumeReply, error) {
 	e, access, err := s.target.exports.choose(s, m.Volume)
 	if err != nil {
@@ -188,6 +188,12 @@ func (s *session) OpenVolume(
 	}
 	if err := checkUsable(e); err != nil {
 		return nil, err
+	}
+	isConfirmed := false
+	if m.Confirm {
+		if isConfirmed, err = s.isOwner(ctx, e); err != nil {
+			return nil, err
+		}
 	}
 	if o := e.Volume.Ownership(); o != nil {
 		standBy, changed := o.State()
@@ -210,7 +216,30 @@ func (s *session) OpenVolume(
 	reply := s.describeVolume(access)
 	use := s.target.exports.describe(e)
 	reply.Sessions, reply.Holder, reply.HolderID = uint32(use.Sessions), use.Holder, use.HolderID
+	reply.Confirmed = isConfirmed
 	return reply, nil
+}
+
+// ownerCheckTimeout bounds how long the answer to a relay is delayed by a storage that does not say
+// whether the target still owns a volume.
+const ownerCheckTimeout = time.Second
+
+// isOwner reports whether the target certainly owns a volume now. It fails if the target does not.
+func (s *session) isOwner(ctx context.Context, e *export) (bool, error) {
+	if o := e.Volume.Ownership(); o != nil {
+		if standBy, _ := o.State(); standBy != nil {
+			return false, nil // which OpenVolume answers
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownerCheckTimeout)
+	defer cancel()
+	err := e.Volume.CheckOwner(ctx)
+	if errors.Is(err, status.TimeOut) {
+		s.log.Warn("cannot find out whether this target still owns the volume",
+			zap.String("volume", e.name), zap.Error(err))
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // describeVolume describes the volume to a relay that has the given access to it.

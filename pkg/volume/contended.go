@@ -201,6 +201,15 @@ func (v *contended) Memory() *memory.Region { return nil }
 // Ownership tells whether this program owns the volume.
 func (v *contended) Ownership() *Ownership { return v.ownership }
 
+// CheckOwner fails with status.NoLock at a stand-by.
+func (v *contended) CheckOwner(ctx context.Context) error {
+	inner, err := v.owned()
+	if err != nil {
+		return fmt.Errorf("check the owner of volume %q: %w", v.spec.Name, err)
+	}
+	return inner.CheckOwner(ctx)
+}
+
 // NewQueue opens a queue for one thread. It fails with status.NoLock at a stand-by.
 func (v *contended) NewQueue(depth int) (Queue, error) {
 	inner, err := v.owned()

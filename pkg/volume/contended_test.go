@@ -2,6 +2,7 @@ package volume_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -180,6 +181,69 @@ func (d *guardedDriver) CheckOwner() error {
 func (d *guardedDriver) Submit(r *volume.Request) {
 	d.last.Store(r)
 	d.started.Add(1)
+}
+
+func TestAFormerOwnerLearnsThatItIsNoneWhenItIsAsked(t *testing.T) {
+	defer volume.SetContendPause(time.Millisecond)()
+	defer volume.SetPauseClock(func() time.Duration { return 0 }, time.Second)()
+	image := volumetest.NewSharedImage(1 << 20)
+	programs := [2]*volumetest.Program{{Image: image}, {Image: image}}
+	former, next := openProgram(t, programs[0]), openProgram(t, programs[1])
+	defer volumetest.CloseVolume(t, former)
+	defer volumetest.CloseVolume(t, next)
+	if err := former.CheckOwner(t.Context()); err != nil {
+		t.Errorf("the owner: %v", err)
+	}
+	if err := next.CheckOwner(t.Context()); !errors.Is(err, status.NoLock) {
+		t.Errorf("a stand-by: %v", err)
+	}
+	programs[0].Stop()
+	testkit.Eventually(t, "the stand-by takes over", func() bool { return standBy(next) == nil })
+	if standBy(former) != nil {
+		t.Fatal("the former owner knows already")
+	}
+	if err := former.CheckOwner(t.Context()); !errors.Is(err, status.Shutdown) {
+		t.Errorf("the former owner: %v", err)
+	}
+	testkit.Eventually(t, "the former owner is a stand-by", func() bool { return standBy(former) != nil })
+	programs[0].Continue()
+	if err := next.CheckOwner(t.Context()); err != nil {
+		t.Errorf("the new owner: %v", err)
+	}
+}
+
+// A check that began before the call says nothing about the time since, and a cluster that does not
+// answer keeps one check waiting, not one for each call.
+func TestACheckOfTheOwnerIsBounded(t *testing.T) {
+	defer volume.SetPauseClock(func() time.Duration { return 0 }, time.Second)()
+	d := &guardedDriver{asked: make(chan struct{}), verdict: make(chan error)}
+	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.NewNop()},
+		volume.Info{Name: "disk", Size: 1 << 20, BlockSize: 4096}, d)
+	short, cancel := context.WithCancel(t.Context())
+	results := make(chan error)
+	go func() { results <- v.CheckOwner(short) }()
+	testkit.Receive(t, "the driver is asked", d.asked)
+	for range 2 {
+		go func() { results <- v.CheckOwner(short) }()
+	}
+	cancel()
+	for range 3 {
+		if err := testkit.Receive(t, "a result", results); !errors.Is(err, status.TimeOut) {
+			t.Errorf("the check ends with %v", err)
+		}
+	}
+	go func() { results <- v.CheckOwner(t.Context()) }()
+	select {
+	case <-d.asked:
+		t.Error("the driver is asked a second time at once")
+	case d.verdict <- nil: // of the first check
+	}
+	testkit.Receive(t, "the driver is asked anew", d.asked)
+	d.verdict <- status.Errorf(status.Shutdown, "lost")
+	if err := testkit.Receive(t, "a result", results); !errors.Is(err, status.Shutdown) {
+		t.Errorf("the second check: %v", err)
+	}
+	volumetest.CloseVolume(t, v)
 }
 
 func TestAfterAPauseNothingHappensBeforeTheOwnerIsKnown(t *testing.T) {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -32,7 +33,7 @@ type Driver interface {
 }
 
 // OwnerChecker is a Driver whose volume another program can take over. After the program has stood
-// still, requests wait for CheckOwner.
+// still, requests wait for CheckOwner. Its calls may be concurrent, and precede Close.
 type OwnerChecker interface {
 	Driver
 	// CheckOwner returns nil if this program still owns the volume. It waits until it knows. If it
@@ -71,7 +72,7 @@ type Driven struct {
 
 // NewDriven returns the volume that a driver serves, and owns the driver.
 func NewDriven(spec *Spec, info Info, driver Driver) *Driven {
-	store := &drivenStore{Driver: driver, health: newHealth(spec)}
+	store := &drivenStore{Driver: driver, health: newHealth(spec), checking: make(chan struct{}, 1)}
 	v := &Driven{storeVolume: newStoreVolume(info, store, store.health), lost: make(chan struct{})}
 	driver.Start(v)
 	if checker, ok := driver.(OwnerChecker); ok {
@@ -80,6 +81,32 @@ func NewDriven(spec *Spec, info Info, driver Driver) *Driven {
 	}
 	v.watched()
 	return v
+}
+
+// CheckOwner asks the driver, if that is an OwnerChecker.
+func (v *Driven) CheckOwner(ctx context.Context) error {
+	store := v.store.(*drivenStore)
+	checker, ok := store.Driver.(OwnerChecker)
+	if !ok {
+		return nil
+	}
+	checked := make(chan error, 1)
+	select {
+	case store.checking <- struct{}{}:
+		go func() {
+			err := checker.CheckOwner()
+			<-store.checking
+			checked <- err
+		}()
+	case <-ctx.Done(): // an earlier check, which proves less, has not ended
+	}
+	select {
+	case err := <-checked:
+		return err
+	case <-ctx.Done():
+		return status.Errorf(status.TimeOut, "check whether this program still owns volume %q: %w",
+			v.info.Name, context.Cause(ctx))
+	}
 }
 
 // NewQueue opens a queue for one thread.
@@ -174,7 +201,8 @@ func (r *Request) Collection() Collection { return r.queue.collection }
 type drivenStore struct {
 	Driver
 	*health
-	guard *pauseGuard // nil if nobody can take the volume over
+	guard    *pauseGuard   // nil if nobody can take the volume over
+	checking chan struct{} // has an element while Driven.CheckOwner asks the driver
 }
 
 func (s *drivenStore) start(r *Request) carrier {
@@ -199,5 +227,6 @@ func (s *drivenStore) close() error {
 	if s.guard != nil {
 		s.guard.close()
 	}
+	s.checking <- struct{}{} // none follows
 	return s.Close()
 }

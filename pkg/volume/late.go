@@ -204,6 +204,15 @@ func (v *Late) Ownership() *Ownership {
 	return nil
 }
 
+// CheckOwner fails until the volume is open.
+func (v *Late) CheckOwner(ctx context.Context) error {
+	inner := v.Opened()
+	if inner == nil {
+		return fmt.Errorf("check the owner of volume %q: %w", v.config.Spec.Name, v.absence())
+	}
+	return inner.CheckOwner(ctx)
+}
+
 // NewQueue opens a queue for one thread. It fails until the volume is open.
 func (v *Late) NewQueue(depth int) (Queue, error) {
 	inner := v.Opened()

@@ -85,6 +85,9 @@ type Volume interface {
 	Memory() *memory.Region
 	// Ownership tells whether this program owns the volume; nil if no other one can take it over.
 	Ownership() *Ownership
+	// CheckOwner returns nil if, at some time since the call, no other program had what Info.Fenced
+	// or Info.Sole promises. It fails with status.TimeOut if ctx ends before it knows.
+	CheckOwner(ctx context.Context) error
 	// NewQueue opens a queue for one thread. At most depth requests may be in flight on it.
 	NewQueue(depth int) (Queue, error)
 	// Resize changes the size in bytes; 0 means the size that the storage has, if something else
@@ -271,6 +274,9 @@ func (v *storeVolume) Memory() *memory.Region { return v.memory }
 
 // Ownership returns nil.
 func (v *storeVolume) Ownership() *Ownership { return nil }
+
+// CheckOwner returns nil: the program has its lock until it closes the volume.
+func (v *storeVolume) CheckOwner(context.Context) error { return nil }
 
 // Lost returns nil: the program owns the volume until it closes it.
 func (v *storeVolume) Lost() <-chan struct{} { return nil }

@@ -72,6 +72,9 @@ type pendingRequest struct {
 // Ownership returns nil: the targets of the simulation do not take over from one another.
 func (o *openDisk) Ownership() *volume.Ownership { return nil }
 
+// CheckOwner returns nil: a dead process does nothing.
+func (o *openDisk) CheckOwner(context.Context) error { return nil }
+
 func (d *disk) open() *openDisk {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,7 +26,10 @@ type OpenVolume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the volume, at most 255 bytes. An initiator may leave it empty: the relay's channel
 	// decides.
-	Volume        string `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Volume string `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	// From a relay that waits until nothing of a session takes effect any more that it had at another
+	// process: the target makes sure that it still serves the volume alone.
+	Confirm       bool `protobuf:"varint,2,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -66,6 +69,13 @@ func (x *OpenVolume) GetVolume() string {
 		return x.Volume
 	}
 	return ""
+}
+
+func (x *OpenVolume) GetConfirm() bool {
+	if x != nil {
+		return x.Confirm
+	}
+	return false
 }
 
 // OpenVolumeReply describes the volume and limits the session.
@@ -112,7 +122,9 @@ type OpenVolumeReply struct {
 	Sole string `protobuf:"bytes,17,opt,name=sole,proto3" json:"sole,omitempty"`
 	// Names that client in preempt: chosen at random whenever an owner opens the volume that has no
 	// session there. 0 if there is none, or if the sender does not know preempt.
-	HolderId      uint64 `protobuf:"fixed64,18,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
+	HolderId uint64 `protobuf:"fixed64,18,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
+	// The target has made sure, since it received the request, that what sole names is its own.
+	Confirmed     bool `protobuf:"varint,19,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,14 +285,22 @@ func (x *OpenVolumeReply) GetHolderId() uint64 {
 	return 0
 }
 
+func (x *OpenVolumeReply) GetConfirmed() bool {
+	if x != nil {
+		return x.Confirmed
+	}
+	return false
+}
+
 var File_zc_relay_control_v1_volume_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\n" +
-	" zc/relay/control/v1/volume.proto\x12\x13zc.relay.control.v1\"$\n" +
+	" zc/relay/control/v1/volume.proto\x12\x13zc.relay.control.v1\">\n" +
 	"\n" +
 	"OpenVolume\x12\x16\n" +
-	"\x06volume\x18\x01 \x01(\tR\x06volume\"\x92\x04\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x18\n" +
+	"\aconfirm\x18\x02 \x01(\bR\aconfirm\"\xb0\x04\n" +
 	"\x0fOpenVolumeReply\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12%\n" +
@@ -302,7 +322,8 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\x06fenced\x18\x0f \x01(\bR\x06fenced\x12\x1b\n" +
 	"\trdma_port\x18\x10 \x01(\rR\brdmaPort\x12\x12\n" +
 	"\x04sole\x18\x11 \x01(\tR\x04sole\x12\x1b\n" +
-	"\tholder_id\x18\x12 \x01(\x06R\bholderIdBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\tholder_id\x18\x12 \x01(\x06R\bholderId\x12\x1c\n" +
+	"\tconfirmed\x18\x13 \x01(\bR\tconfirmedBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_volume_proto_rawDescOnce sync.Once
