@@ -391,9 +391,10 @@ func (l *Lessee) Awaits(process uint64) bool {
 func (l *Lessee) Now() int64 { return l.clock() }
 
 // Replaced says that a process has served a volume at a time since the relay asked, and has made
-// sure of that: a process that has lost a volume may not know. If only one process at a time can serve the volume, nothing takes effect any more of sessions that other processes
-// had until then. It says nothing of sessions that have ended since: the other process may have
-// taken the volume over meanwhile.
+// sure of that: a process that has lost a volume may not know. If only one process at a time can
+// serve the volume, nothing takes effect any more of sessions that other processes had until then.
+// It says nothing of sessions that have ended since: the other process may have taken the volume
+// over meanwhile.
 func (l *Lessee) Replaced(process uint64, volume Place, asked int64) {
 	if process == 0 || volume.Sole == "" {
 		return
