@@ -254,11 +254,16 @@ func TestWhatNoAttemptCanMendIsToldAtOnce(t *testing.T) {
 			d := &dpu{errs: map[string]error{"late": code}}
 			_, err := relay.New(t.Context(), relay.Config{Comch: d,
 				CPUs: []int{datapath.NoCPU}, Policy: virtual,
-				RDMA: iwarp.New(iwarp.Options{}), Settings: settingsOf("there", "late")})
+				RDMA: iwarp.New(iwarp.Options{}), Settings: settingsOf("late")})
 			if !errors.Is(err, code) || !strings.Contains(err.Error(), "dpu/late/c") {
 				t.Errorf("New returned %v, want %v", err, code)
 			}
-			y := startYard(t, map[string]error{"late": code}, "there")
+			y := startYard(t, map[string]error{"late": code}, "there", "late")
+			y.expect(1, relay.ChannelListening, relay.ChannelWaiting)
+			y.dpu.set("late", nil)
+			time.Sleep(time.Second)
+			y.expect(2, relay.ChannelListening, relay.ChannelListening)
+			y = startYard(t, map[string]error{"late": code}, "there")
 			if err := y.Reconfigure(t.Context(), settingsOf("there", "late")); !errors.Is(err, code) {
 				t.Errorf("Reconfigure returned %v, want %v", err, code)
 			}

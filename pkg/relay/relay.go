@@ -114,7 +114,15 @@ func (r *Relay) start(ctx context.Context) error {
 		opening.Go(func() { errs[i] = c.openFirst(ctx) })
 	}
 	opening.Wait()
-	return errors.Join(errs...)
+	if ctx.Err() != nil || !slices.Contains(errs, nil) {
+		return errors.Join(errs...)
+	}
+	for i, err := range errs {
+		if err != nil {
+			r.channels[i].failed(err) // the others are worth serving
+		}
+	}
+	return nil
 }
 
 func (r *Relay) applyLimits(s *Settings) {
