@@ -79,6 +79,9 @@ func (o *Open[T]) Await(ctx context.Context, what string) (T, error) {
 	}
 }
 
+// Ended returns a channel that is closed when the call has returned.
+func (o *Open[T]) Ended() <-chan struct{} { return o.ended }
+
 // HasFailed reports whether the call has returned an error.
 func (o *Open[T]) HasFailed() bool {
 	select {

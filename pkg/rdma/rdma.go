@@ -122,6 +122,23 @@ func TransportTo(ctx context.Context, device Device, remote netip.AddrPort) stri
 	return device.Capabilities().Transport
 }
 
+// LosableDevice is a Device that may be removed or reset.
+type LosableDevice interface {
+	Device
+	// Lost returns a channel that is closed when that has happened. Then whatever was created on
+	// the device fails, and so does what follows. Once all of it has been closed, so can the device
+	// be, and opened anew when it is back.
+	Lost() <-chan struct{}
+}
+
+// Lost returns the channel of a LosableDevice, and nil for any other.
+func Lost(device Device) <-chan struct{} {
+	if d, can := device.(LosableDevice); can {
+		return d.Lost()
+	}
+	return nil
+}
+
 // DetailsDevice is a Device whose connections can also be set up without a listener: each side
 // describes its end of a connection, the descriptions are exchanged by other means, and both sides
 // connect. Programs written for DOCA do it that way. Either side may then send first, and a Send
@@ -230,9 +247,10 @@ type RemoteMemory struct {
 type Listener interface {
 	// Address returns where the listener listens, with the actual port.
 	Address() netip.AddrPort
-	// Accept waits for the next connection request. After Close it fails with status.Shutdown. It
-	// never returns a request that violates the protocol or has not arrived completely by the
-	// handshake deadline.
+	// Accept waits for the next connection request. It fails if ctx ends, and with status.Shutdown
+	// after Close and when the device or the address is lost; nothing that a peer does makes it
+	// fail. It never returns a request that violates the protocol or has not arrived completely by
+	// the handshake deadline.
 	Accept(ctx context.Context) (Request, error)
 	// Close stops listening and rejects requests that have not been accepted yet.
 	Close() error

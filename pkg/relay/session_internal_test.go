@@ -109,6 +109,67 @@ func TestADeviceThatHangsDelaysOnlyThoseWhoNeedIt(t *testing.T) {
 	})
 }
 
+// removable is a DMA device of a test that can be lost.
+type removable struct {
+	dma.Device
+	lost  chan struct{}
+	inUse atomic.Bool
+	ends  atomic.Int32 // calls of Close that have succeeded
+}
+
+func (r *removable) Close() error {
+	if r.inUse.Load() {
+		return status.InUse
+	}
+	r.ends.Add(1)
+	return nil
+}
+
+func TestALostDeviceIsOpenedAnewAndClosedWhenNobodyUsesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []*removable
+		devices := newDeviceSet(func(d dma.Device) <-chan struct{} { return d.(*removable).lost },
+			func(string) (dma.Device, error) {
+				all = append(all, &removable{lost: make(chan struct{})})
+				return all[len(all)-1], nil
+			})
+		at := func() *removable {
+			t.Helper()
+			synctest.Wait()
+			device, err := devices.at(t.Context(), "any")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return device.(*removable)
+		}
+		first := at()
+		first.inUse.Store(true)
+		if at() != first {
+			t.Error("the device is opened again although it is well")
+		}
+		close(first.lost)
+		second := at()
+		if second == first {
+			t.Error("a lost device is used again")
+		}
+		time.Sleep(time.Minute)
+		first.inUse.Store(false)
+		time.Sleep(closePause)
+		synctest.Wait()
+		if n := first.ends.Load(); n != 1 {
+			t.Errorf("the lost device that nobody uses is closed %d times", n)
+		}
+		second.inUse.Store(true)
+		close(second.lost)
+		third := at()
+		second.inUse.Store(false)
+		if err := devices.close(); err != nil || second.ends.Load() != 1 || third.ends.Load() != 1 {
+			t.Errorf("the end of the set: %v, %d and %d devices closed", err, second.ends.Load(),
+				third.ends.Load())
+		}
+	})
+}
+
 func TestADeviceThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 	devices := newDMADeviceSet(nil)
 	for range 2 {

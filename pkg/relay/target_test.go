@@ -12,6 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -122,6 +124,60 @@ func (c *chain) link() relay.LinkStatus { return c.relay.Channels()[0].Link }
 func (c *chain) awaitReady() {
 	c.t.Helper()
 	testkit.Eventually(c.t, "the target is ready", func() bool { return c.link().State == relay.LinkReady })
+}
+
+// fragileProvider has one device, which can be removed.
+type fragileProvider struct {
+	rdma.Provider
+	mu   sync.Mutex
+	lost chan struct{} // closed while there is no device
+}
+
+type fragileDevice struct {
+	rdma.Device
+	lost <-chan struct{}
+}
+
+func (d fragileDevice) Lost() <-chan struct{} { return d.lost }
+
+func (p *fragileProvider) Open(address netip.Addr) (rdma.Device, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.lost:
+		return nil, status.Errorf(status.NotFound, "no RDMA device has address %v", address)
+	default:
+	}
+	inner, err := p.Provider.Open(address)
+	return fragileDevice{inner, p.lost}, err
+}
+
+func (p *fragileProvider) remove() { close(p.lost) }
+
+func (p *fragileProvider) add() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost = make(chan struct{})
+}
+
+// A relay whose RDMA device is removed, or reset, cannot serve, says so, and serves when the device
+// is back.
+func TestARelayUsesAnRDMADeviceThatComesBack(t *testing.T) {
+	f := startFakeTarget(t, func(int) (error, bool) { return nil, false })
+	provider := &fragileProvider{Provider: iwarp.New(iwarp.Options{}), lost: make(chan struct{})}
+	c := &chain{t: t, options: chainOptions{rdma: provider}}
+	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{f.listener.Address()},
+		Reconnect: quickly})
+	for range 3 {
+		c.awaitReady()
+		provider.remove()
+		testkit.Eventually(t, "the relay knows that it cannot serve", func() bool {
+			s := c.link()
+			return s.State == relay.LinkWaiting && errors.Is(s.LastError, status.NotFound)
+		})
+		provider.add()
+	}
+	c.awaitReady()
 }
 
 func TestATargetThatDisconnectsAtOnceIsNotDialledInALoop(t *testing.T) {

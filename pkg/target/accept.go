@@ -108,17 +108,18 @@ func relayNames(transport controlmsg.Transport) []string {
 }
 
 // acceptRDMA accepts RDMA connections that carry a valid token, and rejects others, until ctx ends.
-func (t *Target) acceptRDMA(ctx context.Context) {
+// It fails if none can come any more.
+func (t *Target) acceptRDMA(ctx context.Context) error {
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
 	free := make(chan struct{}, maxRequests)
 	for {
 		request, err := t.rdma.Accept(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
-			if ctx.Err() == nil && !errors.Is(err, status.Shutdown) {
-				t.log.Error("cannot accept RDMA connections", zap.Error(err))
-			}
-			return
+			return status.Errorf(status.NotConnected, "accept RDMA connections: %w", err)
 		}
 		free <- struct{}{}
 		accepting.Go(func() {

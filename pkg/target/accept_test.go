@@ -22,6 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -58,6 +59,61 @@ func newTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// doomedProvider is an RDMA provider whose listeners fail when their device is removed.
+type doomedProvider struct {
+	rdma.Provider
+	removed context.Context
+}
+
+type doomedDevice struct {
+	rdma.Device
+	removed context.Context
+}
+
+type doomedListener struct {
+	rdma.Listener
+	removed context.Context
+}
+
+func (p doomedProvider) Open(address netip.Addr) (rdma.Device, error) {
+	device, err := p.Provider.Open(address)
+	return doomedDevice{device, p.removed}, err
+}
+
+func (d doomedDevice) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	listener, err := d.Device.Listen(ctx, address)
+	return doomedListener{listener, d.removed}, err
+}
+
+func (l doomedListener) Accept(ctx context.Context) (rdma.Request, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.removed, cancel)()
+	request, err := l.Listener.Accept(ctx)
+	if l.removed.Err() != nil {
+		err = status.Errorf(status.Shutdown, "the device has been removed")
+	}
+	return request, err
+}
+
+// A target that no relay can reach any more ends, so that it is started again with the device.
+func TestATargetEndsWithItsRDMADevice(t *testing.T) {
+	removed, remove := context.WithCancel(t.Context())
+	s := newTarget(t, func(config *target.Config) {
+		config.RDMA = doomedProvider{config.RDMA, removed}
+	})
+	ended := make(chan error)
+	go func() { ended <- s.Run(t.Context()) }()
+	remove()
+	if err := testkit.Receive(t, "the end", ended); !errors.Is(err, status.Shutdown) ||
+		status.CodeOf(err) != status.NotConnected {
+		t.Errorf("the target ends with %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // serve runs a target until the test ends, and closes it.

@@ -229,12 +229,21 @@ func (t *Target) Address() netip.AddrPort { return t.listener.Address() }
 // RDMAAddress returns where relays connect by RDMA, with the actual port.
 func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
 
-// Run serves relays until ctx ends. It then drains all sessions, ends them with a reason, and
-// returns when they are released. Volume IO in flight delays that, without a bound.
+// Run serves relays until ctx ends, or until the RDMA device is lost: then it fails, and another
+// target has to open the device. It drains all sessions, ends them with a reason, and returns when
+// they are released. Volume IO in flight delays that, without a bound.
 func (t *Target) Run(ctx context.Context) error {
 	var accepting sync.WaitGroup
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	rdmaContext, stopRDMA := context.WithCancel(context.Background())
-	accepting.Go(func() { t.acceptRDMA(rdmaContext) })
+	var lost error
+	accepting.Go(func() {
+		if lost = t.acceptRDMA(rdmaContext); lost != nil {
+			t.log.Error("the target ends: it has to be started again", zap.Error(lost))
+			end()
+		}
+	})
 	accepting.Go(func() { t.watchVolumes(ctx) })
 	stop := context.AfterFunc(ctx, func() { _ = t.listener.Close() })
 	defer stop()
@@ -247,7 +256,7 @@ func (t *Target) Run(ctx context.Context) error {
 	stopRDMA()
 	err = errors.Join(err, t.rdma.Close())
 	accepting.Wait()
-	return err
+	return errors.Join(lost, err)
 }
 
 // endSessions drains sessions until ctx ends, all at the same time, and ends them with

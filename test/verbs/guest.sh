@@ -178,17 +178,23 @@ link_back() {
     return 1
 }
 
-# removed DEVICE: the kernel waits for the daemons, which must exit cleanly; then create the device
-# again
+# removed DEVICE: the kernel removes the device when the daemons have let go of it. The target ends,
+# and is to be started again; the relay goes on, and serves when the device is back.
 removed() {
     local code=0 removal=
     delete_link() { rdma link delete "${1}0" & removal=$!; }
     run_fails "$1" delete_link "$1" || code=1
-    stop_chain || code=1
+    if wait "$target"; then
+        echo "the target ended as if it had been asked to"
+        code=1
+    fi
     wait $removal || code=1
     ip link set "${interface[$1]}" up
     rdma link add "${1}0" type "$1" netdev "${interface[$1]}" &&
-        wait_for 10 active "$1" && return $code
+        wait_for 10 active "$1" || return 1
+    start_target "$(cat "$scratch/address")" verbs || return 1
+    kill -0 "$relay" && wait_for 30 initiator info && verify || code=1
+    stop_chain && return $code
 }
 
 active() {
@@ -203,7 +209,7 @@ chain() {
     check "$device" "verify, 4 queues x depth 32" verify
     check "$device" "put and get" copy_file
     check "$device" "$count sessions leave no resources behind" sessions "$device" "$count"
-    check "$device" "device removed during IO, target and relay exit cleanly" removed "$device"
+    check "$device" "device removed during IO, and back" removed "$device"
     check "$device" "target or relay killed, target stopped, revocation" faults "$device" \
         TestATargetThatContinuesTooLateCannotWriteToTheBuffer
     check "$device" "target and relay start" start_chain "${address[$device]}" verbs verbs

@@ -176,6 +176,9 @@ func (d *device) TransportTo(ctx context.Context, remote netip.AddrPort) string 
 	return rdma.TransportTo(ctx, d.Device, remote)
 }
 
+// Lost returns a channel that is closed when the device is lost, or nil.
+func (d *device) Lost() <-chan struct{} { return rdma.Lost(d.Device) }
+
 // NewProtectionDomain creates a protection domain.
 func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	inner, err := d.Device.NewProtectionDomain()

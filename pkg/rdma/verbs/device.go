@@ -5,6 +5,7 @@ package verbs
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -33,6 +34,11 @@ type device struct {
 	// Connect in progress. It is negative once the device is closed.
 	uses       atomic.Int64
 	nextHandle atomic.Uint64 // of the next endpoint
+	// sentinel is bound to the device, so that the connection manager tells of its removal even if
+	// nobody uses it. Drivers of software devices tell of nothing.
+	sentinel *endpoint
+	lost     chan struct{}
+	lose     sync.Once // closes lost
 
 	mu          sync.Mutex
 	endpoints   map[uint64]*endpoint   // by handle
@@ -68,10 +74,27 @@ func newDevice(
 		names:       namesOf(place.device),
 		endpoints:   map[uint64]*endpoint{},
 		connections: map[uint32]*connection{},
+		lost:        make(chan struct{}),
 	}
-	d.monitor, err = startMonitor(d)
-	return d, err
+	if d.sentinel, err = d.newEndpoint(nil); err != nil {
+		return nil, err
+	}
+	if err := d.sentinel.id.Bind(netip.AddrPortFrom(place.address, 0)); err != nil {
+		d.sentinel.destroy()
+		return nil, err
+	}
+	if d.monitor, err = startMonitor(d); err != nil {
+		d.sentinel.destroy()
+		return nil, err
+	}
+	return d, nil
 }
+
+// Lost implements rdma.LosableDevice.
+func (d *device) Lost() <-chan struct{} { return d.lost }
+
+// isLost notes that the device is being removed, or has failed.
+func (d *device) isLost() { d.lose.Do(func() { close(d.lost) }) }
 
 // namesOf returns the names of an RDMA device. A software device has no PCI address.
 func namesOf(name string) memory.Device {
@@ -178,6 +201,7 @@ func (d *device) Close() error {
 		return status.Errorf(status.InUse,
 			"close verbs device %s: it is in use, or closed already", d.location.device)
 	}
+	d.sentinel.destroy()
 	d.monitor.stop()
 	d.channel.Close()
 	if err := d.context.Close(); err != nil {

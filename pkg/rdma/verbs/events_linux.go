@@ -123,6 +123,9 @@ func (d *device) handleConnectionEvent(event *ibv.CMEvent) {
 		}
 		return
 	}
+	if event.Type == ibv.EventDeviceRemoval {
+		d.isLost()
+	}
 	if e == nil {
 		return
 	}
@@ -184,6 +187,9 @@ func (d *device) handleDeviceEvent(event ibv.AsyncEvent) {
 		}
 	case ibv.EventDeviceFatal, ibv.EventCQError:
 		affected = slices.Collect(maps.Values(d.connections))
+	}
+	if event.Type == ibv.EventDeviceFatal {
+		d.isLost()
 	}
 	d.mu.Unlock()
 	reason, known := eventReasons[event.Type]
