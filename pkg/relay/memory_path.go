@@ -57,6 +57,11 @@ const (
 func MemoryPaths(config *ChannelConfig, provider comch.Provider, comchDevice func() memory.Device,
 	device rdma.Device, copier dma.Provider) ([]MemoryPath, error) {
 	if config.Isolation == Staged {
+		if copier != nil && !canCopy(copier, config.Device) {
+			return nil, status.Errorf(status.NotSupported, "isolation %s needs a device that copies "+
+				"to and from memory of clients, and DMA device %s does not: choose another --device, "+
+				"or --isolation direct", Staged, config.Device)
+		}
 		return []MemoryPath{PathStaged}, nil
 	}
 	imports, err := provider.Capabilities(config.Device)

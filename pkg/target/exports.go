@@ -146,13 +146,28 @@ func (x *exports) add(name string, e Export) error {
 	return nil
 }
 
+// offered returns the volume of that name.
+func (x *exports) offered(name string) (*export, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.offeredLocked(name)
+}
+
+func (x *exports) offeredLocked(name string) (*export, error) {
+	e := x.byName[name]
+	if e == nil {
+		return nil, status.Errorf(status.NotFound, "the target offers no volume %q", name)
+	}
+	return e, nil
+}
+
 // remove offers a volume no more. It returns the export with the sessions that still use it.
 func (x *exports) remove(name string) (*export, []*session, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.byName[name]
-	if e == nil {
-		return nil, nil, status.Errorf(status.NotFound, "the target offers no volume %q", name)
+	e, err := x.offeredLocked(name)
+	if err != nil {
+		return nil, nil, err
 	}
 	delete(x.byName, name)
 	e.removed = true
@@ -223,9 +238,9 @@ func (s *session) notPermitted(e *export) error {
 func (x *exports) setRights(name string, rights []Right) ([]*session, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.byName[name]
-	if e == nil {
-		return nil, status.Errorf(status.NotFound, "the target offers no volume %q", name)
+	e, err := x.offeredLocked(name)
+	if err != nil {
+		return nil, err
 	}
 	e.Rights = rights
 	var lost []*session

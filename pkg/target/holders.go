@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"go.uber.org/zap"
@@ -174,9 +175,17 @@ func (x *exports) readmitLocked(v volume.Volume, owner [16]byte) {
 // owner from the volume, and waits until nothing of them can change the volume any more. If ctx
 // ends before, it fails with status.InProgress: the holder is gone, but requests of it are still in
 // flight. It fails with status.InUse if another holder is in the place of the one that was named,
-// and does nothing if nobody is.
+// and does nothing if nobody is. It fails if the target does not own the volume, which another one
+// may serve, or cannot find that out.
 func (t *Target) Preempt(ctx context.Context, name string, id controlmsg.HolderID) error {
-	ended, err := t.exports.preempt(name, id)
+	e, err := t.exports.offered(name)
+	if err != nil {
+		return err
+	}
+	if err := e.Volume.CheckOwner(ctx); err != nil {
+		return fmt.Errorf("preempt at the target that serves the volume: %w", err)
+	}
+	ended, err := t.exports.preempt(e, id)
 	if err != nil {
 		return err
 	}
@@ -189,20 +198,16 @@ func (t *Target) Preempt(ctx context.Context, name string, id controlmsg.HolderI
 }
 
 // preempt ends a holder on behalf of an administrator. It returns the sessions to await.
-func (x *exports) preempt(name string, id controlmsg.HolderID) ([]*opening, error) {
+func (x *exports) preempt(e *export, id controlmsg.HolderID) ([]*opening, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.byName[name]
-	if e == nil {
-		return nil, status.Errorf(status.NotFound, "the target offers no volume %q", name)
-	}
 	named, err := x.compareLocked(e.Volume, id, nil)
 	if err != nil {
 		return nil, err
 	}
 	if named != nil {
 		x.preemptLocked(named, nil,
-			status.Errorf(status.InUse, "volume %q: preempted by an administrator", name))
+			status.Errorf(status.InUse, "volume %q: preempted by an administrator", e.name))
 	}
 	return x.endedLocked(e.Volume), nil
 }

@@ -97,7 +97,7 @@ func TestNobodyComesBetweenAPreemptedHolderAndTheEndOfItsIO(t *testing.T) {
 	if err := h.awaitEnded(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if ended, err := h.preempt("disk", id); err != nil || len(ended) != 1 {
+	if ended, err := h.preempt(h.byName["disk"], id); err != nil || len(ended) != 1 {
 		t.Fatalf("%d sessions have ended: %v", len(ended), err)
 	}
 	if _, err := h.enter(other, 2, 0); !errors.Is(err, status.InUse) {

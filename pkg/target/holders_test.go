@@ -373,6 +373,20 @@ func TestAnAdministratorEndsAHolderWithoutANewcomer(t *testing.T) {
 	opener{t: t, target: s, owner: 1}.mustOpen()
 }
 
+// Only the target that serves a volume can take it from somebody.
+func TestATargetPreemptsNobodyAtAVolumeThatItMayNotOwn(t *testing.T) {
+	for _, reason := range []status.Code{status.NoLock, status.Shutdown, status.TimeOut} {
+		v := &checkedVolume{Volume: volumetest.OpenMemory(t, "1MiB"),
+			check: func(context.Context) error { return reason }}
+		s := startTarget(t, func(config *target.Config) {
+			config.Volumes = map[string]target.Export{"disk": {Volume: v}}
+		})
+		if err := s.Preempt(t.Context(), "disk", 1); !errors.Is(err, reason) {
+			t.Errorf("preempt at a target whose ownership is in doubt by %v: %v", reason, err)
+		}
+	}
+}
+
 func openWithin(ctx context.Context, t *testing.T, s *target.Target) error {
 	r, err := relayTo(t, s.Address(), nil)
 	if err != nil {

@@ -248,7 +248,7 @@ client is gone even so, and nobody else can open the volume before they have fin
 		}
 		outcome := Outcome{Operation: operationPreempt, Volume: name, Holder: holder}
 		return outcome.Print(cmd, o.output,
-			fmt.Sprintf("holder %s does not have volume %s any more", holder, name), failure(err))
+			fmt.Sprintf("holder %s does not have volume %s now", holder, name), failure(err))
 	})
 	o.completeOperand(cmd, volumeNames)
 	return cmd
