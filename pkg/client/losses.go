@@ -13,7 +13,8 @@ import (
 type Reconnections struct {
 	// Count is how often the volume was reopened.
 	Count int
-	// Outage is the total time without a session, and LongestOutage the longest single outage.
+	// Outage is the total time without a session, and LongestOutage the longest single outage. An
+	// outage begins when the volume learns of the loss; requests may have waited before.
 	Outage        time.Duration
 	LongestOutage time.Duration
 	// LostWrites counts writes that had completed but not been flushed when the target restarted:

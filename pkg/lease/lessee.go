@@ -372,7 +372,7 @@ func (h *Holding) isSettled() (settled bool, again time.Duration) {
 
 // askPause is how often Await looks whether the target is still there that has noted a session, and
 // asks others.
-const askPause = time.Second
+const askPause = time.Second / 4
 
 // Awaits reports whether the relay waits until nothing takes effect any more of a session that it
 // had at another process than the given one.

@@ -207,12 +207,13 @@ func (t *targets) tookOver(by *targetLink) {
 }
 
 // askForOwner lets the targets that are ready say who owns the volume, for the sessions that wait
-// until a former owner's IO cannot take effect any more.
+// until a former owner's IO cannot take effect any more. A stand-by may have become the owner.
 func (t *targets) askForOwner() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.links {
 		signal(l.asked)
+		signal(l.wanted)
 	}
 }
 
