@@ -15,28 +15,17 @@ wait_for() {
     done
 }
 
-# start_target ADDRESS PROVIDER [FLAG...]: start the target at an address, with a port or without
-start_target() {
-    local host=$1 port=0 provider=$2
-    shift 2
-    if [[ $host =~ ^(.*):([0-9]+)$ ]]; then
-        host=${BASH_REMATCH[1]} port=${BASH_REMATCH[2]}
-    fi
-    rm -f "$scratch/address"
-    "$programs/target" --listen-address "$host" --listen-port "$port" \
-        --address-file "$scratch/address" --volume "disk=$backend" \
-        --rdma-provider "$provider" "$@" 2>>"$scratch/target.log" &
-    target=$!
-    wait_for 30 test -s "$scratch/address"
-}
-
 # start_chain ADDRESS TARGET-PROVIDER RELAY-PROVIDER [FLAG...]: start both, wait until they are
 # ready
 start_chain() {
     local address=$1 target_provider=$2 relay_provider=$3
     shift 3
-    rm -rf "$scratch/comch" "$scratch/target.log"
-    start_target "$address" "$target_provider" "$@" || return 1
+    rm -rf "$scratch/comch" "$scratch/address"
+    "$programs/target" --listen-address "$address" --listen-port 0 \
+        --address-file "$scratch/address" --volume "disk=$backend" \
+        --rdma-provider "$target_provider" "$@" 2>"$scratch/target.log" &
+    target=$!
+    wait_for 30 test -s "$scratch/address" || return 1
     "$programs/zc-relay" run --storage-server "$(cat "$scratch/address")" --volume disk \
         --comch-provider "$comch" --emulated-dir "$scratch/comch" --isolation "$isolation" \
         --rdma-provider "$relay_provider" "$@" \

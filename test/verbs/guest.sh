@@ -178,24 +178,27 @@ link_back() {
     return 1
 }
 
-# removed DEVICE: the kernel removes the device when the daemons have let go of it. The target ends,
-# and is to be started again; the relay goes on, and serves when the device is back.
+# removed DEVICE: the target ends, and is to be started again; the relay lets go of the device, and
+# goes on. librdmacm does not let go, and the kernel waits for the relay, because Soft-RoCE and
+# Soft-iWARP cannot take a device away from a process. Then create the device again.
 removed() {
     local code=0 removal=
     delete_link() { rdma link delete "${1}0" & removal=$!; }
     run_fails "$1" delete_link "$1" || code=1
+    wait_for 30 has_ended "$target" || return 1
     if wait "$target"; then
         echo "the target ended as if it had been asked to"
         code=1
     fi
+    wait_for 30 grep -q "RDMA device at .* has been removed" "$scratch/relay.log" || code=1
+    kill -TERM "$relay" && wait "$relay" || code=1
     wait $removal || code=1
     ip link set "${interface[$1]}" up
     rdma link add "${1}0" type "$1" netdev "${interface[$1]}" &&
-        wait_for 10 active "$1" || return 1
-    start_target "$(cat "$scratch/address")" verbs || return 1
-    kill -0 "$relay" && wait_for 30 initiator info && verify || code=1
-    stop_chain && return $code
+        wait_for 10 active "$1" && return $code
 }
+
+has_ended() { ! kill -0 "$1"; }
 
 active() {
     rdma link show "${1}0/1" | grep -q ACTIVE &&
@@ -209,7 +212,7 @@ chain() {
     check "$device" "verify, 4 queues x depth 32" verify
     check "$device" "put and get" copy_file
     check "$device" "$count sessions leave no resources behind" sessions "$device" "$count"
-    check "$device" "device removed during IO, and back" removed "$device"
+    check "$device" "device removed during IO" removed "$device"
     check "$device" "target or relay killed, target stopped, revocation" faults "$device" \
         TestATargetThatContinuesTooLateCannotWriteToTheBuffer
     check "$device" "target and relay start" start_chain "${address[$device]}" verbs verbs
