@@ -492,8 +492,9 @@ func TestAnotherProcessConfirmsWhatHadEndedBefore(t *testing.T) {
 			{"it is the same process", 7, place, r.lessee.Now()},
 			{"it does not say who it is", 0, place, r.lessee.Now()},
 			{"both may serve the volume", 8, Place{UUID: place.UUID}, r.lessee.Now()},
-			{"another lock", 8, Place{place.UUID, "other"}, r.lessee.Now()},
-			{"another volume", 8, Place{[16]byte{2}, place.Sole}, r.lessee.Now()},
+			{"another lock", 8, Place{UUID: place.UUID, Sole: "other"}, r.lessee.Now()},
+			{"another volume", 8, Place{UUID: [16]byte{2}, Sole: place.Sole}, r.lessee.Now()},
+			{"another channel", 8, Place{"other", place.UUID, place.Sole}, r.lessee.Now()},
 		} {
 			if r.lessee.Replaced(other.process, other.place, other.asked); isSettled(h) {
 				t.Fatalf("confirmed, although %s", other.why)
@@ -511,18 +512,18 @@ func TestAnotherProcessConfirmsWhatHadEndedBefore(t *testing.T) {
 func TestARelayThatWaitsAsksAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
-		if r.lessee.Awaits(8) {
+		if r.lessee.Awaits("", 8) {
 			t.Error("the relay waits for nothing")
 		}
 		h, _, _ := r.open(t)
 		h.End()
-		if r.lessee.Awaits(7) || !r.lessee.Awaits(8) {
-			t.Error("the other process, and no process else, can confirm the end")
+		if r.lessee.Awaits("", 7) || !r.lessee.Awaits("", 8) || r.lessee.Awaits("other", 8) {
+			t.Error("the other process, and nobody else, can confirm the end")
 		}
 		r.exchange(t)
 		q := r.tenancy.Question()
 		r.conn.Hear(&q) // which notes the end
-		if !r.lessee.Awaits(8) {
+		if !r.lessee.Awaits("", 8) {
 			t.Error("the relay does not wait any more for what has only been noted")
 		}
 		time.Sleep(time.Hour) // no lease is left
@@ -536,7 +537,7 @@ func TestARelayThatWaitsAsksAgainAndAgain(t *testing.T) {
 			t.Errorf("the relay has asked %d times", asked)
 		}
 		h.Confirm()
-		if r.lessee.Awaits(8) {
+		if r.lessee.Awaits("", 8) {
 			t.Error("the relay waits for a confirmed end")
 		}
 	})

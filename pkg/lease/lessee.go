@@ -241,7 +241,10 @@ type Holding struct {
 
 // Place tells where a volume is served: its UUID, and what excludes that two processes serve it.
 type Place struct {
-	UUID [16]byte
+	// Channel is the channel of the relay. Targets of other channels are not believed: they may
+	// belong to somebody else, and neither UUID nor Sole is a secret.
+	Channel string
+	UUID    [16]byte
 	// Sole names what keeps two processes from serving the volume at a time, and the IO of a former
 	// one from taking effect when another one serves it. It is empty if nothing does.
 	Sole string
@@ -374,13 +377,14 @@ func (h *Holding) isSettled() (settled bool, again time.Duration) {
 // asks others.
 const askPause = time.Second / 4
 
-// Awaits reports whether the relay waits until nothing takes effect any more of a session that it
-// had at another process than the given one.
-func (l *Lessee) Awaits(process uint64) bool {
+// Awaits reports whether the relay waits until nothing takes effect any more of a session that a
+// channel had at another process than the given one.
+func (l *Lessee) Awaits(channel string, process uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range l.landlords {
-		if t.process != process && len(t.ended)+len(t.awaited) > 0 {
+		if t.process != process && slices.ContainsFunc(slices.Concat(t.ended, t.awaited),
+			func(h *Holding) bool { return h.volume.Channel == channel }) {
 			return true
 		}
 	}

@@ -18,6 +18,10 @@ import (
 // answer, whose error says more.
 const openTimeout = 2 * devicecall.Timeout
 
+// firstOpenTimeout bounds how long a start or a reload, and with it every other channel, waits for
+// the first attempt, which then goes on in the background.
+const firstOpenTimeout = 2 * time.Second
+
 // run accepts the channel's clients until ctx ends. It opens the channel, and again after each
 // failure, with rising pauses. Sessions continue, and so do the links to the targets: a target
 // confirms there that a session has ended.
@@ -36,8 +40,9 @@ func (c *channel) run(ctx context.Context) {
 // serveClients opens the channel, unless it is open, and accepts clients until ctx ends. A server
 // that lasts shorter than the pause after a failed attempt counts as one.
 func (c *channel) serveClients(ctx context.Context) error {
-	if c.address() == "" {
-		if err := c.open(ctx); err != nil {
+	// An attempt that has outlasted its timeout may have opened the server.
+	if c.address() == "" || c.opening.IsUnderWay() {
+		if err := c.open(ctx, openTimeout); err != nil {
 			return err
 		}
 	}
@@ -64,7 +69,7 @@ func (c *channel) openFirst(ctx context.Context) error {
 			return nil
 		}
 	}
-	err := c.open(ctx)
+	err := c.open(ctx, firstOpenTimeout)
 	if err == nil {
 		c.setListening(ListenStatus{State: ChannelListening})
 		return nil
@@ -87,12 +92,14 @@ func isMisconfigured(err error) bool {
 	return false
 }
 
-// open opens the channel's devices and its Comch server. A device that does not answer holds up
-// only this channel: the next attempt waits for the same call.
-func (c *channel) open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+// open opens the channel's devices and its Comch server. It waits for a device that does not answer
+// no longer than its timeout: the next attempt waits for the same call.
+func (c *channel) open(ctx context.Context, timeout time.Duration) error {
+	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return c.opening.Take(ctx, "open the channel", func() error {
+	return c.opening.Take(waiting, "open the channel", func() error {
+		ctx, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
 		select {
 		case <-c.changed: // this attempt knows
 		default:

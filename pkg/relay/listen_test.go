@@ -27,8 +27,8 @@ type dpu struct {
 
 	mu       sync.Mutex
 	errs     map[string]error
-	attempts []time.Time // to listen for the representor "late"
-	silent   bool        // does not answer for the representor "late"
+	attempts []time.Time   // to listen for the representor "late"
+	silence  time.Duration // before the first answer for the representor "late"
 	server   *comchServer
 }
 
@@ -62,9 +62,10 @@ func (d *dpu) Listen(_ context.Context, config comch.ServerConfig) (comch.Server
 	defer d.mu.Unlock()
 	if config.Representor == "late" {
 		d.attempts = append(d.attempts, time.Now())
-		if d.silent {
+		if silence := d.silence; silence > 0 {
+			d.silence = 0
 			d.mu.Unlock()
-			time.Sleep(time.Hour)
+			time.Sleep(silence)
 			d.mu.Lock()
 		}
 	}
@@ -309,9 +310,13 @@ func TestADeviceThatIsMissingBelongsToItsChannel(t *testing.T) {
 
 func TestADeviceThatDoesNotAnswerHoldsUpOnlyItsChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := &yard{t: t, dpu: &dpu{silent: true},
+		y := &yard{t: t, dpu: &dpu{silence: time.Hour},
 			devices: &lateDevices{Provider: iwarp.New(iwarp.Options{})}}
+		begun := time.Now()
 		y.start("there", "late")
+		if waited := time.Since(begun); waited > 2*time.Second {
+			t.Errorf("the others were not served for %v", waited)
+		}
 		y.expect(1, relay.ChannelListening, relay.ChannelWaiting)
 		if reason := y.Channels()[1].Listen.Reason; !errors.Is(reason, status.TimeOut) {
 			t.Errorf("the channel waits because of %v", reason)
@@ -320,6 +325,25 @@ func TestADeviceThatDoesNotAnswerHoldsUpOnlyItsChannel(t *testing.T) {
 		y.expect(2, relay.ChannelListening, relay.ChannelListening)
 		if n := len(y.dpu.tried()); n != 1 {
 			t.Errorf("the device was asked %d times while it did not answer", n)
+		}
+	})
+}
+
+// The device answers when nobody waits for it: between two attempts.
+func TestAnAnswerThatComesBetweenAttemptsOpensTheChannelOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := &yard{t: t, dpu: &dpu{silence: 24 * time.Second},
+			devices: &lateDevices{Provider: iwarp.New(iwarp.Options{})}}
+		y.start("there", "late")
+		time.Sleep(time.Minute)
+		y.expect(2, relay.ChannelListening, relay.ChannelListening)
+		for tries := 2; tries < 4; tries++ {
+			y.dpu.fail(status.Errorf(status.Driver, "the device was reset"))
+			time.Sleep(time.Minute)
+			y.expect(2, relay.ChannelListening, relay.ChannelListening)
+			if n := len(y.dpu.tried()); n != tries {
+				t.Errorf("the server was created %d times, want %d", n, tries)
+			}
 		}
 	})
 }

@@ -215,7 +215,7 @@ func (t *targetConnection) exportForDialect(
 
 // place tells where the volume is served.
 func (t *targetConnection) place() lease.Place {
-	return lease.Place{UUID: t.volume.UUID, Sole: t.volume.Sole}
+	return lease.Place{Channel: t.link.channel.id.String(), UUID: t.volume.UUID, Sole: t.volume.Sole}
 }
 
 // openError adds the volume and the target to an error of openVolume.
@@ -238,13 +238,14 @@ func asPassing(err error) error {
 // openVolume opens the volume, or opens it again to learn of a changed size.
 func (t *targetConnection) openVolume(ctx context.Context, r *Relay) error {
 	asked := r.lessee.Now()
-	volume, err := controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name,
-		Confirm: r.lessee.Awaits(t.process)})
+	confirm := r.lessee.Awaits(t.link.channel.id.String(), t.process)
+	volume, err := controlmsg.Call(ctx, t.requester,
+		&controlmsg.OpenVolume{Volume: t.name, Confirm: confirm})
 	if err != nil {
 		return err
 	}
 	t.volume = volume
-	if volume.Confirmed {
+	if confirm && volume.Confirmed {
 		r.lessee.Replaced(t.process, t.place(), asked)
 	}
 	if t.device, err = r.devices.at(ctx, t.source); err != nil {

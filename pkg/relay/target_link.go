@@ -445,7 +445,7 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 // that. They ask again if the target does not know. A target that has lost the volume ends the
 // connection.
 func (l *targetLink) confirmOwner(ctx context.Context, t *targetConnection) {
-	if !l.channel.relay.lessee.Awaits(t.process) {
+	if !l.channel.relay.lessee.Awaits(l.channel.id.String(), t.process) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.channel.settings.Load().ControlTimeout)

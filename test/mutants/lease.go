@@ -290,8 +290,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-takes-an-open-volume-for-a-confirmation",
 		file:   "pkg/relay/target.go",
-		old:    "	if volume.Confirmed {\n",
-		new:    "	if true {\n",
+		old:    "	if confirm && volume.Confirmed {\n",
+		new:    "	if confirm {\n",
 		breaks: "A relay fails a change only when the owner of the volume is certain.",
 		tests: []test{{"./pkg/relay",
 			"^TestAChangeAtAFormerOwnerWhoseDiskHangsFailsWhenTheNextOneConfirms$"}},
