@@ -25,9 +25,15 @@ type deviceSet[A comparable, D io.Closer] struct {
 	closing  chan struct{}
 
 	mu      sync.Mutex // guards what follows
-	devices map[A]*devicecall.Open[D]
+	devices map[A]*deviceEntry[D]
 	// retired holds lost devices that are still in use.
-	retired map[*devicecall.Open[D]]struct{}
+	retired map[*deviceEntry[D]]struct{}
+}
+
+type deviceEntry[D io.Closer] struct {
+	*devicecall.Open[D]
+	since time.Time
+	gone  chan struct{} // closed when the device is lost
 }
 
 type (
@@ -68,8 +74,8 @@ func newDeviceSet[A comparable, D io.Closer](
 ) *deviceSet[A, D] {
 	return &deviceSet[A, D]{
 		open: open, lost: lost, closing: make(chan struct{}),
-		devices: make(map[A]*devicecall.Open[D]),
-		retired: make(map[*devicecall.Open[D]]struct{}),
+		devices: make(map[A]*deviceEntry[D]),
+		retired: make(map[*deviceEntry[D]]struct{}),
 	}
 }
 
@@ -79,7 +85,8 @@ func (d *deviceSet[A, D]) at(ctx context.Context, address A) (D, error) {
 	d.mu.Lock()
 	device := d.devices[address]
 	if device == nil || device.HasFailed() {
-		device = devicecall.NewOpen(func() (D, error) { return d.open(address) })
+		device = &deviceEntry[D]{since: time.Now(), gone: make(chan struct{}),
+			Open: devicecall.NewOpen(func() (D, error) { return d.open(address) })}
 		d.devices[address] = device
 		d.watching.Go(func() { d.watch(address, device) })
 	}
@@ -87,13 +94,20 @@ func (d *deviceSet[A, D]) at(ctx context.Context, address A) (D, error) {
 	return device.Await(ctx, fmt.Sprintf("open the device at %v", address))
 }
 
-// closePause is the time between two attempts to close a lost device.
-const closePause = time.Second
+// gone returns a channel that is closed when the device at an address is lost.
+func (d *deviceSet[A, D]) gone(address A) <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if device := d.devices[address]; device != nil {
+		return device.gone
+	}
+	gone := make(chan struct{}) // since the caller has got the device
+	close(gone)
+	return gone
+}
 
-// watch takes a device out of the set when it is lost, so that it is opened anew for whoever needs
-// it next, and closes it when nobody uses it any more: the kernel may wait for that before it
-// removes the device.
-func (d *deviceSet[A, D]) watch(address A, device *devicecall.Open[D]) {
+// watch waits until a device tells that it is lost.
+func (d *deviceSet[A, D]) watch(address A, device *deviceEntry[D]) {
 	select {
 	case <-device.Ended():
 	case <-d.closing:
@@ -109,25 +123,55 @@ func (d *deviceSet[A, D]) watch(address A, device *devicecall.Open[D]) {
 	}
 	select {
 	case <-lost:
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.retireLocked(address, device)
 	case <-d.closing:
+	}
+}
+
+// doubtAge is how long a device is in use at least before an error makes the relay doubt it, so that
+// errors which a peer can cause do not make it open devices all the time.
+var doubtAge = 10 * time.Second
+
+// doubt treats the device at an address as lost if an error says that it has failed: not every kind
+// of device tells when it is removed or reset.
+func (d *deviceSet[A, D]) doubt(address A, err error) {
+	if status.CodeOf(err) != status.Driver {
 		return
 	}
 	d.mu.Lock()
-	if d.devices[address] == device {
-		delete(d.devices, address)
-	}
-	d.retired[device] = struct{}{}
-	d.mu.Unlock()
-	for device.Close() != nil {
-		select {
-		case <-time.After(closePause):
-		case <-d.closing:
-			return
-		}
-	}
-	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.retired, device)
+	if device := d.devices[address]; device != nil && time.Since(device.since) > doubtAge {
+		d.retireLocked(address, device)
+	}
+}
+
+// closePause is the time between two attempts to close a lost device.
+const closePause = time.Second
+
+// retireLocked takes a device out of the set, so that it is opened anew for whoever needs it next,
+// and closes it when nobody uses it any more: the kernel may wait for that before it removes the
+// device.
+func (d *deviceSet[A, D]) retireLocked(address A, device *deviceEntry[D]) {
+	if d.devices[address] != device {
+		return
+	}
+	delete(d.devices, address)
+	close(device.gone)
+	d.retired[device] = struct{}{}
+	d.watching.Go(func() {
+		for device.Close() != nil {
+			select {
+			case <-time.After(closePause):
+			case <-d.closing:
+				return
+			}
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.retired, device)
+	})
 }
 
 // close closes all devices. They must not be in use.

@@ -35,3 +35,10 @@ func (r *Relay) StoppedByMessage() (stopped []<-chan struct{}) {
 	}
 	return stopped
 }
+
+// SetDoubtAge changes how long a device is in use before an error can make the relay doubt it.
+func SetDoubtAge(age time.Duration) (restore func()) {
+	former := doubtAge
+	doubtAge = age
+	return func() { doubtAge = former }
+}

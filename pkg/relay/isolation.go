@@ -64,6 +64,7 @@ func (c *channel) newBounceMemory(
 		return nil, errors.Join(fmt.Errorf("allocate bounce buffers: %w", err), b.release())
 	}
 	if b.buffers, err = device.Register(b.region, memory.LocalWrite); err != nil {
+		c.relay.dmaDevices.doubt(c.id.Device, err)
 		return nil, errors.Join(fmt.Errorf("register bounce buffers for DMA: %w", err), b.release())
 	}
 	rights := access & (memory.PCIRead | memory.PCIWrite)

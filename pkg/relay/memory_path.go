@@ -260,6 +260,7 @@ func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPat
 		reachable, s.reachable = s.bounce.region, s.bounce.region.Len()
 	}
 	if s.domain, err = rdma.NewDomainFor(s.target.device, reachable); err != nil {
+		s.channel.relay.devices.doubt(s.target.source, err)
 		return fmt.Errorf("create a protection domain: %w", err)
 	}
 	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)
@@ -267,6 +268,7 @@ func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPat
 		rights |= memory.LocalWrite // verbs requires it together with RemoteWrite
 	}
 	if s.registered, err = s.domain.Register(reachable, rights); err != nil {
+		s.channel.relay.devices.doubt(s.target.source, err)
 		return fmt.Errorf("register the session's memory for RDMA: %w", err)
 	}
 	if path == PathComchDevice || path == PathRDMADevice {

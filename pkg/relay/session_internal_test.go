@@ -170,6 +170,38 @@ func TestALostDeviceIsOpenedAnewAndClosedWhenNobodyUsesIt(t *testing.T) {
 	})
 }
 
+func TestADeviceInDoubtIsOpenedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opened := 0
+		devices := newDeviceSet(func(dma.Device) <-chan struct{} { return nil },
+			func(string) (dma.Device, error) {
+				opened++
+				return &removable{}, nil
+			})
+		expect := func(want int, why string) {
+			t.Helper()
+			if _, err := devices.at(t.Context(), "any"); err != nil || opened != want {
+				t.Errorf("%s: opened %d times, want %d, error %v", why, opened, want, err)
+			}
+		}
+		expect(1, "the first use")
+		time.Sleep(doubtAge)
+		devices.doubt("any", status.Driver)
+		expect(1, "an error of a young device, which a peer may have caused")
+		time.Sleep(1)
+		devices.doubt("any", status.InvalidValue)
+		expect(1, "an error of the caller")
+		gone := devices.gone("any")
+		devices.doubt("any", status.Driver)
+		<-gone
+		<-devices.gone("any")
+		expect(2, "an error of the device")
+		if err := devices.close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestADeviceThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 	devices := newDMADeviceSet(nil)
 	for range 2 {

@@ -40,6 +40,8 @@ type targetConnection struct {
 	// source is the local address of RDMA connections, device the RDMA device with that address.
 	source netip.Addr
 	device rdma.Device
+	// deviceGone is closed when the device is lost.
+	deviceGone <-chan struct{}
 	// moved is closed when the channel moves to another target.
 	moved <-chan struct{}
 	// expendable is set when losing the target no longer ends the session.
@@ -251,6 +253,7 @@ func (t *targetConnection) openVolume(ctx context.Context, r *Relay) error {
 	if t.device, err = r.devices.at(ctx, t.source); err != nil {
 		return err
 	}
+	t.deviceGone = r.devices.gone(t.source)
 	if own := t.device.Capabilities().Transport; t.volume.Transport != own {
 		return status.Errorf(status.NotSupported,
 			"the target's RDMA transport is %q, the relay's %q: "+

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -416,7 +415,7 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 			t.close(nil)
 			l.count(func(s *LinkStatus) { s.Losses++ })
 			return t.requester.Err()
-		case <-rdma.Lost(t.device): // no session can be served until it is back
+		case <-t.deviceGone: // no session can be served until it is back
 			reason := status.Errorf(status.NotConnected, "the RDMA device at %v has been removed, or "+
 				"has failed", t.source)
 			t.close(reason)

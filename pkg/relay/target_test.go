@@ -180,6 +180,56 @@ func TestARelayUsesAnRDMADeviceThatComesBack(t *testing.T) {
 	c.awaitReady()
 }
 
+// mortalProvider has a device that is replaced by another one without telling.
+type mortalProvider struct {
+	rdma.Provider
+	generation atomic.Int64
+}
+
+type mortalDevice struct {
+	rdma.Device
+	provider *mortalProvider
+	born     int64
+}
+
+func (p *mortalProvider) Open(address netip.Addr) (rdma.Device, error) {
+	device, err := p.Provider.Open(address)
+	return mortalDevice{device, p, p.generation.Load()}, err
+}
+
+func (d mortalDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) {
+	if d.born != d.provider.generation.Load() {
+		return nil, status.Errorf(status.Driver, "the device has been removed")
+	}
+	return d.Device.NewProtectionDomain()
+}
+
+func TestAClientIsServedByAnRDMADeviceInPlaceOfOneThatFails(t *testing.T) {
+	t.Cleanup(relay.SetDoubtAge(0))
+	provider := &mortalProvider{Provider: iwarp.New(iwarp.Options{})}
+	c := startChainWith(t, chainOptions{rdma: provider})
+	c.openQueue()
+	c.connection.Abort()
+	provider.generation.Add(1)
+	configure := func(epoch uint64) error {
+		c.connect()
+		defer c.requester.Close(nil)
+		requests := c.session()
+		m := requests[1].(*controlmsg.ConfigureDataPath)
+		m.Epoch = epoch
+		if err := c.call(requests[0]); err != nil {
+			return err
+		}
+		return c.call(m)
+	}
+	if err := configure(2); !errors.Is(err, status.Driver) {
+		t.Errorf("the session that finds the device gone: %v", err)
+	}
+	if err := configure(3); err != nil {
+		t.Errorf("the next session: %v", err)
+	}
+}
+
 func TestATargetThatDisconnectsAtOnceIsNotDialledInALoop(t *testing.T) {
 	f := startFakeTarget(t, func(int) (error, bool) { return nil, true })
 	c := startRelayTo(t, f, relay.ChannelConfig{
