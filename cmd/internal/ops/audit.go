@@ -47,20 +47,21 @@ func (a *Admin) audited(operation string,
 	})
 }
 
-// connectionKey is the key of a request's connection in its context.
-type connectionKey struct{}
+// requesterKey is the key in a request's context of who has sent it.
+type requesterKey struct{}
 
-// withConnection is the ConnContext of the HTTP server.
-func withConnection(ctx context.Context, conn net.Conn) context.Context {
+// withRequester is the ConnContext of the HTTP server. It looks at the process when that connects:
+// later, the number may be that of another one.
+func withRequester(ctx context.Context, conn net.Conn) context.Context {
 	if limited, ok := conn.(*limitedConn); ok {
 		conn = limited.Conn
 	}
-	return context.WithValue(ctx, connectionKey{}, conn)
+	return context.WithValue(ctx, requesterKey{}, audit.Peer(conn))
 }
 
 // requesterOf returns who has sent a request.
 func requesterOf(r *http.Request) audit.Requester {
-	return audit.Peer(r.Context().Value(connectionKey{}).(net.Conn))
+	return r.Context().Value(requesterKey{}).(audit.Requester)
 }
 
 // statusRecorder remembers the status of a reply.

@@ -44,7 +44,7 @@ func newHTTPServer(name string, listener net.Listener, handler http.Handler,
 		Handler:           http.MaxBytesHandler(handler, maxBodyBytes),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: zap.NewStdLog(log),
-		ConnState: limited.observe, ConnContext: withConnection,
+		ConnState: limited.observe, ConnContext: withRequester,
 	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {

@@ -124,16 +124,28 @@ func (p *provider) choose(library *doca.Library, address netip.Addr) (string, er
 	if err != nil {
 		return "", err
 	}
+	return deviceAt(devices, address)
+}
+
+// deviceAt returns the name of the device that has an address.
+func deviceAt(devices []doca.DeviceInfo, address netip.Addr) (string, error) {
 	for i := range devices {
 		if hasAddress(devices[i].InterfaceName, address) {
 			return devices[i].Name(), nil
 		}
 	}
-	if len(devices) == 1 {
+	// A device whose interface is elsewhere, in another network namespace for instance, may have it.
+	if len(devices) == 1 && !isInterface(devices[0].InterfaceName) {
 		return devices[0].Name(), nil
 	}
-	return "", status.Errorf(status.NotFound,
-		"none of the %d DOCA devices has the address: name the device", len(devices))
+	return "", status.Errorf(status.NotFound, "none of the %d DOCA devices has the address: wait for "+
+		"its sub-function, or name the device (rdma.device)", len(devices))
+}
+
+// isInterface reports whether the program sees a network interface of that name.
+func isInterface(name string) bool {
+	_, err := net.InterfaceByName(name)
+	return err == nil
 }
 
 // hasAddress reports whether a network interface has an address.
