@@ -37,7 +37,7 @@ type bounceMemory struct {
 }
 
 // newBounceMemory allocates bounce buffers for a configuration, and lets the DMA device reach them
-// and the client's memory.
+// and the client's memory. If it fails, it returns what could not be released, to be released later.
 func (c *channel) newBounceMemory(
 	device dma.Device, m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region,
 	access memory.Access,
@@ -54,23 +54,28 @@ func (c *channel) newBounceMemory(
 		limit, sharers = most, "all channels together may use %d (limits.bounce_memory of the relay)"
 		isExceeded = true
 	}
+	fail := func(err error) (*bounceMemory, error) {
+		if unreleased := b.release(); unreleased != nil {
+			return b, errors.Join(err, unreleased)
+		}
+		return nil, err
+	}
 	if isExceeded {
-		return nil, errors.Join(status.Errorf(status.NoMemory,
+		return fail(status.Errorf(status.NoMemory,
 			"%d queues of depth %d and buffers of %d bytes need %d bytes of bounce buffers: "+sharers,
-			m.QueueCount, m.Depth, m.BufferSize, size, limit), b.release())
+			m.QueueCount, m.Depth, m.BufferSize, size, limit))
 	}
 	var err error
 	if b.region, err = memory.Alloc("zc-relay bounce", size); err != nil {
-		return nil, errors.Join(fmt.Errorf("allocate bounce buffers: %w", err), b.release())
+		return fail(fmt.Errorf("allocate bounce buffers: %w", err))
 	}
 	if b.buffers, err = device.Register(b.region, memory.LocalWrite); err != nil {
 		c.relay.dmaDevices.doubt(c.id.Device, err)
-		return nil, errors.Join(fmt.Errorf("register bounce buffers for DMA: %w", err), b.release())
+		return fail(fmt.Errorf("register bounce buffers for DMA: %w", err))
 	}
 	rights := access & (memory.PCIRead | memory.PCIWrite)
 	if b.client, err = device.Register(client, rights); err != nil {
-		return nil, errors.Join(fmt.Errorf("register the client's memory for DMA: %w", err),
-			b.release())
+		return fail(fmt.Errorf("register the client's memory for DMA: %w", err))
 	}
 	return b, nil
 }

@@ -170,6 +170,45 @@ func TestALostDeviceIsOpenedAnewAndClosedWhenNobodyUsesIt(t *testing.T) {
 	})
 }
 
+// forgetful is a DMA device that registers memory once, and at first does not deregister it.
+type forgetful struct {
+	dma.Device
+	registered int
+	stuck      bool
+}
+
+func (f *forgetful) Name() string { return "forgetful" }
+
+func (f *forgetful) Register(*memory.Region, memory.Access) (dma.Registration, error) {
+	if f.registered++; f.registered > 1 {
+		return nil, status.NotSupported
+	}
+	return f, nil
+}
+
+func (f *forgetful) Deregister() error {
+	if f.stuck {
+		return status.Driver
+	}
+	return nil
+}
+
+func TestBounceMemoryThatCannotBeReleasedIsReleasedLater(t *testing.T) {
+	c := &channel{relay: &Relay{}}
+	c.relay.maxBounced.Store(1 << 20)
+	device := &forgetful{stuck: true}
+	b, err := c.newBounceMemory(device,
+		&controlmsg.ConfigureDataPath{QueueCount: 1, Depth: 1, BufferSize: 4096},
+		&Limits{MaxBounceMemory: 1 << 20}, memory.Wrap(make([]byte, 4096)), memory.PCIRead)
+	if b == nil || !errors.Is(err, status.NotSupported) || c.bounced.Load() != 4096 {
+		t.Fatalf("%v with %d bytes charged, error %v", b, c.bounced.Load(), err)
+	}
+	device.stuck = false
+	if err := b.release(); err != nil || c.bounced.Load() != 0 || c.relay.bounced.Load() != 0 {
+		t.Errorf("%d bytes stay charged, error %v", c.bounced.Load(), err)
+	}
+}
+
 func TestADeviceInDoubtIsOpenedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := 0
