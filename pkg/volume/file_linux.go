@@ -175,7 +175,7 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 		end, w = newCleanEnd(spec, file, uuid)
 		info.WriteVerifier = end.verifier
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA
-		info.Sole = lockedHere()
+		info.Sole = lockedHere(file)
 	}
 	config := fileStoreConfig{
 		readOnly: b.ReadOnly, direct: b.Direct, blockSize: spec.BlockSize,

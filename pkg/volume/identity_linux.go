@@ -135,13 +135,22 @@ func bootID() (string, error) {
 
 // lockedHere returns the Info.Sole of a file that is locked. The kernel keeps the lock until the
 // last IO on the file has ended, even if the program is killed, but other machines may not know of
-// it. It returns "" if the machine cannot be told from others.
-func lockedHere() string {
+// it. Nor does the lock of a disk's device exclude another path to the same disk. lockedHere returns
+// "" if machine or lock cannot be told from others.
+func lockedHere(file *os.File) string {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return ""
+	}
 	boot, err := bootID()
 	if err != nil {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(boot))
+	locked := fmt.Sprintf("boot %s file %d on %d", boot, stat.Ino, stat.Dev)
+	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
+		locked = fmt.Sprintf("boot %s device %d", boot, stat.Rdev)
+	}
+	sum := sha256.Sum256([]byte(locked))
 	return fmt.Sprintf("locked on %x", sum[:8])
 }
 

@@ -201,3 +201,25 @@ func attach(t testing.TB, path string, arguments ...string) string {
 	})
 	return device
 }
+
+// What keeps two programs from serving a file is the lock of that file, under whatever name.
+func TestTheLockOfAFileHasANameOfItsOwn(t *testing.T) {
+	directory := t.TempDir()
+	sole := func(name string) string {
+		t.Helper()
+		v, err := volume.Open(volume.Spec{Name: "disk", BlockSize: 512,
+			Backend: volume.FileBackend{Path: filepath.Join(directory, name), Size: 512}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer volumetest.CloseVolume(t, v)
+		return v.Info().Sole
+	}
+	one, two := sole("one"), sole("two")
+	if err := os.Link(filepath.Join(directory, "one"), filepath.Join(directory, "also-one")); err != nil {
+		t.Fatal(err)
+	}
+	if one == "" || one == two || sole("also-one") != one {
+		t.Errorf("the locks are %q, %q, and %q", one, two, sole("also-one"))
+	}
+}
