@@ -12,6 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -48,14 +49,17 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 	for i := range c.Channels {
 		channel := &c.Channels[i]
 		cpus = append(cpus, channel.CPUs...)
-		o.Servers = append(o.Servers, comch.Service{Device: channel.Device,
-			Representor: channel.Representor, Name: channel.Name})
-		if channel.Isolation == string(relay.Staged) &&
-			!slices.Contains(o.DMADevices, channel.Device) {
-			o.DMADevices = append(o.DMADevices, channel.Device)
+		service := comch.Service{Device: channel.Device, Representor: channel.Representor,
+			Name: channel.Name}
+		o.Channels = append(o.Channels, relay.ChannelID{Device: pci.Normalize(channel.Device),
+			Representor: pci.Normalize(channel.Representor), Name: channel.Name}.String())
+		o.Servers = append(o.Servers, doctor.Server{Channel: i, Service: service})
+		if channel.Isolation == string(relay.Staged) {
+			o.DMADevices = append(o.DMADevices,
+				doctor.StagedDevice{Channel: i, Device: channel.Device})
 		}
 		for _, address := range channel.TargetAddresses() {
-			t := doctor.Target{Address: address, RDMAAddress: channel.RDMAAddress,
+			t := doctor.Target{Channel: i, Address: address, RDMAAddress: channel.RDMAAddress,
 				TLSServerName: channel.TLSServerName, Volume: channel.Volume,
 				Foreign: channel.TargetProtocol != string(relay.ProtocolNative)}
 			if channel.Isolation != string(relay.Staged) {

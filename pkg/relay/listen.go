@@ -74,17 +74,17 @@ func (c *channel) openFirst(ctx context.Context) error {
 		c.setListening(ListenStatus{State: ChannelListening})
 		return nil
 	}
-	if isMisconfigured(err) || ctx.Err() != nil {
+	if IsMisconfigured(err) || ctx.Err() != nil {
 		return fmt.Errorf("channel %v: %w", c.id, err)
 	}
 	c.failed(err)
 	return nil
 }
 
-// isMisconfigured reports whether a channel cannot be opened because of its settings or this build.
+// IsMisconfigured reports whether a channel cannot be opened because of its settings or this build.
 // Everything else may come right: devices and representors appear after the relay has started, with
 // their permissions, a firmware that starts fails with any code, and another program ends.
-func isMisconfigured(err error) bool {
+func IsMisconfigured(err error) bool {
 	switch status.CodeOf(err) {
 	case status.InvalidValue, status.NotSupported, status.BadConfig, status.TooBig:
 		return true

@@ -91,12 +91,13 @@ func MemoryPaths(config *ChannelConfig, provider comch.Provider, comchDevice fun
 		return paths, nil
 	case !reaches.OpaqueMemory:
 		return nil, status.Errorf(status.NotSupported, "%s cannot reach memory of clients behind "+
-			"Comch device %v: choose --rdma-provider verbs, or --isolation staged",
-			reaches.Transport, own)
+			"Comch device %v: set rdma.provider (--rdma-provider) to verbs or doca, or isolation "+
+			"(--isolation) to staged", reaches.Transport, own)
 	}
 	return nil, status.Errorf(status.BadConfig, "RDMA device %v cannot reach memory of clients "+
-		"that Comch device %v imports: choose the --rdma-address of that device, --import-device "+
-		"auto, or --isolation staged", reaches.Device, own)
+		"that Comch device %v imports: set rdma_address (--rdma-address) to an address of that "+
+		"device, import_device (--import-device) to auto, or isolation (--isolation) to staged",
+		reaches.Device, own)
 }
 
 // ComchDevice names a Comch device as far as the provider knows it. others are the devices that

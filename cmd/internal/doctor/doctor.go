@@ -87,8 +87,13 @@ type Options struct {
 	// Sysfs, Procfs and Dev are the roots of these trees: "/sys", "/proc" and "/dev", or copies
 	// from another machine.
 	Sysfs, Procfs, Dev string
-	// Configuration says where the configuration comes from.
+	// Configuration says where the configuration comes from. FromFile means that a file is a part
+	// of it: remedies then name the keys of the file, and otherwise flags.
 	Configuration string
+	FromFile      bool
+	// Channels holds the names of a relay's channels. Server, Target, and StagedDevice refer to
+	// them by index.
+	Channels []string
 	// Unit is the systemd unit of the daemon.
 	Unit string
 	// CPUs holds the cores for the workers; if empty, the scheduler places Workers of them.
@@ -111,11 +116,11 @@ type Options struct {
 	Doca      bool
 	OpenComch func() (comch.Provider, error)
 	// Servers holds the Comch services to offer.
-	Servers []comch.Service
+	Servers []Server
 	// OpenDMA returns the DMA provider of channels with isolation staged. DMADevices holds their
 	// devices.
 	OpenDMA    func() (dma.Provider, error)
-	DMADevices []string
+	DMADevices []StagedDevice
 	// CheckUsers returns an error if a user in the configuration does not exist; it may be nil.
 	CheckUsers func() error
 
@@ -137,8 +142,21 @@ type Options struct {
 	IOTimeouts []retry.Bound
 }
 
+// Server is the Comch service of a channel.
+type Server struct {
+	Channel int
+	comch.Service
+}
+
+// StagedDevice is the DMA device of a channel with isolation staged.
+type StagedDevice struct {
+	Channel int
+	Device  string
+}
+
 // Target is what a channel connects to.
 type Target struct {
+	Channel int
 	Address netip.AddrPort
 	// Volume is the volume to ask for.
 	Volume string

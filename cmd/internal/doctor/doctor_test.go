@@ -1,9 +1,6 @@
 package doctor
 
 import (
-	"context"
-	"crypto/tls"
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -14,16 +11,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
-	"github.com/zc-relay/zc-relay/pkg/datapath"
-	"github.com/zc-relay/zc-relay/pkg/mutualtls"
-	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
-	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/retry"
-	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -194,76 +184,6 @@ func TestDeviceFilesMustBeThereAndOpen(t *testing.T) {
 		}
 	}
 	expect(t, m.infinibandFiles(), OK, "rdma_cm and 1 uverbs devices can be opened")
-}
-
-func TestATargetIsAskedForTheVolume(t *testing.T) {
-	disk := volumetest.OpenMemory(t, "1MiB")
-	loopback := netip.MustParseAddrPort("127.0.0.1:0")
-	served, err := target.New(t.Context(), target.Config{
-		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]target.Export{"disk": {Volume: disk}}, CPUs: []int{datapath.NoCPU},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- served.Run(ctx) }()
-	m := machineWith(t, nil)
-	for _, c := range []struct {
-		target  Target
-		verdict Verdict
-		detail  string
-	}{
-		{Target{Volume: "disk"}, OK, `with volume "disk" of 1MiB`},
-		{Target{Volume: "desk"}, Fail, `the target has no volume "desk": it has ["disk"]`},
-		{Target{Volume: "desk", Foreign: true}, OK, "who answers there is unknown"},
-	} {
-		c.target.Address = served.Address()
-		m.Targets = []Target{c.target}
-		expect(t, m.targets(t.Context()), c.verdict, c.detail)
-	}
-	stop()
-	if err := errors.Join(<-ran, served.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestATargetOfAnotherAuthorityIsNoWrongPort(t *testing.T) {
-	credentialsOf := func(name string) *mutualtls.Credentials {
-		files := mutualtlstest.NewAuthority(t).Write(filepath.Join(t.TempDir(), name),
-			[]string{"127.0.0.1"})
-		c, err := mutualtls.Load(files, zap.NewNop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", credentialsOf("target").Server(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	answered := make(chan error, 1)
-	go func() {
-		c, err := listener.Accept()
-		if err == nil {
-			err = errors.Join(c.(*tls.Conn).HandshakeContext(t.Context()), c.Close())
-		}
-		answered <- err
-	}()
-	m := machineWith(t, nil)
-	own := credentialsOf("relay")
-	m.Secure = func(name string) (*tls.Config, error) { return own.Client(name), nil }
-	m.Targets = []Target{{Address: netip.MustParseAddrPort(listener.Addr().String())}}
-	findings := m.targets(t.Context())
-	expect(t, findings, Fail, "none of this side's tls.ca has signed it")
-	if remedy := findings[0].Remedy; !strings.Contains(remedy, "authority") {
-		t.Errorf("the remedy is %q", remedy)
-	}
-	if err := <-answered; err == nil {
-		t.Error("the handshake has succeeded")
-	}
-	_ = listener.Close()
 }
 
 func TestThePortsOfTheNetworkAreTried(t *testing.T) {

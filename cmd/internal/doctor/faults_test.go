@@ -36,7 +36,8 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 	onDPU := func(m *machine, provider fakeComch) {
 		m.Doca = true
 		m.OpenComch = func() (comch.Provider, error) { return provider, nil }
-		m.Servers = []comch.Service{{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"}}
+		m.Servers = []Server{{Service: comch.Service{Device: "03:00.0", Representor: "b1:00.0",
+			Name: "disk"}}}
 	}
 	full := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(full, nil, 0o600); err != nil {
@@ -56,7 +57,19 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			m.OpenDMA = func() (dma.Provider, error) { return nil, status.NotSupported }
 			m.Targets = []Target{{Address: target, ComchDevice: "03:00.0",
 				ImportDevice: relay.ImportComch, RDMAAddress: local[0]}}
-		}, "cannot reach memory of clients", "isolation: staged"},
+		}, "cannot reach memory of clients", "--isolation to staged"},
+		"one device for both, of two channels": {nil, func(m *machine) {
+			onDPU(m, dpu)
+			m.FromFile, m.Channels = true, []string{"a", "b"}
+			m.OpenRDMA = func() (rdma.Provider, error) {
+				return opaqueRDMA{iwarp.New(iwarp.Options{}),
+					memory.Device{PCI: "03:00.0", RDMA: "mlx5_2"}}, nil
+			}
+			m.Targets = []Target{{Channel: 1, Address: target, ComchDevice: "03:00.0",
+				ImportDevice: relay.ImportComch, RDMAAddress: local[0]}}
+		}, "channel b: RDMA device 03:00.0 (mlx5_2) cannot reach memory of clients",
+			"set channels[1].import_device to auto, or channels[1].rdma_address to an address of " +
+				"device 03:00.0 (mlx5_0) itself"},
 		"no GID": {map[string]string{"sys/rdma": "yes"}, func(m *machine) {
 			m.Verbs = true
 			if err := os.RemoveAll(filepath.Join(m.Sysfs,
@@ -84,6 +97,27 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			onDPU(m, dpu)
 			m.Servers[0].Representor = "b1:00.7"
 		}, "has no representor b1:00.7", "lspci -D"},
+		"missing representor of a file": {nil, func(m *machine) {
+			onDPU(m, dpu)
+			m.FromFile, m.Channels = true, []string{"a", "b"}
+			m.Servers = append(m.Servers, Server{1, comch.Service{Device: "03:00.0",
+				Representor: "b1:00.1", Name: "disk"}})
+		}, "channel b: doca: device 03:00.0 has no representor b1:00.1",
+			"channels[1].representor: lspci -D on the host shows the address of the card's function " +
+				"there; if it is to appear later, nothing: the relay tries again"},
+		"missing device": {nil, func(m *machine) {
+			absent := dpu
+			absent.err = status.Errorf(status.NotFound, "no device 03:00.0")
+			onDPU(m, absent)
+		}, "no device 03:00.0", "the relay tries again"},
+		"core that is not allowed": {nil, func(m *machine) {
+			m.FromFile, m.CPUs = true, []int{4, 9}
+		}, "core 9 is not available", "workers.cpus"},
+		"two volumes of a target that is down": {nil, func(m *machine) {
+			m.FromFile, m.Channels = true, []string{"a", "b"}
+			m.Targets = []Target{{Channel: 0, Address: target, Volume: "one"},
+				{Channel: 1, Address: target, Volume: "two"}}
+		}, "channel b: 127.0.0.1:1 cannot be reached", "systemctl status zc-relay-target"},
 		"target that is down": {nil, func(m *machine) {
 			m.Targets = []Target{{Address: target, Volume: "disk"}}
 		}, "cannot be reached", "systemctl status zc-relay-target"},
@@ -97,7 +131,7 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			"LimitMEMLOCK=infinity"},
 		"expired certificate": {nil, func(m *machine) {
 			m.LoadTLS = func() (time.Time, error) { return time.Now().Add(-time.Hour), nil }
-		}, "expired", "renew it"},
+		}, "expired", "systemctl reload zc-relay"},
 		"full disk": {nil, func(m *machine) {
 			m.Volumes = []volume.Spec{{Name: "disk",
 				Backend: volume.FileBackend{Path: full, Size: 1 << 60}}}

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -32,39 +34,65 @@ const reachTimeout = 3 * time.Second
 
 func (m *machine) targets(ctx context.Context) []Finding {
 	var findings []Finding
-	tried := make(map[Target]bool)
+	var different grouped[Target]
 	for _, t := range m.Targets {
-		t.RDMAAddress, t.ComchDevice = netip.Addr{}, "" // what decides here is the rest
-		if !tried[t] {
-			tried[t] = true
-			findings = append(findings, m.reach(ctx, &t))
+		channel := t.Channel
+		// What decides here is the rest.
+		t.Channel, t.RDMAAddress, t.ComchDevice, t.ImportDevice = 0, netip.Addr{}, "", ""
+		different.add(t, channel)
+	}
+	served := make(map[int]bool) // whether a target of the channel is no stand-by
+	for i := range different.order {
+		t := &different.order[i]
+		channels := different.channels[*t]
+		t.Channel = channels[0]
+		finding, isStandBy := m.reach(ctx, t)
+		finding.Detail = m.inChannels(channels...) + finding.Detail
+		findings = append(findings, finding)
+		for _, channel := range channels {
+			served[channel] = served[channel] || !isStandBy
+		}
+	}
+	for _, channel := range slices.Sorted(maps.Keys(served)) {
+		if !served[channel] {
+			findings = append(findings, m.onlyStandBys(channel))
 		}
 	}
 	return findings
 }
 
+// onlyStandBys warns of a channel without a target that serves its volume.
+func (m *machine) onlyStandBys(channel int) Finding {
+	return warn("target", m.inChannels(channel)+"every target of the channel is a stand-by: "+
+		"whoever serves the volume is not among them",
+		fmt.Sprintf("\"zc-relay-target volume list\" on each target says what it waits for; add the "+
+			"target that serves the volume to %s, or stop it, so that a stand-by takes over",
+			m.channelSetting(channel, "targets", "--storage-servers")))
+}
+
 // reach connects to a target, greets it, because another program may listen there, and asks for the
-// volume.
-func (m *machine) reach(ctx context.Context, t *Target) Finding {
+// volume. It reports whether the target is a stand-by for it.
+func (m *machine) reach(ctx context.Context, t *Target) (found Finding, isStandBy bool) {
 	const check = "target"
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	connection, err := network.Kernel{}.Dial(ctx, netip.Addr{}, t.Address)
 	if err != nil {
 		return fail(check, fmt.Sprintf("%v cannot be reached: %v", t.Address, err),
-			remedyOf(t.Address, err))
+			remedyOf(t.Address, err)), false
 	}
 	if t.Foreign {
 		_ = connection.Close()
 		return ok(check, fmt.Sprintf("%v can be reached; who answers there is unknown: its protocol "+
-			"has no greeting", t.Address))
+			"has no greeting", t.Address)), false
 	}
 	var secure *tls.Config
 	if m.Secure != nil {
 		if secure, err = m.Secure(cmp.Or(t.TLSServerName, t.Address.Addr().String())); err != nil {
 			_ = connection.Close()
-			return ok(check, fmt.Sprintf("%v can be reached; who answers there is unknown without TLS",
-				t.Address))
+			return warn(check, fmt.Sprintf("%v can be reached; who answers there is unknown, because "+
+				"this side's credentials for TLS cannot be used", t.Address),
+				"do what the check \"tls\" says, and run doctor again"), false
 		}
 	}
 	var transport controlmsg.Transport
@@ -84,29 +112,52 @@ func (m *machine) reach(ctx context.Context, t *Target) Finding {
 		hello, err = requester.Greet(ctx)
 	}
 	if err != nil {
-		remedy := "check that the port is the one of --listen-port, and that both sides use TLS or " +
-			"neither does"
-		if errors.Is(err, status.Authentication) {
-			remedy = "correct --tls-cert and --tls-ca on both sides: each side's authority must have " +
-				"signed the other's certificate, or neither side uses TLS"
-		}
 		return fail(check, fmt.Sprintf("%v can be reached, but does not answer as a target: %s",
-			t.Address, status.Text(err)), remedy)
+			t.Address, status.Text(err)), m.greetingRemedy(t, err)), false
 	}
 	detail := fmt.Sprintf("%v is reached from %v: %s", t.Address, connection.LocalAddr(),
 		hello.Software)
 	reply, err := controlmsg.Call(ctx, requester, &controlmsg.OpenVolume{Volume: t.Volume})
 	switch {
+	case errors.Is(err, status.NoLock):
+		return ok(check, fmt.Sprintf("%s; it is a stand-by for volume %q: %s", detail, t.Volume,
+			status.Text(err))), true
 	case errors.Is(err, status.Again):
 		return ok(check, fmt.Sprintf("%s; it does not serve volume %q now: %s", detail, t.Volume,
-			status.Text(err)))
+			status.Text(err))), false
 	case err != nil:
-		return fail(check, fmt.Sprintf("%s; it rejects volume %q: %s", detail, t.Volume, status.Text(err)),
-			"name a volume of the target with --volume (\"target volume list\" there shows them), or "+
-				"let this relay use it")
+		return fail(check, fmt.Sprintf("%s; it rejects volume %q: %s", detail, t.Volume,
+				status.Text(err)), fmt.Sprintf("name a volume of the target in %s (\"zc-relay-target "+
+				"volume list\" there shows them), or let this relay use it",
+				m.channelSetting(t.Channel, "volume", "--volume"))),
+			false
 	}
 	return ok(check, fmt.Sprintf("%s, with volume %q of %v", detail, reply.Volume,
-		size.Bytes(reply.Size)))
+		size.Bytes(reply.Size))), false
+}
+
+// greetingRemedy says what to do about a target that can be reached, but cannot be greeted.
+func (m *machine) greetingRemedy(t *Target, err error) string {
+	name := m.channelSetting(t.Channel, "tls_server_name", "--tls-server-name")
+	if _, isOfOtherName := errors.AsType[x509.HostnameError](err); isOfOtherName {
+		return fmt.Sprintf("set %s to a name in the target's certificate, or issue that "+
+			"certificate again for %s", name,
+			cmp.Or(t.TLSServerName, "the address "+t.Address.Addr().String()))
+	}
+	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case isInvalid && invalid.Reason == x509.Expired:
+		return "renew the certificate on the target and reload it (systemctl reload " +
+			"zc-relay-target), or correct this machine's clock (timedatectl)"
+	case isInvalid && invalid.Reason == x509.IncompatibleUsage:
+		return "issue the target's certificate again with the extended key usage serverAuth"
+	case errors.Is(err, status.Authentication):
+		return fmt.Sprintf("correct %s and %s on both sides: each side's authority must have signed "+
+			"the other's certificate, or neither side uses TLS",
+			m.setting("tls.certificate", "--tls-cert"), m.setting("tls.ca", "--tls-ca"))
+	}
+	return "check that the port is the target's control port (listen.port, --listen-port), and that " +
+		"both sides use TLS or neither does"
 }
 
 // remedyOf says what to do about a target that cannot be reached.
@@ -163,7 +214,9 @@ func (m *machine) timeouts() []Finding {
 		m.DeadAfter, m.KeepAliveInterval)
 	if m.DeadAfter/2 < m.KeepAliveInterval {
 		return []Finding{fail(check, detail+": a single late message ends all sessions",
-			"set --keep-alive-dead-after to at least three times --keep-alive-interval")}
+			fmt.Sprintf("set %s to at least three times %s",
+				m.setting("control.keep_alive_dead_after", "--keep-alive-dead-after"),
+				m.setting("control.keep_alive_interval", "--keep-alive-interval")))}
 	}
 	findings := make([]Finding, 0, len(m.IOTimeouts)+1)
 	for _, bound := range m.IOTimeouts {
@@ -178,14 +231,16 @@ func (m *machine) timeouts() []Finding {
 
 func (m *machine) ioTimeout(check, detail string, bound retry.Bound) Finding {
 	timeout, limited := bound.Duration()
+	setting := m.setting("channels[].io_timeout", "--io-timeout")
 	switch {
 	case !limited || timeout == 0:
 		return warn(check, detail+" (no timeout): a target that hangs blocks sessions for ever",
-			"set --io-timeout")
+			"set "+setting)
 	case timeout <= m.DeadAfter:
 		return warn(check,
 			detail+": an IO times out before the relay detects a dead target, which hides the cause",
-			"set --io-timeout above --keep-alive-dead-after")
+			fmt.Sprintf("set %s above %s", setting,
+				m.setting("control.keep_alive_dead_after", "--keep-alive-dead-after")))
 	}
 	return ok(check, detail)
 }

@@ -37,8 +37,8 @@ func (m *machine) rdma() []Finding {
 		return []Finding{fail(check, status.Text(err), m.rdmaRemedy(err))}
 	}
 	addresses, findings := m.rdmaAddresses()
-	for _, address := range addresses {
-		findings = append(findings, m.openDevice(check, provider, address))
+	for i := range addresses {
+		findings = append(findings, m.openDevice(check, provider, &addresses[i]))
 	}
 	return findings
 }
@@ -46,29 +46,48 @@ func (m *machine) rdma() []Finding {
 // rdmaRemedy says what to do about a provider that cannot be used.
 func (m *machine) rdmaRemedy(err error) string {
 	if m.Verbs && errors.Is(err, status.NotSupported) {
-		return "install libibverbs1 and librdmacm1 (Debian, Ubuntu) or rdma-core and librdmacm (RHEL), with a program that has the provider (\"zc-relay providers\"); or use --rdma-provider iwarp"
+		return "install libibverbs1 and librdmacm1 (Debian, Ubuntu) or rdma-core and librdmacm (RHEL), with a program that has the provider (\"zc-relay providers\"); or set " +
+			m.setting("rdma.provider", "--rdma-provider") + " to iwarp"
 	}
-	return "correct --rdma-provider and --rdma-device; \"zc-relay devices\" lists the devices"
+	return fmt.Sprintf("correct %s and %s; \"zc-relay devices\" lists the devices",
+		m.setting("rdma.provider", "--rdma-provider"), m.setting("rdma.device", "--rdma-device"))
+}
+
+// rdmaAddress is a local address of RDMA connections. channels holds those whose targets are reached
+// from there, none for an address to listen on.
+type rdmaAddress struct {
+	netip.Addr
+	channels []int
 }
 
 // rdmaAddresses returns the local addresses of RDMA connections, each once.
-func (m *machine) rdmaAddresses() (addresses []netip.Addr, findings []Finding) {
-	addresses = slices.Clone(m.RDMAAddresses)
+func (m *machine) rdmaAddresses() (addresses []rdmaAddress, findings []Finding) {
+	for _, address := range m.RDMAAddresses {
+		addresses = append(addresses, rdmaAddress{Addr: address})
+	}
+	var found grouped[netip.Addr]
 	for i := range m.Targets {
-		address, err := m.Targets[i].localAddress()
+		t := &m.Targets[i]
+		address, err := t.localAddress()
 		if err != nil {
 			findings = append(findings, fail("rdma-provider",
-				fmt.Sprintf("there is no route to target %v: %v", m.Targets[i].Address, err),
-				"add a route, or correct the address of the target"))
+				fmt.Sprintf("%sthere is no route to target %v: %v", m.inChannels(t.Channel), t.Address,
+					err), fmt.Sprintf("add a route (ip route get %v shows what there is), or correct %s",
+					t.Address.Addr(), m.channelSetting(t.Channel, "target", "--storage-server"))))
 			continue
 		}
-		addresses = append(addresses, address)
+		found.add(address, t.Channel)
+	}
+	for _, address := range found.order {
+		addresses = append(addresses, rdmaAddress{address, found.channels[address]})
 	}
 	if len(addresses) == 0 && len(findings) == 0 {
-		addresses = append(addresses, netip.IPv4Unspecified())
+		addresses = append(addresses, rdmaAddress{Addr: netip.IPv4Unspecified()})
 	}
-	slices.SortFunc(addresses, netip.Addr.Compare)
-	return slices.Compact(addresses), findings
+	slices.SortStableFunc(addresses,
+		func(a, b rdmaAddress) int { return a.Compare(b.Addr) })
+	return slices.CompactFunc(addresses,
+		func(a, b rdmaAddress) bool { return a.Addr == b.Addr }), findings
 }
 
 // localAddress returns the local address of RDMA connections to the target: the configured one, or
@@ -85,13 +104,18 @@ func (t *Target) localAddress() (netip.Addr, error) {
 	return connection.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
-func (m *machine) openDevice(check string, provider rdma.Provider, address netip.Addr) Finding {
+func (m *machine) openDevice(check string, provider rdma.Provider, a *rdmaAddress) Finding {
+	address, in := a.Addr, ""
+	if len(a.channels) < len(m.Channels) {
+		in = m.inChannels(a.channels...)
+	}
+	what := fmt.Sprintf("%s%s at %v", in, provider.Name(), address)
 	device, err := openRDMA(provider, address)
 	if err != nil {
-		return fail(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, status.Text(err)),
-			"use an address of an RDMA device (--rdma-address), or --rdma-device; \"zc-relay devices\" lists them")
+		return fail(check, what+": "+status.Text(err),
+			fmt.Sprintf("use an address of an RDMA device (%s), or %s; \"zc-relay devices\" lists them",
+				m.addressSetting(a), m.setting("rdma.device", "--rdma-device")))
 	}
-	what := fmt.Sprintf("%s at %v", provider.Name(), address)
 	c := device.Capabilities()
 	tried := tryRDMA(device, address)
 	if err := device.Close(); err != nil {
@@ -99,11 +123,19 @@ func (m *machine) openDevice(check string, provider rdma.Provider, address netip
 	}
 	if tried != nil {
 		return warn(check, what+" does not reach itself: "+status.Text(tried),
-			"compare --rdma-gid-index, and look for GIDs and the port's state in \"zc-relay "+
-				"devices\"; if the network keeps a device from reaching itself, rping to the other "+
-				"machine decides")
+			fmt.Sprintf("compare %s, and look for GIDs and the port's state in \"zc-relay devices\"; "+
+				"if the network keeps a device from reaching itself, rping to the other machine decides",
+				m.setting("rdma.gid_index", "--rdma-gid-index")))
 	}
 	return ok(check, what+": transport "+c.Transport)
+}
+
+// addressSetting names what sets a local address of RDMA connections.
+func (m *machine) addressSetting(a *rdmaAddress) string {
+	if len(a.channels) > 0 {
+		return m.channelSetting(a.channels[0], "rdma_address", "--rdma-address")
+	}
+	return m.setting("listen.rdma_address", "--rdma-address")
 }
 
 // tryTimeout bounds a connection of an RDMA device to itself.
@@ -180,49 +212,58 @@ func (m *machine) comch() []Finding {
 	}
 	provider, err := m.OpenComch()
 	if err != nil {
-		return []Finding{fail(check, status.Text(err), m.comchRemedy())}
+		return []Finding{fail(check, status.Text(err), m.comchRemedy(err))}
 	}
 	var devices []comch.Device
 	if lister, can := provider.(comch.DeviceLister); can {
 		if devices, err = lister.Devices(); err != nil {
-			return []Finding{fail(check, "list devices: "+status.Text(err), m.comchRemedy())}
+			return []Finding{fail(check, "list devices: "+status.Text(err), m.comchRemedy(err))}
 		}
 	}
 	var findings []Finding
-	tried := make(map[comch.Service]bool)
+	var different grouped[comch.Service]
 	for _, s := range m.Servers {
-		if !tried[s] {
-			tried[s] = true
-			findings = append(findings, m.server(check, provider, devices, s))
-		}
+		different.add(s.Service, s.Channel)
+	}
+	for _, service := range different.order {
+		channels := different.channels[service]
+		finding := m.server(check, provider, devices, Server{channels[0], service})
+		finding.Detail = m.inChannels(channels...) + finding.Detail
+		findings = append(findings, finding)
 	}
 	return findings
 }
 
-func (m *machine) comchRemedy() string {
+func (m *machine) comchRemedy(err error) string {
 	if m.Doca {
 		return "install the packages doca-sdk-common and doca-sdk-comch of DOCA 2.9 or later, or set DOCA_SDK_LIB_PATH to the directory of its libraries, with a program that has the provider (\"zc-relay providers\")"
 	}
-	return "correct --comch-provider"
+	if errors.Is(err, status.BadConfig) {
+		return "correct that line of the file, which declares the devices of the emulation; \"zc-relay devices\" shows whether it can be read"
+	}
+	return "correct " + m.setting("comch.provider", "--comch-provider") + " and " +
+		m.setting("comch.directory", "--emulated-dir")
 }
 
 // server checks that a device can serve a representor, and that this user may let it.
 func (m *machine) server(check string, provider comch.Provider, devices []comch.Device,
-	s comch.Service) Finding {
+	s Server) Finding {
 	what := fmt.Sprintf("%s: device %s", provider.Name(), s.Device)
 	c, err := provider.Capabilities(s.Device)
 	switch {
-	case err != nil && m.Doca && errors.Is(err, status.NotSupported):
-		return fail(check, what+": "+status.Text(err), m.comchRemedy())
+	case err != nil && (m.Doca && errors.Is(err, status.NotSupported) ||
+		errors.Is(err, status.BadConfig)):
+		return fail(check, what+": "+status.Text(err), m.comchRemedy(err))
 	case err != nil:
-		return fail(check, what+": "+status.Text(err),
-			"correct --device; \"zc-relay devices\" lists what there is")
+		return fail(check, what+": "+status.Text(err), fmt.Sprintf("correct %s; \"zc-relay devices\" "+
+			"lists what there is%s", m.channelSetting(s.Channel, "device", "--device"), waits(err)))
 	case !c.Server:
 		return fail(check, what+" cannot have servers",
 			"run the relay on the DPU, in DPU mode, on a device of the DPU")
 	case len(s.Name) > c.MaxNameLength:
 		return fail(check, fmt.Sprintf("%s: the service name %q is longer than %d bytes", what,
-			s.Name, c.MaxNameLength), "shorten --command-channel-name")
+			s.Name, c.MaxNameLength),
+			"shorten "+m.channelSetting(s.Channel, "name", "--command-channel-name"))
 	}
 	d, _ := comch.FindDevice(devices, s.Device)
 	if d == nil || m.Doca && len(d.Representors) == 0 {
@@ -237,7 +278,9 @@ func (m *machine) server(check string, provider comch.Provider, devices []comch.
 	if all := d.Representors; len(all) > 0 && !slices.ContainsFunc(all, known) {
 		return fail(check, fmt.Sprintf("%s has no representor %s, only [%s]", what, s.Representor,
 			representorNames(all)),
-			"correct --representor: lspci -D on the host shows the address of the card's function there")
+			fmt.Sprintf("correct %s: lspci -D on the host shows the address of the card's function "+
+				"there%s", m.channelSetting(s.Channel, "representor", "--representor"),
+				waits(status.NotFound)))
 	}
 	return m.openServer(check, provider, s, c.MaxNameLength,
 		fmt.Sprintf("%s has representor %s", what, s.Representor))
@@ -267,16 +310,19 @@ func (m *machine) pairs() []Finding {
 		choice  relay.ImportDevice
 		address netip.Addr
 	}
-	var findings []Finding
-	tried := make(map[pair]bool)
+	var different grouped[pair]
 	for i := range m.Targets {
-		address, err := m.Targets[i].localAddress()
-		p := pair{m.Targets[i].ComchDevice, m.Targets[i].ImportDevice, address}
-		if err != nil || p.comch == "" || tried[p] {
-			continue
+		t := &m.Targets[i]
+		address, err := t.localAddress()
+		if err == nil && t.ComchDevice != "" {
+			different.add(pair{t.ComchDevice, cmp.Or(t.ImportDevice, relay.ImportAuto), address},
+				t.Channel)
 		}
-		tried[p] = true
-		device, err := openRDMA(rdmaProvider, address)
+	}
+	var findings []Finding
+	for _, p := range different.order {
+		channels := different.channels[p]
+		device, err := openRDMA(rdmaProvider, p.address)
 		if err != nil {
 			continue
 		}
@@ -285,33 +331,53 @@ func (m *machine) pairs() []Finding {
 			continue
 		}
 		channel := relay.ChannelConfig{ChannelID: relay.ChannelID{Device: p.comch},
-			Isolation: relay.Direct, ImportDevice: cmp.Or(p.choice, relay.ImportAuto),
-			TargetProtocol: relay.ProtocolNative}
+			Isolation: relay.Direct, ImportDevice: p.choice, TargetProtocol: relay.ProtocolNative}
+		in := m.inChannels(channels...)
 		own, others := relay.ComchDevice(comchProvider, p.comch)
 		if len(others) > 0 && own.PCI == pci.Normalize(p.comch) {
 			findings = append(findings, ok(check, fmt.Sprintf(
-				"%d Comch devices have the address %s: the relay uses the first, %s; a name of "+
-					"\"zc-relay devices\" selects another", len(others)+1, own.PCI, own.RDMA)))
+				"%s%d Comch devices have the address %s: the relay uses the first, %s; a name of "+
+					"\"zc-relay devices\" selects another", in, len(others)+1, own.PCI, own.RDMA)))
 		}
-		what := fmt.Sprintf("%s at %v and Comch device %v", rdmaProvider.Name(), address, own)
+		what := fmt.Sprintf("%s%s at %v and Comch device %v", in, rdmaProvider.Name(), p.address,
+			own)
 		paths, err := relay.MemoryPaths(&channel, comchProvider,
 			func() memory.Device { return own }, device, copier)
-		findings = append(findings, pairFinding(check, what, paths, err))
+		remedy := m.pairRemedy(channels[0], p.choice, own, device.Capabilities())
+		if err != nil {
+			findings = append(findings, fail(check, in+status.Text(err), remedy))
+		} else {
+			findings = append(findings, pairFinding(check, what, paths, remedy))
+		}
 		_ = device.Close() // the check of the RDMA provider reports a failure
 	}
 	return findings
 }
 
-// pairFinding says how the targets behind an RDMA device reach clients' memory.
-func pairFinding(check, what string, paths []relay.MemoryPath, err error) Finding {
-	const remedy = "use a function of the same card and port, or isolation: staged"
+// pairRemedy says how a channel gets an RDMA device that reaches the memory of its clients. own is
+// its Comch device, and reaches what the RDMA device of now can do.
+func (m *machine) pairRemedy(channel int, choice relay.ImportDevice, own memory.Device,
+	reaches rdma.Capabilities) string {
+	staged := fmt.Sprintf("set %s to staged", m.channelSetting(channel, "isolation", "--isolation"))
+	address := m.channelSetting(channel, "rdma_address", "--rdma-address")
 	switch {
-	case err != nil:
-		return fail(check, status.Text(err), remedy)
-	case paths[0] == relay.PathStaged:
+	case !reaches.OpaqueMemory:
+		return fmt.Sprintf("set %s to verbs or doca, with an address of the same card in %s, or %s",
+			m.setting("rdma.provider", "--rdma-provider"), address, staged)
+	case choice != relay.ImportAuto:
+		return fmt.Sprintf("set %s to auto, or %s to an address of device %v itself, or %s",
+			m.channelSetting(channel, "import_device", "--import-device"), address, own, staged)
+	}
+	return fmt.Sprintf("set %s to an address of the same card and port, or %s", address, staged)
+}
+
+// pairFinding says how the targets behind an RDMA device reach clients' memory.
+func pairFinding(check, what string, paths []relay.MemoryPath, remedy string) Finding {
+	switch paths[0] {
+	case relay.PathStaged:
 		return warn(check, what+": no device can reach clients' memory, so all data is copied "+
 			"through memory of the relay", remedy)
-	case paths[0] == relay.PathRDMADevice:
+	case relay.PathRDMADevice:
 		text := what + ": the RDMA device imports clients' memory; the first client shows whether " +
 			"it can (memory_path of \"zc-relay status\")"
 		if paths[len(paths)-1] == relay.PathStaged {
@@ -336,14 +402,19 @@ func (m *machine) dma() []Finding {
 	if len(m.DMADevices) == 0 {
 		return nil
 	}
-	const remedy = "install doca-sdk-dma, use a device that can copy memory, or isolation: direct"
 	provider, err := m.OpenDMA()
 	if err != nil {
-		return []Finding{fail(check, status.Text(err), remedy)}
+		return []Finding{fail(check, status.Text(err), m.dmaRemedy(m.DMADevices[0].Channel))}
+	}
+	var different grouped[string]
+	for _, d := range m.DMADevices {
+		different.add(d.Device, d.Channel)
 	}
 	var findings []Finding
-	for _, device := range m.DMADevices {
-		what := fmt.Sprintf("%s: device %s", provider.Name(), device)
+	for _, device := range different.order {
+		channels := different.channels[device]
+		remedy := m.dmaRemedy(channels[0])
+		what := fmt.Sprintf("%s%s: device %s", m.inChannels(channels...), provider.Name(), device)
 		c, err := provider.Capabilities(device)
 		switch {
 		case err != nil:
@@ -358,13 +429,21 @@ func (m *machine) dma() []Finding {
 	return findings
 }
 
+func (m *machine) dmaRemedy(channel int) string {
+	return fmt.Sprintf("install the package doca-sdk-dma, use a device that can copy memory "+
+		"(\"zc-relay devices\" lists them) in %s, or set %s to direct",
+		m.channelSetting(channel, "device", "--device"),
+		m.channelSetting(channel, "isolation", "--isolation"))
+}
+
 func (m *machine) users() []Finding {
 	if m.CheckUsers == nil {
 		return nil
 	}
 	const check = "users"
 	if err := m.CheckUsers(); err != nil {
-		return []Finding{fail(check, err.Error(), "create the user, or correct access.users")}
+		return []Finding{fail(check, err.Error(),
+			"create the user (useradd --system NAME), or correct the users there")}
 	}
 	return []Finding{ok(check, "all users in the configuration exist")}
 }
@@ -378,15 +457,21 @@ func (m *machine) tls() []Finding {
 	}
 	const check = "tls"
 	end, err := m.LoadTLS()
+	certificate := m.setting("tls.certificate", "--tls-cert")
 	if err != nil {
-		return []Finding{fail(check, status.Text(err), "correct --tls-cert, --tls-key and --tls-ca")}
+		return []Finding{fail(check, status.Text(err), fmt.Sprintf("correct %s, %s, and %s; the user of "+
+			"the daemon needs the right to read the files (ls -l)", certificate,
+			m.setting("tls.key", "--tls-key"), m.setting("tls.ca", "--tls-ca")))}
 	}
 	left, date := time.Until(end), end.UTC().Format(time.DateTime)
+	remedy := fmt.Sprintf("renew it: replace the files of %s and %s by a certificate that the same "+
+		"authority has signed, and run systemctl reload %s", certificate,
+		m.setting("tls.key", "--tls-key"), m.Unit)
 	switch {
 	case left <= 0:
-		return []Finding{fail(check, "the certificate expired at "+date, "renew it")}
+		return []Finding{fail(check, "the certificate expired at "+date, remedy)}
 	case left < certificateWarning:
-		return []Finding{warn(check, "the certificate expires at "+date, "renew it")}
+		return []Finding{warn(check, "the certificate expires at "+date, remedy)}
 	}
 	return []Finding{ok(check, "the certificate is valid until "+date)}
 }

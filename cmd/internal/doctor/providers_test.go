@@ -111,7 +111,7 @@ func TestComchMustBeAbleToServeEveryChannel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machineWith(t, nil)
-			m.Doca, m.Servers = true, []comch.Service{c.service, c.service}
+			m.Doca, m.Servers = true, []Server{{Service: c.service}, {Service: c.service}}
 			m.OpenComch = func() (comch.Provider, error) { return c.provider, c.open }
 			findings := m.comch()
 			expect(t, findings, c.verdict, c.text)
@@ -119,7 +119,7 @@ func TestComchMustBeAbleToServeEveryChannel(t *testing.T) {
 				t.Errorf("two equal channels have %d findings", len(findings))
 			}
 			if errors.Is(errors.Join(c.open, c.provider.err), status.NotSupported) &&
-				findings[0].Remedy != m.comchRemedy() {
+				findings[0].Remedy != m.comchRemedy(status.NotSupported) {
 				t.Errorf("the remedy is %q", findings[0].Remedy)
 			}
 		})
@@ -171,7 +171,7 @@ func TestTheDevicesOfAChannelMustFit(t *testing.T) {
 		"another, but not allowed": {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_2"},
 			relay.ImportComch, true, Fail, "mlx5_2", 1},
 		"no opaque memory": {behindPCI, "03:00.0", memory.Device{}, "", false, Fail,
-			"--rdma-provider verbs", 1},
+			"rdma.provider (--rdma-provider)", 1},
 		"no opaque memory, but copies": {behindPCI, "03:00.0", memory.Device{}, "", true, Warn,
 			"copied", 1},
 		"memory of the machine": {comch.Capabilities{Server: true}, "03:00.0", memory.Device{}, "",
@@ -274,7 +274,7 @@ func TestADeviceMustCopyForStagedChannels(t *testing.T) {
 	if findings := m.dma(); len(findings) > 0 {
 		t.Errorf("without staged channels: %+v", findings)
 	}
-	m.DMADevices = []string{"03:00.0", "03:00.1"}
+	m.DMADevices = []StagedDevice{{Device: "03:00.0"}, {Device: "03:00.1"}}
 	findings := m.dma()
 	expect(t, findings, OK, "software: device 03:00.0 copies up to 2MiB")
 	expect(t, findings, Fail, "software: device 03:00.1")

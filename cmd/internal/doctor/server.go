@@ -11,13 +11,14 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // openServer opens a server as the daemon does, under a name that no client knows, and closes it.
 // found is what is known about the service so far. The emulated Comch needs no device, and its
 // directory would keep a trace of a server.
-func (m *machine) openServer(check string, provider comch.Provider, s comch.Service,
+func (m *machine) openServer(check string, provider comch.Provider, s Server,
 	maxName int, found string) Finding {
 	if !m.Doca {
 		return ok(check, found)
@@ -36,7 +37,7 @@ func (m *machine) openServer(check string, provider comch.Provider, s comch.Serv
 	case isTaken(err) && m.daemonRuns():
 		return ok(check, found+"; "+m.Unit+" runs, and the device starts no second server")
 	default:
-		return fail(check, what+": cannot open a server: "+status.Text(err), m.serverRemedy(err))
+		return fail(check, what+": cannot open a server: "+status.Text(err), m.serverRemedy(s.Channel, err))
 	}
 	if err := server.Close(); err != nil {
 		return warn(check, what+": cannot close a server: "+status.Text(err),
@@ -52,10 +53,12 @@ func isTaken(err error) bool {
 }
 
 // serverRemedy names the command that mends a server that cannot be opened.
-func (m *machine) serverRemedy(err error) string {
+func (m *machine) serverRemedy(channel int, err error) string {
 	switch status.CodeOf(err) {
 	case status.NotFound:
-		return "correct --device and --representor; \"zc-relay devices --comch-provider doca\" lists what there is"
+		return fmt.Sprintf("correct %s and %s; \"zc-relay devices --comch-provider doca\" lists what there is%s",
+			m.channelSetting(channel, "device", "--device"),
+			m.channelSetting(channel, "representor", "--representor"), waits(err))
 	case status.NotSupported:
 		return "run the relay on the DPU, in DPU mode, on a physical function; \"zc-relay devices --comch-provider doca\" lists what can have servers"
 	case status.TimeOut:
@@ -67,6 +70,15 @@ func (m *machine) serverRemedy(err error) string {
 	// of the device and the features that need a capability.
 	return fmt.Sprintf("check that every user may open the device: ls -l %s; if \"zc-relay doctor\" finds no fault as root, give the service the capabilities of DEVX: install -D -m 644 /usr/share/doc/zc-relay/examples/devx.conf /etc/systemd/system/%s.service.d/devx.conf && systemctl daemon-reload",
 		filepath.Join(m.Dev, "infiniband"), m.Unit)
+}
+
+// waits is added to the remedy for a channel that cannot be opened with err. The relay waits unless
+// the configuration or the build is the cause.
+func waits(err error) string {
+	if relay.IsMisconfigured(err) {
+		return ""
+	}
+	return "; if it is to appear later, nothing: the relay tries again until then"
 }
 
 // daemonRuns reports whether a process other than this one runs the daemon's program.

@@ -50,7 +50,7 @@ func TestDoctorOpensAServerOfDOCA(t *testing.T) {
 				}()
 			}
 			m := machineWith(t, nil)
-			m.Doca, m.Servers = true, []comch.Service{service}
+			m.Doca, m.Servers = true, []Server{{Service: service}}
 			m.OpenComch = func() (comch.Provider, error) { return provider, nil }
 			expect(t, m.comch(), c.verdict, c.text)
 		})

@@ -54,7 +54,8 @@ func TestDoctorOpensTheServerThatTheDaemonWould(t *testing.T) {
 				sysfstest.Write(t, process, "comm", c.running+"\n")
 			}
 			m.Doca = true
-			m.Servers = []comch.Service{{Device: "03:00.0", Representor: "b1:00.0", Name: "storage"}}
+			m.Servers = []Server{{Service: comch.Service{Device: "03:00.0", Representor: "b1:00.0",
+				Name: "storage"}}}
 			c.provider.capabilities = comch.Capabilities{Server: true, MaxNameLength: 120}
 			c.provider.listened, c.provider.closed = &listened, &closed
 			m.OpenComch = func() (comch.Provider, error) { return c.provider, nil }
@@ -77,7 +78,7 @@ func TestDoctorOpensTheServerThatTheDaemonWould(t *testing.T) {
 func TestTheEmulatedComchKeepsNoTraceOfTheDoctor(t *testing.T) {
 	var listened []comch.ServerConfig
 	m := machineWith(t, nil)
-	m.Servers = []comch.Service{{Device: "03:00.0", Representor: "b1:00.0"}}
+	m.Servers = []Server{{Service: comch.Service{Device: "03:00.0", Representor: "b1:00.0"}}}
 	m.OpenComch = func() (comch.Provider, error) {
 		return fakeComch{capabilities: comch.Capabilities{Server: true, MaxNameLength: 120},
 			listened: &listened}, nil

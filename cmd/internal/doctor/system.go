@@ -31,7 +31,8 @@ func (m *machine) cores() []Finding {
 			findings = append(findings,
 				fail(check, fmt.Sprintf("core %d is not available to the process, only %s are", cpu,
 					affinity.FormatList(allowed)),
-					"choose other cores with --cpu, or extend AllowedCPUs= and CPUAffinity= of the unit"))
+					fmt.Sprintf("choose other cores in %s, or extend AllowedCPUs= and CPUAffinity= of the unit",
+						m.cpuSetting())))
 		} else if !slices.Contains(isolated, cpu) {
 			shared = append(shared, cpu)
 		}
@@ -46,13 +47,22 @@ func (m *machine) cores() []Finding {
 	return findings
 }
 
+// cpuSetting names what pins workers to cores.
+func (m *machine) cpuSetting() string {
+	if m.FromFile && len(m.Channels) > 0 {
+		return "workers.cpus, or cpus of the channel"
+	}
+	return m.setting("workers.cpus", "--cpu")
+}
+
 func (m *machine) notIsolated(cpus []int) Finding {
 	detail := fmt.Sprintf("cores %s are shared with the rest of the system",
 		affinity.FormatList(cpus))
 	if m.Busy {
 		return warn("cores",
 			detail+": busy polling starves everything else there, which in turn delays the workers",
-			"boot with isolcpus= and nohz_full= for these cores, or use --poll adaptive")
+			fmt.Sprintf("boot with isolcpus= and nohz_full= for these cores, or set %s to adaptive",
+				m.setting("workers.poll", "--poll")))
 	}
 	return ok("cores", detail+", which is fine with adaptive polling")
 }
@@ -61,15 +71,17 @@ func (m *machine) notIsolated(cpus []int) Finding {
 func (m *machine) sharedCores(allowed []int) Finding {
 	detail := fmt.Sprintf("%d unpinned workers on cores %s", m.Workers,
 		affinity.FormatList(allowed))
+	poll := m.setting("workers.poll", "--poll")
+	fewer := "use fewer workers (workers.count)"
 	switch {
 	case m.Busy && len(allowed) <= m.Workers:
 		return fail("cores", detail+": busy polling would leave no core for anything else",
-			"use --poll adaptive, or fewer workers")
+			fmt.Sprintf("set %s to adaptive, or %s", poll, fewer))
 	case m.Busy:
 		return warn("cores", detail+": busy polling needs dedicated cores",
-			"choose cores with --cpu, or use --poll adaptive")
+			fmt.Sprintf("choose cores in %s, or set %s to adaptive", m.cpuSetting(), poll))
 	case len(allowed) < m.Workers:
-		return warn("cores", detail+": workers share a core", "use fewer workers")
+		return warn("cores", detail+": workers share a core", fewer)
 	}
 	return ok("cores", detail)
 }

@@ -75,7 +75,7 @@ fails, and 0 if there are only warnings or none.`, c.Subject, c.File),
 
 func (o *doctorOptions) run(cmd *cobra.Command, c *Doctor) error {
 	file := o.chooseFile(cmd.Flags(), c.File)
-	o.Unit = c.Unit
+	o.Unit, o.FromFile = c.Unit, file != ""
 	if err := c.Complete(&o.Options, file); err != nil {
 		return err
 	}

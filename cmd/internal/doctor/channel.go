@@ -1,0 +1,62 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// setting names a value of the configuration as users change it: by its key in the file or, without
+// a file, by its flag.
+func (m *machine) setting(key, flag string) string {
+	if m.FromFile {
+		return key
+	}
+	return flag
+}
+
+// channelSetting is setting for a key of a channel.
+func (m *machine) channelSetting(channel int, key, flag string) string {
+	return m.setting(fmt.Sprintf("channels[%d].%s", channel, key), flag)
+}
+
+// maxNamed bounds how many channels a finding names.
+const maxNamed = 3
+
+// inChannels returns the start of a finding about channels: their names, or "" if there is only one
+// in all.
+func (m *machine) inChannels(channels ...int) string {
+	if len(m.Channels) < 2 || len(channels) == 0 {
+		return ""
+	}
+	channels = slices.Compact(channels)
+	names := make([]string, 0, maxNamed)
+	for _, channel := range channels[:min(len(channels), maxNamed)] {
+		names = append(names, m.Channels[channel])
+	}
+	noun, more := "channel ", ""
+	if len(channels) > 1 {
+		noun = "channels "
+	}
+	if n := len(channels) - maxNamed; n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
+	}
+	return noun + strings.Join(names, ", ") + more + ": "
+}
+
+// grouped groups channels that share what a check looks at, in the order of the first of each
+// group.
+type grouped[T comparable] struct {
+	order    []T
+	channels map[T][]int
+}
+
+func (g *grouped[T]) add(what T, channel int) {
+	if g.channels == nil {
+		g.channels = make(map[T][]int)
+	}
+	if _, known := g.channels[what]; !known {
+		g.order = append(g.order, what)
+	}
+	g.channels[what] = append(g.channels[what], channel)
+}
