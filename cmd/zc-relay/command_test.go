@@ -146,7 +146,8 @@ channels:
 		{Check: "dma-provider", Verdict: doctor.OK, Detail: "device 03:00.0 copies"},
 		{Check: "users", Verdict: doctor.Fail, Detail: "nobody2"},
 		{Check: "tls", Verdict: doctor.Fail, Detail: "/no/such/"},
-		{Check: "target", Verdict: doctor.OK, Detail: listener.Addr().String()},
+		{Check: "target", Verdict: doctor.Warn,
+			Detail: "channel 03:00.0/b1:00.0/two: " + listener.Addr().String()},
 		{Check: "ports", Verdict: doctor.Warn, Detail: listener.Addr().String() + " is in use"},
 		{Check: "time-outs", Verdict: doctor.Fail, Detail: "dead after 3s"},
 	} {

@@ -105,9 +105,10 @@ type Options struct {
 	// its unit should have.
 	Descriptors, LimitNOFILE int
 
-	// Verbs means that the RDMA provider is verbs. OpenRDMA returns the provider; nil skips it.
-	Verbs    bool
-	OpenRDMA func() (rdma.Provider, error)
+	// Verbs means that the RDMA provider is verbs, DocaRDMA that it is doca. OpenRDMA returns the
+	// provider; nil skips it.
+	Verbs, DocaRDMA bool
+	OpenRDMA        func() (rdma.Provider, error)
 	// RDMAAddresses holds the local addresses of RDMA connections, besides those of the routes to
 	// the targets.
 	RDMAAddresses []netip.Addr
@@ -195,7 +196,10 @@ func (m *machine) configuration() []Finding {
 }
 
 // machine gives the checks access to the machine.
-type machine struct{ *Options }
+type machine struct {
+	*Options
+	emulated *bool // what emulatesDOCA has found; nil before
+}
 
 // readFile returns the content of a small file, "" if it cannot be read.
 func readFile(root string, path ...string) string {

@@ -13,6 +13,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
@@ -58,7 +61,7 @@ func machineWith(t *testing.T, files map[string]string) *machine {
 			}
 		}
 	}
-	return &machine{&Options{
+	return &machine{Options: &Options{
 		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2,
 		Descriptors: 60_000, LimitNOFILE: 1 << 16,
 		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second,
@@ -106,6 +109,9 @@ func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
 		"little memlock, verbs": {files: map[string]string{"proc/self/limits": limits},
 			change: func(o *Options) { o.Verbs = true }, verdict: Fail,
 			text: "RLIMIT_MEMLOCK is 64KiB"},
+		"little memlock, doca": {files: map[string]string{"proc/self/limits": limits},
+			change: func(o *Options) { o.DocaRDMA = true }, verdict: Fail,
+			text: "doca locks the memory"},
 		"few descriptors": {files: map[string]string{"proc/self/limits": limits},
 			verdict: Warn, text: "RLIMIT_NOFILE can be raised to 4096; the limits of sessions and queues allow 60000"},
 		"huge pages are taken": {files: map[string]string{"proc/meminfo": "HugePages_Total: 8\nHugePages_Free: 0"},
@@ -136,6 +142,10 @@ func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
 		"no devices for verbs": {change: func(o *Options) { o.Verbs = true }, verdict: Fail,
 			text: "there are no RDMA devices"},
 		"no files for verbs": {change: func(o *Options) { o.Verbs = true }, verdict: Fail,
+			text: "infiniband cannot be read"},
+		"no devices for doca": {change: func(o *Options) { o.DocaRDMA = true }, verdict: Fail,
+			text: "there are no RDMA devices"},
+		"no files for Comch of doca": {change: func(o *Options) { o.Doca = true }, verdict: Fail,
 			text: "infiniband cannot be read"},
 		"port down": {files: map[string]string{"sys/rdma": "yes"}, verdict: Warn,
 			text: "mlx5_4 port 1 (Ethernet, 200 Gbit/s) is DOWN"},
@@ -184,6 +194,29 @@ func TestDeviceFilesMustBeThereAndOpen(t *testing.T) {
 		}
 	}
 	expect(t, m.infinibandFiles(), OK, "rdma_cm and 1 uverbs devices can be opened")
+	m.Verbs, m.DocaRDMA = false, true
+	if err := os.Remove(filepath.Join(directory, "rdma_cm")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, m.infinibandFiles(), OK, "1 uverbs devices can be opened")
+}
+
+func TestTheEmulationOfLibdocaNeedsNoCard(t *testing.T) {
+	for _, c := range []struct {
+		device  string // of the provider; the kernel knows mlx5_0
+		verdict Verdict
+	}{{"mlx5_0", Fail}, {"mlx5_17", OK}} {
+		m := machineWith(t, map[string]string{"sys/rdma": "yes",
+			"proc/self/limits": "Max locked memory         65536    65536   bytes"})
+		m.DocaRDMA = true
+		m.OpenRDMA = func() (rdma.Provider, error) {
+			return opaqueRDMA{iwarp.New(iwarp.Options{}), memory.Device{RDMA: c.device}}, nil
+		}
+		files, memlock := m.infinibandFiles()[0], m.memlock()[0]
+		if files.Verdict != c.verdict || (memlock.Verdict == Fail) != (c.verdict == Fail) {
+			t.Errorf("%s: %+v, %+v", c.device, files, memlock)
+		}
+	}
 }
 
 func TestThePortsOfTheNetworkAreTried(t *testing.T) {

@@ -275,11 +275,12 @@ func (m *machine) devices() []Finding {
 }
 
 func (m *machine) noDevices(check string) Finding {
-	if m.Verbs {
+	if m.cardProvider() != "" {
 		return fail(check, "there are no RDMA devices",
-			"load the driver (mlx5_ib), or try Soft-RoCE: rdma link add rxe0 type rxe netdev NAME")
+			"load the driver (modprobe mlx5_ib), or try verbs with Soft-RoCE: rdma link add rxe0 type rxe "+
+				"netdev NAME")
 	}
-	return ok(check, "there are none, and iwarp needs none")
+	return ok(check, "there are none, and the providers need none")
 }
 
 func (m *machine) device(d *rdmadevice.Device) []Finding {
@@ -356,17 +357,17 @@ func (m *machine) numa() []Finding {
 	return findings
 }
 
-// infinibandFiles checks the character devices of verbs.
+// infinibandFiles checks the character devices of verbs and DEVX.
 func (m *machine) infinibandFiles() []Finding {
 	const check = "dev-infiniband"
-	if !m.Verbs {
-		return []Finding{ok(check, "not needed by iwarp")}
+	if m.cardProvider() == "" {
+		return []Finding{ok(check, "the providers do not need it")}
 	}
 	directory := filepath.Join(m.Dev, "infiniband")
 	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return []Finding{fail(check, directory+" cannot be read: "+err.Error(),
-			"load ib_uverbs and rdma_ucm; in a container, pass --device=/dev/infiniband")}
+			"modprobe -a ib_uverbs rdma_ucm; in a container, pass --device=/dev/infiniband")}
 	}
 	var findings []Finding
 	uverbs := 0
@@ -374,28 +375,34 @@ func (m *machine) infinibandFiles() []Finding {
 		name := e.Name()
 		if strings.HasPrefix(name, "uverbs") {
 			uverbs++
-		} else if name != "rdma_cm" {
+		} else if name != "rdma_cm" || !m.Verbs {
 			continue
 		}
 		file, err := os.OpenFile(filepath.Join(directory, name), os.O_RDWR, 0)
 		if err != nil {
 			findings = append(findings, fail(check, "cannot open: "+err.Error(),
-				"run as a user with access, and allow it in the unit: DeviceAllow=char-infiniband_verbs rw"))
+				"run as a user with access (ls -l "+directory+"), and allow it in the unit: "+
+					"DeviceAllow=char-infiniband_verbs rw"))
 			continue
 		}
 		_ = file.Close()
 	}
 	if uverbs == 0 {
 		findings = append(findings, fail(check, "there is no uverbs device in "+directory,
-			"load ib_uverbs and the driver of the RDMA device"))
+			"modprobe -a ib_uverbs mlx5_ib, or the driver of another device"))
 	}
-	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "rdma_cm" }) {
+	// doca connects by itself.
+	if m.Verbs && !slices.ContainsFunc(entries,
+		func(e os.DirEntry) bool { return e.Name() == "rdma_cm" }) {
 		findings = append(findings, fail(check, "there is no rdma_cm in "+directory,
 			"modprobe rdma_ucm"))
 	}
 	if len(findings) == 0 {
-		findings = append(findings,
-			ok(check, fmt.Sprintf("rdma_cm and %d uverbs devices can be opened", uverbs)))
+		what := fmt.Sprintf("%d uverbs devices can be opened", uverbs)
+		if m.Verbs {
+			what = "rdma_cm and " + what
+		}
+		findings = append(findings, ok(check, what))
 	}
 	return findings
 }

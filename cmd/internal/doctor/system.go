@@ -190,14 +190,15 @@ func (m *machine) memlock() []Finding {
 	}
 	detail := fmt.Sprintf("RLIMIT_MEMLOCK is %v", size.Bytes(limit))
 	const remedy = "set LimitMEMLOCK=infinity in the unit, or \"ulimit -l unlimited\""
-	switch {
-	case limit >= minMemlock:
+	if limit >= minMemlock {
 		return []Finding{ok(check, detail)}
-	case m.Verbs:
-		return []Finding{fail(check, detail+": verbs locks the memory that it registers", remedy)}
 	}
-	return []Finding{warn(check,
-		detail+": enough for iwarp, which locks nothing, but not for verbs", remedy)}
+	if provider := m.cardProvider(); provider != "" {
+		return []Finding{fail(check,
+			fmt.Sprintf("%s: %s locks the memory that it registers", detail, provider), remedy)}
+	}
+	return []Finding{warn(check, detail+": enough for providers that lock nothing, such as iwarp, "+
+		"but not for verbs and doca", remedy)}
 }
 
 func (m *machine) descriptors() []Finding {

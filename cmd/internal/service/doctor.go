@@ -169,7 +169,7 @@ func (c *Examined) Describe(o *doctor.Options) error {
 		}
 	}
 	log := zap.NewNop()
-	o.Verbs = c.RDMA.Provider == verbs.ProviderName
+	o.Verbs, o.DocaRDMA = c.RDMA.Provider == verbs.ProviderName, c.RDMA.Provider == "doca"
 	o.OpenRDMA = func() (rdma.Provider, error) { return openRDMA(*c.RDMA, log) }
 	if c.TLS.Enabled() {
 		o.LoadTLS = func() (time.Time, error) {
