@@ -219,8 +219,7 @@ func (b FileBackend) openFile() (*os.File, error) {
 		return file, err
 	}
 	if b.Size == 0 {
-		return nil, status.Errorf(status.NotFound,
-			"file %q does not exist: add ,size=SIZE to create it", b.Path)
+		return nil, b.errMissing()
 	}
 	file, err = b.create()
 	if errors.Is(err, fs.ErrExist) {
@@ -231,14 +230,27 @@ func (b FileBackend) openFile() (*os.File, error) {
 
 // openExisting opens and locks a file that exists; otherwise the error is fs.ErrNotExist.
 func (b FileBackend) openExisting() (*os.File, error) {
-	expected, err := os.Stat(b.Path)
+	file, expected, err := b.openUnlocked()
+	if err != nil {
+		return nil, err
+	}
+	if err := b.prepare(file, expected); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// openUnlocked opens a file that exists; otherwise the error is fs.ErrNotExist. expected is what the
+// path referred to before.
+func (b FileBackend) openUnlocked() (file *os.File, expected fs.FileInfo, err error) {
+	expected, err = os.Stat(b.Path)
 	if err != nil {
 		if destination, linkErr := os.Readlink(b.Path); linkErr == nil && os.IsNotExist(err) {
-			return nil, status.Errorf(status.InvalidValue,
+			return nil, nil, status.Errorf(status.InvalidValue,
 				"%q is a symbolic link to %q, which does not exist: "+
 					"remove the link or give the path of a file", b.Path, destination)
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	flags := unix.O_RDWR
 	if b.ReadOnly {
@@ -253,17 +265,59 @@ func (b FileBackend) openExisting() (*os.File, error) {
 			flags |= unix.O_EXCL
 		}
 	default:
-		return nil, status.Errorf(status.InvalidValue,
+		return nil, nil, status.Errorf(status.InvalidValue,
 			"%q is neither a regular file nor a block device (%v)", b.Path, mode.Type())
 	}
-	file, err := b.openAs(b.Path, flags)
+	if file, err = b.openAs(b.Path, flags); err != nil {
+		return nil, nil, b.explain("open", err)
+	}
+	return file, expected, nil
+}
+
+// Check returns why Open would fail. A file that another program has locked passes.
+func (b FileBackend) Check(spec *Spec) error {
+	file, about, err := b.openUnlocked()
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && b.Size == 0:
+		return b.errMissing()
+	case errors.Is(err, fs.ErrNotExist):
+		return b.checkCreate()
+	case err != nil:
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	if b.Size > 0 && about.Mode().IsRegular() && about.Size() == 0 {
+		return nil // Open sets the size
+	}
+	if _, err := b.usableSize(spec, file); err != nil {
+		return err
+	}
+	if b.Direct {
+		_, err = b.directAlignment(spec, file)
+	}
+	return err
+}
+
+// checkCreate returns why create would fail.
+func (b FileBackend) checkCreate() error {
+	const mayCreate = unix.W_OK | unix.X_OK
+	directory := filepath.Dir(b.Path)
+	about, err := os.Stat(directory)
+	if err == nil && !about.IsDir() {
+		err = unix.ENOTDIR
+	}
+	if err == nil {
+		err = unix.Faccessat(unix.AT_FDCWD, directory, mayCreate, unix.AT_EACCESS)
+	}
 	if err != nil {
-		return nil, b.explain("open", err)
+		return b.explain("create", err)
 	}
-	if err := b.prepare(file, expected); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file, nil
+	return nil
+}
+
+func (b FileBackend) errMissing() error {
+	return status.Errorf(status.NotFound, "file %q does not exist: add ,size=SIZE to create it",
+		b.Path)
 }
 
 // create makes a file of the given size. Until the file is locked and complete it has a temporary

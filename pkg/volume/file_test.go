@@ -173,9 +173,43 @@ func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 		if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: got %v, want %v with %q", c.backend, err, c.code, c.want)
 		}
+		err = volume.Check(volume.Spec{Name: "v", BlockSize: 4096, Backend: c.backend})
+		if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: checked: got %v, want %v with %q", c.backend, err, c.code, c.want)
+		}
 	}
 	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 4 {
 		t.Errorf("%d files exist (%v): a rejected volume left one behind", len(entries), err)
+	}
+}
+
+func TestACheckChangesNothingAndPassesALockedFile(t *testing.T) {
+	directory := t.TempDir()
+	path := filepath.Join(directory, "volume")
+	spec := fileSpec(path, 1<<20)
+	if err := volume.Check(spec); err != nil {
+		t.Errorf("a file that is to be created: %v", err)
+	}
+	if entries, err := os.ReadDir(directory); err != nil || len(entries) > 0 {
+		t.Errorf("the check has created %v (%v)", entries, err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := volume.Check(spec); err != nil {
+		t.Errorf("an empty file that is to be filled: %v", err)
+	}
+	v, err := volume.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer volumetest.CloseVolume(t, v)
+	if err := volume.Check(spec); err != nil {
+		t.Errorf("a file in use: %v", err)
+	}
+	spec.BlockSize = 3
+	if err := volume.Check(spec); status.CodeOf(err) != status.InvalidValue {
+		t.Errorf("a wrong block size: %v", err)
 	}
 }
 

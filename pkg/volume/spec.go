@@ -57,6 +57,26 @@ type Backend interface {
 	Open(spec *Spec) (Volume, error)
 }
 
+// Checker is a Backend that can say why Open would fail without opening the volume.
+type Checker interface {
+	// Check returns an error if Open would fail for now. It locks, creates, and changes nothing,
+	// so another program may use the volume. It fails with status.InUse if the kernel or another
+	// program keeps the storage to itself.
+	Check(spec *Spec) error
+}
+
+// Check returns why Open would fail, as far as the backend can say that without opening the volume.
+func Check(spec Spec) error {
+	err := spec.validate()
+	if checker, can := spec.Backend.(Checker); can && err == nil {
+		err = checker.Check(&spec)
+	}
+	if err != nil {
+		return fmt.Errorf("volume %q: %w", spec.Name, err)
+	}
+	return nil
+}
+
 // Open opens a volume, or creates it if the backend provides for that.
 func Open(spec Spec) (Volume, error) {
 	if err := spec.validate(); err != nil {

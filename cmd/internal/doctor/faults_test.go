@@ -133,9 +133,16 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			m.LoadTLS = func() (time.Time, error) { return time.Now().Add(-time.Hour), nil }
 		}, "expired", "systemctl reload zc-relay"},
 		"full disk": {nil, func(m *machine) {
-			m.Volumes = []volume.Spec{{Name: "disk",
+			m.Volumes = []volume.Spec{{Name: "disk", BlockSize: 4096,
 				Backend: volume.FileBackend{Path: full, Size: 1 << 60}}}
 		}, "its file system has", "df -h"},
+		"file that is too small": {nil, func(m *machine) {
+			m.Volumes = []volume.Spec{{Name: "disk", BlockSize: 4096,
+				Backend: volume.FileBackend{Path: full}}}
+		}, "has 0 bytes, less than one block", "stat " + full},
+		"forbidden file": {nil, func(m *machine) {
+			m.Volumes = []volume.Spec{{Name: "disk", BlockSize: 4096, Backend: forbidden{}}}
+		}, "permission denied", "do what the text says"},
 		"missing key": {nil, func(m *machine) {
 			m.LoadTLS = func() (time.Time, error) { return time.Time{}, errors.New("no such key") }
 		}, "no such key", "--tls-key"},
@@ -154,6 +161,19 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			}
 			t.Errorf("nothing says %q: %+v", c.detail, r.Findings)
 		})
+	}
+}
+
+// forbidden is a kind of volume whose storage this user may not open.
+type forbidden struct{ absentRBD }
+
+func (forbidden) Check(*volume.Spec) error { return fmt.Errorf("open: %w", os.ErrPermission) }
+
+// TestAForbiddenFileNeedsNoSize has no user to try it with: tests may run as root.
+func TestAForbiddenFileNeedsNoSize(t *testing.T) {
+	remedy := volumeRemedy("/disk", fmt.Errorf("open: %w", os.ErrPermission))
+	if !strings.Contains(remedy, "namei -l /disk") || strings.Contains(remedy, "size=") {
+		t.Errorf("the remedy is %q", remedy)
 	}
 }
 

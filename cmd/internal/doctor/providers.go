@@ -23,7 +23,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // rdma opens the RDMA provider, and a device for each local address.
@@ -474,71 +473,4 @@ func (m *machine) tls() []Finding {
 		return []Finding{warn(check, "the certificate expires at "+date, remedy)}
 	}
 	return []Finding{ok(check, "the certificate is valid until "+date)}
-}
-
-// volumes checks the files and the memory of volumes without opening them: a running target may
-// have locked them.
-func (m *machine) volumes() []Finding {
-	var findings []Finding
-	var memory uint64
-	for i := range m.Volumes {
-		switch backend := m.Volumes[i].Backend.(type) {
-		case volume.MemoryBackend:
-			memory += backend.Size
-		case volume.FileBackend:
-			findings = append(findings, checkFile(m.Volumes[i].Name, backend))
-		}
-	}
-	if memory > 0 {
-		findings = append(findings, m.volumeMemory(memory))
-	}
-	return findings
-}
-
-func (m *machine) volumeMemory(needed uint64) Finding {
-	const check = "volumes"
-	available, err := size.Parse(strings.ReplaceAll(m.field("meminfo", "MemAvailable"), " kB",
-		"KiB"))
-	switch {
-	case err != nil:
-		return warn(check, "the available memory cannot be read", "check that /proc is mounted")
-	case needed > uint64(available):
-		return warn(check, fmt.Sprintf("volumes in memory need up to %v, and %s is available",
-			size.Bytes(needed), size.FormatBytes(uint64(available))), "use smaller volumes, or files")
-	}
-	return ok(check, fmt.Sprintf("volumes in memory need up to %v, and %s is available",
-		size.Bytes(needed), size.FormatBytes(uint64(available))))
-}
-
-func checkFile(name string, backend volume.FileBackend) Finding {
-	const check = "volumes"
-	what := fmt.Sprintf("volume %s, %s", name, backend.Path)
-	about, err := os.Stat(backend.Path)
-	if errors.Is(err, os.ErrNotExist) && backend.Size > 0 {
-		directory := filepath.Dir(backend.Path)
-		if about, err := os.Stat(directory); err != nil || !about.IsDir() {
-			return fail(check, fmt.Sprintf("%s: %s is not a directory", what, directory),
-				"create it")
-		}
-		return checkSpace(check, what, backend.Path, nil, backend.Size, what+" will be created")
-	}
-	if err == nil && !about.Mode().IsRegular() && about.Mode().Type() != os.ModeDevice {
-		return fail(check, what+" is neither a file nor a block device", "correct the path")
-	}
-	if err == nil {
-		mode := os.O_RDWR
-		if backend.ReadOnly {
-			mode = os.O_RDONLY
-		}
-		var file *os.File
-		if file, err = os.OpenFile(backend.Path, mode, 0); err == nil {
-			_ = file.Close()
-			if backend.ReadOnly {
-				return ok(check, what+" can be opened")
-			}
-			return checkSpace(check, what, backend.Path, about, backend.Size, what+" can be opened")
-		}
-	}
-	return fail(check, fmt.Sprintf("%s: %v", what, err),
-		"correct the path, its owner or its permissions; or add size=, to create the file")
 }

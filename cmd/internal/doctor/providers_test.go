@@ -320,27 +320,50 @@ func TestCredentialsMustBeValid(t *testing.T) {
 func TestVolumesNeedTheirFilesAndMemory(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "disk")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
+	write := func(path string, bytes int) string {
+		if err := os.WriteFile(path, make([]byte, bytes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
+	write(path, 4096)
 	for _, c := range []struct {
 		text    string
 		backend volume.Backend
 		verdict Verdict
 	}{
+		{"has 3 bytes, less than one block", volume.FileBackend{Path: write(path+"3", 3)}, Fail},
+		{"has 0 bytes, less than one block", volume.FileBackend{Path: write(path+"0", 0)}, Fail},
+		{"although size=8KiB was given", volume.FileBackend{Path: path, Size: 8192}, Fail},
+		{"only the target's start shows", uncheckable{}, OK},
+		{"without librbd", absentRBD{}, Fail},
 		{"can be opened", volume.FileBackend{Path: path, ReadOnly: true}, OK},
 		{"will be created", volume.FileBackend{Path: path + "2", Size: 1 << 20}, OK},
-		{"no such file", volume.FileBackend{Path: path + "2"}, Fail},
-		{"is not a directory", volume.FileBackend{Path: path + "2/disk", Size: 1 << 20}, Fail},
-		{"neither a file", volume.FileBackend{Path: directory}, Fail},
+		{"does not exist", volume.FileBackend{Path: path + "2"}, Fail},
+		{"no such file or directory: create the directory first", volume.FileBackend{Path: path + "2/disk", Size: 1 << 20}, Fail},
+		{"neither a regular file", volume.FileBackend{Path: directory}, Fail},
 		{"8.00 KiB is available", volume.MemoryBackend{Size: 8192}, OK},
 		{"8.00 KiB is available", volume.MemoryBackend{Size: 8193}, Warn},
 	} {
 		m := machineWith(t, map[string]string{"proc/meminfo": "MemAvailable:    8 kB"})
-		m.Volumes = []volume.Spec{{Name: "disk", Backend: c.backend}}
+		m.Volumes = []volume.Spec{{Name: "disk", BlockSize: 4096, Backend: c.backend}}
 		expect(t, m.volumes(), c.verdict, c.text)
 	}
 	m := machineWith(t, nil)
 	m.Volumes = []volume.Spec{{Name: "disk", Backend: volume.MemoryBackend{Size: 1}}}
 	expect(t, m.volumes(), Warn, "memory cannot be read")
+}
+
+// uncheckable is a kind of volume that only its opening checks.
+type uncheckable struct{ volume.Backend }
+
+func (uncheckable) String() string { return "cluster" }
+
+// absentRBD is a kind of volume that this build does not have.
+type absentRBD struct{ uncheckable }
+
+func (absentRBD) Validate(*volume.Spec) error { return nil }
+
+func (absentRBD) Check(*volume.Spec) error {
+	return status.Errorf(status.NotSupported, "this program was built without librbd")
 }

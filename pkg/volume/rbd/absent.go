@@ -22,3 +22,9 @@ func (b Backend) Contend(*volume.Spec, *volume.Ownership) (volume.Owned, error) 
 		"this program was built without librbd, which rbd:%s needs: install the package "+
 			"zc-relay-target-ceph instead of zc-relay-target, or run make build-ceph", b.path())
 }
+
+// Check fails as Open does.
+func (b Backend) Check(*volume.Spec) error {
+	_, err := b.Contend(nil, nil)
+	return err
+}
