@@ -131,7 +131,7 @@ func TestDoctorChecksWhatTheTargetWouldUse(t *testing.T) {
 		"-d 03:00.0 --listen-port 0 --block-count 8": {program.ExitOK,
 			[]string{"need up to 32KiB", "flags and variables", "auto at 0.0.0.0"}},
 		"--volume disk=file:/no/such/file": {program.ExitFailure,
-			[]string{"fail  volumes", "no such file"}},
+			[]string{"fail  volumes", "does not exist"}},
 		"--listen-address 192.0.2.1 --volume a=memory:1MiB": {program.ExitFailure,
 			[]string{"cannot listen on 192.0.2.1:7470", "auto at 192.0.2.1"}},
 		"--config /no/such/file": {program.ExitUsage, []string{"/no/such/file"}},

@@ -3,6 +3,7 @@ package main
 import (
 	"net/netip"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
+	"github.com/zc-relay/zc-relay/internal/creatable"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -23,10 +25,15 @@ func newDoctorCommand() *cobra.Command {
 			if err := from.original.translate(from.flags); err != nil {
 				return program.Usage(err)
 			}
-			c, err := config.LoadTarget(config.Sources{File: file, Environ: os.Environ(),
-				Flags: from.flags, Partial: file == ""})
+			sources := config.Sources{File: file, Environ: os.Environ(), Flags: from.flags,
+				Partial: file == ""}
+			c, err := config.LoadTarget(sources)
 			if err != nil {
 				return program.Usage(err)
+			}
+			if sources.Partial {
+				sources.Partial = false
+				_, o.Incomplete = config.LoadTarget(sources)
 			}
 			return program.Usage(describeTarget(o, c))
 		},
@@ -47,6 +54,15 @@ func describeTarget(o *doctor.Options, c *config.Target) error {
 	o.OwnListen = append(o.OwnListen, control.String())
 	if !o.Verbs && rdmaAddress.Port() != 0 { // iwarp listens with TCP
 		o.OwnListen = append(o.OwnListen, rdmaAddress.String())
+	}
+	if path := c.State.Path(); path != "" {
+		o.Directories = append(o.Directories, doctor.Directory{Path: path, Key: "state.directory",
+			Flag: "--state-directory", Check: creatable.CheckDirectory})
+	}
+	if file := c.Listen.AddressFile; file != "" {
+		o.Directories = append(o.Directories, doctor.Directory{Path: filepath.Dir(file),
+			Key: "listen.address_file", Flag: "--address-file",
+			Check: func(string) error { return creatable.Check(file) }})
 	}
 	for i := range c.Volumes {
 		v := &c.Volumes[i]

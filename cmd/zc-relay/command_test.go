@@ -86,6 +86,40 @@ func TestDevicesOfAnAbsentProviderSayWhy(t *testing.T) {
 	}
 }
 
+func TestAMistakeInTheFileOfEmulatedDevicesIsAnError(t *testing.T) {
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "devices"), []byte("pigeon"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, text, stderr := execute(t, "devices", "--path.sysfs", t.TempDir(), "--emulated-dir",
+		directory)
+	if code != program.ExitFailure || !strings.Contains(text, "line 1") ||
+		!strings.Contains(stderr, "line 1") {
+		t.Errorf("code %d: %q\n%s", code, stderr, text)
+	}
+}
+
+// TestDoctorFindsThatNothingIsConfigured has no file where the unit has its own, as far as this
+// machine has no daemon.
+func TestDoctorFindsThatNothingIsConfigured(t *testing.T) {
+	if _, err := os.Stat("/etc/zc-relay/zc-relay.yaml"); err == nil {
+		t.Skip("this machine has a configured daemon")
+	}
+	code, text, _ := execute(t, "doctor", "-o", "json")
+	var r doctor.Report
+	decode(t, text, &r)
+	if first := r.Findings[0]; code != program.ExitFailure || first.Check != "configuration" ||
+		first.Verdict != doctor.Fail || !strings.Contains(first.Detail, "channels: is empty") {
+		t.Errorf("nothing: %d %+v", code, first)
+	}
+	_, text, _ = execute(t, "doctor", "-o", "json", "--storage-server", "127.0.0.1:1")
+	decode(t, text, &r)
+	if first := r.Findings[0]; first.Verdict != doctor.Warn || !strings.Contains(first.Detail,
+		"volume") {
+		t.Errorf("a part: %+v", first)
+	}
+}
+
 func TestDoctorEndsWithTheWorstOfItsFindings(t *testing.T) {
 	proc, sys := t.TempDir(), t.TempDir()
 	sysfstest.Write(t, proc, "sys/kernel/osrelease", "6.1.0")

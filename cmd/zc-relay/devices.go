@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // devicesSchema names the format of the JSON document. Fields may be added within a version.
@@ -77,8 +78,11 @@ func (o *devicesOptions) run(w io.Writer, names []string) error {
 	if err != nil {
 		return program.Usage(fmt.Errorf("--path.sysfs: %w", err))
 	}
-	list := deviceList{Schema: devicesSchema, Comch: o.comchDevices()}
+	list := deviceList{Schema: devicesSchema}
+	var broken error
+	list.Comch, broken = o.comchDevices()
 	devices, failed := tree.Devices()
+	failed = errors.Join(failed, broken)
 	if list.RDMA = devices; list.RDMA == nil {
 		list.RDMA = []rdmadevice.Device{}
 	}
@@ -95,32 +99,37 @@ func (o *devicesOptions) run(w io.Writer, names []string) error {
 	return errors.Join(err, failed)
 }
 
-func (o *devicesOptions) comchDevices() comchDevices {
-	d := comchDevices{Provider: o.comch, Devices: []comch.Device{}, Services: []comch.Service{}}
+// comchDevices describes the devices and services of the provider. A provider that this machine
+// lacks is no error, and neither is one without devices; a file that declares them wrongly is.
+func (o *devicesOptions) comchDevices() (d comchDevices, err error) {
+	d = comchDevices{Provider: o.comch, Devices: []comch.Device{}, Services: []comch.Service{}}
 	provider, err := providers.Comch(o.comch,
 		providers.ComchOptions{Directory: o.emulatedDir, Logger: zap.NewNop()})
 	if err != nil {
 		d.Absent = err.Error()
-		return d
+		return d, nil
 	}
 	if lister, can := provider.(comch.DeviceLister); can {
-		devices, err := lister.Devices()
-		if err != nil {
-			d.Absent = err.Error()
+		devices, listErr := lister.Devices()
+		if listErr != nil {
+			d.Absent = listErr.Error()
+		}
+		if errors.Is(listErr, status.BadConfig) {
+			err = fmt.Errorf("comch provider %s: %w", o.comch, listErr)
 		}
 		d.Devices = append(d.Devices, devices...)
 	}
 	lister, can := provider.(comch.ServiceLister)
 	if !can {
 		d.noServices = true // hardware does not say what servers offer
-		return d
+		return d, err
 	}
-	services, err := lister.Services()
-	if err != nil {
-		d.Absent = err.Error()
+	services, listErr := lister.Services()
+	if listErr != nil {
+		d.Absent = listErr.Error()
 	}
 	d.Services = append(d.Services, services...)
-	return d
+	return d, err
 }
 
 func (l *deviceList) writeText(w io.Writer) error {

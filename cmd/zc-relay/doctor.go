@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
@@ -22,12 +24,18 @@ func newDoctorCommand() *cobra.Command {
 	var from source
 	return service.NewDoctorCommand(service.Doctor{
 		Subject: `"run"`, Unit: "zc-relay", File: "/etc/zc-relay/zc-relay.yaml",
-		AddFlags: from.add,
+		RuntimeDirectory: "/run/zc-relay",
+		AddFlags:         from.add,
 		Complete: func(o *doctor.Options, file string) error {
-			c, err := config.LoadRelay(config.Sources{File: file, Environ: os.Environ(),
-				Flags: from.flags, Partial: file == ""})
+			sources := config.Sources{File: file, Environ: os.Environ(), Flags: from.flags,
+				Partial: file == ""}
+			c, err := config.LoadRelay(sources)
 			if err != nil {
 				return program.Usage(err)
+			}
+			if sources.Partial {
+				sources.Partial = false
+				_, o.Incomplete = config.LoadRelay(sources)
 			}
 			return program.Usage(describeRelay(o, c))
 		},
@@ -45,6 +53,14 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 	o.OpenDMA = func() (dma.Provider, error) {
 		return providers.StagingDMA(c.Comch.Provider, c.Comch.Options().NeverWait)
 	}
+	o.ComchDirectory = cmp.Or(c.Comch.Directory, emulated.DefaultDirectory())
+	o.CheckChannels = func() error {
+		settings, err := relaySettings(c)
+		if err != nil {
+			return nil // the check of the users has it
+		}
+		return settings.Check()
+	}
 	var cpus []int
 	for i := range c.Channels {
 		channel := &c.Channels[i]
@@ -53,7 +69,8 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 			Name: channel.Name}
 		o.Channels = append(o.Channels, relay.ChannelID{Device: pci.Normalize(channel.Device),
 			Representor: pci.Normalize(channel.Representor), Name: channel.Name}.String())
-		o.Servers = append(o.Servers, doctor.Server{Channel: i, Service: service})
+		o.Servers = append(o.Servers, doctor.Server{Channel: i, Service: service,
+			AdmitsOthers: channel.Access.AnyUser || len(channel.Access.Users) > 0})
 		if channel.Isolation == string(relay.Staged) {
 			o.DMADevices = append(o.DMADevices,
 				doctor.StagedDevice{Channel: i, Device: channel.Device})

@@ -43,6 +43,13 @@ type DeviceLister interface {
 	Devices() ([]Device, error)
 }
 
+// ServerChecker is a Provider that can say whether a server could be opened, without opening it.
+type ServerChecker interface {
+	// CheckServer returns why Listen would fail, except that another server may have the name. It
+	// changes nothing.
+	CheckServer(config ServerConfig) error
+}
+
 // FindDevice returns the first device that name denotes: by its PCI address, its RDMA device, or
 // its network interface. Devices may share a PCI address, as a port of a DPU and its sub-function
 // do; the programs of DOCA take the first, too. others are those that name denotes as well.

@@ -214,6 +214,12 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// Check returns the first error in the settings, with which New would fail.
+func (s Settings) Check() error {
+	_, err := s.complete()
+	return err
+}
+
 // complete returns s with defaults, or the first error in it.
 func (s Settings) complete() (Settings, error) {
 	s.MaxSessions = cmp.Or(s.MaxSessions, DefaultMaxSessionsInAll)

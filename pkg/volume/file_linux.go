@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/creatable"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -281,7 +282,10 @@ func (b FileBackend) Check(spec *Spec) error {
 	case errors.Is(err, fs.ErrNotExist) && b.Size == 0:
 		return b.errMissing()
 	case errors.Is(err, fs.ErrNotExist):
-		return b.checkCreate()
+		if err := creatable.Check(b.Path); err != nil {
+			return b.explain("create", err)
+		}
+		return nil
 	case err != nil:
 		return err
 	}
@@ -296,23 +300,6 @@ func (b FileBackend) Check(spec *Spec) error {
 		_, err = b.directAlignment(spec, file)
 	}
 	return err
-}
-
-// checkCreate returns why create would fail.
-func (b FileBackend) checkCreate() error {
-	const mayCreate = unix.W_OK | unix.X_OK
-	directory := filepath.Dir(b.Path)
-	about, err := os.Stat(directory)
-	if err == nil && !about.IsDir() {
-		err = unix.ENOTDIR
-	}
-	if err == nil {
-		err = unix.Faccessat(unix.AT_FDCWD, directory, mayCreate, unix.AT_EACCESS)
-	}
-	if err != nil {
-		return b.explain("create", err)
-	}
-	return nil
 }
 
 func (b FileBackend) errMissing() error {

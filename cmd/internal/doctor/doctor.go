@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -94,8 +96,13 @@ type Options struct {
 	// Channels holds the names of a relay's channels. Server, Target, and StagedDevice refer to
 	// them by index.
 	Channels []string
-	// Unit is the systemd unit of the daemon.
-	Unit string
+	// Incomplete is why the daemon does not start with this configuration; nil if it does. IsEmpty
+	// means that there is nothing to check but the machine.
+	Incomplete error
+	IsEmpty    bool
+	// Unit is the systemd unit of the daemon. RuntimeDirectory is there only while it runs; "" for
+	// none.
+	Unit, RuntimeDirectory string
 	// CPUs holds the cores for the workers; if empty, the scheduler places Workers of them.
 	CPUs    []int
 	Workers int
@@ -116,8 +123,12 @@ type Options struct {
 	// Doca means that the Comch provider is doca. OpenComch returns the provider; nil skips it.
 	Doca      bool
 	OpenComch func() (comch.Provider, error)
+	// ComchDirectory is the directory of the emulated Comch.
+	ComchDirectory string
 	// Servers holds the Comch services to offer.
 	Servers []Server
+	// CheckChannels returns an error if the relay cannot have the channels as they are configured.
+	CheckChannels func() error
 	// OpenDMA returns the DMA provider of channels with isolation staged. DMADevices holds their
 	// devices.
 	OpenDMA    func() (dma.Provider, error)
@@ -130,6 +141,12 @@ type Options struct {
 	// Listen holds addresses, HOST:PORT, that must be free. OwnListen holds those of the daemon,
 	// which uses them if it runs.
 	Listen, OwnListen []string
+	// Admin is the address for administrators, and CheckAdmin returns why the daemon cannot listen
+	// there; nil without the address.
+	Admin      string
+	CheckAdmin func() error
+	// Directories holds where the daemon creates files.
+	Directories []Directory
 	// LoadTLS loads the credentials and returns when they expire; nil without TLS.
 	LoadTLS func() (time.Time, error)
 	// Secure returns the configuration for TLS connections to a target; nil without TLS.
@@ -147,6 +164,15 @@ type Options struct {
 type Server struct {
 	Channel int
 	comch.Service
+	// AdmitsOthers means that users besides root and the relay's own may connect.
+	AdmitsOthers bool
+}
+
+// Directory is where the daemon creates files. Check returns why it cannot. Key and Flag are the
+// setting that names the directory.
+type Directory struct {
+	Path, Key, Flag string
+	Check           func(path string) error
 }
 
 // StagedDevice is the DMA device of a channel with isolation staged.
@@ -181,6 +207,7 @@ func Examine(ctx context.Context, options *Options) *Report {
 		m.configuration, m.user, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores,
 		m.cpuQuota, m.numa, m.frequency, m.clock,
 		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
+		m.admin, m.writable,
 		m.tls, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
 	} {
 		for _, f := range check() {
@@ -192,7 +219,23 @@ func Examine(ctx context.Context, options *Options) *Report {
 }
 
 func (m *machine) configuration() []Finding {
-	return []Finding{ok("configuration", m.Configuration)}
+	const check = "configuration"
+	findings := []Finding{ok(check, m.Configuration)}
+	switch {
+	case m.Incomplete != nil && m.IsEmpty:
+		findings[0] = fail(check, fmt.Sprintf("%s: the daemon does not start: %v", m.Configuration,
+			m.Incomplete), fmt.Sprintf("write the file (systemctl cat %s names it), or give the daemon's "+
+			"file or flags to doctor, too", m.Unit))
+	case m.Incomplete != nil:
+		findings[0] = warn(check, fmt.Sprintf("%s: the daemon does not start with these alone: %v",
+			m.Configuration, m.Incomplete), "give doctor what the daemon gets, with --config FILE or flags")
+	case m.CheckChannels != nil:
+		if err := m.CheckChannels(); err != nil {
+			findings = append(findings, fail(check, status.Text(err), "correct the channel in the "+
+				"configuration ("+m.Configuration+")"))
+		}
+	}
+	return findings
 }
 
 // machine gives the checks access to the machine.

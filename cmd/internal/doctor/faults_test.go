@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
+	"github.com/zc-relay/zc-relay/internal/creatable"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -100,8 +103,8 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 		"missing representor of a file": {nil, func(m *machine) {
 			onDPU(m, dpu)
 			m.FromFile, m.Channels = true, []string{"a", "b"}
-			m.Servers = append(m.Servers, Server{1, comch.Service{Device: "03:00.0",
-				Representor: "b1:00.1", Name: "disk"}})
+			m.Servers = append(m.Servers, Server{Channel: 1, Service: comch.Service{
+				Device: "03:00.0", Representor: "b1:00.1", Name: "disk"}})
 		}, "channel b: doca: device 03:00.0 has no representor b1:00.1",
 			"channels[1].representor: lspci -D on the host shows the address of the card's function " +
 				"there; if it is to appear later, nothing: the relay tries again"},
@@ -143,6 +146,51 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 		"forbidden file": {nil, func(m *machine) {
 			m.Volumes = []volume.Spec{{Name: "disk", BlockSize: 4096, Backend: forbidden{}}}
 		}, "permission denied", "do what the text says"},
+		"nothing configured": {nil, func(m *machine) {
+			m.Incomplete, m.IsEmpty = errors.New("channels: is empty"), true
+		}, "channels: is empty", "write the file"},
+		"unusable channel": {nil, func(m *machine) {
+			m.CheckChannels = func() error { return status.Errorf(status.InvalidValue, "no such way") }
+		}, "no such way", "correct the channel"},
+		"no directory for administrators": {nil, func(m *machine) {
+			m.FromFile, m.Admin = true, "unix:/no/such/directory/admin.sock"
+			m.CheckAdmin = func() error { return ops.CheckAdmin(m.Admin) }
+		}, "its directory does not exist", "install -d -o"},
+		"another file in place of the admin socket": {nil, func(m *machine) {
+			m.Admin = "unix:" + full
+			m.CheckAdmin = func() error { return ops.CheckAdmin(m.Admin) }
+		}, "not a socket", "--admin-listen"},
+		"runtime directory of a unit that does not run": {nil, func(m *machine) {
+			m.RuntimeDirectory, m.Admin = "/no/such", "unix:/no/such/admin.sock"
+			m.CheckAdmin = func() error { return ops.CheckAdmin(m.Admin) }
+		}, "its directory does not exist", "systemctl start zc-relay"},
+		"no state directory": {nil, func(m *machine) {
+			m.Directories = []Directory{{Path: full + "/state", Flag: "--state-directory",
+				Check: creatable.CheckDirectory}}
+		}, "not a directory", "--state-directory"},
+		"emulated Comch that others can write to": {nil, func(m *machine) {
+			directory := filepath.Join(t.TempDir(), "comch")
+			if err := errors.Join(os.Mkdir(directory, 0o700), os.Chmod(directory, 0o777)); err != nil {
+				t.Fatal(err)
+			}
+			onDPU(m, dpu)
+			m.Doca, m.ComchDirectory = false, directory
+			m.OpenComch = func() (comch.Provider, error) {
+				return emulated.New(emulated.Options{Directory: directory}), nil
+			}
+		}, "is writable by other users: run chmod go-w", "--emulated-dir"},
+		"mistake in the file of emulated devices": {nil, func(m *machine) {
+			directory := t.TempDir()
+			if err := os.WriteFile(filepath.Join(directory, "devices"), []byte("pigeon"),
+				0o600); err != nil {
+				t.Fatal(err)
+			}
+			onDPU(m, dpu)
+			m.Doca, m.ComchDirectory = false, directory
+			m.OpenComch = func() (comch.Provider, error) {
+				return emulated.New(emulated.Options{Directory: directory}), nil
+			}
+		}, "line 1", "zc-relay devices"},
 		"missing key": {nil, func(m *machine) {
 			m.LoadTLS = func() (time.Time, error) { return time.Time{}, errors.New("no such key") }
 		}, "no such key", "--tls-key"},

@@ -220,13 +220,16 @@ func (m *machine) comch() []Finding {
 		}
 	}
 	var findings []Finding
-	var different grouped[comch.Service]
+	var different grouped[Server]
 	for _, s := range m.Servers {
-		different.add(s.Service, s.Channel)
+		channel := s.Channel
+		s.Channel = 0
+		different.add(s, channel)
 	}
-	for _, service := range different.order {
-		channels := different.channels[service]
-		finding := m.server(check, provider, devices, Server{channels[0], service})
+	for _, s := range different.order {
+		channels := different.channels[s]
+		s.Channel = channels[0]
+		finding := m.server(check, provider, devices, s)
 		finding.Detail = m.inChannels(channels...) + finding.Detail
 		findings = append(findings, finding)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -16,10 +17,16 @@ import (
 )
 
 // openServer opens a server as the daemon does, under a name that no client knows, and closes it.
-// found is what is known about the service so far. The emulated Comch needs no device, and its
-// directory would keep a trace of a server.
+// found is what is known about the service so far. A server of the emulation would leave
+// directories behind, which belong to this user, so the provider only checks whether it could open
+// one.
 func (m *machine) openServer(check string, provider comch.Provider, s Server,
 	maxName int, found string) Finding {
+	if checker, can := provider.(comch.ServerChecker); can {
+		err := checker.CheckServer(comch.ServerConfig{Device: s.Device, Representor: s.Representor,
+			Name: s.Name, Admission: comch.Admission{AllowAnyUser: s.AdmitsOthers}})
+		return m.checkedServer(check, s, found, err)
+	}
 	if !m.Doca {
 		return ok(check, found)
 	}
@@ -44,6 +51,28 @@ func (m *machine) openServer(check string, provider comch.Provider, s Server,
 			"report this, with the kernel's log: journalctl --dmesg --grep mlx5")
 	}
 	return ok(check, found+"; a server was opened there")
+}
+
+// checkedServer returns the finding about a server that was checked, but not opened.
+func (m *machine) checkedServer(check string, s Server, found string, err error) Finding {
+	if err == nil {
+		return ok(check, found)
+	}
+	setting := m.setting("comch.directory", "--emulated-dir")
+	isForbidden := errors.Is(err, status.NotPermitted) || errors.Is(err, fs.ErrPermission)
+	text := "cannot open a server: " + status.Text(err)
+	switch {
+	case isForbidden && m.isOtherUser():
+		return warn(check, text, m.asService())
+	case errors.Is(err, fs.ErrPermission) && m.isRuntime(m.ComchDirectory):
+		return warn(check, text, "the unit makes the directory: systemctl start "+m.Unit)
+	case isForbidden:
+		return fail(check, text, fmt.Sprintf("do what the text says (namei -l %s shows all owners and "+
+			"modes), or set %s to a directory of the daemon's user", m.ComchDirectory, setting))
+	case errors.Is(err, status.NotFound):
+		return fail(check, text, m.serverRemedy(s.Channel, err))
+	}
+	return fail(check, text, "correct "+setting)
 }
 
 // isTaken reports whether a server can have failed because of others.
@@ -107,5 +136,5 @@ func (m *machine) user() []Finding {
 		return []Finding{ok(check, "the user of the service, "+service.Username)}
 	}
 	return []Finding{warn(check, fmt.Sprintf("user %d: the service runs as %s, who may do less, or more",
-		os.Geteuid(), service.Username), fmt.Sprintf("sudo -u %s %s doctor", service.Username, m.Unit))}
+		os.Geteuid(), service.Username), m.asService())}
 }

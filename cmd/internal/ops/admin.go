@@ -151,25 +151,46 @@ func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
 var errNotLocal = errors.New("administration is for this machine only: use unix:/run/zc-relay/admin.sock, or a loopback address such as 127.0.0.1:9472")
 
 func listenAdmin(address string) (net.Listener, error) {
-	if path, isUnix := strings.CutPrefix(address, admin.UnixPrefix); isUnix {
-		return unixsocket.Listen(path, socketMode)
-	}
-	if strings.ContainsRune(address, filepath.Separator) {
-		return nil, fmt.Errorf("address %q: write a path as %s%s", address, admin.UnixPrefix, address)
-	}
-	parsed, err := netip.ParseAddrPort(address)
+	path, err := socketOf(address)
 	if err != nil {
-		return nil, fmt.Errorf("address %q is neither unix:PATH nor IP:PORT: %w", address,
-			errNotLocal)
+		return nil, err
 	}
-	if !parsed.Addr().Unmap().IsLoopback() {
-		return nil, fmt.Errorf("address %q is not a loopback address: %w", address, errNotLocal)
+	if path != "" {
+		return unixsocket.Listen(path, socketMode)
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", address, err)
 	}
 	return listener, nil
+}
+
+// CheckAdmin returns why ListenAdmin would fail with an address, except that it does not try a port.
+// The error is syscall.EADDRINUSE if another process listens on the socket.
+func CheckAdmin(address string) error {
+	path, err := socketOf(address)
+	if err != nil || path == "" {
+		return err
+	}
+	return unixsocket.Check(path)
+}
+
+// socketOf returns the path of the Unix socket that an admin address names, "" for a port.
+func socketOf(address string) (path string, err error) {
+	if path, isUnix := strings.CutPrefix(address, admin.UnixPrefix); isUnix {
+		return path, nil
+	}
+	if strings.ContainsRune(address, filepath.Separator) {
+		return "", fmt.Errorf("address %q: write a path as %s%s", address, admin.UnixPrefix, address)
+	}
+	parsed, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return "", fmt.Errorf("address %q is neither unix:PATH nor IP:PORT: %w", address, errNotLocal)
+	}
+	if !parsed.Addr().Unmap().IsLoopback() {
+		return "", fmt.Errorf("address %q is not a loopback address: %w", address, errNotLocal)
+	}
+	return "", nil
 }
 
 // DefaultAdminAddress is the admin address of the packaged relay.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -27,8 +28,9 @@ import (
 type Doctor struct {
 	// Subject names the daemon, or the command that runs it, in a sentence.
 	Subject string
-	// Unit is its systemd unit, and File the configuration file of that unit.
-	Unit, File string
+	// Unit is its systemd unit, and File the configuration file of that unit. RuntimeDirectory is
+	// the directory that the unit makes while it runs, "" for none.
+	Unit, File, RuntimeDirectory string
 	// AddFlags adds the flags of the daemon.
 	AddFlags func(*pflag.FlagSet)
 	// Complete reads the configuration that the daemon would use and adds it to the options. It
@@ -75,7 +77,7 @@ fails, and 0 if there are only warnings or none.`, c.Subject, c.File),
 
 func (o *doctorOptions) run(cmd *cobra.Command, c *Doctor) error {
 	file := o.chooseFile(cmd.Flags(), c.File)
-	o.Unit, o.FromFile = c.Unit, file != ""
+	o.Unit, o.RuntimeDirectory, o.FromFile = c.Unit, c.RuntimeDirectory, file != ""
 	if err := c.Complete(&o.Options, file); err != nil {
 		return err
 	}
@@ -101,7 +103,7 @@ func (o *doctorOptions) chooseFile(f *pflag.FlagSet, file string) string {
 	if slices.ContainsFunc(o.daemonFlags, f.Changed) {
 		file = f.Lookup("config").Value.String()
 	} else if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
-		o.Configuration = "defaults and variables; there is no " + file
+		o.Configuration, o.IsEmpty = "defaults and variables; there is no "+file, true
 		return ""
 	}
 	o.Configuration = "flags and variables"
@@ -167,6 +169,9 @@ func (c *Examined) Describe(o *doctor.Options) error {
 		if address != "" && !strings.HasPrefix(address, "unix:") {
 			o.OwnListen = append(o.OwnListen, address)
 		}
+	}
+	if o.Admin = c.Operations.Admin; o.Admin != "" {
+		o.CheckAdmin = func() error { return ops.CheckAdmin(o.Admin) }
 	}
 	log := zap.NewNop()
 	o.Verbs, o.DocaRDMA = c.RDMA.Provider == verbs.ProviderName, c.RDMA.Provider == "doca"

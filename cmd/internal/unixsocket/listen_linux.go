@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/creatable"
 )
 
 // Listen listens on a Unix socket whose file has the given mode. It replaces the socket of a
@@ -33,9 +35,7 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 		listener, err = config.Listen(context.Background(), "unix", path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil,
-			fmt.Errorf("socket %q: its directory does not exist (systemd makes it with RuntimeDirectory=): %w",
-				path, err)
+		return nil, errNoDirectory(path, err)
 	}
 	if err == nil {
 		if err = restoreMode(path, mode); err != nil {
@@ -46,6 +46,27 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("socket %q: %w", path, err)
 	}
 	return listener, nil
+}
+
+// Check returns why Listen would fail, and changes nothing. The error is unix.EADDRINUSE if another
+// process listens on the socket.
+func Check(path string) error {
+	err := creatable.Check(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errNoDirectory(path, err)
+	}
+	if err != nil {
+		return fmt.Errorf("socket %q: %w", path, err)
+	}
+	if err = checkStale(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func errNoDirectory(path string, err error) error {
+	return fmt.Errorf("socket %q: its directory does not exist (systemd makes it with RuntimeDirectory=): %w",
+		path, err)
 }
 
 // restoreMode gives a new socket the permissions that the umask took from it.
@@ -75,6 +96,17 @@ const staleTimeout = time.Second
 
 // removeStale removes a socket that no process listens on.
 func removeStale(path string) error {
+	if err := checkStale(path); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove the stale socket: %w", err)
+	}
+	return nil
+}
+
+// checkStale fails unless path is a socket that no process listens on.
+func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return fmt.Errorf("socket %q: %w", path, err)
@@ -85,14 +117,11 @@ func removeStale(path string) error {
 	connection, err := net.DialTimeout("unix", path, staleTimeout)
 	if err == nil {
 		_ = connection.Close()
-		return fmt.Errorf("socket %q: another process listens on it: \"ss -lxp\" shows which; stop it, or choose another path",
-			path)
+		return fmt.Errorf("socket %q: another process listens on it: \"ss -lxp\" shows which; stop it, or choose another path: %w",
+			path, unix.EADDRINUSE)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return fmt.Errorf("socket %q: check whether it is in use: %w", path, err)
-	}
-	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("remove the stale socket: %w", err)
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package unixsocket_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
@@ -22,7 +24,13 @@ func TestASocketIsPrivateAndWhatAKilledDaemonLeftIsReplaced(t *testing.T) {
 		"another process listens") {
 		t.Errorf("a socket in use: %v", err)
 	}
+	if err := unixsocket.Check(path); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a check of a socket in use: %v", err)
+	}
 	_ = stale.Close()
+	if err := unixsocket.Check(path); err != nil {
+		t.Errorf("a check of what a killed daemon left: %v", err)
+	}
 	l, err := unixsocket.Listen(path, mode)
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +62,20 @@ func TestASocketIsPrivateAndWhatAKilledDaemonLeftIsReplaced(t *testing.T) {
 		"not a socket") {
 		t.Errorf("a file: %v", err)
 	}
+	if err := unixsocket.Check(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("a check of a file: %v", err)
+	}
 	if _, err := os.Stat(file); err != nil {
 		t.Error("the file was removed")
+	}
+	if err := unixsocket.Check(filepath.Join(t.TempDir(), "new")); err != nil {
+		t.Errorf("a check of a new socket: %v", err)
+	}
+	if err := unixsocket.Check(file + "/none/new"); err == nil {
+		t.Error("a check below a file succeeds")
+	}
+	if err := unixsocket.Check("/no/such/directory/new"); err == nil ||
+		!strings.Contains(err.Error(), "its directory does not exist") {
+		t.Errorf("a check without a directory: %v", err)
 	}
 }

@@ -278,6 +278,9 @@ func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 			makeMode(t, filepath.Dir(directory), 0o755)
 			makeUnsafe(t, directory)
 			provider := New(Options{Directory: directory})
+			if err := checkServer(provider); !errors.Is(err, status.NotPermitted) {
+				t.Errorf("check: %v", err)
+			}
 			if _, err := provider.Listen(context.Background(),
 				comch.ServerConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
 				t.Errorf("listen: %v", err)
@@ -287,6 +290,29 @@ func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 				t.Errorf("connect: %v", err)
 			}
 		})
+	}
+}
+
+func checkServer(p comch.Provider) error {
+	return p.(comch.ServerChecker).CheckServer(comch.ServerConfig{Name: "storage"})
+}
+
+func TestACheckOfAServerLeavesNoTrace(t *testing.T) {
+	parent := t.TempDir()
+	directory := filepath.Join(parent, "run", "comch")
+	if err := checkServer(New(Options{Directory: directory})); err != nil {
+		t.Errorf("directories that are to be created: %v", err)
+	}
+	if entries, err := os.ReadDir(parent); err != nil || len(entries) > 0 {
+		t.Errorf("the check has created %v (%v)", entries, err)
+	}
+	listenIn(t, directory, comch.ServerConfig{Name: "storage"})
+	if err := checkServer(New(Options{Directory: directory})); err != nil {
+		t.Errorf("beside a server: %v", err)
+	}
+	provider := declare(t, "dpu 03:00.0 representors=b1:00.1")
+	if err := checkServer(provider); !errors.Is(err, status.NotFound) {
+		t.Errorf("without the representor: %v", err)
 	}
 }
 
@@ -339,6 +365,9 @@ func TestEveryAncestorIsChecked(t *testing.T) {
 				test.make(t, ancestor)
 				directory := ancestor + "/a/b/c"[:2*(height-1)] + "/comch"
 				provider := New(Options{Directory: directory})
+				if err := checkServer(provider); errors.Is(err, status.NotPermitted) == test.safe {
+					t.Errorf("check: %v", err)
+				}
 				server, err := provider.Listen(t.Context(), comch.ServerConfig{Name: "storage"})
 				if test.safe {
 					if err != nil {

@@ -32,6 +32,18 @@ func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*serv
 	return newServer(p, config, listener), nil
 }
 
+// CheckServer implements comch.ServerChecker.
+func (p *provider) CheckServer(config comch.ServerConfig) error {
+	if err := p.prepareServer(&config); err != nil {
+		return err
+	}
+	if u, ok := p.sockets.(unixSockets); ok {
+		return u.check(comch.Service{Device: config.Device, Representor: config.Representor,
+			Name: config.Name}, config.AllowsOthers())
+	}
+	return nil
+}
+
 // prepareServer sets defaults and rejects invalid values.
 func (p *provider) prepareServer(config *comch.ServerConfig) error {
 	setDefault(&config.Device, DefaultDevice)

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/creatable"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -47,6 +50,49 @@ func (u unixSockets) serviceDirectory(service comch.Service, public bool) (*dire
 	}
 	defer host.close()
 	return host.make(service.Device, public)
+}
+
+// check returns why Listen would fail for another reason than the name, and changes nothing.
+func (u unixSockets) check(service comch.Service, public bool) error {
+	path, err := filepath.Abs(u.directory)
+	if err != nil {
+		return fmt.Errorf("create directory: %w", err)
+	}
+	var nobody trust
+	err = nobody.checkAncestors(path, false)
+	for _, name := range []string{"", service.Representor, service.Device} {
+		path = filepath.Join(path, name)
+		if err == nil {
+			err = checkDirectory(path, public)
+		}
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return creatable.CheckWithParents(path)
+	}
+	if err != nil {
+		return err
+	}
+	return creatable.Check(path + "/" + service.Name)
+}
+
+// checkDirectory returns why makeDirectory would fail with a directory that exists.
+func checkDirectory(path string, public bool) error {
+	var nobody trust
+	d, err := nobody.openDirectory(unix.AT_FDCWD, path, path)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	var stat unix.Stat_t
+	if err := unix.Fstat(d.descriptor, &stat); err != nil {
+		return fmt.Errorf("check directory %s: %w", path, err)
+	}
+	user := uint32(os.Geteuid())
+	if public && user != 0 && stat.Uid != user {
+		return status.Errorf(status.NotPermitted, "%s belongs to user %d, so user %d cannot make it "+
+			"accessible to every user: choose another directory", path, stat.Uid, user)
+	}
+	return nil
 }
 
 // unixListener implements SocketListener.
