@@ -74,6 +74,15 @@ func (d *DeviceInfo) Is(name string) bool {
 		name == d.InterfaceName)
 }
 
+// String returns the PCI address and, because a function and its sub-functions share it, the IB
+// name: "0000:03:00.0 (mlx5_2)".
+func (d *DeviceInfo) String() string {
+	if d.IBName == "" {
+		return d.PCIAddress
+	}
+	return d.PCIAddress + " (" + d.IBName + ")"
+}
+
 // Name returns a name that denotes this device and no other: a function and its sub-functions share
 // a PCI address.
 func (d *DeviceInfo) Name() string {
@@ -198,7 +207,7 @@ func (l *Library) OpenDevice(name string) (*Device, error) {
 			}
 		}
 		device = &Device{DeviceInfo: *info, library: l, references: 1}
-		err := l.failure("open DOCA device "+info.PCIAddress,
+		err := l.failure("open DOCA device "+info.String(),
 			C.zcd_device_open(l.table, info.info, &device.dev))
 		if err == nil {
 			device.info = C.zcd_device_info(l.table, device.dev)
@@ -226,7 +235,7 @@ func (d *Device) Close() error {
 	}
 	l := d.library
 	l.devices = slices.DeleteFunc(l.devices, func(other *Device) bool { return other == d })
-	return l.failure("close DOCA device "+d.PCIAddress, C.zcd_device_close(l.table, d.dev))
+	return l.failure("close DOCA device "+d.String(), C.zcd_device_close(l.table, d.dev))
 }
 
 // acquire adds a reference.
@@ -241,7 +250,7 @@ func (d *Device) acquire() {
 // after the device is closed.
 func (d *Device) ProtectionDomain() (uintptr, error) {
 	var pd *C.struct_ibv_pd
-	err := d.library.failure("get protection domain of DOCA device "+d.PCIAddress,
+	err := d.library.failure("get protection domain of DOCA device "+d.String(),
 		C.zcd_device_pd(d.library.table, d.dev, &pd))
 	return uintptr(unsafe.Pointer(pd)), err
 }
@@ -290,7 +299,7 @@ func (d *Device) OpenRepresentor(name string) (*Representor, error) {
 	}
 	if opened == nil {
 		return nil, status.Errorf(status.NotFound,
-			"device %s has no representor of the host function %q: it has %q", d.PCIAddress, name,
+			"device %v has no representor of the host function %q: it has %q", d, name,
 			known)
 	}
 	return opened, nil

@@ -93,8 +93,7 @@ type MemoryMap struct {
 // may do with it. The memory must stay allocated until Close; memory of the Go heap is pinned.
 func (d *Device) MapMemory(bytes []byte, access memory.Access) (*MemoryMap, error) {
 	if len(bytes) == 0 {
-		return nil, status.Errorf(status.InvalidValue, "register memory with %s: it is empty",
-			d.PCIAddress)
+		return nil, status.Errorf(status.InvalidValue, "register memory with %v: it is empty", d)
 	}
 	address := unsafe.Pointer(unsafe.SliceData(bytes))
 	m := &MemoryMap{device: d, base: uint64(uintptr(address)), length: uint64(len(bytes))}
@@ -102,8 +101,8 @@ func (d *Device) MapMemory(bytes []byte, access memory.Access) (*MemoryMap, erro
 	var step *C.char
 	result := C.zcd_map_open(d.library.table, d.dev, address, C.size_t(len(bytes)),
 		permissions(access), &m.mmap, &step)
-	if err := d.library.failure(fmt.Sprintf("register %d bytes of memory with %s: %s", len(bytes),
-		d.PCIAddress, C.GoString(step)), result); err != nil {
+	if err := d.library.failure(fmt.Sprintf("register %d bytes of memory with %v: %s", len(bytes),
+		d, C.GoString(step)), result); err != nil {
 		m.pinned.Unpin()
 		return nil, err
 	}
@@ -180,7 +179,7 @@ func (d *Device) ImportMemory(blob []byte) (*MemoryMap, error) {
 	var step *C.char
 	result := C.zcd_map_import(d.library.table, d.dev, unsafe.Pointer(unsafe.SliceData(blob)),
 		C.size_t(len(blob)), &m.mmap, &address, &length, &step)
-	if err := d.library.failure("import memory with "+d.PCIAddress+": "+C.GoString(step),
+	if err := d.library.failure("import memory with "+d.String()+": "+C.GoString(step),
 		result); err != nil {
 		return nil, err
 	}

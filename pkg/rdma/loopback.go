@@ -30,7 +30,7 @@ func TryLoopback(ctx context.Context, device Device, address netip.Addr, domain 
 	if connected {
 		err = l.send(ctx)
 	}
-	if err = errors.Join(err, l.close()); err != nil {
+	if err = l.explain(errors.Join(err, l.close())); err != nil {
 		return connected, fmt.Errorf("send from the device at %v to itself: %w", address, err)
 	}
 	return true, nil
@@ -169,6 +169,16 @@ func (l *loopback) close() error {
 	err := errors.Join(errs...)
 	if err == nil && l.scratch != nil {
 		err = l.scratch.Close()
+	}
+	return err
+}
+
+// explain adds why a connection has ended, of which a completion has only the kind.
+func (l *loopback) explain(err error) error {
+	for _, c := range l.ends {
+		if reason := c.Err(); err != nil && reason != nil {
+			return fmt.Errorf("%w: %w", err, reason)
+		}
 	}
 	return err
 }

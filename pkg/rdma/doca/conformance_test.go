@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -301,6 +302,10 @@ func TestAnAddressHasAGID(t *testing.T) {
 			_, err = rdma.TryLoopback(testkit.Context(t), device, loopback, domain, registered)
 			if (err == nil) != c.reaches {
 				t.Errorf("the device reaches itself: %v", err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), "GID 0") ||
+				!strings.Contains(err.Error(), "rdma.gid_index")) {
+				t.Errorf("the error does not name the GID: %v", err)
 			}
 			for _, release := range []func() error{registered.Deregister, region.Close,
 				domain.Close, device.Close} {

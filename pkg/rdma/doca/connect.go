@@ -86,7 +86,7 @@ func (c *connection) introduce(
 	}
 	reply, err := parseIntroduction(f.payload)
 	if err == nil {
-		err = c.rdma.Connect(reply.details)
+		err = c.device.withGID(c.rdma.Connect(reply.details))
 	}
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func (r *request) accept(
 ) error {
 	details, err := c.rdma.Export()
 	if err == nil {
-		err = c.rdma.Connect(r.details)
+		err = r.device.withGID(c.rdma.Connect(r.details))
 	}
 	if err != nil {
 		return err

@@ -517,11 +517,11 @@ func (c *connection) note(done *doca.Worked) {
 	}
 	w.status = outcomeOf(q == &c.receives, done.Err)
 	if w.status != rdma.StatusFlushed || c.stream == nil {
-		c.fail(done.Err)
+		c.fail(c.device.withGID(done.Err))
 		return
 	}
 	// The peer has gone. The stream will tell whether that was in order.
-	time.AfterFunc(endTimeout, func() { c.fail(done.Err) })
+	time.AfterFunc(endTimeout, func() { c.fail(c.device.withGID(done.Err)) })
 }
 
 // outcomeOf translates an error of libdoca.

@@ -34,7 +34,7 @@ func (p *prepared) Details() []byte { return p.details }
 
 func (p *prepared) Connect(details []byte) (rdma.Connection, error) {
 	c := p.connection
-	err := c.rdma.Connect(details)
+	err := c.device.withGID(c.rdma.Connect(details))
 	if err == nil {
 		err = c.queue.connections.Attach(c)
 	}

@@ -55,7 +55,7 @@ func (d *device) mapOf(handle memory.Handle) (*doca.MemoryMap, error) {
 	mapped, ok := handle.(doca.Mapped)
 	if !ok || mapped.MemoryMap().Device() != d.doca {
 		return nil, status.Errorf(status.NotSupported,
-			"the memory was not imported with DOCA device %s", d.doca.PCIAddress)
+			"the memory was not imported with DOCA device %v", d.doca)
 	}
 	return mapped.MemoryMap(), nil
 }

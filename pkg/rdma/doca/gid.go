@@ -3,11 +3,13 @@
 package doca
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // gidOf returns the entry of a device's GID table for connections from an address, or nil to leave
@@ -18,19 +20,74 @@ func gidOf(device *doca.Device, address netip.Addr) *uint32 {
 	if address.IsUnspecified() {
 		return nil
 	}
-	if tree, err := rdmadevice.Open(rdmadevice.SystemRoot); err == nil {
-		devices, _ := tree.Devices() // with those that can be read
-		for i := range devices {
-			if d := &devices[i]; d.Name == device.IBName && len(d.Ports) > 0 {
-				return gidInTable(d.Ports[0].GIDs, address)
-			}
-		}
+	if known := deviceOf(device); known != nil {
+		return gidInTable(known.Ports[0].GIDs, address)
 	}
 	gids, err := device.GIDs()
 	if err != nil {
 		return nil
 	}
 	return lastOfFirstRun(gids, address)
+}
+
+// deviceOf returns what the kernel knows of a device that has a port; nil if it does not know it.
+func deviceOf(device *doca.Device) *rdmadevice.Device {
+	tree, err := rdmadevice.Open(rdmadevice.SystemRoot)
+	if err != nil {
+		return nil
+	}
+	devices, _ := tree.Devices() // with those that can be read
+	for i := range devices {
+		if d := &devices[i]; d.Name == device.IBName && len(d.Ports) > 0 {
+			return d
+		}
+	}
+	return nil
+}
+
+// describeGID returns which entry of its GID table a device uses: "GID 3 (10.0.0.2, RoCE v2) of
+// mlx5_2".
+func describeGID(device *doca.Device, index *uint32) string {
+	name := device.Name()
+	if index == nil {
+		return "the first GID of " + name + ", which libdoca takes"
+	}
+	gids, err := device.GIDs()
+	if known := deviceOf(device); known != nil {
+		for _, g := range known.Ports[0].GIDs {
+			if address, err := netip.ParseAddr(g.GID); err == nil && g.Index == int(*index) {
+				return fmt.Sprintf("GID %d (%v, %s) of %s", *index, address.Unmap(), g.Type, name)
+			}
+		}
+		gids, err = nil, nil
+	}
+	switch {
+	case err != nil:
+		return fmt.Sprintf("GID %d of %s", *index, name)
+	case int64(*index) >= int64(len(gids)) || gids[*index].IsUnspecified():
+		return fmt.Sprintf("GID %d of %s, which is empty", *index, name)
+	}
+	return fmt.Sprintf("GID %d (%v) of %s", *index, gids[*index], name)
+}
+
+// withGID adds to an error of libdoca about a connection which GID this side has. With a wrong one,
+// packets lead nowhere, and libdoca says no more than that time has passed.
+func (d *device) withGID(err error) error {
+	if err == nil || !isOfTheNetwork(status.CodeOf(err)) {
+		return err
+	}
+	return fmt.Errorf("%w: from %s: zc-relay devices lists the GIDs, and rdma.gid_index "+
+		"(--rdma-gid-index) selects one", err, d.gidText)
+}
+
+// isOfTheNetwork reports whether libdoca can have failed because the peer was not reached.
+func isOfTheNetwork(code status.Code) bool {
+	switch code {
+	case status.TimeOut, status.NotConnected, status.ConnectionReset, status.ConnectionAborted,
+		status.IOFailed, status.Driver:
+		return true
+	}
+	return false
 }
 
 // gidInTable returns the entry with an address for RoCE v2, or nil.

@@ -51,6 +51,7 @@ type device struct {
 	capabilities doca.RDMACapabilities
 	options      Options
 	gid          *uint32 // in the device's GID table; nil if libdoca chooses
+	gidText      string  // what gid denotes, for errors
 	// maxMessageSize is that of Capabilities, in bytes.
 	maxMessageSize uint32
 	wait           bool
@@ -100,7 +101,8 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 		return nil, fmt.Errorf("open doca device at %v: %w", address, err)
 	}
 	if d.capabilities, err = d.doca.RDMACapabilities(); err == nil && !d.capabilities.Supported {
-		err = status.Errorf(status.NotSupported, "%s cannot do RDMA", d.doca.PCIAddress)
+		err = status.Errorf(status.NotSupported, "DOCA device %v cannot do RDMA: name one "+
+			"that can with rdma.device (--rdma-device), such as the sub-function of the port", d.doca)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open doca device at %v: %w", address, err),
@@ -112,6 +114,7 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	} else {
 		d.gid = gidOf(d.doca, address)
 	}
+	d.gidText = describeGID(d.doca, d.gid)
 	return d, nil
 }
 
