@@ -31,6 +31,8 @@ const (
 	PathRDMADevice MemoryPath = "rdma-device"
 	// PathStaged copies the data through bounce buffers of the relay.
 	PathStaged MemoryPath = "staged"
+	// PathNone means that every way that the channel allows has failed. No session has it.
+	PathNone MemoryPath = "none"
 )
 
 // ImportDevice says which device imports the memory of a channel's clients, if the CPU cannot
@@ -165,7 +167,7 @@ func (c *channel) checkDevices(ctx context.Context, config *ChannelConfig,
 // takenPath is the way that the last session has taken.
 type takenPath struct {
 	path   MemoryPath
-	reason string // why no better one; "" if there is none
+	reason string // why no better one, or none at all; "" if this is the best
 }
 
 // took notes the way that a session has taken, and what better ones have failed with.
@@ -186,6 +188,16 @@ func (c *channel) took(path MemoryPath, failed error) {
 		return
 	}
 	c.log.Info("targets reach the memory of clients", way, zap.NamedError("not_better", failed))
+}
+
+// tookNone notes that all ways have failed, unless what the client exported is to blame.
+func (c *channel) tookNone(failed error) {
+	switch status.CodeOf(failed) {
+	case status.InvalidValue, status.TooBig, status.NoMemory, status.NotConnected,
+		status.NotPermitted:
+		return
+	}
+	c.path.Store(&takenPath{path: PathNone, reason: failed.Error()})
 }
 
 // choosePaths sets paths and copier for the session's target.
@@ -217,6 +229,10 @@ func (s *session) importMemory(ctx context.Context, m *controlmsg.ConfigureDataP
 			return nil
 		}
 		if ctx.Err() != nil || path == s.paths[len(s.paths)-1] {
+			if ctx.Err() == nil && path != PathMapped {
+				err = fmt.Errorf("%w%s", err, s.settings.otherPaths(path))
+				s.channel.tookNone(errors.Join(failed, fmt.Errorf("%s: %w", path, err)))
+			}
 			return err
 		}
 		failed = errors.Join(failed, fmt.Errorf("%s: %w", path, err))
@@ -225,6 +241,21 @@ func (s *session) importMemory(ctx context.Context, m *controlmsg.ConfigureDataP
 		}
 	}
 	return status.Errorf(status.Unexpected, "the session has no way to its client's memory")
+}
+
+// otherPaths says what to do about memory that the last way, path, does not reach.
+func (c *ChannelConfig) otherPaths(path MemoryPath) string {
+	switch {
+	case path == PathStaged:
+		return ""
+	case c.checkStaged() != nil:
+		return fmt.Sprintf(": set rdma_address (--rdma-address) to an address of the Comch device "+
+			"itself; a target with protocol %s allows no staging", c.TargetProtocol)
+	case c.ImportDevice != ImportAuto:
+		return ": import_device (--import-device) auto lets the relay stage the data instead"
+	}
+	return ": this channel cannot stage the data instead, because its Comch device has no DMA: " +
+		"\"zc-relay providers\" says what is missing"
 }
 
 func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPath,
@@ -318,5 +349,9 @@ func (s *session) importWith(path MemoryPath, descriptor []byte) (*memory.Region
 		return s.connection.ImportMemory(descriptor)
 	}
 	device := s.target.device.Capabilities().Device
-	return comch.ImportMemoryFor(s.connection, device, descriptor)
+	region, granted, err := comch.ImportMemoryFor(s.connection, device, descriptor)
+	if err != nil {
+		err = fmt.Errorf("RDMA device %v: %w", device, err)
+	}
+	return region, granted, err
 }

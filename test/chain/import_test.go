@@ -142,8 +142,14 @@ func TestAForcedWayThatDoesNotWorkIsSaid(t *testing.T) {
 		_ = v.Close(c.context())
 		t.Fatal("a session opened although its memory cannot be reached")
 	}
-	if !errors.Is(err, status.NotSupported) || !strings.Contains(err.Error(), "import") {
-		t.Errorf("the client is told %v", err)
+	for _, want := range []string{"import", "03:00.0 (mlx5_2)", "--import-device"} {
+		if !errors.Is(err, status.NotSupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("the client is not told %q: %v", want, err)
+		}
+	}
+	if s := c.status(client.DefaultChannelName); s.MemoryPath != relay.PathNone ||
+		!strings.Contains(s.MemoryPathReason, "mlx5_2") {
+		t.Errorf("the way is %q because of %q", s.MemoryPath, s.MemoryPathReason)
 	}
 	c.stopRelay()
 	config := relay.Config{Comch: c.provider, CPUs: unpinned(1),

@@ -95,7 +95,7 @@ type Channel struct {
 	Targets     []Target `json:"targets,omitempty"`
 	TargetMoves uint64   `json:"target_moves"`
 	// MemoryPath is how the target reaches the memory of clients (relay.MemoryPath), as the last
-	// session has found, and MemoryPathReason why no better way works.
+	// session has found, and MemoryPathReason why no better way works, or none.
 	MemoryPath       string `json:"memory_path,omitempty"`
 	MemoryPathReason string `json:"memory_path_reason,omitempty"`
 	SessionCount
