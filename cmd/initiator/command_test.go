@@ -27,6 +27,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -331,6 +332,16 @@ func TestAnExplicitLengthOfZeroIsNotTheWholeVolume(t *testing.T) {
 			"empty range") {
 			t.Errorf("%s: %s", line, o.stderr)
 		}
+	}
+}
+
+func TestADeviceThatIsNotThereIsNotTheRelaysFault(t *testing.T) {
+	r := newRelay()
+	r.openError = &comch.NoDeviceError{Err: status.Errorf(status.NotFound, "no device")}
+	o := r.call(context.Background(), "", "info")
+	if o.code != program.ExitConnect || !strings.Contains(o.stderr, "no device") ||
+		strings.Contains(o.stderr, "serving this channel") {
+		t.Errorf("exit code %d, standard error %q", o.code, o.stderr)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
@@ -243,7 +244,8 @@ func connectError(err error) error {
 			"--overwrite)", err))
 	}
 	_, replied := errors.AsType[*controlmsg.Error](err)
-	if !replied && errors.Is(err, status.NotFound) {
+	_, isLocal := errors.AsType[*comch.NoDeviceError](err)
+	if !replied && !isLocal && errors.Is(err, status.NotFound) {
 		err = fmt.Errorf("%w: is \"zc-relay run\" serving this channel?", err)
 	}
 	return program.CannotConnect(err)

@@ -43,6 +43,16 @@ type DeviceLister interface {
 	Devices() ([]Device, error)
 }
 
+// NoDeviceError is the error of a provider that does not have the device to connect from or to
+// listen on. It tells that from a server that is not there, which is status.NotFound, too.
+type NoDeviceError struct{ Err error }
+
+// Error returns the text of Err.
+func (e *NoDeviceError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *NoDeviceError) Unwrap() error { return e.Err }
+
 // ServerChecker is a Provider that can say whether a server could be opened, without opening it.
 type ServerChecker interface {
 	// CheckServer returns why Listen would fail, except that another server may have the name. It

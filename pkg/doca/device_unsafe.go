@@ -176,7 +176,7 @@ func (l *Library) findDevice(name string, use func(*DeviceInfo) error) error {
 		}
 		var names []string
 		for i := range devices {
-			names = append(names, devices[i].PCIAddress)
+			names = append(names, devices[i].String())
 		}
 		return status.Errorf(status.NotFound, "no DOCA device %q: the devices are %s", name,
 			strings.Join(names, ", "))

@@ -14,6 +14,21 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+func TestAMissingDeviceIsToldFromAMissingServer(t *testing.T) {
+	if err := libdoca.Configure(libdoca.Config{Directory: t.TempDir()}); err != nil {
+		t.Fatal(err)
+	}
+	provider := New(Options{Loader: doca.Resolved(libdoca.Lookup)})
+	for device, want := range map[string]bool{"": false, "b1:00.7": true} {
+		_, err := provider.Connect(testkit.Context(t),
+			comch.ClientConfig{Device: device, Name: "absent"})
+		_, isDevice := errors.AsType[*comch.NoDeviceError](err)
+		if !errors.Is(err, status.NotFound) || isDevice != want {
+			t.Errorf("device %q: %v", device, err)
+		}
+	}
+}
+
 // A thread that stands still in libdoca delays a look at its connections once, and not for long.
 func TestALookAtAConnectionGivesUpOnAThreadThatStandsStill(t *testing.T) {
 	if err := libdoca.Configure(libdoca.Config{Directory: t.TempDir()}); err != nil {

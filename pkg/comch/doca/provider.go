@@ -5,6 +5,7 @@ package doca
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -71,7 +72,11 @@ func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
 	}
 	c, err := library.ComchCapabilities(cmp.Or(device, DefaultDevice))
 	if err != nil {
-		return comch.Capabilities{}, fmt.Errorf("comch provider %s: %w", providerName, err)
+		err = fmt.Errorf("comch provider %s: %w", providerName, err)
+		if errors.Is(err, status.NotFound) {
+			err = &comch.NoDeviceError{Err: err}
+		}
+		return comch.Capabilities{}, err
 	}
 	if !c.Server && !c.Client {
 		return comch.Capabilities{}, status.Errorf(status.NotSupported,

@@ -174,8 +174,8 @@ func (p *provider) device(name string) (d comch.Device, isDeclared bool, err err
 	}
 	found, _ := comch.FindDevice(declared, name)
 	if found == nil {
-		return d, true, status.Errorf(status.NotFound,
-			"no device %q: \"zc-relay devices\" lists those that exist", name)
+		return d, true, &comch.NoDeviceError{Err: status.Errorf(status.NotFound,
+			"no device %q: \"zc-relay devices\" lists those that exist", name)}
 	}
 	return *found, true, nil
 }

@@ -498,3 +498,18 @@ func TestAMissingServerIsReportedWithThoseThereAre(t *testing.T) {
 		}
 	}
 }
+
+func TestAMissingDirectoryIsToldFromAMissingServer(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "none")
+	_, err := New(Options{Directory: directory}).Connect(t.Context(),
+		comch.ClientConfig{Name: "storage"})
+	if !errors.Is(err, status.NotFound) || !strings.Contains(err.Error(),
+		directory+" does not exist") {
+		t.Errorf("connect: %v", err)
+	}
+	_, err = declare(t, "host b1:00.0").Connect(t.Context(),
+		comch.ClientConfig{Device: "b1:00.7", Name: "storage"})
+	if _, isDevice := errors.AsType[*comch.NoDeviceError](err); !isDevice {
+		t.Errorf("connect from a device that is not there: %v", err)
+	}
+}

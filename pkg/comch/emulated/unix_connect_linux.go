@@ -37,6 +37,11 @@ func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Sock
 			"two servers have this name, %s and %s: stop one or rename it",
 			servers[0].path, servers[1].path)
 	}
+	if _, err := os.Stat(u.directory); errors.Is(err, os.ErrNotExist) {
+		return nil, status.Errorf(status.NotFound, "the directory %s does not exist: no relay has "+
+			"listened there; name the directory of the relay (its comch.directory, or --emulated-dir)",
+			u.directory)
+	}
 	return nil, status.Errorf(status.NotFound,
 		"no server named %q in %s/%s: start it with this directory and representor%s",
 		name, u.directory, hostDevice, u.alternatives())
