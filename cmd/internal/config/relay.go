@@ -123,6 +123,12 @@ func (c *Relay) check(report reporter) {
 		if channel.TLSServerName != "" && !c.TLS.Enabled() {
 			at("tls_server_name", channel.TLSServerName, noTLS)
 		}
+		if channel.ImportDevice != string(relay.ImportAuto) &&
+			c.Comch.Provider == providers.DefaultComch {
+			at("import_device", channel.ImportDevice, "is for comch.provider doca: with %s, the "+
+				"relay maps the memory of clients, and no device imports it; remove it, or give "+
+				"--comch-provider doca", c.Comch.Provider)
+		}
 		id := [3]string{pci.Normalize(channel.Device), pci.Normalize(channel.Representor),
 			channel.Name}
 		if first, twice := seen[id]; twice {
