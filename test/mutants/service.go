@@ -30,4 +30,22 @@ var serviceMutants = []mutant{
 		breaks: "A server that cannot be opened is a failure unless the daemon has it.",
 		tests:  []test{{"./cmd/internal/doctor", "^TestDoctorOpensTheServerThatTheDaemonWould$"}},
 	},
+	{
+		name:   "doctor-stand-by-is-a-failure",
+		file:   "cmd/internal/doctor/network.go",
+		old:    `	case errors.Is(err, status.NoLock):`,
+		new:    `	case false:`,
+		breaks: "A healthy stand-by passes the doctor.",
+		tests: []test{{"./cmd/internal/doctor",
+			"^TestAStandByIsHealthyUnlessItsChannelHasNoOther$"}},
+	},
+	{
+		name:   "doctor-doca-needs-no-card",
+		file:   "cmd/internal/doctor/card.go",
+		old:    `	case (m.Doca || m.DocaRDMA) && !m.emulatesDOCA():`,
+		new:    `	case false:`,
+		breaks: "The doctor asks for what the provider doca needs of the card.",
+		tests: []test{{"./cmd/internal/doctor",
+			"^TestTheEmulationOfLibdocaNeedsNoCard$"}},
+	},
 }
