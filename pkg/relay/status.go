@@ -27,8 +27,8 @@ type ChannelStatus struct {
 	Targets     []TargetStatus
 	TargetMoves uint64
 	// MemoryPath is how the target reaches the memory of the last session's client, and
-	// MemoryPathReason why no better way works, or none (PathNone); empty until there was one, or if
-	// this is the best.
+	// MemoryPathReason why no better way works, or none (PathNone); empty until there was one, or
+	// if this is the best.
 	MemoryPath       MemoryPath
 	MemoryPathReason string
 	Limits           Limits

@@ -241,8 +241,8 @@ func (b FileBackend) openExisting() (*os.File, error) {
 	return file, nil
 }
 
-// openUnlocked opens a file that exists; otherwise the error is fs.ErrNotExist. expected is what the
-// path referred to before.
+// openUnlocked opens a file that exists; otherwise the error is fs.ErrNotExist. expected is what
+// the path referred to before.
 func (b FileBackend) openUnlocked() (file *os.File, expected fs.FileInfo, err error) {
 	expected, err = os.Stat(b.Path)
 	if err != nil {

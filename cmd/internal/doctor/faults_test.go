@@ -150,7 +150,9 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			m.Incomplete, m.IsEmpty = errors.New("channels: is empty"), true
 		}, "channels: is empty", "write the file"},
 		"unusable channel": {nil, func(m *machine) {
-			m.CheckChannels = func() error { return status.Errorf(status.InvalidValue, "no such way") }
+			m.CheckChannels = func() error {
+				return status.Errorf(status.InvalidValue, "no such way")
+			}
 		}, "no such way", "correct the channel"},
 		"no directory for administrators": {nil, func(m *machine) {
 			m.FromFile, m.Admin = true, "unix:/no/such/directory/admin.sock"
@@ -170,7 +172,8 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 		}, "not a directory", "--state-directory"},
 		"emulated Comch that others can write to": {nil, func(m *machine) {
 			directory := filepath.Join(t.TempDir(), "comch")
-			if err := errors.Join(os.Mkdir(directory, 0o700), os.Chmod(directory, 0o777)); err != nil {
+			err := errors.Join(os.Mkdir(directory, 0o700), os.Chmod(directory, 0o777))
+			if err != nil {
 				t.Fatal(err)
 			}
 			onDPU(m, dpu)

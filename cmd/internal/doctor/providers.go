@@ -52,8 +52,8 @@ func (m *machine) rdmaRemedy(err error) string {
 		m.setting("rdma.provider", "--rdma-provider"), m.setting("rdma.device", "--rdma-device"))
 }
 
-// rdmaAddress is a local address of RDMA connections. channels holds those whose targets are reached
-// from there, none for an address to listen on.
+// rdmaAddress is a local address of RDMA connections. channels holds those whose targets are
+// reached from there, none for an address to listen on.
 type rdmaAddress struct {
 	netip.Addr
 	channels []int

@@ -134,7 +134,8 @@ func TestTheRemedyForTLSFitsTheCause(t *testing.T) {
 			go func() {
 				c, err := listener.Accept()
 				if err == nil {
-					err = errors.Join(c.(*tls.Conn).HandshakeContext(context.Background()), c.Close())
+					err = errors.Join(c.(*tls.Conn).HandshakeContext(context.Background()),
+						c.Close())
 				}
 				answered <- err
 			}()

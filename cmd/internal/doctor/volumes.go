@@ -74,8 +74,8 @@ func (m *machine) volume(spec *volume.Spec) Finding {
 	return checkSpace(check, what, file.Path, about, file.Size, what+" can be opened")
 }
 
-// volumeRemedy says what to do about a volume that cannot be opened. path is that of its file, "" if
-// it has none.
+// volumeRemedy says what to do about a volume that cannot be opened. path is that of its file, ""
+// if it has none.
 func volumeRemedy(path string, err error) string {
 	where := "volumes[].backend (--volume)"
 	switch {

@@ -165,8 +165,8 @@ func listenAdmin(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// CheckAdmin returns why ListenAdmin would fail with an address, except that it does not try a port.
-// The error is syscall.EADDRINUSE if another process listens on the socket.
+// CheckAdmin returns why ListenAdmin would fail with an address, except that it does not try a
+// port. The error is syscall.EADDRINUSE if another process listens on the socket.
 func CheckAdmin(address string) error {
 	path, err := socketOf(address)
 	if err != nil || path == "" {
