@@ -182,6 +182,18 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 				return emulated.New(emulated.Options{Directory: directory}), nil
 			}
 		}, "is writable by other users: run chmod go-w", "--emulated-dir"},
+		"representor that is not declared": {nil, func(m *machine) {
+			directory := t.TempDir()
+			if err := os.WriteFile(filepath.Join(directory, "devices"),
+				[]byte("dpu 03:00.0 representors=b1:00.1"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			onDPU(m, dpu)
+			m.Doca, m.FromFile, m.ComchDirectory = false, true, directory
+			m.OpenComch = func() (comch.Provider, error) {
+				return emulated.New(emulated.Options{Directory: directory}), nil
+			}
+		}, `has no representor "b1:00.0"`, "channels[0].representor"},
 		"mistake in the file of emulated devices": {nil, func(m *machine) {
 			directory := t.TempDir()
 			if err := os.WriteFile(filepath.Join(directory, "devices"), []byte("pigeon"),

@@ -268,7 +268,8 @@ func (m *machine) server(check string, provider comch.Provider, devices []comch.
 			"shorten "+m.channelSetting(s.Channel, "name", "--command-channel-name"))
 	}
 	d, _ := comch.FindDevice(devices, s.Device)
-	if d == nil || m.Doca && len(d.Representors) == 0 {
+	_, isChecked := provider.(comch.ServerChecker)
+	if d == nil || isChecked || m.Doca && len(d.Representors) == 0 {
 		// A provider that accepts any name need not know it, and one that may not open the device
 		// lists no representors.
 		return m.openServer(check, provider, s, c.MaxNameLength,

@@ -70,7 +70,10 @@ func (m *machine) checkedServer(check string, s Server, found string, err error)
 		return fail(check, text, fmt.Sprintf("do what the text says (namei -l %s shows all owners and "+
 			"modes), or set %s to a directory of the daemon's user", m.ComchDirectory, setting))
 	case errors.Is(err, status.NotFound):
-		return fail(check, text, m.serverRemedy(s.Channel, err))
+		return fail(check, text, fmt.Sprintf("correct %s, or declare it in the file %s; \"zc-relay "+
+			"devices\" shows what is declared%s",
+			m.channelSetting(s.Channel, "representor", "--representor"),
+			filepath.Join(m.ComchDirectory, "devices"), waits(err)))
 	}
 	return fail(check, text, "correct "+setting)
 }

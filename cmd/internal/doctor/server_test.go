@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -87,6 +88,17 @@ func TestTheEmulatedComchKeepsNoTraceOfTheDoctor(t *testing.T) {
 	if len(listened) > 0 {
 		t.Errorf("%+v were opened", listened)
 	}
+}
+
+func TestTheEmulationHasAnyRepresentorUnlessItsDevicesAreDeclared(t *testing.T) {
+	m := machineWith(t, nil)
+	m.Servers = []Server{{Service: comch.Service{Device: "03:00.0", Representor: "b1:00.1",
+		Name: "disk"}}}
+	directory := filepath.Join(t.TempDir(), "comch")
+	m.OpenComch = func() (comch.Provider, error) {
+		return emulated.New(emulated.Options{Directory: directory}), nil
+	}
+	expect(t, m.comch(), OK, "can serve b1:00.1")
 }
 
 func TestFindingsOfAnotherUserAreNotThoseOfTheService(t *testing.T) {
