@@ -182,7 +182,7 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 # How often to play each round of test-ends.
 ROUNDS := 3
 .PHONY: test-ends
-test-ends: ## Let owners of a volume end while a network holds what they have sent, and heirs begin (root)
+test-ends: ## Let owners of a volume and NBD clients end while what they have sent is in progress, and heirs begin (root)
 	set -o pipefail; go test -count=1 -timeout 0 -parallel 12 -v ./test/ends -rounds $(ROUNDS) | \
 		grep -v -e '^=== ' -e '--- PASS'
 

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -70,19 +71,35 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(ownerVariable); text != "" {
-		var o owner
-		err := json.Unmarshal([]byte(text), &o)
-		if err == nil {
-			err = (&ownerProcess{owner: o, instance: client.NewInstance()}).run()
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	var o owner
+	var v victim
+	switch {
+	case isToBe(ownerVariable, &o):
+		endWith((&ownerProcess{owner: o, instance: client.NewInstance()}).run())
+	case isToBe(victimVariable, &v):
+		endWith(v.run())
 	}
 	os.Exit(testkit.Main(m).Run())
+}
+
+// isToBe reports whether a variable of the environment describes what this process is to be.
+func isToBe(variable string, description any) bool {
+	text := os.Getenv(variable)
+	if text == "" {
+		return false
+	}
+	if err := json.Unmarshal([]byte(text), description); err != nil {
+		endWith(err)
+	}
+	return true
+}
+
+func endWith(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 type ownerProcess struct {
@@ -378,6 +395,25 @@ type process struct {
 	events   *events
 	ordered  time.Time // the last commands
 	before   int       // events before these
+}
+
+// startSelf starts this test's own program as what a variable of its environment describes.
+func startSelf(t testing.TB, name, variable, description string, j *journal) *process {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(program)
+	command.Env = append(os.Environ(), variable+"="+description)
+	input, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := &events{name: name, journal: j}
+	command.Stdout = events
+	p := &process{Process: testkit.Start(t, command), t: t, commands: input, events: events}
+	p.Name = name
+	return p
 }
 
 // order makes an owner carry out commands, one after the other.

@@ -48,11 +48,7 @@ const hosts = 2
 
 func newPlace(t *testing.T, r *round) *place {
 	t.Helper()
-	directory, err := os.MkdirTemp("", "zc-ends-") // that of the test has too long a name for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	directory := makeDirectory(t)
 	p := &place{t: t, round: r, directory: directory, journal: &journal{},
 		file: filepath.Join(directory, "disk"), targetSpace: newNamespace(t),
 		left: make(chan struct{})}
@@ -91,6 +87,17 @@ func newPlace(t *testing.T, r *round) *place {
 	p.heir = p.startOwner(owner{Name: "heir", Comch: p.comch(relays - 1),
 		Exclusive: r.exclusive, Depth: depth, BlockSize: r.blockSize, FUA: r.fua})
 	return p
+}
+
+// makeDirectory makes a directory of a round. That of the test has too long a name for sockets.
+func makeDirectory(t testing.TB) string {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "zc-ends-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	return directory
 }
 
 // ioTimeout is the IO timeout that ends a session.
@@ -212,21 +219,7 @@ func (p *place) startOwner(o owner) *process {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	program, err := os.Executable()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	command := exec.Command(program)
-	command.Env = append(os.Environ(), ownerVariable+"="+string(description))
-	input, err := command.StdinPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	events := &events{name: o.Name, journal: p.journal}
-	command.Stdout = events
-	owner := &process{Process: testkit.Start(p.t, command), t: p.t, commands: input, events: events}
-	owner.Name = events.name
-	return owner
+	return startSelf(p.t, o.Name, ownerVariable, string(description), p.journal)
 }
 
 // leave ends all processes.
@@ -307,14 +300,6 @@ func (j *journal) String() string {
 
 // keepLogs writes the logs of a round that has failed where -keep says.
 func (p *place) keepLogs() {
-	if *keep == "" || !p.t.Failed() && !*keepAll {
-		return
-	}
-	directory := filepath.Join(*keep, strings.ReplaceAll(p.t.Name(), "/", "."))
-	if err := os.MkdirAll(directory, 0o755); err != nil {
-		p.t.Error(err)
-		return
-	}
 	p.stopTakeOver()
 	logs := map[string]string{"journal": p.journal.String(), "first": p.first.Stderr.String(),
 		"heir": p.heir.Stderr.String()}
@@ -326,9 +311,22 @@ func (p *place) keepLogs() {
 	for i, relay := range p.relays {
 		logs[fmt.Sprint("relay-", i)] = relay.Stderr.String()
 	}
+	keepLogs(p.t, logs)
+}
+
+// keepLogs writes the logs of a round, by name, if it has failed.
+func keepLogs(t testing.TB, logs map[string]string) {
+	if *keep == "" || !t.Failed() && !*keepAll {
+		return
+	}
+	directory := filepath.Join(*keep, strings.ReplaceAll(t.Name(), "/", "."))
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		t.Error(err)
+		return
+	}
 	for name, text := range logs {
 		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o644); err != nil {
-			p.t.Error(err)
+			t.Error(err)
 		}
 	}
 }
