@@ -76,6 +76,9 @@ func SetPauseClock(now func() time.Duration, bound time.Duration) (restore func(
 // MaxCleanEnds is the most proofs of clean ends in a directory.
 const MaxCleanEnds = maxCleanEnds
 
+// TakeForDevice makes a file volume take its file for a block device.
+func TakeForDevice(v Volume) { v.(*storeVolume).store.(*fileStore).regular = false }
+
 // NewDevicePlace returns the check of a device that has a made-up entry in sysfs.
 func NewDevicePlace(entry string) (check, closePlace func() error, err error) {
 	p, err := placeAt(entry, "device")

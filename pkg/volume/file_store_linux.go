@@ -351,6 +351,9 @@ func (s *fileStore) makeDurable() error {
 	if cause == nil {
 		return errors.Join(s.checkPlace(), s.checkSize())
 	}
+	if err := s.checkDetached(); err != nil {
+		return err
+	}
 	return s.fail(&failure{
 		rejects: rejectChanges,
 		message: "flush failed: the volume accepts no more writes until it is reopened",
@@ -394,10 +397,25 @@ func (s *fileStore) checkPlace() error {
 	if err := s.rejection(true); err != nil {
 		return err
 	}
-	gone := checkPlace(s.place)
-	if gone == nil {
+	if gone := checkPlace(s.place); gone != nil {
+		return s.failGone(gone)
+	}
+	return nil
+}
+
+// checkDetached fails the volume if its device was detached. The kernel takes away the size of such
+// a device, before its entry in sysfs: reads then find nothing, and writes no space.
+func (s *fileStore) checkDetached() error {
+	if s.regular {
 		return nil
 	}
+	if end, err := unix.Seek(s.fd, 0, io.SeekEnd); err != nil || end > 0 {
+		return nil
+	}
+	return s.failGone(errGone(s.file.Name(), detached))
+}
+
+func (s *fileStore) failGone(gone error) error {
 	return s.fail(&failure{
 		rejects: rejectAll,
 		message: "the volume's file or device is gone: it fails every request until it is reopened",
@@ -499,6 +517,9 @@ func (s *fileStore) failShrunk() error {
 	if err := s.rejection(true); err != nil {
 		return err
 	}
+	if err := s.checkDetached(); err != nil {
+		return err
+	}
 	now := "fewer bytes"
 	if end, err := unix.Seek(s.fd, 0, io.SeekEnd); err == nil {
 		now = fmt.Sprintf("%d bytes", end)
@@ -513,8 +534,11 @@ func (s *fileStore) failShrunk() error {
 	})
 }
 
-// ioError describes a failed system call, or the truncation of the file that caused it.
+// ioError describes a failed system call, or what has become of the file or device that caused it.
 func (s *fileStore) ioError(operation string, offset, length uint64, cause error) error {
+	if err := s.checkDetached(); err != nil {
+		return err
+	}
 	if err := s.checkSize(); err != nil {
 		return err
 	}

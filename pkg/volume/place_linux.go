@@ -22,6 +22,7 @@ type place struct {
 	directory *os.File // nil if the place cannot be examined
 	name      []byte   // with a terminating zero
 	path      string   // by which the volume was opened
+	isDevice  bool
 	was       entry
 }
 
@@ -55,6 +56,7 @@ func newPlace(file *os.File, path string) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.isDevice = stat.Mode&unix.S_IFMT == unix.S_IFBLK
 	isFile := stat.Mode&unix.S_IFMT == unix.S_IFREG
 	if isFile && (p.was.inode != stat.Ino || unix.Mkdev(p.was.major, p.was.minor) != stat.Dev) {
 		return nil, errors.Join(errGone(path, "was replaced by another one"), p.close())
@@ -92,6 +94,8 @@ func (p *place) check() error {
 	var now entry
 	err := p.look(&now)
 	switch {
+	case p.isDevice && errors.Is(err, unix.ENOENT):
+		return errGone(p.path, detached)
 	case errors.Is(err, unix.ENOENT):
 		return errGone(p.path, "was removed or renamed")
 	case err == nil && (now.inode != p.was.inode || now.major != p.was.major ||
@@ -109,6 +113,9 @@ func (p *place) close() error {
 	}
 	return p.directory.Close()
 }
+
+// detached is what has become of a device that is gone.
+const detached = "was detached"
 
 func errGone(path, what string) error {
 	return status.Errorf(status.IOFailed, "%q %s, so whoever opens the volume next would not find "+

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -252,4 +253,27 @@ func TestStorageThatDoesNotAnswerDelaysOnlyItsInspection(t *testing.T) {
 	}
 	close(release)
 	volumetest.CloseVolume(t, v)
+}
+
+// The kernel sets the size of a device that is detached to 0, before it removes the entry in sysfs.
+func TestADeviceWithoutSizeIsGone(t *testing.T) {
+	for name, r := range map[string]*volume.Request{
+		"read":  {Operation: iomsg.OpRead, Length: 4096, Buffer: make([]byte, 4096)},
+		"flush": {Operation: iomsg.OpFlush},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := storages(t)["file"](t)
+			v, queue, _ := openLogged(t, volume.FileBackend{Path: path}, time.Hour)
+			volume.TakeForDevice(v)
+			volume.SetSync(v, func() error { return unix.EIO })
+			if err := os.Truncate(path, 0); err != nil {
+				t.Fatal(err)
+			}
+			volumetest.Do(t, queue, r)
+			if !errors.Is(r.Err, unix.ESTALE) || !strings.Contains(r.Err.Error(), "was detached") {
+				t.Errorf("%v returned %v", r.Operation, r.Err)
+			}
+			closeFailed(t, v, queue, unix.ESTALE)
+		})
+	}
 }

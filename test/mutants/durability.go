@@ -62,6 +62,14 @@ var durabilityMutants = []mutant{
 		tests:  []test{{"./pkg/volume", "^TestADirectoryThatMustNotBeSearchedIsNoLoss$"}},
 	},
 	{
+		name:   "place-of-a-detached-device",
+		file:   "pkg/volume/file_store_linux.go",
+		old:    "	if err := s.checkDetached(); err != nil {\n		return err\n	}\n	now := ",
+		new:    "	now := ",
+		breaks: "A device that was detached is gone, not truncated.",
+		tests:  []test{{"./pkg/volume", "^TestADeviceWithoutSizeIsGone$"}},
+	},
+	{
 		name:   "gateway-sends-what-a-dead-connection-has-queued",
 		file:   "pkg/gateway/disk.go",
 		old:    "	s.disk.dropWaiting()\n",
