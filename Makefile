@@ -179,6 +179,10 @@ test-tools: export CI := true
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
 	test/siw/run.sh
 
+.PHONY: test-devices
+test-devices: ## Detach a disk from under a target, and attach it again, in a small VM (Debian, QEMU)
+	test/devices/run.sh
+
 # How often to play each round of test-ends.
 ROUNDS := 3
 .PHONY: test-ends

@@ -22,6 +22,7 @@ var suites = []suite{
 	{"packages", "make test-packages"},
 	{"sanitizers", "make test-sanitizers"},
 	{"fleet", "make fleet"},
+	{"devices", "make test-devices"},
 	{"siw", "make test-siw"},
 	{"providers", "make test-providers"},
 	{"simulation", "make simulate SEEDS=10000"},
@@ -39,8 +40,8 @@ type rule struct {
 }
 
 const (
-	everything = "kubernetes budget tools arm64 bench packages sanitizers fleet siw providers " +
-		"simulation repeat ceph verbs ends mutants"
+	everything = "kubernetes budget tools arm64 bench packages sanitizers fleet devices siw " +
+		"providers simulation repeat ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
 	chain = "siw providers simulation repeat ceph verbs ends mutants"
 )
@@ -113,11 +114,12 @@ var rules = []rule{
 	{"pkg/rdma/doca", "providers repeat"},
 	{"pkg/rdma/shm", "budget providers simulation repeat mutants"},
 	{"pkg/rdma/verbs", "verbs repeat"},
-	{"pkg/volume", "tools fleet " + chain},
+	{"pkg/volume", "tools fleet devices " + chain},
 	{"pkg/volume/rbd", "ceph"},
 
 	{"test/ceph", "ceph"},
 	{"test/chain", "providers repeat"},
+	{"test/devices", "devices"},
 	{"test/e2e", "tools ceph verbs providers repeat"},
 	{"test/ends", "ends"},
 	{"test/fleet", "fleet"},
@@ -127,10 +129,11 @@ var rules = []rule{
 	{"test/packages", "packages"},
 	{"test/resources", "repeat"},
 	{"test/simulation", "simulation mutants"},
-	{"test/siw", "siw verbs"},
+	{"test/siw", "devices siw verbs"},
 	{"test/smoke", ""}, // parts of the gate
 	{"test/suites", ""},
 	{"test/verbs", "verbs"},
+	{"test/verbs/chain.sh", "devices verbs"},
 }
 
 // ruleFor returns the rule of a file.
