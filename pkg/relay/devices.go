@@ -130,8 +130,8 @@ func (d *deviceSet[A, D]) watch(address A, device *deviceEntry[D]) {
 	}
 }
 
-// doubtAge is how long a device is in use at least before an error makes the relay doubt it, so that
-// errors which a peer can cause do not make it open devices all the time.
+// doubtAge is how long a device is in use at least before an error makes the relay doubt it, so
+// that errors which a peer can cause do not make it open devices all the time.
 var doubtAge = 10 * time.Second
 
 // doubt treats the device at an address as lost if an error says that it has failed: not every kind

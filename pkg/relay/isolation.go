@@ -37,7 +37,8 @@ type bounceMemory struct {
 }
 
 // newBounceMemory allocates bounce buffers for a configuration, and lets the DMA device reach them
-// and the client's memory. If it fails, it returns what could not be released, to be released later.
+// and the client's memory. If it fails, it returns what could not be released, to be released
+// later.
 func (c *channel) newBounceMemory(
 	device dma.Device, m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region,
 	access memory.Access,

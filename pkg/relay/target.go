@@ -217,7 +217,8 @@ func (t *targetConnection) exportForDialect(
 
 // place tells where the volume is served.
 func (t *targetConnection) place() lease.Place {
-	return lease.Place{Channel: t.link.channel.id.String(), UUID: t.volume.UUID, Sole: t.volume.Sole}
+	return lease.Place{Channel: t.link.channel.id.String(), UUID: t.volume.UUID,
+		Sole: t.volume.Sole}
 }
 
 // openError adds the volume and the target to an error of openVolume.

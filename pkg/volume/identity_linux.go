@@ -135,8 +135,8 @@ func bootID() (string, error) {
 
 // lockedHere returns the Info.Sole of a file that is locked. The kernel keeps the lock until the
 // last IO on the file has ended, even if the program is killed, but other machines may not know of
-// it. Nor does the lock of a disk's device exclude another path to the same disk. lockedHere returns
-// "" if machine or lock cannot be told from others.
+// it. Nor does the lock of a disk's device exclude another path to the same disk. lockedHere
+// returns "" if machine or lock cannot be told from others.
 func lockedHere(file *os.File) string {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {

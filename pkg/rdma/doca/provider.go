@@ -137,7 +137,7 @@ func deviceAt(devices []doca.DeviceInfo, address netip.Addr) (string, error) {
 			return devices[i].Name(), nil
 		}
 	}
-	// A device whose interface is elsewhere, in another network namespace for instance, may have it.
+	// A device whose interface is in another network namespace, for instance, may have it.
 	if len(devices) == 1 && !isInterface(devices[0].InterfaceName) {
 		return devices[0].Name(), nil
 	}
