@@ -86,6 +86,22 @@ func TestWhoWaitsLongerGoesFirst(t *testing.T) {
 	l.Unlock(e)
 }
 
+func TestAnUnlockedRangeIsGrantedToAllWhoCanHaveIt(t *testing.T) {
+	var l Locks
+	granted := ""
+	hold := func(name string, start, end uint64) *Hold {
+		return &Hold{Start: start, End: end, Granted: func() { granted += name }}
+	}
+	all := hold("all", 0, 10)
+	if !l.Lock(all) || l.Lock(hold("a", 0, 2)) || l.Lock(hold("b", 1, 3)) ||
+		l.Lock(hold("c", 3, 5)) {
+		t.Fatal("ranges are held that overlap")
+	}
+	if l.Unlock(all); granted != "ac" {
+		t.Errorf("granted %q, want a and c", granted)
+	}
+}
+
 // model is what Locks must do: it looks at every pair.
 type model struct {
 	held, waiting []*Hold

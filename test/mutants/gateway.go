@@ -32,7 +32,8 @@ var gatewayMutants = []mutant{
 		old:    "\t\tgranted = append(granted, w.Granted)\n",
 		new:    "\t\tgranted = append(granted, w.Granted)\n\t\tbreak\n",
 		breaks: "An unlocked range is granted to all who can have it.",
-		tests:  []test{{"./internal/rangelock", "^TestLocksDoWhatTheirModelDoes$"}},
+		tests: []test{{"./internal/rangelock",
+			"^TestAnUnlockedRangeIsGrantedToAllWhoCanHaveIt$"}},
 	},
 	{
 		name:   "rangelock-reads-pass-orphans",
