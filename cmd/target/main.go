@@ -22,6 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
@@ -94,8 +95,8 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
 	cmd.AddCommand(newConfigCommand(), newDoctorCommand(),
 		program.NewVersionCommand("target"))
-	cmd.AddCommand(administer.NewCommands("")...)
-	cmd.AddCommand(administer.NewVolumeCommand(""))
+	cmd.AddCommand(administer.NewCommands(ops.DefaultTargetAdminAddress)...)
+	cmd.AddCommand(administer.NewVolumeCommand(ops.DefaultTargetAdminAddress))
 	argp.Adopt(cmd, cmd)
 	return cmd
 }

@@ -80,7 +80,7 @@ affecting anyone, or accept sessions again with --resume.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.admin, "admin", ops.DefaultAdminAddress,
+	f.StringVar(&o.admin, "admin", ops.DefaultRelayAdminAddress,
 		"admin address of the relay, as given to its --admin-listen")
 	f.Var(&o.timeout, "timeout",
 		`how long to wait for the sessions to end: a duration, 0 for not at all, or "infinite"`)

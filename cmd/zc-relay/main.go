@@ -35,7 +35,7 @@ directly between the target and the memory of the application.`,
 	root.AddCommand(runCommand, newConfigCommand(), newDrainCommand(), newDevicesCommand(),
 		newDoctorCommand(), newProvidersCommand(),
 		program.NewVersionCommand("zc-relay"))
-	root.AddCommand(administer.NewCommands(ops.DefaultAdminAddress)...)
+	root.AddCommand(administer.NewCommands(ops.DefaultRelayAdminAddress)...)
 	argp.Adopt(root, runCommand)
 	return root
 }

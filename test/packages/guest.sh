@@ -62,6 +62,9 @@ check_daemons() {
         expect "$daemon gains no privileges" process_has "$daemon" '^NoNewPrivs:\s+1' status
         expect "$daemon has no capabilities" process_has "$daemon" '^CapEff:\s+0+$' status
         expect "$daemon filters system calls" process_has "$daemon" '^Seccomp:\s+2' status
+        expect "$daemon answers its operator" "$daemon" status >/tmp/status
+        expect "only $daemon and root reach its admin socket" \
+            [ "$(stat -c %U:%a "/run/$daemon/admin.sock")" = "$daemon:600" ]
         expect "$daemon has its own user" [ "$(ps -o user:20= -p "$(main_pid "$daemon")" | tr -d ' ')" = "$daemon" ]
     done
 }
@@ -131,6 +134,9 @@ for package in "${daemons[@]}" zc-relay-initiator; do
     done
     expect "$package has the drop-in for DEVX" test -s "$documents/examples/devx.conf"
     expect "$package has a copyright" grep -q Apache-2.0 "$documents/copyright"
+done
+for file in alerts recording examples/scrape examples/alertmanager; do
+    expect "Prometheus has $file" test -s "/usr/share/doc/zc-relay/prometheus/$file.yaml"
 done
 for example in relay relay-many-channels; do
     expect "the example $example is sound" zc-relay config check "/usr/share/doc/zc-relay/examples/$example.yaml"

@@ -193,8 +193,11 @@ func socketOf(address string) (path string, err error) {
 	return "", nil
 }
 
-// DefaultAdminAddress is the admin address of the packaged relay.
-const DefaultAdminAddress = admin.UnixPrefix + "/run/zc-relay/admin.sock"
+// The admin addresses of the packaged daemons.
+const (
+	DefaultRelayAdminAddress  = admin.UnixPrefix + "/run/zc-relay/admin.sock"
+	DefaultTargetAdminAddress = admin.UnixPrefix + "/run/zc-relay-target/admin.sock"
+)
 
 // Drainer is a daemon that can reject new sessions. Its methods may be called concurrently.
 type Drainer interface {

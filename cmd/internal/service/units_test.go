@@ -3,6 +3,7 @@ package service_test
 import (
 	"errors"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
@@ -180,6 +182,46 @@ func TestUnitsNeedNoProgramOfAnotherPackage(t *testing.T) {
 		if reload := setting(t, unit, "ExecReload"); !strings.HasSuffix(reload,
 			" reload --pid $MAINPID") {
 			t.Errorf("%s: ExecReload=%s", unit, reload)
+		}
+	}
+}
+
+// The commands that talk to a packaged daemon find it without --admin, and the daemon may create the
+// socket there.
+func TestPackagedDaemonsListenWhereTheirCommandsLook(t *testing.T) {
+	for _, daemon := range []struct {
+		unit, address string
+		files         []string
+		load          func(config.Sources) (*config.Operations, error)
+	}{
+		{"zc-relay.service", ops.DefaultRelayAdminAddress,
+			[]string{"config/zc-relay.yaml", "examples/relay.yaml",
+				"examples/relay-many-channels.yaml"},
+			func(s config.Sources) (*config.Operations, error) {
+				c, err := config.LoadRelay(s)
+				return &c.Operations, err
+			}},
+		{"zc-relay-target.service", ops.DefaultTargetAdminAddress,
+			[]string{"config/zc-relay-target.yaml", "examples/target.yaml"},
+			func(s config.Sources) (*config.Operations, error) {
+				c, err := config.LoadTarget(s)
+				return &c.Operations, err
+			}},
+	} {
+		directory := "unix:/run/" + setting(t, daemon.unit, "RuntimeDirectory")
+		if path.Dir(daemon.address) != directory {
+			t.Errorf("%s makes %s, but its commands look for %s", daemon.unit, directory,
+				daemon.address)
+		}
+		for _, file := range daemon.files {
+			operations, err := daemon.load(config.Sources{File: deploy + file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if operations.Admin != daemon.address {
+				t.Errorf("%s: operations.admin is %q, but commands look for %s", file,
+					operations.Admin, daemon.address)
+			}
 		}
 	}
 }

@@ -147,7 +147,7 @@ spec:
         - name: {{ .component }}
           image: {{ include "zc-relay.image" .root }}
           imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-          command: {{ concat (list .command) .arguments (list "--config" $file "--admin-listen" "unix:/run/zc-relay/admin.sock") | toJson }}
+          command: {{ concat (list .command) .arguments (list "--config" $file "--admin-listen" (printf "unix:/run/%s/admin.sock" .command)) | toJson }}
           # kubectl describe pod then shows why the daemon has ended.
           terminationMessagePolicy: FallbackToLogsOnError
           env: {{- include "zc-relay.env" .values | nindent 12 }}
@@ -179,7 +179,7 @@ spec:
             {{- end }}
           volumeMounts: &mounts
             - { name: config, mountPath: {{ .mount }}, readOnly: true }
-            - { name: run, mountPath: /run/zc-relay }
+            - { name: run, mountPath: /run/{{ .command }} }
             {{- if .values.tlsSecret }}
             - { name: tls, mountPath: {{ .tlsMount }}, readOnly: true }
             {{- end }}
@@ -200,7 +200,7 @@ spec:
               while sleep 10 & wait $!; do
                 now=$(files)
                 [ "$now" = "$former" ] && continue
-                {{ .command }} reload --admin unix:/run/zc-relay/admin.sock
+                {{ .command }} reload
                 former=$now
               done
           env: {{- include "zc-relay.env" .values | nindent 12 }}
