@@ -132,7 +132,7 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	}
 	switch {
 	case c.preempt != "" && errors.Is(err, status.NotPermitted):
-		return nil, program.Usage(fmt.Errorf("%w (only a preemptor's clients may take a volume from "+
+		return nil, program.Rejected(fmt.Errorf("%w (only a preemptor's clients may take a volume from "+
 			"others, which --preempt asks for)", err))
 	case config.Exclusive && errors.Is(err, status.NotPermitted):
 		return nil, c.notPermitted(ctx, config, err)
@@ -150,10 +150,10 @@ func (c *connectionFlags) notPermitted(ctx context.Context, config client.Config
 	config.Exclusive, config.Owner = false, nil
 	info, unknown := c.describe(ctx, config)
 	if unknown == nil && info.ReadOnly {
-		return program.Usage(fmt.Errorf("%w (the volume is read-only for clients of this relay, "+
+		return program.Rejected(fmt.Errorf("%w (the volume is read-only for clients of this relay, "+
 			"even with --overwrite)", err))
 	}
-	return program.Usage(fmt.Errorf("%w (only an owner's clients may open the volume "+
+	return program.Rejected(fmt.Errorf("%w (only an owner's clients may open the volume "+
 		"exclusively, as this command does without --overwrite)", err))
 }
 
@@ -161,12 +161,12 @@ func (c *connectionFlags) notPermitted(ctx context.Context, config client.Config
 // only one writer.
 func (c *connectionFlags) inUse(ctx context.Context, config client.Config, err error) error {
 	if c.preempt != "" {
-		return program.Usage(fmt.Errorf("%w (nothing has changed: decide again whom to replace)", err))
+		return program.Rejected(fmt.Errorf("%w (nothing has changed: decide again whom to replace)", err))
 	}
 	config.Exclusive, config.Owner = false, nil
 	info, unknown := c.describe(ctx, config)
 	if unknown == nil && info.Exclusive && info.Holder != "" {
-		return program.Usage(fmt.Errorf("%w (wait until that client is done, or take the volume from "+
+		return program.Rejected(fmt.Errorf("%w (wait until that client is done, or take the volume from "+
 			"it with --preempt: the volume admits one writer at a time, even with --overwrite)", err))
 	}
 	return connectError(err)
@@ -239,7 +239,7 @@ func connectError(err error) error {
 	case errors.Is(err, status.InvalidValue), errors.Is(err, status.TooBig):
 		return program.Usage(err) // the request exceeds what the relay or the volume supports
 	case errors.Is(err, status.InUse):
-		return program.Usage(fmt.Errorf("%w (wait until that client is done, or take the volume from "+
+		return program.Rejected(fmt.Errorf("%w (wait until that client is done, or take the volume from "+
 			"it with --preempt; commands that write share a volume if all of them are started with "+
 			"--overwrite)", err))
 	}

@@ -79,8 +79,10 @@ func failure(err error) error {
 	switch status.CodeOf(err) {
 	case status.NotConnected, status.TimeOut:
 		return program.CannotConnect(err)
-	case status.InvalidValue, status.NotFound, status.NotSupported:
+	case status.InvalidValue:
 		return program.Usage(err)
+	case status.NotFound, status.NotSupported:
+		return program.Rejected(err)
 	}
 	return err
 }

@@ -183,7 +183,7 @@ open.`,
 		}
 		v, err := client.ResizeVolume(ctx, operands[0], to)
 		if errors.Is(err, status.BadState) {
-			err = program.Usage(fmt.Errorf("%w: add --shrink if you mean it", err))
+			err = program.Rejected(fmt.Errorf("%w: add --shrink if you mean it", err))
 		}
 		if err != nil {
 			return o.report(cmd, operationResizeVolume, failure(listedBy("volume list", err)))
@@ -244,7 +244,7 @@ client is gone even so, and nobody else can open the volume before they have fin
 		name, holder := operands[0], operands[1]
 		err := listedBy("volume list", client.PreemptHolder(ctx, name, holder))
 		if errors.Is(err, status.InUse) {
-			err = program.Usage(err)
+			err = program.Rejected(err)
 		}
 		outcome := Outcome{Operation: operationPreempt, Volume: name, Holder: holder}
 		return outcome.Print(cmd, o.output,

@@ -52,6 +52,11 @@ func testTree(err error, stderr *bytes.Buffer) *cobra.Command {
 }
 
 func TestExitCodesFollowTheFailure(t *testing.T) {
+	// Only the help of a command mends a wrong call.
+	hints := map[string]bool{"usage": true, "unknown flag": true, "bad value": true,
+		"missing flag": true, "extra argument": true, "unknown command": true, "no command": true,
+		"similar command": true, "half a group": true, "similar command of a group": true,
+		"no command of a group": true}
 	for name, c := range map[string]struct {
 		err       error
 		arguments string
@@ -63,6 +68,8 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 			"tool work: disk on fire\n"},
 		"usage": {Usagef("no such disk"), "work --needed x", ExitUsage,
 			"tool work: no such disk\nRun 'tool work --help' for usage.\n"},
+		"rejected": {Rejected(status.Errorf(status.InUse, "another client has it")),
+			"work --needed x", ExitUsage, "tool work: another client has it [IN_USE]\n"},
 		"wrapped": {fmt.Errorf("run: %w", CannotConnect(status.NotFound)),
 			"work --needed x", ExitConnect, "tool work: run: NOT_FOUND\n"},
 		"several lines": {errors.Join(errors.New("one"), errors.New("two")), "work --needed x",
@@ -91,11 +98,12 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 		var stderr bytes.Buffer
 		got := Run(context.Background(), testTree(c.err, &stderr), strings.Fields(c.arguments))
 		if got != c.want || !strings.Contains(stderr.String(), c.text) ||
-			(c.text == "" && stderr.Len() > 0) {
+			(c.text == "" && stderr.Len() > 0) ||
+			strings.Contains(stderr.String(), "--help") != hints[name] {
 			t.Errorf("%s: exit code %d, text %q", name, got, stderr.String())
 		}
 	}
-	if Usage(nil) != nil || CannotConnect(nil) != nil {
+	if Usage(nil) != nil || Rejected(nil) != nil || CannotConnect(nil) != nil {
 		t.Error("no error has become one")
 	}
 }

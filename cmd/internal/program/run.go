@@ -49,7 +49,8 @@ func explain(w io.Writer, command *cobra.Command, err error) {
 	if next := remedy(err); next != "" {
 		fmt.Fprintln(w, next)
 	}
-	if ExitCode(err) == ExitUsage {
+	if exit, ok := errors.AsType[*exitError](err); ok && exit.code == ExitUsage &&
+		!exit.isRejected {
 		fmt.Fprintf(w, "Run '%s --help' for usage.\n", command.CommandPath())
 	}
 }
@@ -142,6 +143,8 @@ const (
 type exitError struct {
 	code int
 	err  error
+	// isRejected means that a peer has rejected a request whose form is right.
+	isRejected bool
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
@@ -163,6 +166,16 @@ func Usage(err error) error { return WithExitCode(ExitUsage, err) }
 
 // Usagef is Usage(fmt.Errorf(format, args...)).
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
+
+// Rejected gives err the exit code ExitUsage, too, for a well-formed request that a daemon or a peer
+// rejects because of its own state. The help of the command knows nothing about that, so the user
+// is not sent there. Rejected(nil) is nil.
+func Rejected(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{code: ExitUsage, err: err, isRejected: true}
+}
 
 // CannotConnect gives err the exit code ExitConnect. CannotConnect(nil) is nil.
 func CannotConnect(err error) error { return WithExitCode(ExitConnect, err) }
