@@ -101,6 +101,9 @@ type Reload struct {
 	Ended *time.Time `json:"ended_at"`
 	// Error says what could not be applied, or why the reload has not ended.
 	Error string `json:"error,omitempty"`
+	// RestartPending holds the keys of the settings that take effect with the daemon's next start.
+	// Daemons of former releases do not say.
+	RestartPending []string `json:"restart_pending,omitempty"`
 }
 
 // Reload makes the daemon read its configuration and certificates again, as SIGHUP does, and waits

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/internal/schematest"
 )
 
 // run runs a command against a daemon whose every reply has the given body.
@@ -47,5 +49,35 @@ func TestAStatusThatIsNoDocumentFailsWithOne(t *testing.T) {
 	if decoding := json.Unmarshal([]byte(stdout), &outcome); err == nil || decoding != nil ||
 		outcome.Operation != operationStatus || outcome.Error == nil {
 		t.Errorf("stdout %q, error %v", stdout, err)
+	}
+}
+
+func TestAReloadNamesWhatNeedsARestart(t *testing.T) {
+	for pending, want := range map[string]string{
+		"": "reloaded\n",
+		`"operations.listen","workers.cpus"`: "reloaded; a restart is needed for: " +
+			"operations.listen, workers.cpus\n",
+	} {
+		body := fmt.Sprintf(`{"started_at":"2026-01-02T03:04:05Z","ended_at":"2026-01-02T03:04:06Z",`+
+			`"restart_pending":[%s]}`, pending)
+		if stdout, err := run(t, body, "reload"); err != nil || stdout != want {
+			t.Errorf("as text: %q, want %q, error %v", stdout, want, err)
+		}
+		stdout, err := run(t, body, "reload", "-o", "json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document any
+		if err := json.Unmarshal([]byte(stdout), &document); err != nil {
+			t.Fatal(err)
+		}
+		schema := schematest.Read(t, "../../../docs/administration.schema.json")
+		if err := schema.Check(document); err != nil {
+			t.Error(err)
+		}
+		reload := document.(map[string]any)["reload"].(map[string]any)
+		if keys, _ := reload["restart_pending"].([]any); len(keys) != strings.Count(pending, `"`)/2 {
+			t.Errorf("as JSON: %s", stdout)
+		}
 	}
 }

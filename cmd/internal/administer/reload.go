@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,8 +19,8 @@ func newReloadCommand(address string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Make a running relay or target read its configuration and certificates again",
-		Long: `reload does what SIGHUP does, and reports the outcome. What cannot be applied changes
-nothing; the daemon's log says which changes need a restart. With --pid it needs no admin
+		Long: `reload does what SIGHUP does, and reports the outcome, with the settings that need a
+restart. What cannot be applied changes nothing. With --pid it needs no admin
 listener: it sends SIGHUP to the daemon, whose log has the outcome.`,
 		Args: cobra.NoArgs,
 	}
@@ -36,6 +37,8 @@ listener: it sends SIGHUP to the daemon, whose log has the outcome.`,
 			err = fmt.Errorf("the reload failed: %s", r.Error)
 		case r.Ended == nil:
 			sentence = "the reload is in progress: status shows its outcome"
+		case len(r.RestartPending) > 0:
+			sentence += "; a restart is needed for: " + strings.Join(r.RestartPending, ", ")
 		}
 		return outcome.Print(cmd, o.output, sentence, err)
 	})

@@ -205,7 +205,8 @@ func (r *reloader) request(ctx context.Context) admin.Reload {
 		latest := r.state()
 		if latest != nil && !latest.Started.Before(asked) &&
 			(latest.Ended != nil || latest.Error != "") {
-			return admin.Reload{Started: latest.Started, Ended: latest.Ended, Error: latest.Error}
+			return admin.Reload{Started: latest.Started, Ended: latest.Ended, Error: latest.Error,
+				RestartPending: r.restartPending()}
 		}
 		select {
 		case <-ctx.Done():

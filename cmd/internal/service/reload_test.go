@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -124,6 +125,20 @@ func TestLoadingAtTheStartEndsWithItsContext(t *testing.T) {
 		n, err := Load(t.Context(), func() (int, error) { return 2, nil })
 		if n != 2 || err != nil {
 			t.Errorf("loaded %d, %v", n, err)
+		}
+	})
+}
+
+func TestTheOutcomeOfAReloadNamesWhatNeedsARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r *reloader
+		r, _, end := startReloader(t, func() (func() error, error) {
+			return func() error { r.setPending([]string{"workers.cpus"}); return nil }, nil
+		})
+		defer end()
+		if got := r.request(t.Context()).RestartPending; !slices.Equal(got,
+			[]string{"workers.cpus"}) {
+			t.Errorf("the outcome names %q", got)
 		}
 	})
 }
