@@ -65,19 +65,32 @@ func (v *volumes) list(uses map[string]target.Use) []admin.Volume {
 
 // VolumeStates returns the state of each volume, also of those that are being opened or closed.
 func (a *administered) VolumeStates() map[string]volume.State {
-	return a.volumes.addPending(a.Target.VolumeStates())
+	states := make(map[string]volume.State)
+	for name, now := range a.volumeStatuses() {
+		states[name] = now.State
+	}
+	return states
 }
 
-// addPending adds the states of volumes that are being opened or closed.
-func (v *volumes) addPending(states map[string]volume.State) map[string]volume.State {
+// volumeStatuses is VolumeStates with the reasons.
+func (a *administered) volumeStatuses() map[string]volume.Status {
+	all := make(map[string]volume.Status)
+	for name, export := range a.Offered() {
+		all[name] = export.Volume.Status()
+	}
+	a.volumes.addPending(all)
+	return all
+}
+
+// addPending adds the volumes that are being opened or closed.
+func (v *volumes) addPending(all map[string]volume.Status) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for name, p := range v.pending {
-		if _, served := states[name]; !served {
-			states[name] = p.state
+		if _, served := all[name]; !served {
+			all[name] = volume.Status{State: p.state, Since: p.since}
 		}
 	}
-	return states
 }
 
 // describe returns the volume as administrators see it.

@@ -27,6 +27,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -164,7 +165,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stopWatching()
-	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.VolumeStates) })
+	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.volumeStatuses) })
 	return service.RunAndClose(ctx, t)
 }
 
@@ -187,7 +188,7 @@ func announce(ctx context.Context, env *service.Environment, t *administered,
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
 		zap.Stringer("rdma", t.RDMAAddress()))
-	env.SetReady(readiness(t.VolumeStates()))
+	env.SetReady(readiness(t.volumeStatuses()))
 	if c.Listen.AddressFile != "" {
 		if err := writeAtomically(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
 			return err
@@ -202,7 +203,7 @@ const readinessInterval = time.Second
 // watchReadiness reports whether the target is of use to relays, until ctx ends. What was reported
 // before may already be wrong at the first look.
 func watchReadiness(ctx context.Context, setReady func(reason error, missing string),
-	states func() map[string]volume.State) {
+	volumes func() map[string]volume.Status) {
 	ticker := time.NewTicker(readinessInterval)
 	defer ticker.Stop()
 	for former, isFirst := "", true; ; isFirst = false {
@@ -212,7 +213,7 @@ func watchReadiness(ctx context.Context, setReady func(reason error, missing str
 			return
 		case <-ticker.C:
 		}
-		reason, missing := readiness(states())
+		reason, missing := readiness(volumes())
 		now := missing
 		if reason != nil {
 			now = reason.Error()
@@ -224,24 +225,33 @@ func watchReadiness(ctx context.Context, setReady func(reason error, missing str
 	}
 }
 
-// readiness returns why a target with volumes in these states is of no use, or which of them are
-// not. One volume that has failed does not keep the others from being served, and the next one can
+// maxReasonLength keeps the reason of one volume from hiding the others.
+const maxReasonLength = 256
+
+// readiness returns why a target with these volumes is of no use, or which of them are not, and
+// why. One volume that has failed does not keep the others from being served, and the next one can
 // be added at any time.
-func readiness(states map[string]volume.State) (reason error, missing string) {
+func readiness(volumes map[string]volume.Status) (reason error, missing string) {
 	var unusable []string
-	for _, name := range slices.Sorted(maps.Keys(states)) {
-		if !states[name].Means().IsUsable {
-			unusable = append(unusable, fmt.Sprintf("volume %q is %s", name, states[name]))
+	for _, name := range slices.Sorted(maps.Keys(volumes)) {
+		now := volumes[name]
+		if now.State.Means().IsUsable {
+			continue
 		}
+		text := fmt.Sprintf("volume %q is %s", name, now.State)
+		if now.Reason != nil {
+			text += ": " + printable.Line(now.ReasonText(), maxReasonLength)
+		}
+		unusable = append(unusable, text)
 	}
-	list := strings.Join(unusable, ", ")
+	list := strings.Join(unusable, "; ")
 	switch {
 	case len(unusable) == 0:
 		return nil, ""
-	case len(unusable) == len(states):
+	case len(unusable) == len(volumes):
 		return status.Errorf(status.BadState, "%s", list), ""
 	}
-	return nil, fmt.Sprintf("serving %d of %d volumes: %s", len(states)-len(unusable), len(states),
+	return nil, fmt.Sprintf("serving %d of %d volumes: %s", len(volumes)-len(unusable), len(volumes),
 		list)
 }
 

@@ -25,9 +25,12 @@ func TestTheFirstLookAtTheVolumesIsReported(t *testing.T) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		go watchReadiness(ctx, func(reason error, missing string) {
 			reports = append(reports, report{reason, missing})
-		}, func() map[string]volume.State {
-			return map[string]volume.State{"disk": volume.Serving,
-				"late": state.Load().(volume.State)}
+		}, func() map[string]volume.Status {
+			late := volume.Status{State: state.Load().(volume.State)}
+			if late.State == volume.Failed {
+				late.Reason = errors.New("no such file")
+			}
+			return map[string]volume.Status{"disk": {State: volume.Serving}, "late": late}
 		})
 		for _, next := range []volume.State{volume.Failed, volume.Failed, volume.Serving} {
 			time.Sleep(readinessInterval)
@@ -38,7 +41,7 @@ func TestTheFirstLookAtTheVolumesIsReported(t *testing.T) {
 		synctest.Wait()
 		stop(ended)
 		synctest.Wait()
-		want := []report{{}, {nil, `serving 1 of 2 volumes: volume "late" is failed`}, {},
+		want := []report{{}, {nil, `serving 1 of 2 volumes: volume "late" is failed: no such file`}, {},
 			{ended, ""}}
 		if len(reports) != len(want) {
 			t.Fatalf("the reports are %+v, want %+v", reports, want)

@@ -84,9 +84,9 @@ func TestVolumesThatAreBeingOpenedAreListed(t *testing.T) {
 		list[0].Kind != "memory" {
 		t.Errorf("the list is %+v", list)
 	}
-	if states := v.addPending(map[string]volume.State{"other": volume.Serving}); len(states) != 2 ||
-		states["disk"] != volume.Opening {
-		t.Errorf("the states are %v", states)
+	volumes := map[string]volume.Status{"other": {State: volume.Serving}}
+	if v.addPending(volumes); len(volumes) != 2 || volumes["disk"].State != volume.Opening {
+		t.Errorf("the volumes are %v", volumes)
 	}
 	if d := v.describePending(nil); len(d) != 1 || d[0].State != string(volume.Opening) {
 		t.Errorf("the status has %+v", d)
@@ -114,13 +114,17 @@ func TestATargetIsReadyIfAVolumeIsOfUse(t *testing.T) {
 		{[]volume.State{volume.Opening}, false, ""},
 		{[]volume.State{volume.Failed, volume.Closed}, false, ""},
 		{[]volume.State{volume.Failed, volume.Serving}, true,
-			`serving 1 of 2 volumes: volume "a" is failed`},
+			`serving 1 of 2 volumes: volume "a" is failed: no such file`},
 	} {
-		states := make(map[string]volume.State)
+		volumes := make(map[string]volume.Status)
 		for i, s := range c.states {
-			states[string(rune('a'+i))] = s
+			now := volume.Status{State: s}
+			if s == volume.Failed {
+				now.Reason = errors.New("no such file")
+			}
+			volumes[string(rune('a'+i))] = now
 		}
-		if err, missing := readiness(states); (err == nil) != c.ready || missing != c.missing {
+		if err, missing := readiness(volumes); (err == nil) != c.ready || missing != c.missing {
 			t.Errorf("%v: %v, %q", c.states, err, missing)
 		}
 	}
