@@ -56,7 +56,7 @@ func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
 		"0000:0000:0000:0000:0000:ffff:c000:0205",
 		"DOWN, Disabled", "no GIDs", "comch provider emulated", "no services are offered",
 		"03:00.0  dpu   mlx5_0       pf", "03:00.0  none  mlx5_4       sf",
-		"03:00.0 alone means mlx5_0",
+		"03:00.0 alone means mlx5_0: another one has the same address, and is named by RDMA device",
 	} {
 		if code != 0 || !strings.Contains(text, want) {
 			t.Errorf("code %d, the list lacks %q:\n%s", code, want, text)

@@ -175,8 +175,12 @@ func (d *comchDevices) write(w io.Writer, rdma []rdmadevice.Device) {
 	for i := range d.Devices {
 		first, others := comch.FindDevice(d.Devices, d.Devices[i].PCI)
 		if len(others) > 0 && first == &d.Devices[i] {
-			fmt.Fprintf(w, "  %s alone means %s: the %d others have the same address, and are named by RDMA device\n",
-				first.PCI, orNone(first.RDMA), len(others))
+			same := fmt.Sprintf("the %d others have the same address, and are", len(others))
+			if len(others) == 1 {
+				same = "another one has the same address, and is"
+			}
+			fmt.Fprintf(w, "  %s alone means %s: %s named by RDMA device\n", first.PCI,
+				orNone(first.RDMA), same)
 		}
 	}
 	switch {

@@ -49,7 +49,7 @@ func TestTheViewShowsRatesBetweenReadings(t *testing.T) {
 	m.accept(reading{document: documentAt(12, 1_051_200)})
 	text := m.visible()
 	for _, want := range []string{
-		"zc-relay v1, process 42, up 12s, ready", "channels: 1 of 2 ready; not ready: two (waiting)",
+		"zc-relay v1, process 42, up 12s, ready", "channels: 1 of 2 ready; not ready: two (target waiting)",
 		"IOPS                  25600  ▁█", "throughput        100 MiB/s  ▁█",
 		"latency              20.0µs", "in flight                 5  ██",
 		"one                ready           0  25600   100 MiB/s   20.0µs          5         0",

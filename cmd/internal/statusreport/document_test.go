@@ -165,3 +165,36 @@ func TestTheTextMarksASessionThatIsNotReleased(t *testing.T) {
 		t.Errorf("%d sessions are marked:\n%s", n, &text)
 	}
 }
+
+func TestTheSummaryOfChannelsSaysWhoseStateItTells(t *testing.T) {
+	channel := func(name, state, link string) Channel {
+		return Channel{Name: name, State: state, Link: Link{State: link}}
+	}
+	for _, c := range []struct {
+		isReady  bool
+		channels []Channel
+		want     string
+	}{
+		{true, []Channel{channel("one", "listening", "ready"), channel("two", "listening", "waiting"),
+			channel("three", "waiting", "ready"), channel("four", "opening", "waiting")},
+			"channels: 1 of 4 ready; not ready: two (target waiting), three (waiting), four (opening)"},
+		{false, []Channel{channel("one", "listening", "ready")}, // is being drained
+			"channels: 1 of 1 ready; but the relay accepts no new sessions"},
+		{false, []Channel{channel("one", "listening", "given_up")},
+			"channels: 0 of 1 ready; not ready: one (target given up)"},
+	} {
+		d := Document{Ready: c.isReady, Channels: c.channels}
+		if got := d.ChannelSummary(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestNumbersOfTimesAreEnglish(t *testing.T) {
+	for n, want := range map[uint64]string{1: "once", 2: "2 times"} {
+		link := Link{State: "ready", Losses: n}
+		if got := link.text(testNow); got != "ready, lost "+want {
+			t.Errorf("%d: %q", n, got)
+		}
+	}
+}

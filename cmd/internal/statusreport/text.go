@@ -48,8 +48,9 @@ func (d *Document) WriteText(w io.Writer) error {
 	return nil
 }
 
-// ChannelSummary says on one line how many of the channels are ready, and which are not; "" if
-// there are no channels.
+// ChannelSummary says on one line how many of the channels are ready, and which are not, with the
+// state of the channel if clients cannot connect, or of its target; "" if there are no channels. A
+// relay that is being drained is not ready although its channels are.
 func (d *Document) ChannelSummary() string {
 	if len(d.Channels) == 0 {
 		return ""
@@ -58,14 +59,18 @@ func (d *Document) ChannelSummary() string {
 	for i := range d.Channels {
 		switch c := &d.Channels[i]; {
 		case c.isClosed():
-			down = append(down, c.Name+" (not listening)")
+			down = append(down, c.Name+" ("+c.State+")")
 		case c.Link.State != linkReady:
-			down = append(down, c.Name+" ("+c.Link.State+")")
+			down = append(down, c.Name+" (target "+strings.ReplaceAll(c.Link.State, "_", " ")+")")
 		}
 	}
-	text := fmt.Sprintf("channels: %d of %d ready", len(d.Channels)-len(down), len(d.Channels))
+	up := len(d.Channels) - len(down)
+	text := fmt.Sprintf("channels: %d of %d ready", up, len(d.Channels))
 	if len(down) > 0 {
 		text += "; not ready: " + strings.Join(down, ", ")
+	}
+	if !d.Ready && up > 0 {
+		text += "; but the relay accepts no new sessions"
 	}
 	return text
 }
@@ -113,7 +118,7 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 		}
 	}
 	if c.TargetMoves > 0 {
-		fmt.Fprintf(w, "  moved     %d times from one target to another\n", c.TargetMoves)
+		fmt.Fprintf(w, "  moved     %s from one target to another\n", times(c.TargetMoves))
 	}
 	fmt.Fprintf(w, "  sessions  %d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
 		c.Refused, size.FormatBytes(c.Exported))
@@ -236,7 +241,7 @@ func (l *Link) text(now time.Time) string {
 		text += fmt.Sprintf(", next in %v", max(0, l.NextAttempt.Sub(now)).Round(time.Millisecond))
 	}
 	if l.Losses > 0 {
-		text += fmt.Sprintf(", lost %d times", l.Losses)
+		text += ", lost " + times(l.Losses)
 	}
 	if l.Reason != "" {
 		text += ": " + l.Reason
@@ -311,6 +316,13 @@ func writeFaults(w io.Writer, faults []Fault) {
 		t.Add(f.Rule, f.Operations, f.Matches)
 	}
 	t.Write(w)
+}
+
+func times(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
 }
 
 func countsText(counts map[string]uint64) string {
