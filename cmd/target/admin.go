@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/administer"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/pkg/admin"
@@ -16,6 +18,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
+
+// daemon is where commands find a target.
+var daemon = administer.Daemon{Address: ops.DefaultTargetAdminAddress,
+	AddressIn: func(file string) (string, error) {
+		c, err := config.LoadTarget(config.Sources{File: file, Environ: os.Environ(),
+			Partial: true})
+		if err != nil {
+			return "", err
+		}
+		return c.Operations.Admin, nil
+	}}
 
 // administered is a target as its admin listener needs it.
 type administered struct {

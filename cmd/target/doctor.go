@@ -19,7 +19,7 @@ func newDoctorCommand() *cobra.Command {
 	var from source
 	return service.NewDoctorCommand(service.Doctor{
 		Subject: "the target", Unit: "zc-relay-target",
-		File:     "/etc/zc-relay/zc-relay-target.yaml",
+		File:     config.TargetFile,
 		AddFlags: from.add,
 		Complete: func(o *doctor.Options, file string) error {
 			if err := from.original.translate(from.flags); err != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
@@ -96,8 +95,8 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
 	cmd.AddCommand(newConfigCommand(), newDoctorCommand(),
 		program.NewVersionCommand("target"))
-	cmd.AddCommand(administer.NewCommands(ops.DefaultTargetAdminAddress)...)
-	cmd.AddCommand(administer.NewVolumeCommand(ops.DefaultTargetAdminAddress))
+	cmd.AddCommand(administer.NewCommands(daemon)...)
+	cmd.AddCommand(administer.NewVolumeCommand(daemon))
 	argp.Adopt(cmd, cmd)
 	return cmd
 }
@@ -274,6 +273,7 @@ func newConfigCommand() *cobra.Command {
 	return config.NewCommand(config.Command{
 		VariablePrefix: "ZC_TARGET",
 		Subject:        "the target",
+		File:           config.TargetFile,
 		Check: func(file string) (config.Checked, error) {
 			c, err := config.LoadTarget(config.Sources{File: file})
 			if err != nil {

@@ -19,6 +19,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+// daemon is where commands find a relay.
+var daemon = administer.Daemon{Address: ops.DefaultRelayAdminAddress,
+	AddressIn: func(file string) (string, error) {
+		c, err := loadFile(file)
+		if err != nil {
+			return "", err
+		}
+		return c.Operations.Admin, nil
+	}}
+
 // administered is a relay as its admin listener needs it.
 type administered struct{ *relay.Relay }
 
@@ -57,7 +67,7 @@ func (a administered) AdminSessions() []admin.Session {
 
 // drainOptions holds the flags of "zc-relay drain".
 type drainOptions struct {
-	admin   string
+	administer.Connection
 	timeout retry.Bound
 	resume  bool
 	output  report.Output
@@ -80,8 +90,7 @@ affecting anyone, or accept sessions again with --resume.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.admin, "admin", ops.DefaultRelayAdminAddress,
-		"admin address of the relay, as given to its --admin-listen")
+	o.Add(cmd, daemon)
 	f.Var(&o.timeout, "timeout",
 		`how long to wait for the sessions to end: a duration, 0 for not at all, or "infinite"`)
 	f.BoolVar(&o.resume, "resume", false, "accept new sessions again")
@@ -90,9 +99,9 @@ affecting anyone, or accept sessions again with --resume.`,
 }
 
 func (o *drainOptions) run(cmd *cobra.Command) error {
-	client, err := admin.New(o.admin)
+	client, err := o.Client()
 	if err != nil {
-		return program.Usage(fmt.Errorf("--admin: %w", err))
+		return err
 	}
 	outcome := administer.Outcome{Operation: administer.OperationDrain}
 	send := client.Drain

@@ -78,6 +78,37 @@ func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
 	}
 }
 
+func TestDevicesAreThoseOfTheConfigurationUnlessFlagsSayOtherwise(t *testing.T) {
+	sys, directory := sysfstest.New(t), t.TempDir()
+	sysfstest.Write(t, directory, "devices", "dpu 03:00.0 representors=b1:00.0\n")
+	file := filepath.Join(directory, "relay.yaml")
+	if err := os.WriteFile(file, []byte("operations: {admin: \"unix:/no/such/socket\"}\n"+
+		"comch: {directory: "+directory+"}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"devices":                               "03:00.0",
+		"devices --comch-provider doca":         "comch provider doca",
+		"devices --emulated-dir " + t.TempDir(): "no services are offered",
+		"status":                                "/no/such/socket",
+		"drain":                                 "/no/such/socket",
+	} {
+		words := append(strings.Fields(line), "--config", file)
+		if strings.HasPrefix(line, "devices") {
+			words = append(words, "--path.sysfs", sys)
+		}
+		code, stdout, stderr := execute(t, words...)
+		if (code == 0) != strings.HasPrefix(line, "devices") ||
+			!strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: exit code %d, %q is missing in\n%s%s", line, code, want, stdout, stderr)
+		}
+	}
+	if code, _, stderr := execute(t, "devices", "--config", "/no/such/file"); code !=
+		program.ExitUsage || !strings.Contains(stderr, "no such file") {
+		t.Errorf("without the file: exit code %d: %s", code, stderr)
+	}
+}
+
 func TestDevicesOfAnAbsentProviderSayWhy(t *testing.T) {
 	code, text, _ := execute(t, "devices", "--path.sysfs", t.TempDir(), "--comch-provider", "doca")
 	if code != 0 || !strings.Contains(text, "no RDMA devices") || !strings.Contains(text,

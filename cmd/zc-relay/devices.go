@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -45,6 +46,7 @@ type comchDevices struct {
 type devicesOptions struct {
 	output      report.Output
 	sysfs       string
+	file        string
 	comch       string
 	emulatedDir string
 }
@@ -56,21 +58,48 @@ func newDevicesCommand() *cobra.Command {
 		Short: "List RDMA devices, and Comch devices with their representors",
 		Long: `devices lists the machine's RDMA devices with their network interfaces, PCI addresses,
 ports and GIDs, and the devices, representors and services of the Comch
-provider. A NAME (RDMA device, network interface, PCI address, auxiliary
+provider. With --config it asks the provider that this configuration of a relay names. A NAME (RDMA device, network interface, PCI address, auxiliary
 device) restricts the list to the RDMA devices that belong to it.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return o.run(cmd.OutOrStdout(),
-				names)
+			if err := o.takeFile(cmd.Flags()); err != nil {
+				return err
+			}
+			return o.run(cmd.OutOrStdout(), names)
 		},
 	}
 	f := cmd.Flags()
 	o.output.AddFlag(f)
 	f.StringVar(&o.sysfs, "path.sysfs", rdmadevice.SystemRoot, "where sysfs is")
-	f.StringVar(&o.comch, "comch-provider", providers.DefaultComch,
-		"Comch provider: emulated or doca")
-	f.StringVar(&o.emulatedDir, "emulated-dir", "",
+	f.StringVarP(&o.file, "config", "c", "",
+		"YAML file with the configuration of a relay; flags override it")
+	f.StringVar(&o.comch, providerFlag, providers.DefaultComch, "Comch provider: emulated or doca")
+	f.StringVar(&o.emulatedDir, emulatedDirFlag, "",
 		"directory of the emulated Comch (default: that of \"run\")")
 	return cmd
+}
+
+// The flags that override the configuration file.
+const (
+	providerFlag    = "comch-provider"
+	emulatedDirFlag = "emulated-dir"
+)
+
+// takeFile takes from the configuration file what no flag says.
+func (o *devicesOptions) takeFile(f *pflag.FlagSet) error {
+	if o.file == "" {
+		return nil
+	}
+	c, err := loadFile(o.file)
+	if err != nil {
+		return program.Usage(fmt.Errorf("--config: %w", err))
+	}
+	if !f.Changed(providerFlag) {
+		o.comch = c.Comch.Provider
+	}
+	if !f.Changed(emulatedDirFlag) {
+		o.emulatedDir = c.Comch.Directory
+	}
+	return nil
 }
 
 func (o *devicesOptions) run(w io.Writer, names []string) error {

@@ -23,7 +23,7 @@ import (
 func newDoctorCommand() *cobra.Command {
 	var from source
 	return service.NewDoctorCommand(service.Doctor{
-		Subject: `"run"`, Unit: "zc-relay", File: "/etc/zc-relay/zc-relay.yaml",
+		Subject: `"run"`, Unit: "zc-relay", File: config.RelayFile,
 		RuntimeDirectory: "/run/zc-relay",
 		AddFlags:         from.add,
 		Complete: func(o *doctor.Options, file string) error {

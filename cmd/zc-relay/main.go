@@ -12,7 +12,6 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/administer"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
@@ -35,7 +34,7 @@ directly between the target and the memory of the application.`,
 	root.AddCommand(runCommand, newConfigCommand(), newDrainCommand(), newDevicesCommand(),
 		newDoctorCommand(), newProvidersCommand(),
 		program.NewVersionCommand("zc-relay"))
-	root.AddCommand(administer.NewCommands(ops.DefaultRelayAdminAddress)...)
+	root.AddCommand(administer.NewCommands(daemon)...)
 	argp.Adopt(root, runCommand)
 	return root
 }
@@ -45,6 +44,7 @@ func newConfigCommand() *cobra.Command {
 	return config.NewCommand(config.Command{
 		VariablePrefix: "ZC_RELAY",
 		Subject:        `"run"`,
+		File:           config.RelayFile,
 		Check: func(file string) (config.Checked, error) {
 			c, err := config.LoadRelay(config.Sources{File: file})
 			if err != nil {

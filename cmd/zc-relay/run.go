@@ -44,6 +44,11 @@ func (s *source) load() (*config.Relay, error) {
 	return c, program.Usage(err)
 }
 
+// loadFile reads a configuration file for a command that needs only a part of it.
+func loadFile(file string) (*config.Relay, error) {
+	return config.LoadRelay(config.Sources{File: file, Environ: os.Environ(), Partial: true})
+}
+
 // chooseVolume completes the command line of the DOCA application, whose storage has one volume
 // without a name.
 func (s *source) chooseVolume() error {

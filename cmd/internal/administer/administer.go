@@ -5,13 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/report"
@@ -23,16 +23,16 @@ import (
 const DefaultTimeout = 10 * time.Second
 
 // NewCommands returns the commands status, top, sessions, reload, log-level, and trace, for a
-// daemon whose admin address is usually the given one; "" means that users must say it.
-func NewCommands(address string) []*cobra.Command {
-	return []*cobra.Command{newStatusCommand(address), newTopCommand(address),
-		newSessionsCommand(address),
-		newReloadCommand(address), newLogLevelCommand(address), newTraceCommand(address)}
+// daemon.
+func NewCommands(daemon Daemon) []*cobra.Command {
+	return []*cobra.Command{newStatusCommand(daemon), newTopCommand(daemon),
+		newSessionsCommand(daemon),
+		newReloadCommand(daemon), newLogLevelCommand(daemon), newTraceCommand(daemon)}
 }
 
 // options are the flags that all commands share.
 type options struct {
-	address string
+	Connection
 	output  report.Output
 	timeout time.Duration
 }
@@ -44,33 +44,21 @@ func (o *options) report(cmd *cobra.Command, operation string, failure error) er
 }
 
 // add adds the flags. run is called with a client, and a context that ends after the timeout.
-func (o *options) add(cmd *cobra.Command, address string,
+func (o *options) add(cmd *cobra.Command, daemon Daemon,
 	run func(context.Context, *cobra.Command, *admin.Client, []string) error) {
 	o.output = report.Text
 	f := cmd.Flags()
-	addAddress(cmd, &o.address, address)
+	o.Add(cmd, daemon)
 	o.output.AddFlag(f)
 	f.DurationVar(&o.timeout, "timeout", DefaultTimeout, "how long to wait for the reply")
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
-		client, err := admin.New(o.address)
+		client, err := o.Client()
 		if err != nil {
-			return program.Usage(fmt.Errorf("--admin: %w", err))
+			return err
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 		defer cancel()
 		return run(ctx, cmd, client, operands)
-	}
-}
-
-// addAddress adds the flag --admin with a default, "" for none.
-func addAddress(cmd *cobra.Command, address *string, fallback string) {
-	usage := "admin address of the daemon, as given to its --admin-listen"
-	if fallback == "" {
-		usage += ", such as unix:PATH"
-	}
-	cmd.Flags().StringVar(address, "admin", fallback, usage)
-	if fallback == "" {
-		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
 	}
 }
 
@@ -87,7 +75,7 @@ func failure(err error) error {
 	return err
 }
 
-func newStatusCommand(address string) *cobra.Command {
+func newStatusCommand(daemon Daemon) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -96,7 +84,7 @@ func newStatusCommand(address string) *cobra.Command {
 sessions, queues and workers. docs/status.schema.json describes the JSON document.`,
 		Args: cobra.NoArgs,
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		_ []string) error {
 		content, err := client.Status(ctx)
 		if err != nil {
@@ -121,12 +109,12 @@ sessions, queues and workers. docs/status.schema.json describes the JSON documen
 	return cmd
 }
 
-func newSessionsCommand(address string) *cobra.Command {
+func newSessionsCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
 		Short: "List or end the sessions of a running relay or target",
 	}
-	cmd.AddCommand(newSessionsListCommand(address), newSessionsEndCommand(address))
+	cmd.AddCommand(newSessionsListCommand(daemon), newSessionsEndCommand(daemon))
 	return cmd
 }
 
@@ -137,7 +125,7 @@ func orNone(text string) string {
 	return text
 }
 
-func newSessionsEndCommand(address string) *cobra.Command {
+func newSessionsEndCommand(daemon Daemon) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "end SESSION",
@@ -147,7 +135,7 @@ gets SHUTDOWN for what is in flight, and may open another session: remove its ri
 connect first to keep it out.`,
 		Args: program.Operands("SESSION"),
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
 		id, err := strconv.ParseUint(operands[0], 10, 64)
 		if err != nil {
@@ -179,7 +167,7 @@ func (o *options) completeOperand(cmd *cobra.Command,
 	list func(context.Context, *admin.Client) ([]string, error)) {
 	cmd.ValidArgsFunction = func(_ *cobra.Command, operands []string, _ string) ([]string,
 		cobra.ShellCompDirective) {
-		client, err := admin.New(o.address)
+		client, err := o.Client()
 		if err != nil || len(operands) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -198,25 +186,28 @@ func listedBy(command string, err error) error {
 	return fmt.Errorf("%w: \"%s\" lists those that there are", err, command)
 }
 
-func newLogLevelCommand(address string) *cobra.Command {
+func newLogLevelCommand(daemon Daemon) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "log-level [debug|info|warn|error]",
 		Short: "Show or change what a running relay or target logs",
 		Long: `log-level shows the lowest severity that the daemon logs, or changes it until the next
-start or reload.`,
+start or reload. It also takes the names and numbers of DOCA's log levels, from 20 to 70.`,
 		ValidArgs: []string{"debug", "info", "warn", "error"},
 		Args:      cobra.MaximumNArgs(1),
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
 		var err error
 		if len(operands) > 0 {
-			if !slices.Contains(cmd.ValidArgs, operands[0]) {
-				return program.Usagef("level %q is not one of %s", operands[0],
-					strings.Join(cmd.ValidArgs, ", "))
+			level, wrong := logging.ParseLevel(operands[0])
+			if wrong != nil {
+				return program.Usage(wrong)
 			}
-			err = client.SetLogLevel(ctx, operands[0])
+			if level > zapcore.ErrorLevel {
+				return program.Usagef("a running daemon logs errors at least: use error, or log.level in its configuration")
+			}
+			err = client.SetLogLevel(ctx, level.String())
 		}
 		outcome := Outcome{Operation: operationLogLevel}
 		if err == nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,7 +24,7 @@ func run(t *testing.T, body string, words ...string) (stdout string, err error) 
 	}))
 	defer server.Close()
 	root := &cobra.Command{Use: "target", SilenceUsage: true}
-	root.AddCommand(NewCommands("")...)
+	root.AddCommand(NewCommands(Daemon{})...)
 	var output bytes.Buffer
 	root.SetOut(&output)
 	root.SetErr(io.Discard)
@@ -79,5 +80,70 @@ func TestAReloadNamesWhatNeedsARestart(t *testing.T) {
 		if keys, _ := reload["restart_pending"].([]any); len(keys) != strings.Count(pending, `"`)/2 {
 			t.Errorf("as JSON: %s", stdout)
 		}
+	}
+}
+
+func TestTheConfigurationFileSaysWhereTheDaemonIs(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"level":"warn"}`)
+	}))
+	defer server.Close()
+	addresses := map[string]string{"good": strings.TrimPrefix(server.URL, "http://"), "without": "",
+		"wrong": "nowhere"}
+	daemon := Daemon{Address: "unix:/no/such/socket", AddressIn: func(file string) (string, error) {
+		address, found := addresses[file]
+		if !found {
+			return "", fs.ErrNotExist
+		}
+		return address, nil
+	}}
+	for line, want := range map[string]string{
+		"log-level --config good":                "",
+		"log-level -c good":                      "",
+		"log-level":                              "/no/such/socket",
+		"log-level --config without":             "without has no operations.admin",
+		"log-level --config wrong":               "wrong: operations.admin: ",
+		"log-level --config none":                "--config: file does not exist",
+		"log-level --config good --admin unix:/": "none of the others can be",
+		"trace --config without file":            "without has no operations.admin",
+		"top --config without":                   "without has no operations.admin",
+	} {
+		root := &cobra.Command{Use: "target", SilenceUsage: true}
+		root.AddCommand(NewCommands(daemon)...)
+		root.SetOut(io.Discard)
+		root.SetErr(io.Discard)
+		root.SetArgs(strings.Fields(line))
+		err := root.ExecuteContext(t.Context())
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+func TestTheLogLevelIsNamedAsInTheConfiguration(t *testing.T) {
+	for level, want := range map[string]string{"debug": "debug", "70": "debug", "20": "error",
+		"WARNING": "warn", "loud": "", "71": "", "10": "", "disable": ""} {
+		set := ""
+		server := httptest.NewServer(http.HandlerFunc(
+			func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPut {
+					var document struct{ Level string }
+					if err := json.NewDecoder(r.Body).Decode(&document); err != nil {
+						t.Error(err)
+					}
+					set = document.Level
+				}
+				fmt.Fprintf(w, `{"level":%q}`, set)
+			}))
+		root := &cobra.Command{Use: "target", SilenceUsage: true}
+		root.AddCommand(NewCommands(Daemon{})...)
+		root.SetOut(io.Discard)
+		root.SetErr(io.Discard)
+		root.SetArgs([]string{"log-level", level, "--admin",
+			strings.TrimPrefix(server.URL, "http://")})
+		if err := root.ExecuteContext(t.Context()); (err == nil) != (want != "") || set != want {
+			t.Errorf("%s: %q, want %q, error %v", level, set, want, err)
+		}
+		server.Close()
 	}
 }

@@ -18,7 +18,7 @@ import (
 func complete(t *testing.T, words ...string) string {
 	t.Helper()
 	root := &cobra.Command{Use: "target"}
-	root.AddCommand(append(NewCommands(""), NewVolumeCommand(""))...)
+	root.AddCommand(append(NewCommands(Daemon{}), NewVolumeCommand(Daemon{}))...)
 	var stdout bytes.Buffer
 	root.SetOut(&stdout)
 	root.SetErr(io.Discard)

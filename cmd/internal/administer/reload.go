@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
 
-func newReloadCommand(address string) *cobra.Command {
+func newReloadCommand(daemon Daemon) *cobra.Command {
 	var o options
 	var pid int
 	cmd := &cobra.Command{
@@ -24,7 +24,7 @@ restart. What cannot be applied changes nothing. With --pid it needs no admin
 listener: it sends SIGHUP to the daemon, whose log has the outcome.`,
 		Args: cobra.NoArgs,
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		_ []string) error {
 		outcome, sentence := Outcome{Operation: operationReload}, "reloaded"
 		r, err := client.Reload(ctx)
@@ -44,11 +44,8 @@ listener: it sends SIGHUP to the daemon, whose log has the outcome.`,
 	})
 	const pidFlag = "pid"
 	cmd.Flags().IntVar(&pid, pidFlag, 0, "the `process` of the daemon, as $MAINPID of its unit")
-	cmd.Flags().Lookup("admin").Annotations = nil // is not required with --pid
-	cmd.MarkFlagsMutuallyExclusive("admin", pidFlag)
-	if address == "" {
-		cmd.MarkFlagsOneRequired("admin", pidFlag)
-	}
+	cmd.MarkFlagsMutuallyExclusive(adminFlag, pidFlag)
+	cmd.MarkFlagsMutuallyExclusive(configFlag, pidFlag)
 	ask := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
 		if !cmd.Flags().Changed(pidFlag) {

@@ -18,7 +18,7 @@ import (
 // defaultSessionsInterval is long enough for steady rates, and short enough for somebody who waits.
 const defaultSessionsInterval = time.Second
 
-func newSessionsListCommand(address string) *cobra.Command {
+func newSessionsListCommand(daemon Daemon) *cobra.Command {
 	var o options
 	interval := defaultSessionsInterval
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ how many IOs have failed since the session was opened. Without --interval, the J
 document has no rates, but counts; docs/sessions.schema.json describes it.`,
 		Args: cobra.NoArgs,
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		_ []string) error {
 		if interval < 0 {
 			return program.Usagef("--interval %v is negative", interval)

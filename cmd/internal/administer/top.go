@@ -25,7 +25,8 @@ const defaultTopInterval = time.Second
 // shortestTopInterval keeps the view from becoming a load on the daemon.
 const shortestTopInterval = 100 * time.Millisecond
 
-func newTopCommand(address string) *cobra.Command {
+func newTopCommand(daemon Daemon) *cobra.Command {
+	var connection Connection
 	interval := defaultTopInterval
 	cmd := &cobra.Command{
 		Use:   "top",
@@ -35,12 +36,12 @@ rates, until q is pressed. The space bar pauses it; the arrows scroll. It needs 
 for instance that of ssh; for programs there is "status -o json".`,
 		Args: cobra.NoArgs,
 	}
-	addAddress(cmd, &address, address)
+	connection.Add(cmd, daemon)
 	cmd.Flags().DurationVar(&interval, "interval", interval, "time between two readings")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := admin.New(address)
+		client, err := connection.Client()
 		if err != nil {
-			return program.Usage(fmt.Errorf("--admin: %w", err))
+			return err
 		}
 		if interval < shortestTopInterval {
 			return program.Usagef("--interval %v is shorter than %v", interval, shortestTopInterval)

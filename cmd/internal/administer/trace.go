@@ -17,7 +17,8 @@ import (
 // defaultTraceTime is how long to trace unless the user says otherwise.
 const defaultTraceTime = 10 * time.Second
 
-func newTraceCommand(address string) *cobra.Command {
+func newTraceCommand(daemon Daemon) *cobra.Command {
+	var connection Connection
 	var duration time.Duration
 	format := report.Text
 	cmd := &cobra.Command{
@@ -34,16 +35,16 @@ The daemon keeps the first 16384 IOs; the file says how many more there were.`,
 		Args: program.Operands("FILE"),
 	}
 	f := cmd.Flags()
-	addAddress(cmd, &address, address)
+	connection.Add(cmd, daemon)
 	f.DurationVar(&duration, "duration", defaultTraceTime, "how long to trace")
 	format.AddFlag(f)
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
 		if duration <= 0 {
 			return program.Usagef("--duration %v is not positive", duration)
 		}
-		client, err := admin.New(address)
+		client, err := connection.Client()
 		if err != nil {
-			return program.Usage(fmt.Errorf("--admin: %w", err))
+			return err
 		}
 		file, err := output.Create(operands[0])
 		if err != nil {

@@ -18,9 +18,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// NewVolumeCommand returns the command volume, for a target whose admin address is usually the
-// given one; "" means that users must say it.
-func NewVolumeCommand(address string) *cobra.Command {
+// NewVolumeCommand returns the command volume, for a target.
+func NewVolumeCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume",
 		Short: "List or change the volumes of a running target",
@@ -31,20 +30,20 @@ The configuration file is what survives a restart: put there what is to stay. A 
 volume that was added here alone, unless the file has a volume of that name, and serves a volume of
 the file again that was removed here.`,
 	}
-	cmd.AddCommand(newVolumeListCommand(address), newVolumeAddCommand(address),
-		newVolumeRemoveCommand(address), newVolumeResizeCommand(address),
-		newVolumePreemptCommand(address))
+	cmd.AddCommand(newVolumeListCommand(daemon), newVolumeAddCommand(daemon),
+		newVolumeRemoveCommand(daemon), newVolumeResizeCommand(daemon),
+		newVolumePreemptCommand(daemon))
 	return cmd
 }
 
-func newVolumeListCommand(address string) *cobra.Command {
+func newVolumeListCommand(daemon Daemon) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the volumes with their sessions, owners, and rights",
 		Args:  cobra.NoArgs,
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		_ []string) error {
 		volumes, err := client.Volumes(ctx)
 		if err != nil {
@@ -100,7 +99,7 @@ func rightsOf(v *admin.Volume) string {
 	return strings.Join(rights, " ")
 }
 
-func newVolumeAddCommand(address string) *cobra.Command {
+func newVolumeAddCommand(daemon Daemon) *cobra.Command {
 	var o options
 	var added admin.NewVolume
 	var blockSize size.Bytes
@@ -113,7 +112,7 @@ It lasts until it is removed or the target ends. To keep it, put it into the con
 well: a reload then finds it served as the file says, and touches nothing.`,
 		Args: program.Operands("NAME=BACKEND"),
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
 		var found bool
 		added.Name, added.Backend, found = strings.Cut(operands[0], "=")
@@ -155,7 +154,7 @@ func (o *options) printVolume(cmd *cobra.Command, v admin.Volume, sentence strin
 	return err
 }
 
-func newVolumeResizeCommand(address string) *cobra.Command {
+func newVolumeResizeCommand(daemon Daemon) *cobra.Command {
 	var o options
 	var to admin.VolumeSize
 	cmd := &cobra.Command{
@@ -169,7 +168,7 @@ A smaller size loses what is beyond it. It needs --shrink, and that no session h
 open.`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
 		if len(operands) > 1 {
 			bytes, err := size.Parse(operands[1])
@@ -196,7 +195,7 @@ open.`,
 	return cmd
 }
 
-func newVolumeRemoveCommand(address string) *cobra.Command {
+func newVolumeRemoveCommand(daemon Daemon) *cobra.Command {
 	var o options
 	var force bool
 	cmd := &cobra.Command{
@@ -210,7 +209,7 @@ volume is back.
 If the file has the volume, the next reload or start serves it again.`,
 		Args: program.Operands("NAME"),
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
 		outcome := Outcome{Operation: operationRemoveVolume, Volume: operands[0]}
 		return outcome.Print(cmd, o.output, fmt.Sprintf("volume %s is removed", operands[0]),
@@ -222,7 +221,7 @@ If the file has the volume, the next reload or start serves it again.`,
 	return cmd
 }
 
-func newVolumePreemptCommand(address string) *cobra.Command {
+func newVolumePreemptCommand(daemon Daemon) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "preempt NAME HOLDER",
@@ -239,7 +238,7 @@ Requests that the storage does not finish within the timeout make preempt fail w
 client is gone even so, and nobody else can open the volume before they have finished.`,
 		Args: program.Operands("NAME", "HOLDER"),
 	}
-	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
 		name, holder := operands[0], operands[1]
 		err := listedBy("volume list", client.PreemptHolder(ctx, name, holder))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 
@@ -23,12 +25,33 @@ type Command struct {
 	VariablePrefix string
 	// Subject names the daemon, or the command that runs it, in a sentence.
 	Subject string
+	// File is the configuration file of the daemon's unit.
+	File string
 	// Check reads and checks a configuration file.
 	Check func(file string) (Checked, error)
 	// AddFlags adds the flags of the configuration, and Dump prints the configuration that results
 	// from them.
 	AddFlags func(*pflag.FlagSet)
 	Dump     func(io.Writer) error
+}
+
+// The configuration files of the units.
+const (
+	RelayFile  = "/etc/zc-relay/zc-relay.yaml"
+	TargetFile = "/etc/zc-relay/zc-relay-target.yaml"
+)
+
+// UnitFile returns file, the configuration file of a daemon's unit, if it stands in for a command
+// line: none of the daemon's flags, of which names holds the names, was given, and the file exists.
+// Otherwise it returns "".
+func UnitFile(f *pflag.FlagSet, names []string, file string) string {
+	if slices.ContainsFunc(names, f.Changed) {
+		return ""
+	}
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return file
 }
 
 // Checked summarizes a valid configuration.
@@ -47,7 +70,7 @@ Later sources override earlier ones. The variable of a key begins with %[1]s, an
 underscores separate sections: %[1]s__LOG__LEVEL is log.level.`, c.VariablePrefix),
 	}
 	cmd.Annotations = map[string]string{variablePrefix: c.VariablePrefix + levelSeparator}
-	cmd.AddCommand(newConfigCheckCommand(c.Check), newConfigDumpCommand(c))
+	cmd.AddCommand(newConfigCheckCommand(c), newConfigDumpCommand(c))
 	return cmd
 }
 
@@ -71,23 +94,26 @@ type checkReport struct {
 
 // newConfigCheckCommand returns the command that checks a configuration file. As text it prints
 // every problem on a line of its own.
-func newConfigCheckCommand(check func(file string) (Checked, error)) *cobra.Command {
+func newConfigCheckCommand(c Command) *cobra.Command {
 	output, file := report.Text, ""
 	cmd := &cobra.Command{
-		Use:   "check FILE",
+		Use:   "check [FILE]",
 		Short: "Check a configuration file",
-		Long: `check reads a configuration file, without environment and flags, and lists all
+		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists all
 problems. It needs nothing but the file, and so works on any machine. --config FILE means the same
-as FILE.`,
+as FILE, and no FILE means %s.`, c.File),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := takeFile(cmd, arguments); err != nil {
 				return err
 			}
 			if file == "" {
-				return program.Usagef("FILE is missing")
+				file = UnitFile(cmd.Flags(), nil, c.File)
 			}
-			checked, err := check(file)
+			if file == "" {
+				return program.Usagef("FILE is missing, and there is no %s", c.File)
+			}
+			checked, err := c.Check(file)
 			if output == report.JSON {
 				document := reportOf(file, checked, err)
 				return errors.Join(report.WriteJSON(cmd.OutOrStdout(), document),
@@ -146,16 +172,23 @@ func reportOf(file string, checked Checked, err error) checkReport {
 
 func newConfigDumpCommand(c Command) *cobra.Command {
 	output := report.Text
+	var daemonFlags []string
 	cmd := &cobra.Command{
 		Use:   "dump [FILE]",
 		Short: "Print the effective configuration",
 		Long: fmt.Sprintf(`dump prints the configuration that %s would use with the same file, variables and
 flags. The output has every key and is a valid configuration file, as text and as JSON.
---config FILE means the same as FILE.`, c.Subject),
+--config FILE means the same as FILE. Without FILE and any of these flags it reads
+%s, if that exists.`, c.Subject, c.File),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, operands []string) error {
 			if err := takeFile(cmd, operands); err != nil {
 				return err
+			}
+			if file := UnitFile(cmd.Flags(), daemonFlags, c.File); file != "" {
+				if err := cmd.Flags().Set(configFlag, file); err != nil {
+					return err
+				}
 			}
 			if output == report.Text {
 				return c.Dump(cmd.OutOrStdout())
@@ -172,6 +205,7 @@ flags. The output has every key and is a valid configuration file, as text and a
 		},
 	}
 	c.AddFlags(cmd.Flags())
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { daemonFlags = append(daemonFlags, f.Name) })
 	output.AddFlag(cmd.Flags())
 	return cmd
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -102,7 +101,7 @@ func (o *doctorOptions) run(cmd *cobra.Command, c *Doctor) error {
 func (o *doctorOptions) chooseFile(f *pflag.FlagSet, file string) string {
 	if slices.ContainsFunc(o.daemonFlags, f.Changed) {
 		file = f.Lookup("config").Value.String()
-	} else if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+	} else if config.UnitFile(f, nil, file) == "" {
 		o.Configuration, o.IsEmpty = "defaults and variables; there is no "+file, true
 		return ""
 	}
