@@ -38,11 +38,17 @@ var update = flag.Bool("update", false, "rewrite the plain manifests")
 // render renders the chart as "helm template zc-relay" does.
 func render(t *testing.T, values map[string]any) (string, error) {
 	t.Helper()
+	return renderAs(t, "zc-relay", values)
+}
+
+// renderAs renders the chart for a release.
+func renderAs(t *testing.T, name string, values map[string]any) (string, error) {
+	t.Helper()
 	chart, err := loader.Load(chartFolder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := chartutil.ReleaseOptions{Name: "zc-relay", Namespace: "storage", Revision: 1,
+	release := chartutil.ReleaseOptions{Name: name, Namespace: "storage", Revision: 1,
 		IsInstall: true}
 	all, err := chartutil.ToRenderValues(chart, values, release, nil)
 	if err != nil {
@@ -235,7 +241,8 @@ func TestConfigurationsAreValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	programs, checked := daemons(t), 0
-	for _, o := range decode(t, text) {
+	objects := decode(t, text)
+	for _, o := range objects {
 		config, ok := o.(*core.ConfigMap)
 		if !ok {
 			continue
@@ -251,12 +258,46 @@ func TestConfigurationsAreValid(t *testing.T) {
 			if output, err := check.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v: %s", name, err, output)
 			}
+			dump := exec.Command(filepath.Join(programs, program), "config", "dump", file)
+			output, err := dump.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkGrace(t, objects, config.Name, output)
 			checked++
 		}
 	}
 	if checked != 2 {
 		t.Errorf("%d configurations were checked, want 2", checked)
 	}
+}
+
+// checkGrace checks that the pods of a DaemonSet are not killed before the daemon ends, with the
+// configuration that it uses.
+func checkGrace(t *testing.T, objects []object, name string, dump []byte) {
+	t.Helper()
+	var used struct {
+		Shutdown struct {
+			DrainTimeout string `json:"drain_timeout"`
+		}
+	}
+	if err := yaml.Unmarshal(dump, &used); err != nil {
+		t.Fatal(err)
+	}
+	drain, err := time.ParseDuration(used.Shutdown.DrainTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if set, ok := o.(*apps.DaemonSet); ok && set.Name == name {
+			grace := *set.Spec.Template.Spec.TerminationGracePeriodSeconds
+			if want := drain + 75*time.Second; time.Duration(grace)*time.Second != want {
+				t.Errorf("%s has %d s to end, and a drain of %v", name, grace, drain)
+			}
+			return
+		}
+	}
+	t.Errorf("there is no DaemonSet %s", name)
 }
 
 // daemons returns the directory of the daemons: that of make check-kubernetes, or one with daemons

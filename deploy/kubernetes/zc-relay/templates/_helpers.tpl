@@ -28,6 +28,67 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{ regexFind "[0-9]+$" .config.operations.listen }}
 {{- end }}
 
+{{/*
+Relabelings that give the targets on nodes the label target. A target that listens at all addresses
+is known by that of its node. Needs node, a regular expression, and config.
+*/}}
+{{- define "zc-relay.targetLabel" -}}
+{{- $listen := .config.listen | default dict -}}
+{{- $port := $listen.port | default 7470 | toString -}}
+{{- $address := $listen.address | default "0.0.0.0" -}}
+{{- if has $address (list "0.0.0.0" "::") -}}
+- sourceLabels: &source
+    - __meta_kubernetes_service_label_app_kubernetes_io_component
+    - __meta_kubernetes_pod_node_name
+    - __meta_kubernetes_pod_ip
+  regex: {{ printf "target;%s;([^:]+)" .node | quote }}
+  targetLabel: target
+  replacement: {{ printf "$1:%s" $port | quote }}
+- sourceLabels: *source
+  regex: {{ printf "target;%s;(.*:.*)" .node | quote }}
+  targetLabel: target
+  replacement: {{ printf "[$1]:%s" $port | quote }}
+{{- else -}}
+- sourceLabels:
+    - __meta_kubernetes_service_label_app_kubernetes_io_component
+    - __meta_kubernetes_pod_node_name
+  regex: {{ printf "target;%s" .node | quote }}
+  targetLabel: target
+  replacement: {{ printf (ternary "[%s]:%s" "%s:%s" (contains ":" $address)) $address $port | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The seconds of a duration such as 1m30s, rounded up; a day for infinite. */}}
+{{- define "zc-relay.seconds" -}}
+{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 -}}
+{{- $sum := 0.0 -}}
+{{- if eq . "infinite" }}{{ $sum = 86400.0 }}{{ end -}}
+{{- range regexFindAll "[0-9.]+(h|ms|m|s)" . -1 -}}
+{{- $unit := get $units (regexReplaceAll "[0-9.]+" . "") -}}
+{{- $sum = addf $sum (mulf (regexFind "[0-9.]+" . | float64) $unit) -}}
+{{- end -}}
+{{- ceil $sum | int -}}
+{{- end }}
+
+{{/*
+How long a pod may take to end: the longest drain of any node, and 75 s for the daemon, which ends
+within a minute of its drain. Needs root, values, and drain, the default of shutdown.drain_timeout.
+*/}}
+{{- define "zc-relay.grace" -}}
+{{- if .root.Values.terminationGracePeriodSeconds -}}
+{{ .root.Values.terminationGracePeriodSeconds }}
+{{- else -}}
+{{- $longest := 0 -}}
+{{- $drain := .drain -}}
+{{- range prepend (values (.values.nodes | default dict)) (dict) -}}
+{{- $config := mergeOverwrite (deepCopy $.values.config) . -}}
+{{- $own := dig "shutdown" "drain_timeout" $drain $config | toString -}}
+{{- $longest = max $longest (include "zc-relay.seconds" $own | int) -}}
+{{- end -}}
+{{ add $longest 75 }}
+{{- end -}}
+{{- end }}
+
 {{/* Environment variables; the command line and others may refer to NODE_NAME: $(NODE_NAME). */}}
 {{- define "zc-relay.env" -}}
 - name: NODE_NAME
@@ -47,7 +108,8 @@ capabilities:
 
 {{/*
 A DaemonSet with its ConfigMap and its Service, of a component: relay or target.
-Needs root, component, values, command, mount (of the configuration), volumes, and volumeMounts.
+Needs root, component, values, command, drain (the default of shutdown.drain_timeout), mount (of the
+configuration), volumes, and volumeMounts.
 */}}
 {{- define "zc-relay.daemon" -}}
 {{- $name := printf "%s-%s" (include "zc-relay.name" .root) .component -}}
@@ -102,7 +164,7 @@ spec:
       # RDMA devices and their addresses are those of the node.
       hostNetwork: true
       dnsPolicy: ClusterFirstWithHostNet
-      terminationGracePeriodSeconds: {{ .root.Values.terminationGracePeriodSeconds }}
+      terminationGracePeriodSeconds: {{ include "zc-relay.grace" . }}
       securityContext:
         runAsNonRoot: true
         runAsUser: 65532
