@@ -77,6 +77,31 @@ func TestEveryAlertHasItsScenarios(t *testing.T) {
 	}
 }
 
+var alertRow = regexp.MustCompile("(?m)^\\| ((?:`Zc\\w+`(?:, )?)+) \\| (\\w+) \\|")
+
+// The operator's guide lists the alerts that are shipped, with their severities.
+func TestTheGuideListsEveryAlert(t *testing.T) {
+	listed := make(map[string]string)
+	for _, row := range alertRow.FindAllStringSubmatch(string(read(t, guide)), -1) {
+		for _, name := range alertsIn(row[1:2]) {
+			if listed[name] != "" {
+				t.Errorf("the guide lists %s twice", name)
+			}
+			listed[name] = row[2]
+		}
+	}
+	for _, alert := range alerts(t) {
+		if want := alert.Labels["severity"]; listed[alert.Alert] != want {
+			t.Errorf("%s: its severity is %q, and %q in the guide", alert.Alert, want,
+				listed[alert.Alert])
+		}
+		delete(listed, alert.Alert)
+	}
+	for name := range listed {
+		t.Errorf("the guide lists an alert %s that does not exist", name)
+	}
+}
+
 // The example for Alertmanager names alerts that exist, and labels that these have.
 func TestTheExampleForAlertmanagerFitsTheAlerts(t *testing.T) {
 	var example struct {
