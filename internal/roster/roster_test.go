@@ -51,6 +51,18 @@ func TestClientsBeyondTheLimitCountTogether(t *testing.T) {
 	}
 }
 
+func TestAClientOfSeveralOwnersTakesAPlaceForEach(t *testing.T) {
+	r := newRoster(2)
+	for _, owner := range []string{"one", "two", "three"} {
+		visit(r, owner, "a")
+	}
+	for owner, want := range map[string]string{"one": "a=1 ", "two": "a=1 ", "three": "other=1 "} {
+		if got := counts(r, owner); got != want {
+			t.Errorf("the clients of %s are %s, want %s", owner, got, want)
+		}
+	}
+}
+
 // A client that changes its name keeps nobody from being counted.
 func TestANewClientTakesThePlaceOfOneThatHasGone(t *testing.T) {
 	r := newRoster(3)

@@ -75,8 +75,8 @@ type Config struct {
 	HookTransport func(controlmsg.Transport) controlmsg.Transport
 	// Tracer records traced IOs; nil means that none are.
 	Tracer *trace.Tracer
-	// CountedClients bounds the clients whose IOs are counted by name, over all channels; 0 counts
-	// none.
+	// CountedClients bounds the clients whose IOs are counted by name, over all channels; a client
+	// of several channels counts once for each. 0 counts none.
 	CountedClients int
 	// Software is the name and version that clients and targets see.
 	Software string

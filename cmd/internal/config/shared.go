@@ -85,7 +85,7 @@ func checkListen(s string) error {
 // Metrics configures how much detail metrics have.
 type Metrics struct {
 	Queues     bool
-	PerSession int // clients that are counted by name; 0 for none
+	PerSession int // clients that are counted by name, once per channel or volume; 0 for none
 }
 
 func defaultMetrics() Metrics { return Metrics{Queues: true} }
@@ -93,7 +93,7 @@ func defaultMetrics() Metrics { return Metrics{Queues: true} }
 func (c *Metrics) describe(s section) {
 	s.value("queues", boolean(&c.Queues), "count IO by queue; false sums it up over all queues")
 	s.value("per_session", integer(&c.PerSession, 0, maxCountedClients),
-		"number of clients whose IO is counted by the client's name, all others together; 0 counts none")
+		"number of clients whose IO is counted by the client's name, all others together; a client of several channels or volumes counts once for each; 0 counts none")
 }
 
 // maxCountedClients bounds the series of a daemon.

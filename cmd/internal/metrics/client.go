@@ -28,7 +28,7 @@ func newClientMetrics(prefix, owner string) clientMetrics {
 			"Bytes that successful IOs of a client have moved, by operation."+byName,
 			owner, "client", "op"),
 		seconds: define(prefix+"client_io_seconds_total", Counter,
-			"Latencies of a client's IOs, added up, by operation. Divided by the number of IOs, their mean."+
+			"Latencies of a client's IOs, added up, by operation. Divided by the number of IOs, their mean; an IO that completes within one poll counts as 0."+
 				byName, owner, "client", "op"),
 		inFlight: define(prefix+"client_io_in_flight", Gauge,
 			"IOs of a client that have been received and not completed."+byName, owner, "client"),

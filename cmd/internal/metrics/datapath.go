@@ -41,7 +41,7 @@ func newQueueMetrics(options Options, prefix, owner, latencyIs string,
 		bytes: define(prefix+"io_bytes_total", Counter,
 			"Bytes that successful IOs have moved, by operation.", labels("op")...),
 		latency: define(prefix+"io_latency_seconds", Histogram, latencyIs+
-			" Native histogram, classic with a bucket for each power of two. The clock is read once for all IOs that a poll finds together.",
+			" Native histogram, classic with a bucket for each power of two. The clock is read once for all that a poll finds together, so what completes within the poll that has found it counts as 0.",
 			labels("op")...),
 		inFlight: define(prefix+"io_in_flight", Gauge,
 			"IOs that have been received and not completed.", labels()...),
