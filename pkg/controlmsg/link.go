@@ -53,6 +53,9 @@ type EndpointConfig struct {
 	Software string
 	// Process is what a Responder says in its HelloReply.
 	Process uint64
+	// Rejections keeps a Responder from logging each repetition of an open_volume that fails. It is
+	// shared by conversations; nil logs them all.
+	Rejections *Rejections
 	// Logger receives the endpoint's log entries; it may be nil.
 	Logger *zap.Logger
 }
@@ -119,6 +122,8 @@ type linkOwner interface {
 	// deliver handles a message other than keep_alive and farewells. An error is a violation of the
 	// protocol and ends the link.
 	deliver(e *Envelope) error
+	// attribute returns the reason that a farewell of the peer gives, by its origin.
+	attribute(farewell *Error) error
 	// Phase returns the phase of the conversation.
 	Phase() Phase
 	// canPeerClose reports whether the peer may close now without a reason.
@@ -160,7 +165,7 @@ func (l *link) receive() {
 			keepAlive, isKeepAlive := e.Message.(*KeepAlive)
 			switch {
 			case isError && e.Correlation == 0:
-				l.endByPeer(farewell)
+				l.endByPeer(l.owner.attribute(farewell))
 				return
 			case !isKeepAlive:
 				err = l.owner.deliver(e)
@@ -266,7 +271,7 @@ func (l *link) fail(reason error) {
 }
 
 // endByPeer ends the link because of the peer's farewell.
-func (l *link) endByPeer(farewell *Error) {
+func (l *link) endByPeer(farewell error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leaving = l.endLocked(farewell, nil)

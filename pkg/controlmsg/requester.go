@@ -183,6 +183,8 @@ func (r *Requester) applyTerms(hello *Hello, reply *HelloReply) error {
 // waiting. Call it only after Greet.
 func (r *Requester) Announce() { r.link.announce() }
 
+func (r *Requester) attribute(farewell *Error) error { return farewell }
+
 func (r *Requester) deliver(e *Envelope) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -23,7 +21,9 @@ type Responder struct {
 
 	mu          sync.Mutex // guards what follows
 	machine     machine
-	correlation uint64 // of the outstanding request, 0 if there is none
+	correlation uint64    // of the outstanding request, 0 if there is none
+	request     Kind      // of the latest request
+	rejected    rejection // the latest request, if it has failed
 }
 
 // Request is a request that must be answered once, by Reply or Fail.
@@ -91,9 +91,8 @@ func (s *Responder) Serve(ctx context.Context, handler Handler) error {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
+		s.logOutcome(request.Message, err)
 		if err != nil {
-			s.link.config.Logger.Warn("request failed",
-				zap.Stringer("request", request.Message.Kind()), zap.Error(err))
 			err = s.Fail(answering, request.Correlation, err)
 		} else {
 			err = s.Reply(answering, request.Correlation, reply)
@@ -251,6 +250,8 @@ func (s *Responder) complete(correlation uint64, m Message, success bool) error 
 	}
 	if !success {
 		s.machine.fail()
+		reason, _ := m.(*Error)
+		s.rejected = rejection{s.request, reason}
 	} else if err := s.machine.succeed(m); err != nil {
 		return err
 	}
@@ -259,8 +260,8 @@ func (s *Responder) complete(correlation uint64, m Message, success bool) error 
 }
 
 func (s *Responder) deliver(e *Envelope) error {
-	if failure, ok := e.Message.(*Error); ok {
-		s.link.endByPeer(failure)
+	if farewell, ok := e.Message.(*Error); ok {
+		s.link.endByPeer(s.attribute(farewell))
 		return nil
 	}
 	if e.Correlation == 0 {
@@ -271,7 +272,7 @@ func (s *Responder) deliver(e *Envelope) error {
 	if err := s.machine.begin(e.Message); err != nil {
 		return err
 	}
-	s.correlation = e.Correlation
+	s.correlation, s.request, s.rejected = e.Correlation, e.Message.Kind(), rejection{}
 	request := Request{Correlation: e.Correlation, Message: e.Message}
 	if e.Timeout > 0 {
 		request.AnswerBy = time.Now().Add(e.Timeout - answerMargin(e.Timeout))

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -93,7 +94,9 @@ func (s *session) end(reason error) {
 		s.log.Error("session was not released completely", zap.Error(err))
 	}
 	<-closed
-	if reason == nil || !s.admitted {
+	// A relay that leaves because it was rejected has a line in the log already, unless that was no
+	// failure.
+	if reason == nil || !s.admitted || controlmsg.HasLeftAfterRejection(reason) {
 		s.log.Debug("session ended", zap.Error(reason))
 		return
 	}

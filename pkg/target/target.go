@@ -146,6 +146,9 @@ type Target struct {
 	verifier uint64       // of volumes that have no write verifier of their own
 	process  uint64       // tells relays which addresses lead to this process
 
+	// rejections keeps relays that ask for a volume again and again from filling the log.
+	rejections controlmsg.Rejections
+
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
 

@@ -2,12 +2,15 @@ package target_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
@@ -106,4 +109,39 @@ func TestRelaysLearnThatAVolumeCannotBeOpened(t *testing.T) {
 		_, err := relayTo(t, s.Address(), nil)
 		return err == nil
 	})
+}
+
+// Relays ask again every few seconds. The log has the reason once, and does not blame them.
+func TestTheLogHasARejectionOnce(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	path := filepath.Join(t.TempDir(), "disk")
+	v := volume.OpenLate(volume.LateConfig{
+		Spec:   volume.Spec{Name: "disk", BlockSize: 4096, Backend: volume.FileBackend{Path: path}},
+		Open:   volume.Open,
+		Pauses: retry.Policy{FirstPause: time.Hour}, Silence: time.Hour})
+	t.Cleanup(func() { _ = v.Close(t.Context()) })
+	s := startTarget(t, func(config *target.Config) {
+		config.Volumes = map[string]target.Export{"disk": {Volume: v}}
+		config.Logger = zap.New(core)
+	})
+	<-v.Tried()
+	const attempts = 3
+	for range attempts {
+		relay, err := relayTo(t, s.Address(), nil)
+		if !errors.Is(err, status.IOFailed) {
+			t.Fatalf("a new session: %v", err)
+		}
+		relay.Close(fmt.Errorf("open volume of target: %w", err))
+	}
+	ended := func() *observer.ObservedLogs { return logs.FilterMessage("session ended") }
+	testkit.Eventually(t, "the sessions have ended", func() bool { return ended().Len() == attempts })
+	if n := logs.FilterMessage("request failed").FilterLevelExact(zap.WarnLevel).Len(); n != 1 {
+		t.Errorf("the log has the reason %d times", n)
+	}
+	for _, line := range ended().All() {
+		if text := fmt.Sprint(line.ContextMap()["error"]); line.Level != zap.DebugLevel ||
+			!strings.Contains(text, "relay: left after its open_volume had failed here: volume") {
+			t.Errorf("the session ended at level %v: %s", line.Level, text)
+		}
+	}
 }

@@ -804,6 +804,22 @@ var controlMutants = []mutant{
 		tests:  []test{{"./pkg/controlmsg", "^TestAWrongReplyLeavesTheRequestOutstanding$"}},
 	},
 	{
+		name:   "control-logs-each-repetition-of-a-rejection",
+		file:   "pkg/controlmsg/rejections.go",
+		old:    "	if known && former == reason {\n",
+		new:    "	if known && former == reason && r.order == nil {\n",
+		breaks: "The reason why a relay does not get a volume is logged once.",
+		tests:  []test{{"./pkg/controlmsg", "^TestARejectionIsLoggedOnceForEachPeerAndReason$"}},
+	},
+	{
+		name:   "control-remembers-rejections-without-bound",
+		file:   "pkg/controlmsg/rejections.go",
+		old:    "		if len(r.order) == maxRejections {\n",
+		new:    "		if len(r.order) > 1<<30 {\n",
+		breaks: "Peers cannot make a daemon remember rejections without bound.",
+		tests:  []test{{"./pkg/controlmsg", "^TestOldRejectionsAreForgotten$"}},
+	},
+	{
 		name:   "control-tolerates-a-silent-peer",
 		file:   "pkg/controlmsg/link.go",
 		old:    "return s.limit - now.Sub(s.since), s.limit > 0",
