@@ -22,6 +22,13 @@ make_script() {
         sed "s|@UNIT@|$2|g; s|@DIRECTORIES@|${directories[$2]:-}|g; s|@USERS@|${users[$2]:-}|g"
 }
 
+# write_notices NAME FLAG...: write the licenses of what others have written in a package
+write_notices() {
+    local name=$1
+    shift
+    dist/manual/bin/notices -arch "$PACKAGE_ARCH" "$@" >"dist/stage/$name.notices"
+}
+
 # make_package CONFIGURATION: make a package of it in each format
 make_package() {
     local format
@@ -61,6 +68,7 @@ for name in "${!programs[@]}"; do
     gzip --no-name --best "dist/manual/$name"/man/*
 done
 
+go build -o dist/manual/bin/notices ./deploy/packages/notices
 # Build the version of nfpm that tools/nfpm pins, for this machine.
 go build -modfile=tools/nfpm/go.mod -o dist/manual/bin/nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm
 
@@ -84,10 +92,12 @@ END
         for script in postinstall preremove postremove; do
             make_script "$scripts$script" "$name" >"dist/stage/$name.$script.sh"
         done
+        write_notices "$name" -cgo -tags netgo,osusergo "./cmd/${programs[$name]}"
         ! is_wanted "$name" || make_package "deploy/packages/$name.yaml"
         is_wanted "$name-static" || continue
         CGO_ENABLED=0 GOOS=linux GOARCH=$PACKAGE_ARCH go build -trimpath -ldflags "$ldflags" \
             -o "dist/stage/$name-static" "./cmd/${programs[$name]}"
+        write_notices "$name-static" "./cmd/${programs[$name]}"
         deploy/packages/variant.sh "$name" static >"dist/stage/$name-static.yaml"
         make_package "dist/stage/$name-static.yaml"
     done
@@ -98,6 +108,7 @@ END
         mv dist/stage/libdoca/{include,dpu,host,try-doca-samples} dist/stage/libdoca-dev/
         mv dist/stage/libdoca/lib/{link,pkgconfig} dist/stage/libdoca-dev/lib/
         chmod 644 dist/stage/libdoca-dev/lib/link/*
+        write_notices libdoca-emulation -cgo -tags libdoca_shared,netgo,osusergo ./libdoca/shared
         make_package deploy/packages/libdoca-emulation.yaml
         make_package deploy/packages/libdoca-emulation-dev.yaml
     fi
@@ -109,6 +120,7 @@ END
         continue
     fi
     scripts/build-ceph.sh dist/stage/zc-relay-target-ceph -ldflags "$ldflags"
+    write_notices zc-relay-target-ceph -cgo -tags "$(scripts/build-ceph.sh --tags)" ./cmd/target
     deploy/packages/variant.sh zc-relay-target ceph >dist/stage/zc-relay-target-ceph.yaml
     make_package dist/stage/zc-relay-target-ceph.yaml
 done

@@ -134,6 +134,8 @@ for package in "${daemons[@]}" zc-relay-initiator; do
     done
     expect "$package has the drop-in for DEVX" test -s "$documents/examples/devx.conf"
     expect "$package has a copyright" grep -q Apache-2.0 "$documents/copyright"
+    expect "$package has the licenses of what it contains" \
+        grep -q '^github.com/spf13/cobra v' "$documents/third-party-notices"
 done
 for file in alerts recording examples/scrape examples/alertmanager; do
     expect "Prometheus has $file" test -s "/usr/share/doc/zc-relay/prometheus/$file.yaml"

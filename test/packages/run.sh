@@ -67,6 +67,12 @@ for variant in zc-relay-target-ceph zc-relay-target-static zc-relay-initiator-st
     rpm --query --package --obsoletes "$work/share/1.0.0/$variant"-1.0.0*.rpm >"$work/obsoletes"
     [ ! -s "$work/obsoletes" ] || fail "an upgrade would exchange ${variant%-*} for $variant"
 done
+for package in "$work"/share/1.0.0/*.deb; do
+    name=$(dpkg-deb --field "$package" Package)
+    [ "$name" != libdoca-emulation-dev ] || continue # has headers only
+    extract "$package" "usr/share/doc/$name/third-party-notices" >"$work/notices"
+    grep -q '^Go 1\.' "$work/notices" || fail "$name lacks the license of Go"
+done
 ceph=$(ls "$work"/share/1.0.0/zc-relay-target-ceph_*.deb)
 dpkg-deb --field "$ceph" Depends | grep librbd1 >/dev/null
 extract "$ceph" usr/bin/zc-relay-target >"$work/ceph"
