@@ -58,8 +58,9 @@ func newDevicesCommand() *cobra.Command {
 		Short: "List RDMA devices, and Comch devices with their representors",
 		Long: `devices lists the machine's RDMA devices with their network interfaces, PCI addresses,
 ports and GIDs, and the devices, representors and services of the Comch
-provider. With --config it asks the provider that this configuration of a relay names. A NAME (RDMA device, network interface, PCI address, auxiliary
-device) restricts the list to the RDMA devices that belong to it.`,
+provider, which --config takes from the configuration of a relay. A NAME (RDMA
+device, network interface, PCI address, auxiliary device) restricts the list to
+the RDMA devices that belong to it.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if err := o.takeFile(cmd.Flags()); err != nil {
 				return err

@@ -16,7 +16,7 @@ import (
 
 // Rejections remembers which peers were not given which volumes, and why, over all conversations of
 // a Responder's side. Peers ask again every few seconds until they get the volume, so only a new
-// reason is worth a warning. The zero value is ready to use. Its methods may be called concurrently.
+// reason is worth a warning. The zero value is ready to use, by several conversations at a time.
 type Rejections struct {
 	mu      sync.Mutex // guards what follows
 	reasons map[rejectionKey]string
@@ -64,8 +64,8 @@ func (r *Rejections) forget(key rejectionKey) {
 	r.order = slices.Delete(r.order, i, i+1)
 }
 
-// logOutcome logs that a request has failed, if that is news. A stand-by that waits for its turn and
-// a request to try again later are no failures.
+// logOutcome logs that a request has failed, if that is news. A stand-by that waits for its turn
+// and a request to try again later are no failures.
 func (s *Responder) logOutcome(request Message, err error) {
 	level := zap.WarnLevel
 	if open, ok := request.(*OpenVolume); ok && s.link.config.Rejections != nil {
@@ -134,8 +134,8 @@ func (s *Responder) attribute(farewell *Error) error {
 	return farewell
 }
 
-// HasLeftAfterRejection reports whether a conversation has ended with err because the peer left when
-// this side had failed its latest request, with that as the reason.
+// HasLeftAfterRejection reports whether a conversation has ended with err because the peer left
+// when this side had failed its latest request, and gave that as its reason.
 func HasLeftAfterRejection(err error) bool {
 	_, ok := errors.AsType[*leftAfter](err)
 	return ok

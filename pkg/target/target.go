@@ -100,8 +100,8 @@ type Config struct {
 	// SessionRate is how many sessions per second the target admits, after a burst of a fifth as
 	// many; 0 means the default. Relays beyond it are told when to try again.
 	SessionRate int
-	// CountedClients bounds the clients whose IOs are counted by name, over all volumes; a client of
-	// several volumes counts once for each. 0 counts none.
+	// CountedClients bounds the clients whose IOs are counted by name, over all volumes; a client
+	// of several volumes counts once for each. 0 counts none.
 	CountedClients int
 	// Software is the name and version that relays see.
 	Software string

@@ -167,9 +167,9 @@ func Usage(err error) error { return WithExitCode(ExitUsage, err) }
 // Usagef is Usage(fmt.Errorf(format, args...)).
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// Rejected gives err the exit code ExitUsage, too, for a well-formed request that a daemon or a peer
-// rejects because of its own state. The help of the command knows nothing about that, so the user
-// is not sent there. Rejected(nil) is nil.
+// Rejected gives err the exit code ExitUsage, too, for a well-formed request that a daemon or a
+// peer rejects because of its own state. The help of the command knows nothing about that, so the
+// user is not sent there. Rejected(nil) is nil.
 func Rejected(err error) error {
 	if err == nil {
 		return nil

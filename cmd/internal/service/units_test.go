@@ -186,8 +186,8 @@ func TestUnitsNeedNoProgramOfAnotherPackage(t *testing.T) {
 	}
 }
 
-// The commands that talk to a packaged daemon find it without --admin, and the daemon may create the
-// socket there.
+// The commands that talk to a packaged daemon find it without --admin, and the daemon may create
+// the socket there.
 func TestPackagedDaemonsListenWhereTheirCommandsLook(t *testing.T) {
 	for _, daemon := range []struct {
 		unit, address string
