@@ -158,7 +158,7 @@ func TestThePageShowsWhichChannelsAreDownInABrowser(t *testing.T) {
 	page := renderPage(t, c.relay)
 	pattern := regexp.MustCompile(`<div id="channels" role="status" class="bad">3 of 6 channels ` +
 		`ready; not ready: \S*channel-1 \(target waiting\), \S*channel-3 \(target waiting\), ` +
-		`\S*channel-5 \(waiting\)</div>`)
+		`\S*channel-5 \(target waiting\)</div>`)
 	if !pattern.MatchString(page) {
 		t.Errorf("the page does not show which channels are down:\n%s", tail(page))
 	}
