@@ -19,8 +19,9 @@ func newDoctorCommand() *cobra.Command {
 	var from source
 	return service.NewDoctorCommand(service.Doctor{
 		Subject: "the target", Unit: "zc-relay-target",
-		File:     config.TargetFile,
-		AddFlags: from.add,
+		File:             config.TargetFile,
+		RuntimeDirectory: "/run/zc-relay-target",
+		AddFlags:         from.add,
 		Complete: func(o *doctor.Options, file string) error {
 			if err := from.original.translate(from.flags); err != nil {
 				return program.Usage(err)
