@@ -59,13 +59,15 @@ type channel struct {
 	stopLinks   context.CancelFunc
 
 	opening  devicecall.Step // an attempt to open the channel, one at a time
+	checking devicecall.Step // of the devices in other settings
 	schedule *retry.Schedule // of these; nil after success
 	changed  chan struct{}   // has an element when the settings have changed
 
 	mu        sync.Mutex // guards what follows
 	listening ListenStatus
 	server    comch.Server
-	closed    bool // no server is needed any more
+	closed    bool                    // no server is needed any more
+	suspend   context.CancelCauseFunc // stops accepting clients; nil until it has begun
 	// maxClients is how many clients the server's device supports.
 	maxClients int
 	sessions   map[*session]struct{}
@@ -230,17 +232,30 @@ func (c *channel) close(ctx context.Context) error {
 	return err
 }
 
+// ChannelError is why Reconfigure has not applied the configuration of a channel. The channel keeps
+// its former settings; a new one is not added.
+type ChannelError struct {
+	// Index is the place of the channel in Settings.Channels.
+	Index int
+	Err   error
+}
+
+// Error returns the text of Err, which names the channel.
+func (e *ChannelError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *ChannelError) Unwrap() error { return e.Err }
+
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
 // that they started with, except rate limits (QoS), and the sessions of a removed channel continue
-// until they end. The CPUs of a channel cannot change. A channel that cannot be added, or takes
-// long to, does not prevent the other changes. One that cannot be opened yet is added, and tries
-// again, as after New. Reconfigure waits for Run and for other calls, or
-// the end of ctx.
+// until they end. The CPUs of a channel cannot change. Reconfigure joins a ChannelError for each
+// channel whose configuration cannot work, with this build and these devices; that does not prevent
+// the other changes, nor do devices that take long. A channel that cannot be opened yet, because of
+// a device that is missing for instance, gets its settings, and tries again, as after New. Any
+// other error means that nothing has changed. Reconfigure waits for Run and for other calls, or the
+// end of ctx.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
-	settings, err := settings.complete()
-	if err != nil {
-		return err
-	}
+	settings, errs := settings.complete()
 	select {
 	case <-r.running:
 	case <-ctx.Done():
@@ -256,7 +271,7 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	configured := make([]*channel, len(settings.Channels))
 	for i := range settings.Channels {
 		open := r.channelsOf(settings.Channels[i].ChannelID, false)
-		if len(open) > 0 {
+		if len(open) > 0 && !slices.Contains(configured, open[0]) {
 			configured[i] = open[0]
 		}
 	}
@@ -264,38 +279,43 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 		return err
 	}
 	r.applyLimits(&settings)
-	var errs []error
+	var changing sync.WaitGroup
 	for i, c := range configured {
-		if c == nil {
-			continue
-		}
-		if err := c.reconfigure(&settings.Channels[i]); err != nil {
-			errs = append(errs, fmt.Errorf("channel %v: %w", c.id, err))
+		if c != nil && errs[i] == nil {
+			changing.Go(func() { errs[i] = c.reconfigure(ctx, &settings.Channels[i]) })
 		}
 	}
-	return errors.Join(append(errs, r.addChannels(ctx, configured, settings.Channels))...)
+	changing.Wait()
+	r.addChannels(ctx, configured, settings.Channels, errs)
+	var failed []error
+	for i, err := range errs {
+		if err != nil {
+			failed = append(failed, &ChannelError{i, err})
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // addChannels creates the channels that configured does not have yet, and begins to serve each of
-// them when the first attempt to open it has ended.
+// them when the first attempt to open it has ended. It skips those with an error, and sets the
+// errors of those that it cannot add.
 func (r *Relay) addChannels(
-	ctx context.Context, configured []*channel, configs []ChannelConfig,
-) error {
+	ctx context.Context, configured []*channel, configs []ChannelConfig, errs []error,
+) {
 	type outcome struct {
 		place int
 		added *channel
 		err   error
 	}
-	var errs []error
 	outcomes, adding := make(chan outcome), 0
 	for i, c := range configured {
-		if c != nil {
+		if c != nil || errs[i] != nil {
 			continue
 		}
 		config := &configs[i]
 		c, err := r.newChannel(ctx, config, r.channelsOf(config.ChannelID, true))
 		if err != nil {
-			errs = append(errs, err)
+			errs[i] = err
 			continue
 		}
 		adding++
@@ -310,10 +330,9 @@ func (r *Relay) addChannels(
 			}
 		}
 		if o.err != nil {
-			errs = append(errs, o.err, o.added.close(ctx))
+			errs[o.place] = errors.Join(o.err, o.added.close(ctx))
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // channelsOf returns the channels with an id that have been removed, or have not.
@@ -353,9 +372,18 @@ func (r *Relay) publish(configured []*channel) error {
 	return nil
 }
 
-func (c *channel) reconfigure(config *ChannelConfig) error {
+// reconfigure changes the settings, unless the devices that they name cannot work together. With
+// devices that are missing, the channel waits for them.
+func (c *channel) reconfigure(ctx context.Context, config *ChannelConfig) error {
 	config.CPUs = c.settings.Load().CPUs
+	missing := c.checkChange(ctx, config)
+	if missing != nil && (IsMisconfigured(missing) || ctx.Err() != nil) {
+		return fmt.Errorf("channel %v: %w", c.id, missing)
+	}
 	c.settings.Store(config)
+	if missing != nil {
+		c.interrupt(missing)
+	}
 	c.targets.configure(config)
 	signal(c.changed)
 	c.throttle.SetLimits(config.QoS.Channel)
@@ -370,7 +398,33 @@ func (c *channel) reconfigure(config *ChannelConfig) error {
 	if c.server == nil {
 		return nil // the next server gets the new settings
 	}
-	return c.server.SetAdmission(c.admission(config))
+	if err := c.server.SetAdmission(c.admission(config)); err != nil {
+		return fmt.Errorf("channel %v: %w", c.id, err)
+	}
+	return nil
+}
+
+// checkChange checks the devices of other settings as an attempt to open the channel does, unless
+// they are the same devices.
+func (c *channel) checkChange(ctx context.Context, to *ChannelConfig) error {
+	from := c.settings.Load()
+	if from.RDMAAddress == to.RDMAAddress && from.Isolation == to.Isolation &&
+		from.ImportDevice == to.ImportDevice && from.TargetProtocol == to.TargetProtocol &&
+		slices.Equal(from.Targets, to.Targets) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if c.checking.IsUnderWay() { // for former settings
+		err := c.checking.Await(ctx)
+		if c.checking.IsUnderWay() {
+			return err
+		}
+	}
+	return c.checking.Take(ctx, "check the devices", func() error {
+		_, err := c.findDevices(ctx, to)
+		return err
+	})
 }
 
 // isRemoved reports whether the channel has been removed from the configuration.

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -214,34 +215,34 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Check returns the first error in the settings, with which New would fail.
+// Check returns the errors in the settings, with which New would fail.
 func (s Settings) Check() error {
-	_, err := s.complete()
-	return err
+	_, errs := s.complete()
+	return errors.Join(errs...)
 }
 
-// complete returns s with defaults, or the first error in it.
-func (s Settings) complete() (Settings, error) {
+// complete returns s with defaults, and for each channel why its configuration cannot be used; nil
+// if it can.
+func (s Settings) complete() (Settings, []error) {
 	s.MaxSessions = cmp.Or(s.MaxSessions, DefaultMaxSessionsInAll)
 	s.MaxBounceMemory = cmp.Or(s.MaxBounceMemory, DefaultMaxBounceMemoryInAll)
 	s.DrainTimeout = s.DrainTimeout.Or(retry.Within(DefaultDrainTimeout))
-	channels := make([]ChannelConfig, len(s.Channels))
-	seen := make(map[ChannelID]bool)
+	channels, errs := make([]ChannelConfig, len(s.Channels)), make([]error, len(s.Channels))
+	seen := make(map[ChannelID]int)
 	for i, c := range s.Channels {
 		c.Device, c.Representor = pci.Normalize(c.Device), pci.Normalize(c.Representor)
 		c.setDefaults()
-		if err := c.validate(); err != nil {
-			return s, err
-		}
-		if seen[c.ChannelID] {
-			return s, status.Errorf(status.AlreadyExist, "channel %v is configured twice",
+		errs[i] = c.validate()
+		if first, twice := seen[c.ChannelID]; twice {
+			errs[i] = status.Errorf(status.AlreadyExist, "channel %v is configured twice",
 				c.ChannelID)
+			errs[first] = errs[i] // which one is meant is not known
 		}
-		seen[c.ChannelID] = true
+		seen[c.ChannelID] = i
 		channels[i] = c
 	}
 	s.Channels = channels
-	return s, nil
+	return s, errs
 }
 
 func (c *ChannelConfig) setDefaults() {

@@ -49,7 +49,15 @@ func (c *channel) serveClients(ctx context.Context) error {
 	c.setListening(ListenStatus{State: ChannelListening})
 	c.relay.reportReadiness()
 	begun := time.Now()
-	err := c.acceptClients(ctx)
+	accepting, suspend := context.WithCancelCause(ctx)
+	defer suspend(nil)
+	c.mu.Lock()
+	c.suspend = suspend
+	c.mu.Unlock()
+	err := c.acceptClients(accepting)
+	if err == nil {
+		err = context.Cause(accepting)
+	}
 	if closeErr := c.closeServer(); closeErr != nil {
 		c.log.Warn("cannot close the Comch server", zap.Error(closeErr))
 	}
@@ -57,6 +65,15 @@ func (c *channel) serveClients(ctx context.Context) error {
 		c.schedule = nil
 	}
 	return err
+}
+
+// interrupt closes the channel for clients, if it is open, until another attempt opens it.
+func (c *channel) interrupt(reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.suspend != nil {
+		c.suspend(reason)
+	}
 }
 
 // openFirst makes the first attempt to open the channel. It fails if no other can succeed. It does
@@ -105,20 +122,29 @@ func (c *channel) open(ctx context.Context, timeout time.Duration) error {
 		default:
 		}
 		settings := c.settings.Load()
-		capabilities, err := c.relay.config.Comch.Capabilities(c.id.Device)
+		maxClients, err := c.findDevices(ctx, settings)
 		if err != nil {
 			return err
 		}
-		if err := c.openDevice(ctx, settings); err != nil {
-			return err
-		}
-		if settings.Isolation == Staged {
-			if _, err := c.relay.dmaDevices.at(ctx, c.id.Device); err != nil {
-				return err
-			}
-		}
-		return c.listen(ctx, capabilities.MaxClients)
+		return c.listen(ctx, maxClients)
 	})
+}
+
+// findDevices opens the devices that a channel with these settings needs, and returns how many
+// clients its Comch device supports.
+func (c *channel) findDevices(ctx context.Context, settings *ChannelConfig) (maxClients int,
+	err error) {
+	capabilities, err := c.relay.config.Comch.Capabilities(c.id.Device)
+	if err != nil {
+		return 0, err
+	}
+	if err := c.openDevice(ctx, settings); err != nil {
+		return 0, err
+	}
+	if settings.Isolation == Staged {
+		_, err = c.relay.dmaDevices.at(ctx, c.id.Device)
+	}
+	return capabilities.MaxClients, err
 }
 
 // attemptLog returns the log for what every attempt to open the channel would say. Only the first

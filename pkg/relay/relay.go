@@ -71,8 +71,8 @@ var (
 // release everything.
 func New(ctx context.Context, config Config) (*Relay, error) {
 	config.setDefaults()
-	settings, err := config.Settings.complete()
-	if err != nil {
+	settings, errs := config.Settings.complete()
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	config.Settings = settings

@@ -171,7 +171,7 @@ func (s *session) OpenVolume(
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
 	if err := s.choosePaths(ctx); err != nil {
-		return nil, err
+		return nil, asPassing(err)
 	}
 	if s.copier != nil {
 		reply.MaxBufferSize = uint32(min(uint64(reply.MaxBufferSize),
@@ -190,7 +190,10 @@ func (s *session) tellVolume(from *targetLink, err error) error {
 		return status.Errorf(status.NotConnected, "%w", err)
 	case status.NotFound:
 		s.log.Warn("cannot open the volume", zap.Error(err))
-		return from.noVolume()
+		if isNoVolume(err) {
+			return from.noVolume()
+		}
+		return status.Errorf(status.NotConnected, "%w", err) // a device of the relay is missing
 	}
 	return err
 }
@@ -480,7 +483,7 @@ func (s *session) connectLane(
 		return err
 	}
 	if details.Address.Addr().Unmap().Is4() != source.Is4() {
-		return status.Errorf(status.BadConfig,
+		return status.Errorf(status.NotConnected,
 			"the target accepts RDMA connections at %v, which %v cannot reach: "+
 				"choose --rdma-address on both sides from the same family", details.Address, source)
 	}

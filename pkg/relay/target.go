@@ -23,10 +23,12 @@ import (
 
 // targetConnection is a control connection to the target on which the volume is open.
 type targetConnection struct {
-	link      *targetLink
-	address   netip.AddrPort
-	name      string // of the volume, as configured
-	requester targetConversation
+	link    *targetLink
+	address netip.AddrPort
+	name    string // of the volume, as configured
+	// rdmaAddress is that of the settings: the zero Addr for the local address of the connection.
+	rdmaAddress netip.Addr
+	requester   targetConversation
 	// lease is the connection as the lessee knows it. It is nil if the target asks no questions,
 	// and until its hello.
 	lease    atomic.Pointer[lease.Connection]
@@ -86,8 +88,8 @@ func (c *channel) openTarget(
 	}
 	transport = c.relay.config.HookTransport(transport)
 	t := &targetConnection{
-		link: link, address: address, name: settings.Volume, source: settings.RDMAAddress,
-		moved: moved,
+		link: link, address: address, name: settings.Volume, rdmaAddress: settings.RDMAAddress,
+		source: settings.RDMAAddress, moved: moved,
 	}
 	requester := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
 		Role:      controlmsg.RoleRelay,
@@ -169,7 +171,7 @@ func (c *channel) openDialectTarget(
 ) (*targetConnection, error) {
 	if c.relay.config.TLS != nil {
 		_ = connection.Close()
-		return nil, status.Errorf(status.BadConfig, "target %v: protocol %s has no TLS",
+		return nil, status.Errorf(status.NotConnected, "target %v: protocol %s has no TLS",
 			link.address, settings.TargetProtocol)
 	}
 	v, err := dialects.ParseVersion(string(settings.TargetProtocol))
@@ -226,9 +228,19 @@ func (t *targetConnection) openError(err error) error {
 	return fmt.Errorf("open volume %q of target %v: %w", t.name, t.address, asPassing(err))
 }
 
+// noVolumeError is the answer of a target that does not have the volume.
+type noVolumeError struct{ error }
+
+func (e *noVolumeError) Unwrap() error { return e.error }
+
+func isNoVolume(err error) bool {
+	_, is := errors.AsType[*noVolumeError](err)
+	return is
+}
+
 // asPassing returns an error between relay and target under a code that clients take for a passing
 // one. Codes such as AUTHENTICATION or UNSUPPORTED_VERSION describe what the relay asked for, and a
-// client that got them would not try again, although an operator can mend the target.
+// client that got them would not try again, although an operator can mend the target or the relay.
 func asPassing(err error) error {
 	switch status.CodeOf(err) {
 	case status.NotPermitted, status.NotSupported, status.InvalidValue, status.TooBig,
@@ -244,6 +256,9 @@ func (t *targetConnection) openVolume(ctx context.Context, r *Relay) error {
 	confirm := r.lessee.Awaits(t.link.channel.id.String(), t.process)
 	volume, err := controlmsg.Call(ctx, t.requester,
 		&controlmsg.OpenVolume{Volume: t.name, Confirm: confirm})
+	if errors.Is(err, status.NotFound) {
+		err = &noVolumeError{err}
+	}
 	if err != nil {
 		return err
 	}

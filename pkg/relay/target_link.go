@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -103,6 +104,8 @@ type targetLink struct {
 	wanted  chan struct{} // has an element when a session waits for a target
 	changed chan struct{} // has an element when the channel's settings have changed
 	asked   chan struct{} // has an element when sessions wait to know who owns the volume
+
+	checking devicecall.Step // of the device that leads to the target
 	// stop ends run with a reason; nil until run. targets.mu guards it.
 	stop context.CancelCauseFunc
 	// process is the target's process, as of the latest connection; 0 if it is not known.
@@ -230,7 +233,13 @@ func (l *targetLink) keepConnected(ctx context.Context) {
 // connect makes one attempt.
 func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	l.setState(LinkConnecting, func(*LinkStatus) {})
-	t, err := l.channel.openTarget(ctx, l, l.channel.settings.Load(), l.log, l.resized)
+	settings := l.channel.settings.Load()
+	t, err := l.channel.openTarget(ctx, l, settings, l.log, l.resized)
+	if err == nil {
+		if err = l.checkDevices(ctx, settings, t); err != nil {
+			t.close(err)
+		}
+	}
 	if err != nil {
 		l.count(func(s *LinkStatus) {
 			s.tried = true
@@ -259,6 +268,18 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 		s.Volume, s.TargetSoftware = *t.volume, t.software
 	})
 	return t, nil
+}
+
+// checkDevices fails if the RDMA device that leads to the target cannot reach the memory of clients.
+// The channel has checked the devices that it knew when it was opened.
+func (l *targetLink) checkDevices(ctx context.Context, settings *ChannelConfig,
+	t *targetConnection) error {
+	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
+	defer cancel()
+	return asPassing(l.checking.Take(ctx, "check the devices", func() error {
+		_, err := l.channel.memoryPaths(settings, t.device)
+		return err
+	}))
 }
 
 // fail counts a failed attempt. A target may send any code, so those without a name count together.
@@ -407,7 +428,7 @@ func (l *targetLink) giveUp(ctx context.Context, schedule *retry.Schedule, reaso
 }
 
 // awaitLoss waits until the connection is lost and returns why. It returns nil if ctx ends, or if
-// the settings name another volume or protocol.
+// the settings name another volume, RDMA address, or protocol.
 func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 	for {
 		select {
@@ -430,7 +451,8 @@ func (l *targetLink) awaitLoss(ctx context.Context, t *targetConnection) error {
 			return nil
 		case <-l.changed:
 			now := l.channel.settings.Load()
-			if now.Volume != t.name || now.TargetProtocol != ProtocolNative {
+			if now.Volume != t.name || now.RDMAAddress != t.rdmaAddress ||
+				now.TargetProtocol != ProtocolNative {
 				t.close(nil)
 				return nil
 			}
@@ -485,17 +507,17 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)
 	}
-	if status.CodeOf(s.LastError) == status.NotFound {
+	if isNoVolume(s.LastError) {
 		return l.noVolume()
 	}
 	if s.LastError == nil {
 		return status.Errorf(status.NotConnected, "%s", text)
 	}
 	// A rejection by the target itself has a code that says more than NotConnected; the loss of its
-	// connection does not.
+	// connection, and a device that the relay lacks, do not.
 	switch status.CodeOf(s.LastError) {
-	case status.ConnectionReset, status.ConnectionAborted, status.TimeOut, status.Shutdown,
-		status.OperatingSystem, status.Unknown:
+	case status.NotFound, status.ConnectionReset, status.ConnectionAborted, status.TimeOut,
+		status.Shutdown, status.OperatingSystem, status.Unknown:
 		return status.Errorf(status.NotConnected, "%s: %w", text, s.LastError)
 	}
 	return fmt.Errorf("%s: %w", text, s.LastError)

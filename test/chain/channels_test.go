@@ -361,7 +361,8 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 	}
 	f.await("the removed channel is released", func() bool { return len(f.relay.Channels()) == 1 })
 
-	twice := []relay.ChannelConfig{channelTo("x", address), channelTo("x", address)}
+	twice := []relay.ChannelConfig{channelTo("second", address), channelTo("x", address),
+		channelTo("x", address)}
 	err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: twice})
 	if !errors.Is(err, status.AlreadyExist) || len(f.relay.Channels()) != 1 {
 		t.Errorf("a channel twice: %v", err)
