@@ -314,10 +314,12 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	return func() error {
-		r.env.Reloaded(config.TargetChanges(r.applied, c), config.TargetChanges(r.started, c),
+		failed, err := serve()
+		now := c.KeepVolumes(failed, r.applied)
+		r.env.Reloaded(config.TargetChanges(r.applied, now), config.TargetChanges(r.started, c),
 			c.Log)
-		r.applied = c
-		return serve()
+		r.applied = now
+		return err
 	}, nil
 }
 

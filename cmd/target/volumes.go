@@ -362,11 +362,12 @@ func (v *volumes) openWithin(spec volume.Spec, limit time.Duration) (volume.Volu
 // prepare opens the volumes that configs has in addition. If the target is strict, a configuration
 // with one that cannot be opened changes nothing; otherwise, it is opened later. The returned
 // function makes the target serve what configs says: new volumes and rights at once, while the
-// sessions of those that are gone or different are drained in the background, until ctx ends.
+// sessions of those that are gone or different are drained in the background, until ctx ends. It
+// returns the names of volumes for which that has failed.
 // Volumes that an administrator has added stay, unless configs has their names. prepare waits for
 // other changes to end.
 func (v *volumes) prepare(ctx context.Context, t *target.Target,
-	configs []config.Volume, strict bool) (apply func() error, err error) {
+	configs []config.Volume, strict bool) (apply func() (failed []string, err error), err error) {
 	if err := v.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -400,17 +401,29 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 			return nil, err
 		}
 	}
-	return func() error {
-		var errs []error
-		for _, name := range slices.Sorted(maps.Keys(added)) {
-			errs = append(errs, v.offer(t, added[name]))
+	return func() ([]string, error) {
+		errs := make(map[string]error)
+		for name, s := range added {
+			errs[name] = v.offer(t, s)
 		}
-		errs = append(errs, v.resize(resized))
+		for _, c := range resized {
+			errs[c.Name] = v.resize(c)
+		}
 		v.adopt(configs)
-		errs = append(errs, v.judge(t, judged))
+		for _, c := range judged {
+			errs[c.Name] = errors.Join(errs[c.Name], v.judge(t, c))
+		}
 		v.retry()
 		v.awaitTried()
-		return errors.Join(append(errs, v.change(func() { v.replace(ctx, t, gone, different) }))...)
+		var failed []string
+		err := v.change(func() { v.replace(ctx, t, gone, different) })
+		for _, name := range slices.Sorted(maps.Keys(errs)) {
+			if errs[name] != nil {
+				failed = append(failed, name)
+				err = errors.Join(err, errs[name])
+			}
+		}
+		return failed, err
 	}, nil
 }
 
@@ -447,23 +460,19 @@ func (v *volumes) resized(configs []config.Volume) []config.Volume {
 	return resized
 }
 
-// resize extends volumes to the sizes that their configurations say. Volumes that are larger stay
-// as they are.
-func (v *volumes) resize(configs []config.Volume) error {
-	var errs []error
-	for _, c := range configs {
-		s := v.find(c.Name)
-		if bytes := c.FileSize(); bytes > s.Volume.Info().Size {
-			if err := s.Volume.Resize(bytes, false); err != nil {
-				errs = append(errs, err)
-				continue
-			}
+// resize extends a volume to the size that its configuration says. One that is larger stays as it
+// is.
+func (v *volumes) resize(c config.Volume) error {
+	s := v.find(c.Name)
+	if bytes := c.FileSize(); bytes > s.Volume.Info().Size {
+		if err := s.Volume.Resize(bytes, false); err != nil {
+			return err
 		}
-		v.mu.Lock()
-		s.config.Backend = c.Backend
-		v.mu.Unlock()
 	}
-	return errors.Join(errs...)
+	v.mu.Lock()
+	s.config.Backend = c.Backend
+	v.mu.Unlock()
+	return nil
 }
 
 // judged returns the configurations of volumes that are served, with other rights of relays.
@@ -480,20 +489,17 @@ func (v *volumes) judged(configs []config.Volume) []config.Volume {
 	return judged
 }
 
-// judge gives relays the rights that the configurations of volumes say.
-func (v *volumes) judge(t *target.Target, configs []config.Volume) error {
-	var errs []error
-	for _, c := range configs {
-		s := v.find(c.Name)
-		v.mu.Lock()
-		s.Rights = c.Rights()
-		s.config.Readers, s.config.Writers = c.Readers, c.Writers
-		s.config.Owners, s.config.Preemptors = c.Owners, c.Preemptors
-		v.mu.Unlock()
-		errs = append(errs, t.SetRights(c.Name, c.Rights()))
-		v.log.Info("changed the rights of relays", zap.String("volume", c.Name))
-	}
-	return errors.Join(errs...)
+// judge gives relays the rights that the configuration of a volume says.
+func (v *volumes) judge(t *target.Target, c config.Volume) error {
+	s := v.find(c.Name)
+	v.mu.Lock()
+	s.Rights = c.Rights()
+	s.config.Readers, s.config.Writers = c.Readers, c.Writers
+	s.config.Owners, s.config.Preemptors = c.Owners, c.Preemptors
+	v.mu.Unlock()
+	err := t.SetRights(c.Name, c.Rights())
+	v.log.Info("changed the rights of relays", zap.String("volume", c.Name))
+	return err
 }
 
 // adopt makes volumes that an administrator has added, and that the configuration has as well,

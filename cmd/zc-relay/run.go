@@ -251,10 +251,35 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	return func() error {
-		r.env.Reloaded(config.RelayChanges(r.applied, c), config.RelayChanges(r.started, c), c.Log)
-		r.applied = c
-		return r.relay.Reconfigure(ctx, settings)
+		err := r.relay.Reconfigure(ctx, settings)
+		now := inEffect(c, r.applied, err)
+		if now == nil {
+			return err
+		}
+		r.env.Reloaded(config.RelayChanges(r.applied, now), config.RelayChanges(r.started, c), c.Log)
+		r.applied = now
+		return err
 	}, nil
+}
+
+// inEffect returns the configuration that is in effect after a reload from former to c, which has
+// returned err; nil if nothing has changed.
+func inEffect(c, former *config.Relay, err error) *config.Relay {
+	var failed []int
+	if err != nil {
+		joined, ok := err.(interface{ Unwrap() []error })
+		if !ok {
+			return nil
+		}
+		for _, err := range joined.Unwrap() {
+			channel, ok := errors.AsType[*relay.ChannelError](err)
+			if !ok {
+				return nil
+			}
+			failed = append(failed, channel.Index)
+		}
+	}
+	return c.KeepChannels(failed, former)
 }
 
 // observed adapts a relay to the metrics collector.

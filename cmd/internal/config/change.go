@@ -41,6 +41,41 @@ func TargetChanges(former, now *Target) []Change {
 	return changes(describeSection("", "", former.describe), describeSection("", "", now.describe))
 }
 
+// KeepChannels returns the configuration in effect after a reload to c that has failed for some
+// channels, given by their places: these have their former configuration, if they had one.
+func (c *Relay) KeepChannels(failed []int, former *Relay) *Relay {
+	now := *c
+	now.Channels = keep(c.Channels, former.Channels,
+		func(i int) bool { return slices.Contains(failed, i) },
+		func(a, b *Channel) bool { return a.id() == b.id() })
+	return &now
+}
+
+// KeepVolumes does the same for volumes of the target, given by their names.
+func (c *Target) KeepVolumes(failed []string, former *Target) *Target {
+	now := *c
+	now.Volumes = keep(c.Volumes, former.Volumes,
+		func(i int) bool { return slices.Contains(failed, c.Volumes[i].Name) },
+		func(a, b *Volume) bool { return a.Name == b.Name })
+	return &now
+}
+
+// keep returns now with the former in place of elements that have failed.
+func keep[T any](now, former []T, hasFailed func(i int) bool, isSame func(a, b *T) bool) []T {
+	var all []T
+	for i := range now {
+		if !hasFailed(i) {
+			all = append(all, now[i])
+			continue
+		}
+		place := slices.IndexFunc(former, func(f T) bool { return isSame(&now[i], &f) })
+		if place >= 0 {
+			all = append(all, former[place])
+		}
+	}
+	return all
+}
+
 // state is a configuration as a flat map.
 type state map[string]stateEntry
 

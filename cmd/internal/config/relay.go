@@ -115,7 +115,7 @@ func (c *Relay) check(report reporter) {
 		report("channels", nil,
 			"is empty: describe a channel in the file, or by --storage-server and --volume")
 	}
-	seen := make(map[[3]string]int)
+	seen := make(map[channelID]int)
 	for i := range c.Channels {
 		channel := &c.Channels[i]
 		at := report.in("channels").element(i)
@@ -129,15 +129,20 @@ func (c *Relay) check(report reporter) {
 				"relay maps the memory of clients, and no device imports it; remove it, or give "+
 				"--comch-provider doca", c.Comch.Provider)
 		}
-		id := [3]string{pci.Normalize(channel.Device), pci.Normalize(channel.Representor),
-			channel.Name}
-		if first, twice := seen[id]; twice {
+		if first, twice := seen[channel.id()]; twice {
 			at("name", channel.Name,
 				"channel %d has the same name, device and representor: one of the three must differ",
 				first)
 		}
-		seen[id] = i
+		seen[channel.id()] = i
 	}
+}
+
+// channelID is what distinguishes a channel from others.
+type channelID struct{ device, representor, name string }
+
+func (c *Channel) id() channelID {
+	return channelID{pci.Normalize(c.Device), pci.Normalize(c.Representor), c.Name}
 }
 
 const noTLS = "is given, but no TLS: give tls.certificate (--tls-cert), tls.key (--tls-key) and tls.ca (--tls-ca) too"
