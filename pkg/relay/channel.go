@@ -28,9 +28,10 @@ type channel struct {
 	log   *zap.Logger
 	// settings are replaced as a whole. A session keeps the settings that it started with.
 	settings atomic.Pointer[ChannelConfig]
+	applying sync.Mutex // held while settings and targets change together
 	targets  *targets
-	workers  *datapath.Pool
-	ownPool  *datapath.Pool // nil if the relay's workers serve the channel
+	workers  *datapath.Pool // nil until the first attempt to open the channel
+	ownPool  *datapath.Pool // nil if the relay's workers serve the channel; guarded by mu
 	stop     context.CancelFunc
 	unlisted chan struct{} // closed when the channel no longer holds its name
 	served   chan struct{} // closed when run has returned
@@ -74,10 +75,8 @@ type channel struct {
 	removed    bool // from the configuration
 }
 
-// newChannel creates a channel with its workers. former are the removed channels of the same id.
-func (r *Relay) newChannel(
-	ctx context.Context, config *ChannelConfig, former []*channel,
-) (*channel, error) {
+// newChannel creates a channel. former are the removed channels of the same id.
+func (r *Relay) newChannel(config *ChannelConfig, former []*channel) *channel {
 	id := config.ChannelID
 	c := &channel{
 		relay: r, id: id, counters: r.countersOf(id),
@@ -98,10 +97,7 @@ func (r *Relay) newChannel(
 	c.settings.Store(config)
 	c.throttle.SetLimits(config.QoS.Channel)
 	c.targets = newTargets(c, config)
-	if err := c.startWorkers(config); err != nil {
-		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close(ctx))
-	}
-	return c, nil
+	return c
 }
 
 // countersOf returns the counters of a channel. One that was removed before continues to count.
@@ -114,20 +110,38 @@ func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
 	return r.counters[id]
 }
 
+// startWorkers starts the workers of a channel that has its own, unless they run.
 func (c *channel) startWorkers(config *ChannelConfig) error {
-	c.workers = c.relay.pool
-	if len(config.CPUs) > 0 {
-		var err error
-		if c.ownPool, err = datapath.StartPool(config.CPUs, c.relay.config.Policy); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.workers != nil:
+		return nil
+	case c.closed:
+		return status.Errorf(status.Shutdown, "the channel is closed")
+	case len(config.CPUs) > 0:
+		pool, err := datapath.StartPool(config.CPUs, c.relay.config.Policy)
+		if err != nil {
 			return err
 		}
-		c.workers = c.ownPool
-	}
-	if c.workers == nil {
+		c.ownPool, c.workers = pool, pool
+	case c.relay.pool == nil:
 		return status.Errorf(status.InvalidValue,
 			"no workers: neither the channel nor the relay has CPUs")
+	default:
+		c.workers = c.relay.pool
 	}
 	return nil
+}
+
+// ownWorkers returns the workers that serve this channel only.
+func (c *channel) ownWorkers() []*datapath.Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ownPool == nil {
+		return nil
+	}
+	return c.ownPool.Workers()
 }
 
 // openDevice opens the RDMA devices that lead to the targets, if there are routes. Otherwise a
@@ -226,7 +240,7 @@ func (c *channel) close(ctx context.Context) error {
 	c.closed = true
 	c.mu.Unlock()
 	err := c.closeServer()
-	if c.ownPool != nil {
+	if c.ownPool != nil { // no attempt to open the channel starts one any more
 		err = errors.Join(err, c.ownPool.Stop())
 	}
 	return err
@@ -313,11 +327,7 @@ func (r *Relay) addChannels(
 			continue
 		}
 		config := &configs[i]
-		c, err := r.newChannel(ctx, config, r.channelsOf(config.ChannelID, true))
-		if err != nil {
-			errs[i] = err
-			continue
-		}
+		c := r.newChannel(config, r.channelsOf(config.ChannelID, true))
 		adding++
 		go func() { outcomes <- outcome{i, c, c.openFirst(ctx)} }()
 	}
@@ -372,19 +382,25 @@ func (r *Relay) publish(configured []*channel) error {
 	return nil
 }
 
-// reconfigure changes the settings, unless the devices that they name cannot work together. With
-// devices that are missing, the channel waits for them.
+// reconfigure changes the settings, unless they cannot work, or what they name cannot be looked up.
+// With devices that are missing, the channel waits for them.
 func (c *channel) reconfigure(ctx context.Context, config *ChannelConfig) error {
-	config.CPUs = c.settings.Load().CPUs
-	missing := c.checkChange(ctx, config)
-	if missing != nil && (IsMisconfigured(missing) || ctx.Err() != nil) {
+	former := c.settings.Load()
+	config.CPUs = former.CPUs
+	known, missing := c.checkChange(ctx, former, config)
+	wasKnown := former.LookUp == nil
+	if missing != nil && (IsMisconfigured(missing) || known == nil && wasKnown || ctx.Err() != nil) {
 		return fmt.Errorf("channel %v: %w", c.id, missing)
 	}
-	c.settings.Store(config)
+	if known != nil {
+		config = known
+	}
+	for !c.apply(former, config) {
+		former = c.settings.Load() // which has looked up the former settings
+	}
 	if missing != nil {
 		c.interrupt(missing)
 	}
-	c.targets.configure(config)
 	signal(c.changed)
 	c.throttle.SetLimits(config.QoS.Channel)
 	c.limitSessions()
@@ -404,27 +420,45 @@ func (c *channel) reconfigure(ctx context.Context, config *ChannelConfig) error 
 	return nil
 }
 
-// checkChange checks the devices of other settings as an attempt to open the channel does, unless
-// they are the same devices.
-func (c *channel) checkChange(ctx context.Context, to *ChannelConfig) error {
-	from := c.settings.Load()
-	if from.RDMAAddress == to.RDMAAddress && from.Isolation == to.Isolation &&
-		from.ImportDevice == to.ImportDevice && from.TargetProtocol == to.TargetProtocol &&
-		slices.Equal(from.Targets, to.Targets) {
-		return nil
+// checkChange looks up what other settings name, and checks their devices as an attempt to open the
+// channel does, unless they are the same. known is nil if nothing is known of what they name.
+func (c *channel) checkChange(ctx context.Context, from, to *ChannelConfig) (known *ChannelConfig,
+	missing error) {
+	if to.LookUp == nil && from.hasSameDevices(to) {
+		return to, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	if c.checking.IsUnderWay() { // for former settings
 		err := c.checking.Await(ctx)
 		if c.checking.IsUnderWay() {
-			return err
+			return nil, err
 		}
 	}
-	return c.checking.Take(ctx, "check the devices", func() error {
-		_, err := c.findDevices(ctx, to)
+	found := make(chan *ChannelConfig, 1)
+	err := c.checking.Take(ctx, "check the devices", func() error {
+		known, err := to.lookedUp(ctx)
+		if err != nil {
+			return err
+		}
+		found <- known
+		if !from.hasSameDevices(known) {
+			_, err = c.findDevices(ctx, known)
+		}
 		return err
 	})
+	select {
+	case known = <-found:
+	default:
+	}
+	return known, err
+}
+
+// hasSameDevices reports whether two configurations of a channel use the same devices.
+func (c *ChannelConfig) hasSameDevices(other *ChannelConfig) bool {
+	return c.RDMAAddress == other.RDMAAddress && c.Isolation == other.Isolation &&
+		c.ImportDevice == other.ImportDevice && c.TargetProtocol == other.TargetProtocol &&
+		slices.Equal(c.Targets, other.Targets)
 }
 
 // isRemoved reports whether the channel has been removed from the configuration.

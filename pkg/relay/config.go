@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -123,6 +124,10 @@ type ChannelConfig struct {
 	// it.
 	Targets []netip.AddrPort
 	Volume  string
+	// LookUp sets what has to be looked up, such as the Targets whose hosts have names; nil if that
+	// is nothing. While it fails, the channel waits and calls it again, with rising pauses. At a
+	// reconfiguration, a channel for which it has succeeded before keeps its former settings.
+	LookUp func(context.Context, *ChannelConfig) error
 	// TargetOrder is PreferredOrder or AnyOrder; "" means PreferredOrder.
 	TargetOrder TargetOrder
 	// TLSServerName is the name that the targets' certificates must have; "" means the address of
@@ -232,7 +237,7 @@ func (s Settings) complete() (Settings, []error) {
 	for i, c := range s.Channels {
 		c.Device, c.Representor = pci.Normalize(c.Device), pci.Normalize(c.Representor)
 		c.setDefaults()
-		errs[i] = c.validate()
+		errs[i] = c.Validate()
 		if first, twice := seen[c.ChannelID]; twice {
 			errs[i] = status.Errorf(status.AlreadyExist, "channel %v is configured twice",
 				c.ChannelID)
@@ -267,8 +272,11 @@ func (c *ChannelConfig) setDefaults() {
 	l.MaxBounceMemory = cmp.Or(l.MaxBounceMemory, DefaultMaxBounceMemory)
 }
 
-func (c *ChannelConfig) validate() error {
-	if len(c.Targets) == 0 || len(c.Targets) > HighestMaxTargets {
+// Validate returns why no relay can serve the channel, as far as its configuration alone tells, which
+// has all defaults.
+func (c *ChannelConfig) Validate() error {
+	isKnown := len(c.Targets) > 0 || c.LookUp == nil
+	if isKnown && len(c.Targets) == 0 || len(c.Targets) > HighestMaxTargets {
 		return status.Errorf(status.InvalidValue, "channel %v: %d targets, must be 1 to %d",
 			c.ChannelID, len(c.Targets), HighestMaxTargets)
 	}

@@ -121,7 +121,13 @@ func (c *channel) open(ctx context.Context, timeout time.Duration) error {
 		case <-c.changed: // this attempt knows
 		default:
 		}
-		settings := c.settings.Load()
+		settings, err := c.lookUp(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.startWorkers(settings); err != nil {
+			return err
+		}
 		maxClients, err := c.findDevices(ctx, settings)
 		if err != nil {
 			return err

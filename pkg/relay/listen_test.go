@@ -142,9 +142,14 @@ func startYard(t *testing.T, errs map[string]error, representors ...string) *yar
 
 func (y *yard) start(representors ...string) {
 	y.t.Helper()
+	y.startWith(settingsOf(representors...))
+}
+
+func (y *yard) startWith(settings relay.Settings) {
+	y.t.Helper()
 	r, err := relay.New(y.t.Context(), relay.Config{
 		Comch: y.dpu, RDMA: y.devices, CPUs: []int{datapath.NoCPU}, Policy: virtual,
-		OnReady: y.report, Settings: settingsOf(representors...)})
+		OnReady: y.report, Settings: settings})
 	if err != nil {
 		y.t.Fatal(err)
 	}

@@ -102,11 +102,7 @@ func (r *Relay) start(ctx context.Context) error {
 		}
 	}
 	for i := range r.config.Channels {
-		c, err := r.newChannel(ctx, &r.config.Channels[i], nil)
-		if err != nil {
-			return err
-		}
-		r.channels = append(r.channels, c)
+		r.channels = append(r.channels, r.newChannel(&r.config.Channels[i], nil))
 	}
 	errs := make([]error, len(r.channels))
 	var opening sync.WaitGroup
@@ -142,6 +138,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	close(r.running)
+	r.reportReadiness() // no target does for a channel that knows none yet
 	<-ctx.Done()
 	r.reporting.Lock()
 	r.stopped = true

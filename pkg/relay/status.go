@@ -18,7 +18,7 @@ type ChannelStatus struct {
 	Address string
 	Listen  ListenStatus
 	// Target is the target that serves new sessions or was the last to do so, the first one if none
-	// has; Link is the connection to it.
+	// has, and invalid while the name of its host cannot be looked up; Link is the connection to it.
 	Target netip.AddrPort
 	Volume string
 	Link   LinkStatus
@@ -125,9 +125,7 @@ func (r *Relay) Workers() []*datapath.Worker {
 		workers = append(workers, r.pool.Workers()...)
 	}
 	for _, c := range r.snapshot() {
-		if c.ownPool != nil {
-			workers = append(workers, c.ownPool.Workers()...)
-		}
+		workers = append(workers, c.ownWorkers()...)
 	}
 	return workers
 }
@@ -155,9 +153,7 @@ func (c *channel) status() ChannelStatus {
 	}
 	s.Clients = c.relay.clientCounters.Counts(c.id.String())
 	c.targets.addStatus(&s)
-	if c.ownPool != nil {
-		s.OwnWorkers = len(c.ownPool.Workers())
-	}
+	s.OwnWorkers = len(c.ownWorkers())
 	for _, session := range c.openSessions() {
 		s.OpenSessions = append(s.OpenSessions, session.status())
 	}

@@ -371,7 +371,7 @@ func (t *targets) addStatus(s *ChannelStatus) {
 	defer t.mu.Unlock()
 	s.TargetMoves = t.moves
 	shown := t.chosen
-	if shown == nil {
+	if shown == nil && len(t.links) > 0 {
 		shown = t.links[0]
 	}
 	for _, l := range t.links {

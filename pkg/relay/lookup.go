@@ -1,0 +1,53 @@
+package relay
+
+import (
+	"context"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// lookedUp returns the configuration together with what LookUp finds. Whatever that lacks may come
+// right without another configuration, so the error is never one of a wrong configuration.
+func (c *ChannelConfig) lookedUp(ctx context.Context) (*ChannelConfig, error) {
+	if c.LookUp == nil {
+		return c, nil
+	}
+	known := *c
+	known.LookUp = nil
+	err := c.LookUp(ctx, &known)
+	if err == nil {
+		err = known.Validate()
+	}
+	if IsMisconfigured(err) {
+		err = status.Errorf(status.NotFound, "%w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &known, nil
+}
+
+// lookUp returns the channel's settings when everything in them is known.
+func (c *channel) lookUp(ctx context.Context) (*ChannelConfig, error) {
+	for {
+		settings := c.settings.Load()
+		known, err := settings.lookedUp(ctx)
+		if err != nil || known == settings {
+			return known, err
+		}
+		if c.apply(settings, known) {
+			return known, nil
+		}
+	}
+}
+
+// apply replaces the settings, unless others have replaced the former ones.
+func (c *channel) apply(former, now *ChannelConfig) bool {
+	c.applying.Lock()
+	defer c.applying.Unlock()
+	if !c.settings.CompareAndSwap(former, now) {
+		return false
+	}
+	c.targets.configure(now)
+	return true
+}
