@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
+	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -55,13 +58,10 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 	}
 	o.ComchDirectory = cmp.Or(c.Comch.Directory, emulated.DefaultDirectory())
 	o.CheckChannels = func() error {
-		settings, err := relaySettings(c)
-		if err != nil {
-			return nil // the check of the users has it
-		}
-		return settings.Check()
+		return relaySettings(c, newLookups(zap.NewNop(), func(netip.Addr) {})).Check()
 	}
 	var cpus []int
+	var users []string
 	for i := range c.Channels {
 		channel := &c.Channels[i]
 		cpus = append(cpus, channel.CPUs...)
@@ -75,7 +75,13 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 			o.DMADevices = append(o.DMADevices,
 				doctor.StagedDevice{Channel: i, Device: channel.Device})
 		}
-		for _, address := range channel.TargetAddresses() {
+		addresses, err := channel.LookUp(func(h config.Host) ([]netip.AddrPort, error) {
+			return config.LookUp(context.Background(), h)
+		})
+		if err != nil {
+			o.UnknownTargets = append(o.UnknownTargets, err)
+		}
+		for _, address := range addresses {
 			t := doctor.Target{Channel: i, Address: address, RDMAAddress: channel.RDMAAddress,
 				TLSServerName: channel.TLSServerName, Volume: channel.Volume,
 				Foreign: channel.TargetProtocol != string(relay.ProtocolNative)}
@@ -88,11 +94,12 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 		if !slices.Contains(o.IOTimeouts, channel.IOTimeout) {
 			o.IOTimeouts = append(o.IOTimeouts, channel.IOTimeout)
 		}
-		if len(channel.Access.Users) > 0 {
-			o.CheckUsers = func() error {
-				_, err := relaySettings(c)
-				return err
-			}
+		users = append(users, channel.Access.Users...)
+	}
+	if len(users) > 0 {
+		o.CheckUsers = func() error {
+			_, err := unixsocket.UserIDs(users)
+			return err
 		}
 	}
 	common := service.Examined{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -16,14 +17,10 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
-	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/printable"
-	"github.com/zc-relay/zc-relay/pkg/controlmsg"
-	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
-	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // source determines where the configuration comes from.
@@ -116,11 +113,6 @@ func run(ctx context.Context, from *source, faults service.Faults) error {
 }
 
 func serve(ctx context.Context, env *service.Environment, c *config.Relay, from *source) error {
-	for i := range c.Channels {
-		for _, target := range c.Channels[i].TargetAddresses() {
-			env.WarnOfPlainText(target.Addr())
-		}
-	}
 	options := c.Comch.Options()
 	options.RingMemory, options.Logger = c.Limits.RingMemory, env.Log
 	comch, err := providers.Comch(c.Comch.Provider, options)
@@ -131,10 +123,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	if err != nil {
 		return service.StartFailure(err)
 	}
-	settings, err := relaySettings(c)
-	if err != nil {
-		return service.StartFailure(err)
-	}
+	names := newLookups(env.Log, env.WarnOfPlainText)
 	r, err := relay.New(ctx, relay.Config{
 		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
 		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
@@ -147,7 +136,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 			}
 			env.SetReady(now.Err, missing)
 		},
-		Settings: settings,
+		Settings: relaySettings(c, names),
 	})
 	if err != nil {
 		return service.StartFailure(fmt.Errorf("start: %w", err))
@@ -161,61 +150,12 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	env.SetDrainer(administered{r})
 	env.SetSessions(administered{r})
 	env.BoundTeardown(r)
-	reloader := &reloader{env: env, relay: r, from: from, started: c, applied: c}
+	reloader := &reloader{env: env, relay: r, from: from, names: names, started: c, applied: c}
 	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
 	if err := env.Started(r.Workers); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	return service.RunAndClose(ctx, r)
-}
-
-// relaySettings returns the settings of the channels in the configuration. It fails if a user does
-// not exist.
-func relaySettings(c *config.Relay) (relay.Settings, error) {
-	settings := relay.Settings{MaxSessions: c.Limits.Sessions,
-		MaxBounceMemory: c.Limits.BounceMemory, DrainTimeout: c.Shutdown.DrainTimeout}
-	var errs []error
-	for i := range c.Channels {
-		channel := channelConfig(&c.Channels[i], &c.Control)
-		users, err := unixsocket.UserIDs(c.Channels[i].Access.Users)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("channels.%d.access.users: %w", i, err))
-		}
-		channel.Access.Users = users
-		settings.Channels = append(settings.Channels, channel)
-	}
-	return settings, errors.Join(errs...)
-}
-
-func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConfig {
-	return relay.ChannelConfig{
-		ChannelID: relay.ChannelID{Device: c.Device, Representor: c.Representor, Name: c.Name},
-		Targets:   c.TargetAddresses(), TargetOrder: relay.TargetOrder(c.TargetOrder),
-		Volume: c.Volume, TLSServerName: c.TLSServerName,
-		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation),
-		ImportDevice: relay.ImportDevice(c.ImportDevice),
-		Protocol:     relay.Protocol(c.Protocol), TargetProtocol: relay.Protocol(c.TargetProtocol),
-		CPUs: c.CPUs,
-		Limits: relay.Limits{
-			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
-			MaxOutstanding: c.Limits.Outstanding,
-			MaxBufferSize:  c.Limits.BufferSize, MaxExport: c.Limits.Export,
-			MaxRingMemory: c.Limits.RingMemory, MaxBounceMemory: c.Limits.BounceMemory,
-		},
-		QoS: relay.QoS{
-			Channel: datapath.RateLimits(c.QoS.Channel),
-			Session: datapath.RateLimits(c.QoS.Session),
-		},
-		Access: relay.Access{AnyUser: c.Access.AnyUser},
-		Reconnect: retry.Policy{
-			Attempts: c.Reconnect.Attempts, Total: c.Reconnect.GiveUpAfter,
-			FirstPause: c.Reconnect.FirstPause, LongestPause: c.Reconnect.LongestPause,
-		},
-		SessionWait: c.Reconnect.SessionWait,
-		IOTimeout:   c.IOTimeout, ControlTimeout: control.Timeout,
-		KeepAlive: controlmsg.KeepAliveConfig{Interval: control.KeepAliveInterval,
-			DeadAfter: control.KeepAliveDeadAfter},
-	}
 }
 
 // sharedWorkers returns the cores of the workers that channels share, none if every channel has its
@@ -234,6 +174,7 @@ type reloader struct {
 	env   *service.Environment
 	relay *relay.Relay
 	from  *source
+	names *lookups
 	// started is the configuration that the process started with, applied the one currently in
 	// effect, as far as it can be changed.
 	started, applied *config.Relay
@@ -246,12 +187,8 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
-	settings, err := relaySettings(c)
-	if err != nil {
-		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
-	}
 	return func() error {
-		err := r.relay.Reconfigure(ctx, settings)
+		err := r.relay.Reconfigure(ctx, relaySettings(c, r.names))
 		now := inEffect(c, r.applied, err)
 		if now == nil {
 			return err
@@ -322,7 +259,7 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 		Service: c.ChannelID.Name,
 		State:   string(c.Listen.State),
-		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters, Clients: c.Clients,
+		Target:  textOf(c.Target), Volume: c.Volume, Counters: c.Counters, Clients: c.Clients,
 		TargetReady: c.Link.State == relay.LinkReady,
 		TargetMoves: c.TargetMoves, ConnectedQueues: make(map[string]int),
 	}
@@ -339,6 +276,14 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 	return channel
 }
 
+// textOf returns an address as text, "" if it is not known yet.
+func textOf(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
 // describe returns a function that adds the relay's channels and workers to its status.
 func describe(r *relay.Relay) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
@@ -347,7 +292,7 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 			channel := statusreport.Channel{
 				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 				Service: c.ChannelID.Name,
-				Address: c.Address, Target: c.Target.String(), Volume: c.Volume,
+				Address: c.Address, Target: textOf(c.Target), Volume: c.Volume,
 				Retiring: c.Retiring, Link: linkOf(&c.Link), Targets: targetsOf(c.Targets),
 				TargetMoves: c.TargetMoves,
 				MemoryPath:  string(c.MemoryPath), MemoryPathReason: c.MemoryPathReason,

@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"math/bits"
-	"net/netip"
 	"slices"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -36,16 +35,16 @@ const (
 // Descriptors returns how many file descriptors the relay can need, with the given number of shared
 // workers, if clients use everything that the limits allow.
 func (c *Relay) Descriptors(workers int) int {
-	devices := make(map[netip.Addr]bool)
+	devices := make(map[string]bool)
 	channels := make([]*Channel, len(c.Channels))
 	for i := range c.Channels {
 		channels[i] = &c.Channels[i]
 		workers += len(channels[i].CPUs)
 		if address := channels[i].RDMAAddress; address.IsValid() {
-			devices[address] = true
+			devices[address.String()] = true
 		} else {
-			for _, target := range channels[i].TargetAddresses() {
-				devices[target.Addr()] = true // the route to it decides
+			for _, target := range channels[i].Hosts() {
+				devices[target.Name+target.Address.String()] = true // the route to it decides
 			}
 		}
 	}

@@ -57,7 +57,7 @@ func TestTheConfigurationsOfTheBlueFieldGuideCanBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	channel := &relay.Channels[0]
-	if channel.Target.Addr() != target.Listen.Address || channel.Target.Port() !=
+	if channel.Target.Address != target.Listen.Address || channel.Target.Port !=
 		target.Listen.Port || channel.Volume != target.Volumes[0].Name ||
 		relay.RDMA.Provider != target.RDMA.Provider {
 		t.Errorf("the relay %+v does not fit the target %+v", relay, target)

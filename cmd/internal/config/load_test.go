@@ -67,8 +67,58 @@ func TestAVariableThatLacksAnUnderscoreIsNotIgnored(t *testing.T) {
 func TestATargetMayBeGivenByName(t *testing.T) {
 	c := mustLoadRelay(t, Sources{Flags: relayFlags(t, "--storage-server", "localhost:7470",
 		"--volume", "disk")})
-	if got := c.Channels[0].Target; !got.Addr().IsLoopback() || got.Port() != 7470 {
-		t.Errorf("the target is %v", got)
+	got, err := c.Channels[0].LookUp(lookUp(t))
+	if err != nil || len(got) != 1 || !got[0].Addr().IsLoopback() || got[0].Port() != 7470 {
+		t.Errorf("the target is %v, error %v", got, err)
+	}
+}
+
+func hostAt(address string) Host {
+	a := netip.MustParseAddrPort(address)
+	return Host{Address: a.Addr(), Port: a.Port()}
+}
+
+func lookUp(t *testing.T) func(Host) ([]netip.AddrPort, error) {
+	return func(h Host) ([]netip.AddrPort, error) { return LookUp(t.Context(), h) }
+}
+
+// A name that DNS does not know yet is no mistake in the configuration.
+func TestReadingAConfigurationLooksNothingUp(t *testing.T) {
+	for text, valid := range map[string]bool{
+		"storage.invalid:7470": true, "storage.invalid.:7470": true, "a_b.c-d:1": true,
+		"[fd00::6]:7471": true, "10.0.0.5:7470": true,
+		strings.Repeat("a.", 126) + "a:1": true, strings.Repeat("a.", 127) + "a:1": false,
+		strings.Repeat("a", 64) + ":1": false,
+		"storage..invalid:7470":        false, "-storage:7470": false, "sto rage:7470": false,
+		"10.0.0.300:7470": false, "10:7470": false, "storage": false, "storage:0": false,
+	} {
+		c, err := LoadRelay(Sources{Environ: []string{"ZC_RELAY__CHANNELS__0__TARGET=" + text,
+			"ZC_RELAY__CHANNELS__0__VOLUME=v"}})
+		if (err == nil) != valid || err == nil && c.Channels[0].Target.String() != text {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestTargetsAreAllAddressesOfTheirHosts(t *testing.T) {
+	addresses := func(h Host) ([]netip.AddrPort, error) {
+		var all []netip.AddrPort
+		for i := range h.Port {
+			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 1))
+		}
+		return all, nil
+	}
+	for _, c := range []struct {
+		channel Channel
+		want    int // 0 means an error
+	}{
+		{Channel{Target: Host{Name: "a", Port: 3}}, 1},
+		{Channel{Targets: []Host{{Name: "a", Port: 3}, {Name: "b", Port: 4}}}, 4},
+		{Channel{Targets: []Host{{Name: "a", Port: 17}}}, 0},
+	} {
+		if got, err := c.channel.LookUp(addresses); len(got) != c.want || (err == nil) != (c.want > 0) {
+			t.Errorf("%v has the addresses %v, error %v", c.channel.Hosts(), got, err)
+		}
 	}
 }
 
@@ -80,15 +130,16 @@ func TestAChannelHasOneTargetOrAList(t *testing.T) {
 		"flag": {Flags: relayFlags(t, "--storage-servers", "10.0.0.5:7470,[fd00::6]:7471",
 			"--volume", "disk")},
 	} {
-		got := mustLoadRelay(t, sources).Channels[0].TargetAddresses()
-		if !slices.Equal(got, []netip.AddrPort{a, b}) {
-			t.Errorf("%s: the targets are %v", name, got)
+		channel := mustLoadRelay(t, sources).Channels[0]
+		got, err := channel.LookUp(lookUp(t))
+		if err != nil || !slices.Equal(got, []netip.AddrPort{a, b}) {
+			t.Errorf("%s: the targets are %v, error %v", name, got, err)
 		}
 	}
-	named := mustLoadRelay(t, Sources{Flags: relayFlags(t, "--storage-servers",
-		"localhost:7470,127.0.0.2:7470", "--volume", "disk")}).Channels[0].TargetAddresses()
-	if len(named) < 2 || !named[0].Addr().Is4() {
-		t.Errorf("the targets by name are %v", named)
+	named, err := mustLoadRelay(t, Sources{Flags: relayFlags(t, "--storage-servers",
+		"localhost:7470,127.0.0.2:7470", "--volume", "disk")}).Channels[0].LookUp(lookUp(t))
+	if err != nil || len(named) < 2 || !named[0].Addr().Is4() {
+		t.Errorf("the targets by name are %v, error %v", named, err)
 	}
 	for _, wrong := range []string{
 		`channels: [{target: "10.0.0.5:7470", targets: ["10.0.0.6:7470"], volume: disk}]`,
@@ -125,7 +176,7 @@ channels: [{target: "10.0.0.5:7470", volume: disk, io_timeout: 1m}]
 		t.Errorf("log is %+v, want %+v", c.Log, want)
 	}
 	want := DefaultChannel()
-	want.Target, want.Volume, want.IOTimeout = netip.MustParseAddrPort("10.0.0.5:7470"), "ram",
+	want.Target, want.Volume, want.IOTimeout = hostAt("10.0.0.5:7470"), "ram",
 		retry.Forever()
 	if diff := cmp.Diff([]Channel{want}, c.Channels, compare...); diff != "" {
 		t.Error(diff)
@@ -150,7 +201,7 @@ func TestFlagsAloneDescribeAChannel(t *testing.T) {
 	}
 	want := DefaultChannel()
 	want.Device, want.Representor, want.Name = "03:00.1", "b1:00.1", "storage"
-	want.Target, want.Volume = netip.MustParseAddrPort("[fd00::5]:7470"), "disk"
+	want.Target, want.Volume = hostAt("[fd00::5]:7470"), "disk"
 	want.Access.AnyUser, want.Limits.Sessions = true, 3
 	want.Reconnect.Attempts, want.Reconnect.SessionWait = retry.Times(0), retry.Within(0)
 	if diff := cmp.Diff([]Channel{want}, c.Channels, compare...); diff != "" {
@@ -264,7 +315,7 @@ func TestADumpReadsBackAsTheSame(t *testing.T) {
 			channel := DefaultChannel()
 			channel.Name = fmt.Sprintf("%d%s", i,
 				rapid.StringMatching(`[a-z0-9:. "'#{}&*!-]{0,10}`).Draw(r, "name"))
-			channel.Target, channel.Volume = netip.MustParseAddrPort("[fd00::1]:7470"),
+			channel.Target, channel.Volume = hostAt("[fd00::1]:7470"),
 				rapid.SampledFrom([]string{"null", "yes", "1e3", "~", "a: b"}).Draw(r, "volume")
 			channel.IOTimeout = rapid.SampledFrom([]retry.Bound{retry.Within(time.Millisecond),
 				retry.Forever()}).Draw(r, "io_timeout")

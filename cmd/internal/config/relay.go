@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,8 +15,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Relay is the configuration of zc-relay.
@@ -119,7 +122,13 @@ func (c *Relay) check(report reporter) {
 	for i := range c.Channels {
 		channel := &c.Channels[i]
 		at := report.in("channels").element(i)
-		channel.check(at)
+		channel.check(at, &c.Control)
+		if c.Comch.Provider == "emulated" {
+			channel.checkEmulated(at)
+		}
+		if c.TLS.Enabled() && channel.TargetProtocol != string(relay.ProtocolNative) {
+			at("target_protocol", channel.TargetProtocol, "has no TLS: remove the section tls")
+		}
 		if channel.TLSServerName != "" && !c.TLS.Enabled() {
 			at("tls_server_name", channel.TLSServerName, noTLS)
 		}
@@ -152,9 +161,9 @@ type Channel struct {
 	Name        string
 	Device      string
 	Representor string
-	// Target is the only target, invalid if there are several; TargetAddresses returns both.
-	Target      netip.AddrPort
-	Targets     []netip.AddrPort
+	// Target is the only target, invalid if there are several; Hosts returns both.
+	Target      Host
+	Targets     []Host
 	TargetOrder string // relay.PreferredOrder or relay.AnyOrder
 	Volume      string
 	// TLSServerName is "" for the target's address. RDMAAddress is invalid for the local address of
@@ -249,10 +258,10 @@ func (c *Channel) describe(s section) {
 	s.value("representor", text(&c.Representor, checkName(maxComchName)),
 		"representor of the host function to serve; only clients on that function can connect").
 		flagged("representor", "r")
-	s.value("target", hostPort(&c.Target),
-		"control address of the target; the name of a host is looked up when the configuration is read").
+	s.value("target", host(&c.Target),
+		"control address of the target; the name of a host is looked up at the start, until it has an address, and at each reload").
 		flagged("storage-server", "").requireUnless("targets").reloads(NewSessions)
-	s.value("targets", hostPorts(&c.Targets, relay.HighestMaxTargets),
+	s.value("targets", hosts(&c.Targets, relay.HighestMaxTargets),
 		"control addresses of several targets that take over from one another, instead of target; the name of a host stands for all its addresses").
 		flagged("storage-servers", "").reloads(NewSessions)
 	s.value("target_order", choice(&c.TargetOrder, string(relay.PreferredOrder),
@@ -361,15 +370,51 @@ func (c *Reconnect) describe(s section) {
 		flagged("session-wait", "").reloads(NewSessions)
 }
 
-// TargetAddresses returns the addresses of the targets.
-func (c *Channel) TargetAddresses() []netip.AddrPort {
-	if c.Target.IsValid() {
-		return []netip.AddrPort{c.Target}
+// Settings returns the settings of the relay's channel, without the targets and the users, which
+// have to be looked up.
+func (c *Channel) Settings(control *Control) relay.ChannelConfig {
+	return relay.ChannelConfig{
+		ChannelID:   relay.ChannelID{Device: c.Device, Representor: c.Representor, Name: c.Name},
+		TargetOrder: relay.TargetOrder(c.TargetOrder),
+		Volume:      c.Volume, TLSServerName: c.TLSServerName,
+		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation),
+		ImportDevice: relay.ImportDevice(c.ImportDevice),
+		Protocol:     relay.Protocol(c.Protocol), TargetProtocol: relay.Protocol(c.TargetProtocol),
+		CPUs: c.CPUs,
+		Limits: relay.Limits{
+			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
+			MaxOutstanding: c.Limits.Outstanding,
+			MaxBufferSize:  c.Limits.BufferSize, MaxExport: c.Limits.Export,
+			MaxRingMemory: c.Limits.RingMemory, MaxBounceMemory: c.Limits.BounceMemory,
+		},
+		QoS: relay.QoS{
+			Channel: datapath.RateLimits(c.QoS.Channel),
+			Session: datapath.RateLimits(c.QoS.Session),
+		},
+		Access: relay.Access{AnyUser: c.Access.AnyUser},
+		Reconnect: retry.Policy{
+			Attempts: c.Reconnect.Attempts, Total: c.Reconnect.GiveUpAfter,
+			FirstPause: c.Reconnect.FirstPause, LongestPause: c.Reconnect.LongestPause,
+		},
+		SessionWait: c.Reconnect.SessionWait,
+		IOTimeout:   c.IOTimeout, ControlTimeout: control.Timeout,
+		KeepAlive: controlmsg.KeepAliveConfig{Interval: control.KeepAliveInterval,
+			DeadAfter: control.KeepAliveDeadAfter},
 	}
-	return c.Targets
 }
 
-func (c *Channel) check(report reporter) {
+// checkEmulated checks the names that are those of files with the emulated Comch.
+func (c *Channel) checkEmulated(report reporter) {
+	for _, named := range []struct{ key, name string }{
+		{"name", c.Name}, {"device", c.Device}, {"representor", c.Representor},
+	} {
+		if err := emulated.CheckName(named.key, named.name); err != nil {
+			report(named.key, named.name, "%s", status.Text(err))
+		}
+	}
+}
+
+func (c *Channel) check(report reporter, control *Control) {
 	if c.Target.IsValid() && len(c.Targets) > 0 {
 		report("targets", nil, "is given besides target: remove one of the two")
 	}
@@ -384,6 +429,12 @@ func (c *Channel) check(report reporter) {
 	if c.RDMAAddress.IsUnspecified() && c.RDMAAddress.IsValid() {
 		report("rdma_address", c.RDMAAddress,
 			"is not an address that the target can connect to: use an address of this machine")
+		return
+	}
+	settings := c.Settings(control)
+	settings.LookUp = func(context.Context, *relay.ChannelConfig) error { return nil }
+	if err := settings.Validate(); err != nil { // values that do not fit the target's protocol
+		report("target_protocol", c.TargetProtocol, "%s", status.Text(err))
 	}
 }
 

@@ -160,8 +160,8 @@ func (c *RDMA) describe(s section) {
 	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
 		"verbs and doca: entry of the GID table to use; auto finds the entry of the RDMA address").
 		flagged("rdma-gid-index", "")
-	s.value("path_mtu", orWord(integer(&c.PathMTU, 256, 4096), &c.PathMTU, auto, 0),
-		"verbs and doca: payload of a packet in bytes, equal on both sides, 256 to 4096; auto uses the route's maximum (verbs), or libdoca's default").
+	s.value("path_mtu", orWord(oneOf(&c.PathMTU, 256, 512, 1024, 2048, 4096), &c.PathMTU, auto, 0),
+		"verbs and doca: payload of a packet in bytes, equal on both sides: 256, 512, 1024, 2048 or 4096; auto uses the route's maximum (verbs), or libdoca's default").
 		flagged("rdma-path-mtu", "")
 	s.value("type_of_service", orWord(integer(&c.TypeOfService, 1, 255), &c.TypeOfService, auto, 0),
 		"verbs: type of service of the packets, which selects the traffic class; auto is the system's default").

@@ -153,6 +153,13 @@ func (c *Volume) SharesFile(other *Volume) bool {
 	return isFile && areFiles && filepath.Clean(one.Path) == filepath.Clean(another.Path)
 }
 
+// isReadOnly reports whether the volume's file is opened for reading only.
+func (c *Volume) isReadOnly() bool {
+	spec, _ := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
+	file, _ := spec.Backend.(volume.FileBackend)
+	return file.ReadOnly
+}
+
 // cutSize returns the backend without the size of a file, and that.
 func (c *Volume) cutSize() (backend string, bytes uint64) {
 	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
@@ -359,6 +366,16 @@ func (c *Target) check(report reporter) {
 		}
 	}
 	for i := range c.Volumes {
+		for first := range i {
+			if c.Volumes[i].SharesFile(&c.Volumes[first]) &&
+				!(c.Volumes[i].isReadOnly() && c.Volumes[first].isReadOnly()) {
+				report.in("volumes").element(i)("backend", c.Volumes[i].Backend,
+					"is the file of volume %q, which locks it: give the volume another name by "+
+						"volume:%s, or make both read-only", c.Volumes[first].Name,
+					c.Volumes[first].Name)
+				break
+			}
+		}
 		of := c.Volumes[i].AliasOf()
 		first, there := seen[of]
 		if of != "" && (!there || c.Volumes[first].AliasOf() != "") {

@@ -1,11 +1,9 @@
 package config
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -94,6 +92,24 @@ func integer[T int | uint8 | uint16 | uint32](p *T, least, most T) Value {
 			}
 			*p = T(n)
 			return nil
+		}}
+}
+
+// oneOf is one of several numbers.
+func oneOf(p *int, numbers ...int) Value {
+	options := make([]string, len(numbers))
+	for i, n := range numbers {
+		options[i] = strconv.Itoa(n)
+	}
+	word := strconv.Itoa(*p)
+	v := choice(&word, options...)
+	return variable{kind: "int", extremes: options, get: func() string { return strconv.Itoa(*p) },
+		set: func(s string) error {
+			err := v.Set(s)
+			if err == nil {
+				*p, err = strconv.Atoi(s)
+			}
+			return err
 		}}
 }
 
@@ -221,91 +237,6 @@ func ipAddress(p *netip.Addr, optional bool) Value {
 			return errors.New("must be an IP address, for instance 10.0.0.5")
 		}
 		*p = a.Unmap()
-		return nil
-	}}
-}
-
-// resolveTimeout bounds the look-up of a host's name.
-const resolveTimeout = 5 * time.Second
-
-// resolve returns the addresses of the host and the port in HOST:PORT, IPv4 first: a name such as
-// localhost has both, and targets listen on one.
-func resolve(text string) ([]netip.AddrPort, error) {
-	if a, err := netip.ParseAddrPort(text); err == nil && a.Port() > 0 {
-		return []netip.AddrPort{a}, nil
-	}
-	host, portText, err := net.SplitHostPort(text)
-	if err != nil {
-		return nil, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
-	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil || port == 0 || host == "" {
-		return nil, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
-	defer cancel()
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return nil, fmt.Errorf("host %q has no address: %w", host, err)
-	}
-	addresses := make([]netip.AddrPort, len(found))
-	for i, a := range found {
-		addresses[i] = netip.AddrPortFrom(a.Unmap(), uint16(port))
-	}
-	slices.SortStableFunc(addresses, func(a, b netip.AddrPort) int {
-		return a.Addr().BitLen() - b.Addr().BitLen()
-	})
-	return slices.Compact(addresses), nil
-}
-
-// hostPort is an address with a port. The address may be the name of a host, which is looked up
-// when the configuration is read.
-func hostPort(p *netip.AddrPort) Value {
-	return variable{kind: "HOST:PORT", get: func() string {
-		if !p.IsValid() {
-			return ""
-		}
-		return p.String()
-	}, set: func(s string) error {
-		addresses, err := resolve(s)
-		if err != nil {
-			return err
-		}
-		*p = addresses[0]
-		return nil
-	}}
-}
-
-// hostPorts is a list of at most so many addresses with ports. A name of a host stands for all its
-// addresses, which are looked up when the configuration is read.
-func hostPorts(p *[]netip.AddrPort, most int) Value {
-	return variable{kind: listType, get: func() string {
-		texts := make([]string, len(*p))
-		for i, a := range *p {
-			texts[i] = a.String()
-		}
-		return strings.Join(texts, ",")
-	}, set: func(s string) error {
-		var all []netip.AddrPort
-		for text := range strings.SplitSeq(s, ",") {
-			if s == "" {
-				break
-			}
-			addresses, err := resolve(strings.TrimSpace(text))
-			if err != nil {
-				return fmt.Errorf("%q: %w", text, err)
-			}
-			for _, a := range addresses {
-				if slices.Contains(all, a) {
-					return fmt.Errorf("%v is named twice", a)
-				}
-				all = append(all, a)
-			}
-		}
-		if len(all) > most {
-			return fmt.Errorf("must be at most %d addresses, not %d", most, len(all))
-		}
-		*p = all
 		return nil
 	}}
 }

@@ -136,8 +136,10 @@ type Options struct {
 	// CheckUsers returns an error if a user in the configuration does not exist; it may be nil.
 	CheckUsers func() error
 
-	// Targets holds what must be reachable.
-	Targets []Target
+	// Targets holds what must be reachable, and UnknownTargets why the hosts of others could not be
+	// looked up.
+	Targets        []Target
+	UnknownTargets []error
 	// Listen holds addresses, HOST:PORT, that must be free. OwnListen holds those of the daemon,
 	// which uses them if it runs.
 	Listen, OwnListen []string

@@ -34,6 +34,10 @@ const reachTimeout = 3 * time.Second
 
 func (m *machine) targets(ctx context.Context) []Finding {
 	var findings []Finding
+	for _, err := range m.UnknownTargets {
+		findings = append(findings, fail("target", status.Text(err),
+			"look at the DNS of this machine (getent hosts NAME), or give the target's address"))
+	}
 	var different grouped[Target]
 	for _, t := range m.Targets {
 		channel := t.Channel

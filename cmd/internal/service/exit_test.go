@@ -45,8 +45,8 @@ func TestDaemonsTellABadConfigurationFromWhatMayHeal(t *testing.T) {
 		"relay, unknown key":    {"relay", relay + "colour: red\n", nil, 2, "colour"},
 		"relay, unknown flag":   {"relay", relay, []string{"--colour"}, 2, "--colour"},
 		"relay, no certificate": {"relay", relay + tls, nil, 1, "/no/such/file"},
-		"relay, no user": {"relay", "channels: [{target: \"127.0.0.1:1\", volume: a, " +
-			"access: {users: [no-such-user]}}]\n", nil, 1, "no-such-user"},
+		"relay, wrong name": {"relay", "channels: [{target: \"10.0.0.300:1\", volume: a}]\n", nil, 2,
+			"10.0.0.300"},
 		"target, wrong value":    {"target", target + "workers: {poll: never}\n", nil, 2, "never"},
 		"target, no certificate": {"target", target + tls, nil, 1, "/no/such/file"},
 		"target, no such address": {"target", "listen: {address: 192.0.2.1}\n" +

@@ -23,7 +23,7 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
 	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
 	config.Device = pci.Normalize(config.Device)
-	if err := checkName("server name", config.Name); err != nil {
+	if err := CheckName("server name", config.Name); err != nil {
 		return nil, err
 	}
 	if err := p.resolveClient(&config); err != nil {

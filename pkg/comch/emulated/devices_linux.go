@@ -98,7 +98,7 @@ func parseDevice(fields []string) (comch.Device, error) {
 			strings.Join(fields, " "))
 	}
 	d.PCI = pci.Normalize(fields[1])
-	if err := checkName("device", d.PCI); err != nil {
+	if err := CheckName("device", d.PCI); err != nil {
 		return d, err
 	}
 	for _, field := range fields[2:] {
@@ -111,7 +111,7 @@ func parseDevice(fields []string) (comch.Device, error) {
 		case key == "representors" && d.CanServe:
 			for address := range strings.SplitSeq(value, ",") {
 				address = pci.Normalize(address)
-				if err := checkName("representor", address); err != nil {
+				if err := CheckName("representor", address); err != nil {
 					return d, err
 				}
 				d.Representors = append(d.Representors,
@@ -162,7 +162,7 @@ func (p *provider) declared() ([]comch.Device, error) {
 // device returns the first device with a name. Without declarations, every name is the address of
 // a device that can be everything.
 func (p *provider) device(name string) (d comch.Device, isDeclared bool, err error) {
-	if err := checkName("device", name); err != nil {
+	if err := CheckName("device", name); err != nil {
 		return d, false, err
 	}
 	declared, err := p.declared()

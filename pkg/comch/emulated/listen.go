@@ -55,10 +55,10 @@ func (p *provider) prepareServer(config *comch.ServerConfig) error {
 	}
 	config.Device = pci.Normalize(config.Device)
 	config.Representor = pci.Normalize(config.Representor)
-	if err := checkName("representor", config.Representor); err != nil {
+	if err := CheckName("representor", config.Representor); err != nil {
 		return err
 	}
-	if err := checkName("server name", config.Name); err != nil {
+	if err := CheckName("server name", config.Name); err != nil {
 		return err
 	}
 	if err := p.resolveServer(config); err != nil {

@@ -264,9 +264,9 @@ func checkCount(what string, value, limit int) error {
 	return nil
 }
 
-// checkName rejects a name that cannot be a file name in the directory of servers. what describes
+// CheckName rejects a name that cannot be a file name in the directory of servers. what describes
 // the name in the error.
-func checkName(what, name string) error {
+func CheckName(what, name string) error {
 	reason := ""
 	switch {
 	case name == "":
