@@ -33,8 +33,8 @@ var ChannelStates = []ChannelMeaning{
 	{ChannelOpening, "the relay opens its devices and its Comch service for the first time", false,
 		false},
 	{ChannelListening, "clients can connect", true, false},
-	{ChannelWaiting, "a device or a representor is missing, is used by another program, or fails; " +
-		"the relay tries again", false, true},
+	{ChannelWaiting, "a device or a representor is missing, is used by another program, or fails, " +
+		"or a name cannot be looked up; the relay tries again", false, true},
 	{ChannelRetiring, "it was removed from the configuration, and closes with its last session",
 		false, false},
 }

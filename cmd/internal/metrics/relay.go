@@ -210,7 +210,7 @@ type linkMetrics struct {
 func newLinkMetrics() linkMetrics {
 	return linkMetrics{
 		ready: define(relayPrefix+"target_ready", Gauge,
-			"1 if a target can serve new sessions, else 0. target is the one that does, or was the last to do so.",
+			"1 if a target can serve new sessions, else 0. target is the one that does, or was the last to do so. Always 1 with another target_protocol than native.",
 			"channel", "target"),
 		moves: define(relayPrefix+"target_moves_total", Counter,
 			"Times that the channel has moved from one target to another.", "channel"),
