@@ -114,7 +114,7 @@ func IsMisconfigured(err error) bool {
 func (c *channel) open(ctx context.Context, timeout time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return c.opening.Take(waiting, "open the channel", func() error {
+	err := c.opening.Take(waiting, "open the channel", func() error {
 		ctx, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 		select {
@@ -134,6 +134,10 @@ func (c *channel) open(ctx context.Context, timeout time.Duration) error {
 		}
 		return c.listen(ctx, maxClients)
 	})
+	if c.opening.IsUnderWay() && c.settings.Load().LookUp != nil {
+		return status.Errorf(status.TimeOut, "the look-up of a name in the configuration has not ended")
+	}
+	return err
 }
 
 // findDevices opens the devices that a channel with these settings needs, and returns how many

@@ -89,6 +89,59 @@ func TestRepresentorsAppearOneByOne(t *testing.T) {
 	}
 }
 
+// A name that nobody knows concerns its channel alone, at a start and at a reload.
+func TestANameThatIsUnknownKeepsOnlyItsChannelDown(t *testing.T) {
+	t.Parallel()
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress(t)}
+	c.startTarget()
+	file := filepath.Join(c.dir, "relay.yaml")
+	admin := "unix:" + filepath.Join(c.dir, "relay.sock")
+	configure := func(level, first, second, user string) {
+		writeFile(t, file, fmt.Appendf(nil, `log: {level: %s}
+comch: {directory: %q}
+operations: {listen: "127.0.0.1:0", admin: %q}
+channels:
+- {name: first, target: %q, volume: disk}
+- {name: second, target: %q, volume: disk}
+- {name: third, target: %q, volume: disk, access: {users: [%q]}}
+`, level, filepath.Join(c.dir, "comch"), admin, first, second, c.address, user))
+	}
+	expect := func(body string) {
+		t.Helper()
+		testkit.Eventually(t, fmt.Sprintf("/readyz says %q", body), func() bool {
+			code, got := get(t, c.relay, "/readyz")
+			return code == http.StatusOK && strings.Contains(got, body)
+		})
+	}
+	configure("info", c.address.String(), "storage.invalid:7470", "no-such-user")
+	c.relay = spawn(t, "zc-relay", "run", "--config", file)
+	expect("serving 1 of 3 channels")
+	c.relay.AwaitLog(`host \"storage.invalid\" has no address at present`)
+	c.relay.AwaitLog(`user \"no-such-user\" does not exist`)
+	c.mustRun("info", "--command-channel-name", "first")
+
+	configure("info", c.address.String(), c.address.String(), "0")
+	if code, stdout, stderr := call(t, "zc-relay", "reload", "--admin", admin); code != 0 {
+		t.Errorf("the reload failed with %d: %s%s", code, stdout, stderr)
+	}
+	expect("ready")
+	c.mustRun("info", "--command-channel-name", "second")
+	c.mustRun("info", "--command-channel-name", "third")
+
+	configure("debug", "storage.invalid:7470", c.address.String(), "0")
+	if code, _, stderr := call(t, "zc-relay", "reload", "--admin", admin); code == 0 ||
+		!strings.Contains(stderr, "storage.invalid") {
+		t.Errorf("a reload to an unknown name exited with %d: %s", code, stderr)
+	}
+	c.relay.AwaitLog(`log.level: \"info\" is now \"debug\"`)
+	if c.relay.HasLogged("/first].target") {
+		t.Error("a change that has failed is said to have happened")
+	}
+	c.mustRun("info", "--command-channel-name", "first")
+	c.relay.Terminate()
+}
+
 // Two relays for the same function: the second one takes over when the first one ends.
 func TestARelayWaitsForTheChannelOfAnother(t *testing.T) {
 	t.Parallel()
