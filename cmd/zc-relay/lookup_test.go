@@ -44,14 +44,12 @@ func TestAHostThatCannotBeLookedUpKeepsItsAddresses(t *testing.T) {
 
 func TestChannelsWithNamesAreSettledWhenTheyOpen(t *testing.T) {
 	c := config.DefaultRelay()
-	for _, channel := range []config.Channel{
+	c.Channels = []config.Channel{
 		{Target: config.Host{Address: netip.MustParseAddr("10.0.0.5"), Port: 1},
 			Access: config.Access{Users: []string{"1000"}}},
 		{Target: config.Host{Name: "storage.invalid", Port: 1}},
 		{Target: config.Host{Address: netip.MustParseAddr("10.0.0.5"), Port: 1},
 			Access: config.Access{Users: []string{"no-such-user"}}},
-	} {
-		c.Channels = append(c.Channels, channel)
 	}
 	s := relaySettings(c, newLookups(zap.NewNop(), func(netip.Addr) {}))
 	for i, isSettled := range []bool{true, false, false} {

@@ -193,7 +193,8 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 		if now == nil {
 			return err
 		}
-		r.env.Reloaded(config.RelayChanges(r.applied, now), config.RelayChanges(r.started, c), c.Log)
+		r.env.Reloaded(config.RelayChanges(r.applied, now), config.RelayChanges(r.started, c),
+			c.Log)
 		r.applied = now
 		return err
 	}, nil

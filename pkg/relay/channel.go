@@ -388,8 +388,8 @@ func (c *channel) reconfigure(ctx context.Context, config *ChannelConfig) error 
 	former := c.settings.Load()
 	config.CPUs = former.CPUs
 	known, missing := c.checkChange(ctx, former, config)
-	wasKnown := former.LookUp == nil
-	if missing != nil && (IsMisconfigured(missing) || known == nil && wasKnown || ctx.Err() != nil) {
+	isRefused := IsMisconfigured(missing) || known == nil && former.LookUp == nil
+	if missing != nil && (isRefused || ctx.Err() != nil) {
 		return fmt.Errorf("channel %v: %w", c.id, missing)
 	}
 	if known != nil {

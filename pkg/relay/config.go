@@ -272,8 +272,8 @@ func (c *ChannelConfig) setDefaults() {
 	l.MaxBounceMemory = cmp.Or(l.MaxBounceMemory, DefaultMaxBounceMemory)
 }
 
-// Validate returns why no relay can serve the channel, as far as its configuration alone tells, which
-// has all defaults.
+// Validate returns why no relay can serve the channel, as far as its configuration alone tells. The
+// defaults must be filled in.
 func (c *ChannelConfig) Validate() error {
 	isKnown := len(c.Targets) > 0 || c.LookUp == nil
 	if isKnown && len(c.Targets) == 0 || len(c.Targets) > HighestMaxTargets {

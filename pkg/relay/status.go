@@ -18,7 +18,7 @@ type ChannelStatus struct {
 	Address string
 	Listen  ListenStatus
 	// Target is the target that serves new sessions or was the last to do so, the first one if none
-	// has, and invalid while the name of its host cannot be looked up; Link is the connection to it.
+	// has, and invalid while its host cannot be looked up; Link is the connection to it.
 	Target netip.AddrPort
 	Volume string
 	Link   LinkStatus

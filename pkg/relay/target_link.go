@@ -270,8 +270,8 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	return t, nil
 }
 
-// checkDevices fails if the RDMA device that leads to the target cannot reach the memory of clients.
-// The channel has checked the devices that it knew when it was opened.
+// checkDevices fails if the RDMA device that leads to the target cannot reach the memory of
+// clients. The channel has checked the devices that it knew when it was opened.
 func (l *targetLink) checkDevices(ctx context.Context, settings *ChannelConfig,
 	t *targetConnection) error {
 	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)

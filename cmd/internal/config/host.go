@@ -115,8 +115,8 @@ func hosts(p *[]Host, most int) Value {
 // lookUpTimeout bounds the look-up of a host's name.
 const lookUpTimeout = 5 * time.Second
 
-// LookUp returns the addresses of a host, IPv4 first: a name such as localhost has both, and targets
-// listen on one.
+// LookUp returns the addresses of a host, IPv4 first: a name such as localhost has both, and
+// targets listen on one.
 func LookUp(ctx context.Context, h Host) ([]netip.AddrPort, error) {
 	if h.Name == "" {
 		return []netip.AddrPort{netip.AddrPortFrom(h.Address, h.Port)}, nil

@@ -116,7 +116,8 @@ func TestTargetsAreAllAddressesOfTheirHosts(t *testing.T) {
 		{Channel{Targets: []Host{{Name: "a", Port: 3}, {Name: "b", Port: 4}}}, 4},
 		{Channel{Targets: []Host{{Name: "a", Port: 17}}}, 0},
 	} {
-		if got, err := c.channel.LookUp(addresses); len(got) != c.want || (err == nil) != (c.want > 0) {
+		got, err := c.channel.LookUp(addresses)
+		if len(got) != c.want || (err == nil) != (c.want > 0) {
 			t.Errorf("%v has the addresses %v, error %v", c.channel.Hosts(), got, err)
 		}
 	}
