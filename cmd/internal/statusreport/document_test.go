@@ -198,3 +198,12 @@ func TestNumbersOfTimesAreEnglish(t *testing.T) {
 		}
 	}
 }
+
+func TestATargetWhoseHostIsUnknownHasNoAddress(t *testing.T) {
+	d := Document{Channels: []Channel{{Name: "c", Volume: "disk"}}}
+	var text strings.Builder
+	if err := d.WriteText(&text); err != nil || !strings.Contains(text.String(),
+		"target    not known yet, volume disk\n") {
+		t.Errorf("error %v, the text is %s", err, text.String())
+	}
+}

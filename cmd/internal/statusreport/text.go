@@ -111,7 +111,11 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	if c.isClosed() {
 		fmt.Fprintf(w, "  clients   %s\n", c.listenText(d.Now))
 	}
-	fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
+	if c.Target == "" {
+		fmt.Fprintf(w, "  target    not known yet, volume %s\n", c.Volume)
+	} else {
+		fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
+	}
 	for i := range c.Targets {
 		if t := &c.Targets[i]; t.Address != c.Target {
 			fmt.Fprintf(w, "  also      %s: %s\n", t.Address, t.Link.text(d.Now))
