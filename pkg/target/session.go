@@ -166,6 +166,9 @@ func (s *session) run() {
 		reason = fmt.Errorf("relay: %w", reason)
 	}
 	s.cancel(reason)
+	if reason != nil {
+		reason = context.Cause(s.ctx) // watchRelay may have been first
+	}
 	s.end(reason)
 	s.target.admission.release(s)
 }
