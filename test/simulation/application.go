@@ -475,15 +475,21 @@ func (a *application) flushed(o *operation) {
 	}
 }
 
+// hasLost reports whether completed writes may have been lost and no flush has said so. The caller
+// holds world.mu.
+func (a *application) hasLost() bool {
+	return slices.ContainsFunc(a.blocks, func(b block) bool { return b.lost })
+}
+
 // checkClosed judges what closing the volume has returned. The session may have failed meanwhile:
-// the consequences of a fault can come late. The caller holds world.mu.
-func (a *application) checkClosed(err error) {
+// the consequences of a fault can come late. isLost is what hasLost returned before: what a crash
+// has undone since may have been flushed by Close before the crash. The caller holds world.mu.
+func (a *application) checkClosed(err error, isLost bool) {
 	if a.failure != nil || a.process.dead {
 		return
 	}
-	lost := slices.ContainsFunc(a.blocks, func(b block) bool { return b.lost })
 	switch {
-	case err == nil && lost:
+	case err == nil && isLost && a.hasLost():
 		a.world.violate("%s: close succeeded although completed writes may have been lost and no "+
 			"flush has said so", a.name)
 	case errors.Is(err, client.ErrWritesLost) && a.restarted == 0:

@@ -395,10 +395,13 @@ func (a *application) run(ctx context.Context) error {
 	}
 	closing, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	a.world.mu.Lock()
+	isLost := a.hasLost()
+	a.world.mu.Unlock()
 	err := a.volume.Close(closing)
 	a.world.mu.Lock()
 	defer a.world.mu.Unlock()
-	a.checkClosed(err)
+	a.checkClosed(err, isLost)
 	return nil
 }
 
