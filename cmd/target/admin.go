@@ -79,18 +79,15 @@ func (v *volumes) list(uses map[string]target.Use) []admin.Volume {
 // VolumeStates returns the state of each volume, also of those that are being opened or closed.
 func (a *administered) VolumeStates() map[string]volume.State {
 	states := make(map[string]volume.State)
-	for name, now := range a.volumeStatuses() {
+	for name, now := range a.VolumeStatuses() {
 		states[name] = now.State
 	}
 	return states
 }
 
-// volumeStatuses is VolumeStates with the reasons.
-func (a *administered) volumeStatuses() map[string]volume.Status {
-	all := make(map[string]volume.Status)
-	for name, export := range a.Offered() {
-		all[name] = export.Volume.Status()
-	}
+// VolumeStatuses is VolumeStates with the reasons.
+func (a *administered) VolumeStatuses() map[string]volume.Status {
+	all := a.Target.VolumeStatuses()
 	a.volumes.addPending(all)
 	return all
 }

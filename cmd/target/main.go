@@ -164,7 +164,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stopWatching()
-	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.volumeStatuses) })
+	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.VolumeStatuses) })
 	return service.RunAndClose(ctx, t)
 }
 
@@ -187,7 +187,7 @@ func announce(ctx context.Context, env *service.Environment, t *administered,
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
 		zap.Stringer("rdma", t.RDMAAddress()))
-	env.SetReady(readiness(t.volumeStatuses()))
+	env.SetReady(readiness(t.VolumeStatuses()))
 	if c.Listen.AddressFile != "" {
 		if err := writeAtomically(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
 			return err

@@ -566,13 +566,13 @@ func (t *Target) Counters() map[string]*datapath.CounterSet {
 	return counters
 }
 
-// VolumeStates returns the state of each volume, by its name, for metrics.
-func (t *Target) VolumeStates() map[string]volume.State {
-	states := make(map[string]volume.State)
+// VolumeStatuses returns the status of each volume, by its name.
+func (t *Target) VolumeStatuses() map[string]volume.Status {
+	all := make(map[string]volume.Status)
 	for name, e := range t.exports.all() {
-		states[name] = e.Volume.Status().State
+		all[name] = e.Volume.Status()
 	}
-	return states
+	return all
 }
 
 // Failures returns the requests that the volumes have failed, by volume name, for metrics.

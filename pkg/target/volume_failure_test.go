@@ -53,7 +53,7 @@ func TestRelaysLearnThatAVolumeHasFailed(t *testing.T) {
 	case <-time.After(testkit.Patience):
 		t.Fatal("the idle session goes on")
 	}
-	if now := s.VolumeStates()["disk"]; now != volume.Failed {
+	if now := s.VolumeStatuses()["disk"].State; now != volume.Failed {
 		t.Errorf("the volume is %s", now)
 	}
 	_, err = relayTo(t, s.Address(), nil)
@@ -97,9 +97,9 @@ func TestRelaysLearnThatAVolumeCannotBeOpened(t *testing.T) {
 	close(begin)
 	<-v.Tried()
 	rejects(status.IOFailed, "does not exist: add ,size=SIZE to create it [NOT_FOUND]")
-	if states := s.VolumeStates(); states["disk"] != volume.Failed || states["same"] != volume.Failed ||
-		states["other"] != volume.Serving {
-		t.Errorf("the volumes are %v", states)
+	if all := s.VolumeStatuses(); all["disk"].State != volume.Failed ||
+		all["same"].State != volume.Failed || all["other"].State != volume.Serving {
+		t.Errorf("the volumes are %v", all)
 	}
 	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
