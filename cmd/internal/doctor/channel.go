@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -49,6 +50,17 @@ func (m *machine) inChannels(channels ...int) string {
 type grouped[T comparable] struct {
 	order    []T
 	channels map[T][]int
+}
+
+// all returns the groups with their channels.
+func (g *grouped[T]) all() iter.Seq2[T, []int] {
+	return func(yield func(T, []int) bool) {
+		for _, what := range g.order {
+			if !yield(what, g.channels[what]) {
+				return
+			}
+		}
+	}
 }
 
 func (g *grouped[T]) add(what T, channel int) {

@@ -46,11 +46,9 @@ func (m *machine) targets(ctx context.Context) []Finding {
 		different.add(t, channel)
 	}
 	served := make(map[int]bool) // whether a target of the channel is no stand-by
-	for i := range different.order {
-		t := &different.order[i]
-		channels := different.channels[*t]
+	for t, channels := range different.all() {
 		t.Channel = channels[0]
-		finding, isStandBy := m.reach(ctx, t)
+		finding, isStandBy := m.reach(ctx, &t)
 		finding.Detail = m.inChannels(channels...) + finding.Detail
 		findings = append(findings, finding)
 		for _, channel := range channels {

@@ -77,8 +77,8 @@ func (m *machine) rdmaAddresses() (addresses []rdmaAddress, findings []Finding) 
 		}
 		found.add(address, t.Channel)
 	}
-	for _, address := range found.order {
-		addresses = append(addresses, rdmaAddress{address, found.channels[address]})
+	for address, channels := range found.all() {
+		addresses = append(addresses, rdmaAddress{address, channels})
 	}
 	if len(addresses) == 0 && len(findings) == 0 {
 		addresses = append(addresses, rdmaAddress{Addr: netip.IPv4Unspecified()})
@@ -226,8 +226,7 @@ func (m *machine) comch() []Finding {
 		s.Channel = 0
 		different.add(s, channel)
 	}
-	for _, s := range different.order {
-		channels := different.channels[s]
+	for s, channels := range different.all() {
 		s.Channel = channels[0]
 		finding := m.server(check, provider, devices, s)
 		finding.Detail = m.inChannels(channels...) + finding.Detail
@@ -323,8 +322,7 @@ func (m *machine) pairs() []Finding {
 		}
 	}
 	var findings []Finding
-	for _, p := range different.order {
-		channels := different.channels[p]
+	for p, channels := range different.all() {
 		device, err := openRDMA(rdmaProvider, p.address)
 		if err != nil {
 			continue
@@ -414,8 +412,7 @@ func (m *machine) dma() []Finding {
 		different.add(d.Device, d.Channel)
 	}
 	var findings []Finding
-	for _, device := range different.order {
-		channels := different.channels[device]
+	for device, channels := range different.all() {
 		remedy := m.dmaRemedy(channels[0])
 		what := fmt.Sprintf("%s%s: device %s", m.inChannels(channels...), provider.Name(), device)
 		c, err := provider.Capabilities(device)
