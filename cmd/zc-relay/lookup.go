@@ -68,7 +68,7 @@ func relaySettings(c *config.Relay, l *lookups) relay.Settings {
 	for i := range c.Channels {
 		channel := &c.Channels[i]
 		s := channel.Settings(&c.Control)
-		s.LookUp = func(ctx context.Context, s *relay.ChannelConfig) (err error) {
+		s.LookUp = func(ctx context.Context, s *relay.ChannelConfig) error {
 			return l.complete(ctx, channel, s)
 		}
 		if !hasNames(channel) && s.LookUp(context.Background(), &s) == nil {

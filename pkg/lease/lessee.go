@@ -382,13 +382,18 @@ const askPause = time.Second / 4
 func (l *Lessee) Awaits(channel string, process uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.overElsewhereLocked(process),
+		func(h *Holding) bool { return h.volume.Channel == channel })
+}
+
+// overElsewhereLocked returns the sessions at other processes that have ended and are not confirmed.
+func (l *Lessee) overElsewhereLocked(process uint64) (over []*Holding) {
 	for _, t := range l.landlords {
-		if t.process != process && slices.ContainsFunc(slices.Concat(t.ended, t.awaited),
-			func(h *Holding) bool { return h.volume.Channel == channel }) {
-			return true
+		if t.process != process {
+			over = slices.Concat(over, t.ended, t.awaited)
 		}
 	}
-	return false
+	return over
 }
 
 // Now returns the time for Replaced.
@@ -405,14 +410,9 @@ func (l *Lessee) Replaced(process uint64, volume Place, asked int64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, t := range l.landlords {
-		if t.process == process {
-			continue
-		}
-		for _, h := range slices.Concat(t.ended, t.awaited) {
-			if h.volume == volume && h.overSince <= asked {
-				h.confirmLocked()
-			}
+	for _, h := range l.overElsewhereLocked(process) {
+		if h.volume == volume && h.overSince <= asked {
+			h.confirmLocked()
 		}
 	}
 }

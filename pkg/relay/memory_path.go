@@ -228,11 +228,13 @@ func (s *session) importMemory(ctx context.Context, m *controlmsg.ConfigureDataP
 			s.channel.took(path, failed)
 			return nil
 		}
-		if ctx.Err() != nil || path == s.paths[len(s.paths)-1] {
-			if ctx.Err() == nil && path != PathMapped {
-				err = fmt.Errorf("%w%s", err, s.settings.otherPaths(path))
-				s.channel.tookNone(errors.Join(failed, fmt.Errorf("%s: %w", path, err)))
-			}
+		isLast := path == s.paths[len(s.paths)-1]
+		if ctx.Err() != nil || isLast && path == PathMapped {
+			return err
+		}
+		if isLast {
+			err = fmt.Errorf("%w%s", err, s.settings.otherPaths(path))
+			s.channel.tookNone(errors.Join(failed, fmt.Errorf("%s: %w", path, err)))
 			return err
 		}
 		failed = errors.Join(failed, fmt.Errorf("%s: %w", path, err))

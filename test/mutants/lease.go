@@ -316,8 +316,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-believes-targets-of-other-channels",
 		file:   "pkg/lease/lessee.go",
-		old:    "			if h.volume == volume && h.overSince",
-		new:    "			if h.volume.UUID == volume.UUID && h.volume.Sole == volume.Sole && h.overSince",
+		old:    "		if h.volume == volume && h.overSince",
+		new:    "		if h.volume.UUID == volume.UUID && h.volume.Sole == volume.Sole && h.overSince",
 		breaks: "A target that another tenant's channel leads to confirms nothing.",
 		tests:  []test{{"./pkg/lease", "^TestAnotherProcessConfirmsWhatHadEndedBefore$"}},
 	},
