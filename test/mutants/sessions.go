@@ -615,7 +615,7 @@ var sessionMutants = []mutant{
 	{
 		name:   "rdma-doca-takes-the-first-gid",
 		file:   "pkg/rdma/doca/provider.go",
-		old:    "		d.gid = gidOf(d.doca, address)\n",
+		old:    "		d.gid = gidOf(d.doca, known, address)\n",
 		new:    "		d.gid = nil\n",
 		breaks: "RDMA over DOCA uses the GID of its address.",
 		tests:  []test{{"./pkg/rdma/doca", "^TestAnAddressHasAGID$"}},

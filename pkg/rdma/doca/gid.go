@@ -15,12 +15,12 @@ import (
 // gidOf returns the entry of a device's GID table for connections from an address, or nil to leave
 // it to libdoca, which takes the first. That has the link-local address on most devices, which
 // leads nowhere beyond a router. The kernel knows the version of RoCE of each entry, libdoca does
-// not.
-func gidOf(device *doca.Device, address netip.Addr) *uint32 {
+// not. known is what the kernel knows of the device (deviceOf).
+func gidOf(device *doca.Device, known *rdmadevice.Device, address netip.Addr) *uint32 {
 	if address.IsUnspecified() {
 		return nil
 	}
-	if known := deviceOf(device); known != nil {
+	if known != nil {
 		return gidInTable(known.Ports[0].GIDs, address)
 	}
 	gids, err := device.GIDs()
@@ -47,25 +47,26 @@ func deviceOf(device *doca.Device) *rdmadevice.Device {
 
 // describeGID returns which entry of its GID table a device uses: "GID 3 (10.0.0.2, RoCE v2) of
 // mlx5_2".
-func describeGID(device *doca.Device, index *uint32) string {
+func describeGID(device *doca.Device, known *rdmadevice.Device, index *uint32) string {
 	name := device.Name()
 	if index == nil {
 		return "the first GID of " + name + ", which libdoca takes"
 	}
-	gids, err := device.GIDs()
-	if known := deviceOf(device); known != nil {
+	empty := fmt.Sprintf("GID %d of %s, which is empty", *index, name)
+	if known != nil {
 		for _, g := range known.Ports[0].GIDs {
 			if address, err := netip.ParseAddr(g.GID); err == nil && g.Index == int(*index) {
 				return fmt.Sprintf("GID %d (%v, %s) of %s", *index, address.Unmap(), g.Type, name)
 			}
 		}
-		gids, err = nil, nil
+		return empty
 	}
+	gids, err := device.GIDs()
 	switch {
 	case err != nil:
 		return fmt.Sprintf("GID %d of %s", *index, name)
 	case int64(*index) >= int64(len(gids)) || gids[*index].IsUnspecified():
-		return fmt.Sprintf("GID %d of %s, which is empty", *index, name)
+		return empty
 	}
 	return fmt.Sprintf("GID %d (%v) of %s", *index, gids[*index], name)
 }

@@ -109,12 +109,13 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 			d.doca.Close())
 	}
 	d.maxMessageSize = uint32(d.Capabilities().MaxMessageSize)
+	known := deviceOf(d.doca)
 	if p.options.GIDIndex != nil {
 		d.gid = new(uint32(*p.options.GIDIndex))
 	} else {
-		d.gid = gidOf(d.doca, address)
+		d.gid = gidOf(d.doca, known, address)
 	}
-	d.gidText = describeGID(d.doca, d.gid)
+	d.gidText = describeGID(d.doca, known, d.gid)
 	return d, nil
 }
 
