@@ -38,8 +38,8 @@ type entry[T any] struct {
 }
 
 // New returns a roster with room for so many clients, of all owners together. A client of several
-// owners takes a place for each. isIdle reports
-// whether a client has gone, so that another one may take its place.
+// owners takes a place for each. isIdle reports whether a client has gone, so that another one may
+// take its place.
 func New[T any](limit int, isIdle func(*T) bool) *Roster[T] {
 	return &Roster[T]{limit: limit, isIdle: isIdle, entries: make(map[key]*entry[T])}
 }

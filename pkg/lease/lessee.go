@@ -386,7 +386,8 @@ func (l *Lessee) Awaits(channel string, process uint64) bool {
 		func(h *Holding) bool { return h.volume.Channel == channel })
 }
 
-// overElsewhereLocked returns the sessions at other processes that have ended and are not confirmed.
+// overElsewhereLocked returns the sessions at other processes that have ended and are not
+// confirmed.
 func (l *Lessee) overElsewhereLocked(process uint64) (over []*Holding) {
 	for _, t := range l.landlords {
 		if t.process != process {

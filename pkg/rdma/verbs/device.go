@@ -93,8 +93,8 @@ func newDevice(
 // Lost implements rdma.LosableDevice.
 func (d *device) Lost() <-chan struct{} { return d.lost }
 
-// isLost notes that the device is being removed, or has failed.
-func (d *device) isLost() { d.lose.Do(func() { close(d.lost) }) }
+// noteLoss notes that the device is being removed, or has failed.
+func (d *device) noteLoss() { d.lose.Do(func() { close(d.lost) }) }
 
 // namesOf returns the names of an RDMA device. A software device has no PCI address.
 func namesOf(name string) memory.Device {

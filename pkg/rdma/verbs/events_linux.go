@@ -124,7 +124,7 @@ func (d *device) handleConnectionEvent(event *ibv.CMEvent) {
 		return
 	}
 	if event.Type == ibv.EventDeviceRemoval {
-		d.isLost()
+		d.noteLoss()
 	}
 	if e == nil {
 		return
@@ -189,7 +189,7 @@ func (d *device) handleDeviceEvent(event ibv.AsyncEvent) {
 		affected = slices.Collect(maps.Values(d.connections))
 	}
 	if event.Type == ibv.EventDeviceFatal {
-		d.isLost()
+		d.noteLoss()
 	}
 	d.mu.Unlock()
 	reason, known := eventReasons[event.Type]
