@@ -257,9 +257,6 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	if l.snapshot().stoodBy {
 		l.targets.tookOver(l)
 	}
-	l.log.Info("target is ready", zap.String("volume", t.volume.Volume),
-		zap.Uint64("size_bytes", t.volume.Size), zap.Uint32("block_size_bytes", t.volume.BlockSize),
-		zap.String("target_software", t.software))
 	l.setState(LinkReady, func(s *LinkStatus) {
 		s.stoodBy = false
 		s.Connects++
@@ -267,6 +264,9 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 		s.Attempt, s.LastError = 0, nil
 		s.Volume, s.TargetSoftware = *t.volume, t.software
 	})
+	l.log.Info("target is ready", zap.String("volume", t.volume.Volume),
+		zap.Uint64("size_bytes", t.volume.Size), zap.Uint32("block_size_bytes", t.volume.BlockSize),
+		zap.String("target_software", t.software))
 	return t, nil
 }
 
@@ -314,20 +314,27 @@ func (l *targetLink) reconnect(
 		case isStandBy(reason):
 			schedule = policy.Begin(time.Now())
 			pause = policy.Shorten(policy.LongestPause)
-			if !wasStandBy {
-				l.log.Info("target is a stand-by", zap.Error(reason))
-			}
 		case isPostponed(reason):
 			schedule = policy.Begin(time.Now())
 			pause = policy.Await(controlmsg.RetryAfter(reason))
-			l.log.Warn("target asks to try again later", zap.Error(reason),
-				zap.Duration("next_in", pause))
 		default:
 			var err error
 			if pause, err = schedule.Next(time.Now()); err != nil {
 				l.giveUp(ctx, schedule, reason)
 				return nil
 			}
+		}
+		due := time.Now().Add(pause)
+		l.setWaiting(schedule, reason, due)
+		switch {
+		case isStandBy(reason):
+			if !wasStandBy {
+				l.log.Info("target is a stand-by", zap.Error(reason))
+			}
+		case isPostponed(reason):
+			l.log.Warn("target asks to try again later", zap.Error(reason),
+				zap.Duration("next_in", pause))
+		default:
 			level := zap.WarnLevel
 			if l.targets.canSpare(l) {
 				level = zap.DebugLevel
@@ -337,13 +344,29 @@ func (l *targetLink) reconnect(
 				zap.Duration("next_in", pause))
 		}
 		wasStandBy = isStandBy(reason)
-		target, failure := l.attempt(ctx, time.Now().Add(pause), schedule, reason)
+		target, failure := l.attempt(ctx, due, schedule, reason)
 		if target != nil || failure == nil {
 			return target
 		}
 		reason = failure
 	}
 	return nil
+}
+
+// setWaiting records that the next attempt is due at a time, and why the target is down. The log
+// says so afterwards: whoever has read it finds the same in the status.
+func (l *targetLink) setWaiting(schedule *retry.Schedule, reason error, due time.Time) {
+	state := LinkWaiting
+	if isStandBy(reason) {
+		state = LinkStandBy
+	}
+	l.setState(state, func(s *LinkStatus) {
+		s.Attempt, s.Attempts = schedule.Attempt(), l.channel.settings.Load().Reconnect.Attempts
+		s.LastError, s.NextTry = reason, due
+		if state == LinkStandBy {
+			s.stoodBy, s.doubtful = true, false
+		}
+	})
 }
 
 // attempt connects at the time due, and before that whenever a session wants the target. It returns
@@ -353,17 +376,6 @@ func (l *targetLink) attempt(
 ) (*targetConnection, error) {
 	policy := l.channel.settings.Load().Reconnect
 	for {
-		state := LinkWaiting
-		if isStandBy(reason) {
-			state = LinkStandBy
-		}
-		l.setState(state, func(s *LinkStatus) {
-			s.Attempt, s.Attempts, s.LastError, s.NextTry = schedule.Attempt(), policy.Attempts,
-				reason, due
-			if state == LinkStandBy {
-				s.stoodBy, s.doubtful = true, false
-			}
-		})
 		rest, least := time.Until(due), policy.FirstPause
 		if isPostponed(reason) {
 			least = rest // no session shortens what the target has asked for
@@ -377,6 +389,7 @@ func (l *targetLink) attempt(
 			return target, err
 		}
 		reason = err
+		l.setWaiting(schedule, reason, due)
 	}
 }
 
@@ -416,11 +429,11 @@ func (l *targetLink) wait(ctx context.Context, length, least time.Duration) wait
 // giveUp waits until the settings change or ctx ends.
 func (l *targetLink) giveUp(ctx context.Context, schedule *retry.Schedule, reason error) {
 	settings := l.channel.settings.Load()
-	l.log.Error("gave up on the target: reload the configuration to try again",
-		zap.Int("attempts", schedule.Attempt()), zap.Error(reason))
 	l.setState(LinkGivenUp, func(s *LinkStatus) {
 		s.Attempt, s.Attempts, s.LastError = schedule.Attempt(), settings.Reconnect.Attempts, reason
 	})
+	l.log.Error("gave up on the target: reload the configuration to try again",
+		zap.Int("attempts", schedule.Attempt()), zap.Error(reason))
 	select {
 	case <-ctx.Done():
 	case <-l.changed:

@@ -140,6 +140,16 @@ func (c *chain) startRelay(directory string, more ...string) *testkit.Process {
 	return relay
 }
 
+// awaitReady waits until a daemon says that it is ready. A relay listens for clients before it has
+// connected to its target.
+func (c *chain) awaitReady(p *testkit.Process) {
+	c.t.Helper()
+	testkit.Eventually(c.t, p.Name+" is ready", func() bool {
+		code, _ := get(c.t, p, "/readyz")
+		return code == http.StatusOK
+	})
+}
+
 // rdmaAddress returns where the target listens for RDMA connections, according to its log.
 func (c *chain) rdmaAddress() string {
 	c.t.Helper()
@@ -213,12 +223,17 @@ func opsAddress(t testing.TB, p *testkit.Process) string {
 	return address
 }
 
+// get tries again, within a bound, if the connection breaks, as it can under load.
 func get(t testing.TB, p *testkit.Process, path string) (code int, body string) {
 	t.Helper()
-	code, body, err := fetch("http://" + opsAddress(t, p) + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	url := "http://" + opsAddress(t, p) + path
+	testkit.Eventually(t, url+" replies", func() bool {
+		var err error
+		if code, body, err = fetch(url); err != nil {
+			t.Log(err)
+		}
+		return err == nil
+	})
 	return code, body
 }
 
@@ -238,7 +253,7 @@ func (c *chain) scrape(p *testkit.Process) string {
 	return scrapeURL(c.t, "http://"+opsAddress(c.t, p)+"/metrics")
 }
 
-// scrapeURL tries again, within a bound, if the connection breaks, as it can under load.
+// scrapeURL tries again as get does, and also until the metrics are there.
 func scrapeURL(t testing.TB, url string) (body string) {
 	t.Helper()
 	testkit.Eventually(t, url+" replies", func() bool {

@@ -21,8 +21,7 @@ import (
 func TestMetricsAndHealthFollowTheChain(t *testing.T) {
 	t.Parallel()
 	c := startObservedChain(t, "disk=memory:64MiB")
-	testkit.Eventually(t, "the relay is ready",
-		func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
+	c.awaitReady(c.relay)
 	if code, _ := get(t, c.relay, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz answers %d", code)
 	}

@@ -248,6 +248,7 @@ func TestAVolumeWhoseFileIsGoneFails(t *testing.T) {
 			c.startTarget("--admin-listen", address, "--metrics-listen", "127.0.0.1:0")
 			c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0",
 				"--session-wait", "0s")
+			c.awaitReady(c.relay)
 			content := filepath.Join(c.dir, "content")
 			writeFile(t, content, make([]byte, 1<<20))
 			c.mustRun("put", content)
