@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/network"
 )
 
 // nbdListenFlags determine where the gateway listens, and to whom.
@@ -160,7 +161,7 @@ func (l *nbdListenFlags) open(runsCommand bool) (*nbdPlaces, error) {
 		p.listeners = append(p.listeners, listener)
 	}
 	if l.address != "" {
-		listener, err := net.Listen("tcp", l.address)
+		listener, err := network.ListenTCP(l.address)
 		if err != nil {
 			p.close()
 			return nil, fmt.Errorf("--listen: %w", err)
@@ -210,7 +211,8 @@ func (p *nbdPlaces) uris(exports []servedExport, secure bool) []string {
 			socket := (&url.URL{Path: address.Name}).EscapedPath()
 			uris = append(uris, scheme+"+unix://"+path+"?socket="+socket)
 		case *net.TCPAddr:
-			uris = append(uris, scheme+"://"+hostOf(address)+path)
+			where := url.URL{Scheme: scheme, Host: hostOf(address)}
+			uris = append(uris, where.String()+path)
 		}
 	}
 	return uris
@@ -218,11 +220,10 @@ func (p *nbdPlaces) uris(exports []servedExport, secure bool) []string {
 
 // hostOf returns the address to connect to.
 func hostOf(address *net.TCPAddr) string {
-	host := address.IP.String()
 	if address.IP.IsUnspecified() {
-		host = "localhost"
+		return net.JoinHostPort("localhost", strconv.Itoa(address.Port))
 	}
-	return net.JoinHostPort(host, strconv.Itoa(address.Port))
+	return address.String()
 }
 
 // environment returns the variables of the command of --run, which have the names that nbdkit uses.

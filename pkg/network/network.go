@@ -98,6 +98,14 @@ func (k Kernel) Listen(ctx context.Context, address netip.AddrPort) (Listener, e
 	return kernelListener{listener.(*net.TCPListener)}, nil
 }
 
+// ListenTCP listens for connections of strangers at HOST:PORT, as net.Listen does, but without
+// MPTCP: an MPTCP socket does not tell the zone of its address.
+func ListenTCP(address string) (net.Listener, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	return config.Listen(context.Background(), "tcp", address)
+}
+
 // SourceAddress asks the kernel's routing table.
 func (Kernel) SourceAddress(remote netip.AddrPort) (netip.Addr, error) {
 	// Connecting a UDP socket looks up the route and sends nothing.

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -487,6 +489,11 @@ func (s *session) connectLane(
 			"the target accepts RDMA connections at %v, which %v cannot reach: "+
 				"choose --rdma-address on both sides from the same family", details.Address, source)
 	}
+	remote := details.Address
+	if remote.Addr().IsLinkLocalUnicast() {
+		zone := cmp.Or(source.Zone(), s.target.address.Addr().Zone())
+		remote = netip.AddrPortFrom(remote.Addr().WithZone(zone), remote.Port())
+	}
 	var staging rdma.RemoteMemory
 	if details.Staging != nil {
 		staging = *details.Staging
@@ -499,7 +506,7 @@ func (s *session) connectLane(
 	connecting, cancel := s.stepTimeout(ctx)
 	defer cancel()
 	return asPassing(lane.Connect(connecting, datapath.ConnectConfig{
-		Remote: details.Address, Source: source,
+		Remote: remote, Source: source,
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
 		InboundReads: min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads),
 		Role:         role,

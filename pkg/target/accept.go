@@ -134,7 +134,8 @@ func (t *Target) acceptRequest(request rdma.Request) {
 	var record tokenRecord
 	data, err := controlmsg.DecodeRDMAPrivateData(request.PrivateData())
 	if err == nil {
-		record, err = t.tokens.claim(data.Token, remote.Addr().Unmap(), time.Now())
+		record, err = t.tokens.claim(data.Token, remote.Addr().Unmap().WithZone(""),
+			time.Now())
 	}
 	if err != nil {
 		t.log.Warn("rejected an RDMA connection", zap.Stringer("from", remote), zap.Error(err))

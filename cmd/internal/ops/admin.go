@@ -23,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
@@ -158,7 +159,7 @@ func listenAdmin(address string) (net.Listener, error) {
 	if path != "" {
 		return unixsocket.Listen(path, socketMode)
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := network.ListenTCP(address)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", address, err)
 	}

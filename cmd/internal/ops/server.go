@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/pkg/network"
 )
 
 // Server serves /metrics, /healthz, /readyz, /status and a page that shows the status. It changes
@@ -39,7 +39,7 @@ var errStarting = errors.New("starting")
 // Listen starts to serve on address, HOST:PORT; port 0 picks a port. The server is not ready until
 // SetReady without a reason.
 func Listen(address string, status Status, log *zap.Logger) (*Server, error) {
-	listener, err := net.Listen("tcp", address)
+	listener, err := network.ListenTCP(address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for metrics on %q: %w", address, err)
 	}
