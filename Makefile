@@ -222,12 +222,13 @@ test-arm64: ## Run unit tests built for linux/arm64 under qemu-user (qemu-user-s
 lint lint-ceph: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 lint lint-ceph: export GOFLAGS := $(LINT_GOFLAGS)
 .PHONY: lint
-lint: ## Check architecture, style and protocol definitions
+lint: ## Check style, dead code, and protocol definitions
 	$(TOOL) golangci-lint run ./...
 	$(TOOL) golangci-lint run --build-tags fleet ./test/fleet
 	cd bench && $(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf format -d --exit-code
+	scripts/deadcode.sh
 
 .PHONY: generate
 generate: ## Generate code from proto/, and tables in docs/: of metrics, configuration, and libdoca (gcc)

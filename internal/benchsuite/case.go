@@ -117,9 +117,6 @@ var quantityNames = [quantityCount]string{"iops", "bytes_per_second", "p50_ns", 
 // String returns the name in documents.
 func (q Quantity) String() string { return quantityNames[q] }
 
-// Percentiles returns the quantities that are latencies, in ascending order.
-func Percentiles() []Quantity { return []Quantity{P50, P90, P99, P999, P9999, Max} }
-
 // Of returns the quantity of a run, and false if the run does not report it.
 func (q Quantity) Of(r *Run) (float64, bool) {
 	switch q {

@@ -315,7 +315,6 @@ func (l *dependentLane) step(ctx context.Context) error {
 
 func (l *dependentLane) Close(ctx context.Context) error { return l.step(ctx) }
 func (l *dependentLane) Drain(ctx context.Context) error { return l.step(ctx) }
-func (l *dependentLane) Closed() bool                    { return true }
 func (l *dependentLane) InFlight() int                   { return 0 }
 func (l *dependentLane) Quiesced() <-chan struct{}       { return nil }
 

@@ -26,7 +26,7 @@ var (
 		{command: "make check-budget", budget: 90},
 	}
 	gateComputing = []step{
-		{command: "make lint", budget: 160},
+		{command: "make lint", budget: 200},
 		{command: "make check-kubernetes", budget: 40},
 		{command: "make test", budget: 800},
 		{command: "make simulate", budget: 80},
