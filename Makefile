@@ -45,7 +45,7 @@ build-ceph: ## Build the target with volumes on Ceph RBD as bin/target-ceph (gcc
 
 .PHONY: build-emulation
 build-emulation: ## Build all programs with an emulation of libdoca for their providers doca, into bin/emulation/, to measure them (gcc)
-	CGO_ENABLED=1 go build -tags docaemulation -ldflags '$(LDFLAGS)' -o bin/emulation/ ./cmd/...
+	CGO_ENABLED=1 go build -ldflags '$(LDFLAGS)' -o bin/emulation/ ./libdoca/cmd/...
 
 .PHONY: libdoca
 libdoca: ## Build the emulation of libdoca, for programs written for DOCA, with its headers into bin/libdoca/ (gcc)

@@ -7,7 +7,7 @@
 //
 // The functions are named emu_doca_..., so that no doca_ symbol exists in a program that links this
 // package; [Lookup] finds them by their DOCA names. Only tests link it, and the programs
-// of make build-emulation, which measure. Configure chooses the release that it answers as, its
+// in cmd/, which test and measure. Configure chooses the release that it answers as, its
 // devices, and what it does with misuse.
 //
 // With the build tag libdoca_shared, the functions have their DOCA names, too, and the environment

@@ -32,7 +32,7 @@ var (
 	Race = &Set{Variable: "ZC_RELAY_RACE_PROGRAMS",
 		build: goBuild("1", []string{"-race"}, "cmd/zc-relay", "cmd/target")}
 	Emulation = &Set{Variable: "ZC_RELAY_EMULATION_PROGRAMS",
-		build: goBuild("1", []string{"-tags", "docaemulation"}, "cmd/...")}
+		build: goBuild("1", nil, "libdoca/cmd/...")}
 	Manual = &Set{Variable: "ZC_RELAY_MANUAL_PROGRAMS",
 		build: goBuild("0", []string{"-tags", "manual"}, "cmd/...")}
 	Examples = &Set{Variable: "ZC_RELAY_EXAMPLE_PROGRAMS",

@@ -939,11 +939,11 @@ var controlMutants = []mutant{
 	},
 	{
 		name:   "relay-forgets-the-addresses-of-a-host",
-		file:   "cmd/zc-relay/lookup.go",
+		file:   "cmd/zc-relay/command/lookup.go",
 		old:    "	case err != nil && isKnown:\n",
 		new:    "	case false:\n",
 		breaks: "A host that cannot be looked up keeps its addresses.",
-		tests: []test{{"./cmd/zc-relay",
+		tests: []test{{"./cmd/zc-relay/command",
 			"^TestAHostThatCannotBeLookedUpKeepsItsAddresses$"}},
 	},
 }

@@ -429,7 +429,7 @@ var volumeMutants = []mutant{
 	},
 	{
 		name:   "target-forgets-the-witness-of-a-volume-that-is-not-open",
-		file:   "cmd/target/volumes.go",
+		file:   "cmd/target/command/volumes.go",
 		old:    "		if !s.isOpen() {\n			return\n",
 		new:    "		if !s.isOpen() {\n			continue\n",
 		breaks: "A volume that can be opened again later still proves that nothing was lost.",

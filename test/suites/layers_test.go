@@ -76,8 +76,8 @@ var layers = []layer{
 
 	// Programs choose providers, read the configuration, and hand each part to its package.
 	{"emulation", "libdoca", base + "comch comch-providers"},
-	{"providers", "cmd/internal/providers", base + seams + "libdoca emulation comch-providers " +
-		"rdma-providers dma-providers"},
+	{"providers", "cmd/internal/providers", base + seams + "libdoca comch-providers rdma-providers " +
+		"dma-providers"},
 	{"commands", "cmd/internal", commands},
 	{"configuration", "cmd/internal/config", commands + "comch-providers volume-providers"},
 	{"service", "cmd/internal/service", commands + "configuration rdma-providers"},
@@ -85,6 +85,7 @@ var layers = []layer{
 	{"initiator", "cmd/initiator/internal", base + "faults volume volume-hook client commands"},
 	{"programs", "cmd", commands + "comch-providers dma-providers configuration service " +
 		"dma-copy initiator"},
+	{"emulation-programs", "libdoca/cmd", base + "libdoca emulation programs"},
 
 	{"examples", "examples", base + "comch comch-providers dma dma-providers"},
 	{"packaging", "deploy", ""},

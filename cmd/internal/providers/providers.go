@@ -56,7 +56,7 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 			ReachImports: options.ReachImports,
 			Limits:       emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
 	case "doca":
-		loader, err := docaLoader(options.Directory)
+		loader, err := libdoca(options.Directory)
 		return doca.New(doca.Options{Loader: loader, NeverWait: options.NeverWait,
 			Logger: options.Logger}), err
 	}
@@ -90,7 +90,7 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 		return verbs.New(options.Verbs)
 	case "doca":
 		startDOCALog(name)
-		loader, err := docaLoader("")
+		loader, err := libdoca("")
 		return rdmadoca.New(rdmadoca.Options{Loader: loader, Device: options.Device,
 			GIDIndex: options.Verbs.GIDIndex, PathMTU: options.Verbs.PathMTU,
 			RNRRetryCount: options.Verbs.RNRRetryCount, Logger: options.Logger}), err
@@ -113,7 +113,7 @@ func DMA(name string, options software.Options) (dma.Provider, error) {
 
 func docaDMA(neverWait bool) (dma.Provider, error) {
 	startDOCALog("doca")
-	loader, err := docaLoader("")
+	loader, err := libdoca("")
 	return dmadoca.New(dmadoca.Options{Loader: loader, NeverWait: neverWait}), err
 }
 

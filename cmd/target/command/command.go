@@ -1,0 +1,355 @@
+// Package command has the commands of target, without what decides where libdoca comes from.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/administer"
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/cmd/internal/service"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/printable"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// Main runs the program. libdoca replaces the DOCA libraries of this machine, unless it is nil.
+func Main(libdoca providers.Libdoca) {
+	providers.Use(libdoca)
+	program.Main(newCommand())
+}
+
+// source determines where the configuration comes from.
+type source struct {
+	file     string
+	flags    *pflag.FlagSet
+	original original
+}
+
+// add adds the flags of the configuration to a command.
+func (s *source) add(f *pflag.FlagSet) {
+	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
+	config.AddTargetFlags(f)
+	s.original.add(f)
+	s.flags = f
+}
+
+func (s *source) load() (*config.Target, error) {
+	if err := s.original.translate(s.flags); err != nil {
+		return nil, program.Usage(err)
+	}
+	c, err := config.LoadTarget(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
+	return c, program.Usage(err)
+}
+
+func newCommand() *cobra.Command {
+	var from source
+	var faults service.Faults
+	cmd := &cobra.Command{
+		Use:   "target",
+		Short: "Serve volumes to relays until SIGTERM",
+		Long: `target owns volumes. It moves their data by one-sided RDMA to and from the memory that
+relays export to it.
+
+  target --listen-address 10.0.0.5 --volume scratch=memory:1GiB
+  target --listen-address 10.0.0.5 --volume disk=file:/dev/nvme0n1
+  target --config /etc/zc-relay/target.yaml
+
+The command line of the DOCA application works as it is. It serves one volume in
+memory, called ` + argp.VolumeName + `, on all addresses:
+
+  target -d 03:00.0 --listen-port 12345 --binary-content disk.sbc --cpu 0
+
+With the RDMA provider doca and one volume it also serves relays of the DOCA applications:
+
+  target --rdma-provider doca --rdma-device 03:00.0 --volume d=memory:1GiB
+
+SIGHUP rereads the file: volumes come and go, and the log says what needs a restart.
+Environment variables override the file, and flags override both:
+ZC_TARGET__LOG__LEVEL is log.level.`,
+		Version: buildinfo.Version(),
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd.Context(), &from, faults)
+		},
+	}
+	cmd.SetVersionTemplate(buildinfo.String("target") + "\n")
+	from.add(cmd.Flags())
+	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
+	cmd.AddCommand(newConfigCommand(), newDoctorCommand(),
+		program.NewVersionCommand("target"))
+	cmd.AddCommand(administer.NewCommands(daemon)...)
+	cmd.AddCommand(administer.NewVolumeCommand(daemon))
+	argp.Adopt(cmd, cmd)
+	return cmd
+}
+
+func run(ctx context.Context, from *source, faults service.Faults) error {
+	program.OutliveReaders()
+	hangups := service.Hangups()
+	c, err := service.Load(ctx, from.load)
+	if err != nil {
+		return service.Outcome(ctx, err)
+	}
+	return service.Run(ctx, "target", service.Config{
+		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
+		Hangups: hangups, Unit: "zc-relay-target", Descriptors: c.Descriptors,
+		Faults: faults,
+	}, func(ctx context.Context, env *service.Environment) error {
+		return serve(ctx, env, c, from)
+	})
+}
+
+func serve(ctx context.Context, env *service.Environment, c *config.Target,
+	from *source) (err error) {
+	env.WarnOfPlainText(c.Listen.Address)
+	volumes, err := openVolumes(c, env.Log, env.HookVolume)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, volumes.close()) }()
+	if s := volumes.find(argp.VolumeName); s != nil {
+		if err := from.original.fill(ctx, s.Volume); err != nil {
+			return err
+		}
+	}
+	control, rdma := listenAddresses(&c.Listen)
+	t, err := target.New(ctx, target.Config{
+		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes.exports(),
+		CPUs: env.CPUs, Policy: env.Policy,
+		ControlTimeout: c.Control.Timeout, DrainTimeout: c.Shutdown.DrainTimeout,
+		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
+			DeadAfter: c.Control.KeepAliveDeadAfter},
+		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, HookTransport: env.HookTransport,
+		Protocol:       c.Listen.Version(),
+		DetectProtocol: c.Listen.DetectsProtocol(),
+		Tracer:         env.Tracer,
+		CountedClients: c.Metrics.PerSession,
+		MaxSessions:    c.Limits.Sessions,
+		SessionRate:    c.Limits.SessionsPerSecond,
+		StagingLimit:   c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
+	})
+	if err != nil {
+		return service.StartFailure(fmt.Errorf("start: %w", err))
+	}
+	administered := &administered{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
+	env.SetStatus(describe(administered))
+	env.SetTrace("target", "the volume")
+	env.SetSessions(administered)
+	env.SetVolumes(administered)
+	env.BoundTeardown(t)
+	reloader := &reloader{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
+	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
+	if err := announce(ctx, env, administered, c); err != nil {
+		return errors.Join(err, t.Close())
+	}
+	watched, stopWatching := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer stopWatching()
+	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.VolumeStatuses) })
+	return service.RunAndClose(ctx, t)
+}
+
+// listenAddresses returns the addresses for control and RDMA connections.
+func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
+	address := c.Address
+	if c.RDMAAddress.IsValid() {
+		address = c.RDMAAddress
+	}
+	return netip.AddrPortFrom(c.Address, c.Port), netip.AddrPortFrom(address, c.RDMAPort)
+}
+
+// announce makes metrics, log, readiness, address file, and service manager report that relays can
+// connect.
+func announce(ctx context.Context, env *service.Environment, t *administered,
+	c *config.Target) error {
+	options := metrics.Options{Queues: c.Metrics.Queues}
+	if err := env.Register(metrics.NewTargetCollector(t, options)); err != nil {
+		return err
+	}
+	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
+		zap.Stringer("rdma", t.RDMAAddress()))
+	env.SetReady(readiness(t.VolumeStatuses()))
+	if c.Listen.AddressFile != "" {
+		if err := writeAtomically(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
+			return err
+		}
+	}
+	return env.Started(t.Workers)
+}
+
+// readinessInterval is the time between two looks at the volumes.
+const readinessInterval = time.Second
+
+// watchReadiness reports whether the target is of use to relays, until ctx ends. What was reported
+// before may already be wrong at the first look.
+func watchReadiness(ctx context.Context, setReady func(reason error, missing string),
+	volumes func() map[string]volume.Status) {
+	ticker := time.NewTicker(readinessInterval)
+	defer ticker.Stop()
+	for former, isFirst := "", true; ; isFirst = false {
+		select {
+		case <-ctx.Done():
+			setReady(context.Cause(ctx), "")
+			return
+		case <-ticker.C:
+		}
+		reason, missing := readiness(volumes())
+		now := missing
+		if reason != nil {
+			now = reason.Error()
+		}
+		if isFirst || now != former {
+			former = now
+			setReady(reason, missing)
+		}
+	}
+}
+
+// maxReasonLength keeps the reason of one volume from hiding the others.
+const maxReasonLength = 256
+
+// readiness returns why a target with these volumes is of no use, or which of them are not, and
+// why. One volume that has failed does not keep the others from being served, and the next one can
+// be added at any time.
+func readiness(volumes map[string]volume.Status) (reason error, missing string) {
+	var unusable []string
+	for _, name := range slices.Sorted(maps.Keys(volumes)) {
+		now := volumes[name]
+		if now.State.Means().IsUsable {
+			continue
+		}
+		text := fmt.Sprintf("volume %q is %s", name, now.State)
+		if now.Reason != nil {
+			text += ": " + printable.Line(now.ReasonText(), maxReasonLength)
+		}
+		unusable = append(unusable, text)
+	}
+	list := strings.Join(unusable, "; ")
+	switch {
+	case len(unusable) == 0:
+		return nil, ""
+	case len(unusable) == len(volumes):
+		return status.Errorf(status.BadState, "%s", list), ""
+	}
+	return nil, fmt.Sprintf("serving %d of %d volumes: %s", len(volumes)-len(unusable), len(volumes),
+		list)
+}
+
+// writeAtomically makes a file appear with its whole content.
+func writeAtomically(path, content string) error {
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, []byte(content), 0o644); err != nil {
+		_ = os.Remove(temporary)
+		return fmt.Errorf("write address file: %w", err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		_ = os.Remove(temporary)
+		return fmt.Errorf("write address file: %w", err)
+	}
+	return nil
+}
+
+func newConfigCommand() *cobra.Command {
+	var from source
+	return config.NewCommand(config.Command{
+		VariablePrefix: "ZC_TARGET",
+		Subject:        "the target",
+		File:           config.TargetFile,
+		Check: func(file string) (config.Checked, error) {
+			c, err := config.LoadTarget(config.Sources{File: file})
+			if err != nil {
+				return config.Checked{}, err
+			}
+			return config.Checked{Count: len(c.Volumes), Of: "volumes"}, nil
+		},
+		AddFlags: from.add,
+		Dump: func(w io.Writer) error {
+			c, err := from.load()
+			if err != nil {
+				return err
+			}
+			return c.Dump(w)
+		},
+	})
+}
+
+// reloader rereads the configuration and applies the changes that do not need a restart.
+type reloader struct {
+	env     *service.Environment
+	from    *source
+	target  *target.Target
+	volumes *volumes
+	// started is the configuration that the process started with, applied the one currently in
+	// effect, as far as it can be changed.
+	started, applied *config.Target
+}
+
+// read reads the configuration again. The returned function applies it.
+func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
+	c, err := r.from.load()
+	if err != nil {
+		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
+	}
+	serve, err := r.volumes.prepare(ctx, r.target, c.Volumes, c.Startup.Strict)
+	if err != nil {
+		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
+	}
+	return func() error {
+		failed, err := serve()
+		now := c.KeepVolumes(failed, r.applied)
+		r.env.Reloaded(config.TargetChanges(r.applied, now), config.TargetChanges(r.started, c),
+			c.Log)
+		r.applied = now
+		return err
+	}, nil
+}
+
+// describe returns a function that adds a target's volumes, sessions and workers to its status.
+func describe(t *administered) func(*statusreport.Document) {
+	return func(d *statusreport.Document) {
+		d.Workers = statusreport.Workers(t.Workers())
+		d.Sessions = &statusreport.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
+		offered, counters, uses := t.Offered(), t.Counters(), t.Uses()
+		for _, name := range slices.Sorted(maps.Keys(offered)) {
+			info := offered[name].Volume.Info()
+			now := offered[name].Volume.Status()
+			v := statusreport.Volume{
+				State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
+				Attempt: now.Attempt,
+				Name:    name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
+				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
+				Holder:   uses[name].Holder, HolderID: uses[name].HolderID.String(),
+				Queues: statusreport.Queues(counters[name]),
+			}
+			if !now.NextTry.IsZero() {
+				v.NextAttempt = new(now.NextTry.UTC())
+			}
+			d.Volumes = append(d.Volumes, v)
+		}
+		d.Volumes = append(d.Volumes, t.volumes.describePending(offered)...)
+	}
+}

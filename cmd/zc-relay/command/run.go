@@ -1,0 +1,376 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/cmd/internal/service"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/printable"
+	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+)
+
+// source determines where the configuration comes from.
+type source struct {
+	file  string
+	flags *pflag.FlagSet
+}
+
+// add adds the flags of the configuration to a command.
+func (s *source) add(f *pflag.FlagSet) {
+	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
+	config.AddRelayFlags(f)
+	s.flags = f
+}
+
+func (s *source) load() (*config.Relay, error) {
+	c, err := config.LoadRelay(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
+	return c, program.Usage(err)
+}
+
+// loadFile reads a configuration file for a command that needs only a part of it.
+func loadFile(file string) (*config.Relay, error) {
+	return config.LoadRelay(config.Sources{File: file, Environ: os.Environ(), Partial: true})
+}
+
+// chooseVolume completes the command line of the DOCA application, whose storage has one volume
+// without a name.
+func (s *source) chooseVolume() error {
+	if s.file != "" || s.flags.Changed("volume") || !s.flags.Changed("storage-server") &&
+		!s.flags.Changed("storage-servers") {
+		return nil
+	}
+	return s.flags.Set("volume", argp.VolumeName)
+}
+
+func newRunCommand() *cobra.Command {
+	var from source
+	var faults service.Faults
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Serve channels until SIGTERM",
+		Long: `run offers channels to clients on the host and forwards their IO to volumes on
+storage servers. It serves any number of clients, concurrently and one after
+another. Flags alone can describe a single channel:
+
+  zc-relay run --storage-server 10.0.0.5:7470 --volume disk
+
+Targets that take over from one another are given together:
+
+  zc-relay run --storage-servers 10.0.0.5:7470,10.0.0.6:7470 --volume disk
+
+Several channels need a file: see "zc-relay config". Environment variables override it,
+and flags override both: ZC_RELAY__LOG__LEVEL is log.level. SIGHUP rereads the file and
+logs which changes need a restart. SIGTERM completes the IO in flight and exits; another one a
+second later, or SIGINT twice, exits at once.
+
+The command line of the DOCA application works without "run". The volume is then
+called ` + argp.VolumeName + `:
+
+  zc-relay -d 03:00.0 -r b1:00.0 --storage-server 10.0.0.5:7470 --cpu 0`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if argp.Implied(cmd) {
+				if err := from.chooseVolume(); err != nil {
+					return err
+				}
+			}
+			return run(cmd.Context(), &from, faults)
+		},
+	}
+	from.add(cmd.Flags())
+	faults.AddFlags(cmd.Flags(), fault.RDMA, fault.Comch, fault.Control)
+	return cmd
+}
+
+func run(ctx context.Context, from *source, faults service.Faults) error {
+	program.OutliveReaders()
+	hangups := service.Hangups()
+	c, err := service.Load(ctx, from.load)
+	if err != nil {
+		return service.Outcome(ctx, err)
+	}
+	return service.Run(ctx, "zc-relay", service.Config{
+		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
+		Hangups: hangups, Unit: "zc-relay", Descriptors: c.Descriptors,
+		Faults: faults,
+	}, func(ctx context.Context, env *service.Environment) error {
+		return serve(ctx, env, c, from)
+	})
+}
+
+func serve(ctx context.Context, env *service.Environment, c *config.Relay, from *source) error {
+	options := c.Comch.Options()
+	options.RingMemory, options.Logger = c.Limits.RingMemory, env.Log
+	comch, err := providers.Comch(c.Comch.Provider, options)
+	if err != nil {
+		return service.StartFailure(err)
+	}
+	dma, err := providers.StagingDMA(c.Comch.Provider, options.NeverWait)
+	if err != nil {
+		return service.StartFailure(err)
+	}
+	names := newLookups(env.Log, env.WarnOfPlainText)
+	r, err := relay.New(ctx, relay.Config{
+		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
+		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
+		Tracer: env.Tracer, CountedClients: c.Metrics.PerSession,
+		Software: buildinfo.String("zc-relay"), Logger: env.Log,
+		OnReady: func(now relay.Readiness) {
+			missing := ""
+			if now.Serving < now.Channels {
+				missing = now.String()
+			}
+			env.SetReady(now.Err, missing)
+		},
+		Settings: relaySettings(c, names),
+	})
+	if err != nil {
+		return service.StartFailure(fmt.Errorf("start: %w", err))
+	}
+	if err := env.Register(metrics.NewRelayCollector(observed{r},
+		metrics.Options{Queues: c.Metrics.Queues})); err != nil {
+		return errors.Join(err, r.Close())
+	}
+	env.SetStatus(describe(r))
+	env.SetTrace("zc-relay", "the target")
+	env.SetDrainer(administered{r})
+	env.SetSessions(administered{r})
+	env.BoundTeardown(r)
+	reloader := &reloader{env: env, relay: r, from: from, names: names, started: c, applied: c}
+	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
+	if err := env.Started(r.Workers); err != nil {
+		return errors.Join(err, r.Close())
+	}
+	return service.RunAndClose(ctx, r)
+}
+
+// sharedWorkers returns the cores of the workers that channels share, none if every channel has its
+// own.
+func sharedWorkers(c *config.Relay, cpus []int) []int {
+	for i := range c.Channels {
+		if len(c.Channels[i].CPUs) == 0 {
+			return cpus
+		}
+	}
+	return nil
+}
+
+// reloader rereads the configuration and applies the changes that do not need a restart.
+type reloader struct {
+	env   *service.Environment
+	relay *relay.Relay
+	from  *source
+	names *lookups
+	// started is the configuration that the process started with, applied the one currently in
+	// effect, as far as it can be changed.
+	started, applied *config.Relay
+}
+
+// read reads the configuration again. The returned function applies it, without affecting open
+// sessions.
+func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
+	c, err := r.from.load()
+	if err != nil {
+		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
+	}
+	return func() error {
+		err := r.relay.Reconfigure(ctx, relaySettings(c, r.names))
+		now := inEffect(c, r.applied, err)
+		if now == nil {
+			return err
+		}
+		r.env.Reloaded(config.RelayChanges(r.applied, now), config.RelayChanges(r.started, c),
+			c.Log)
+		r.applied = now
+		return err
+	}, nil
+}
+
+// inEffect returns the configuration that is in effect after a reload from former to c, which has
+// returned err; nil if nothing has changed.
+func inEffect(c, former *config.Relay, err error) *config.Relay {
+	var failed []int
+	if err != nil {
+		joined, ok := err.(interface{ Unwrap() []error })
+		if !ok {
+			return nil
+		}
+		for _, err := range joined.Unwrap() {
+			channel, ok := errors.AsType[*relay.ChannelError](err)
+			if !ok {
+				return nil
+			}
+			failed = append(failed, channel.Index)
+		}
+	}
+	return c.KeepChannels(failed, former)
+}
+
+// observed adapts a relay to the metrics collector.
+type observed struct{ *relay.Relay }
+
+// Channels returns the channels of the relay. A channel that was removed from the configuration and
+// added again can be there twice while sessions of the former continue; it is reported as one.
+func (o observed) Channels() []metrics.Channel {
+	var channels []metrics.Channel
+	places := make(map[relay.ChannelID]int)
+	for _, c := range o.Relay.Channels() {
+		place, known := places[c.ChannelID]
+		if !known {
+			place = len(channels)
+			places[c.ChannelID] = place
+			channels = append(channels, channelOf(&c))
+		}
+		channel := &channels[place]
+		channel.Sessions += c.Sessions
+		channel.SessionsAccepted += c.SessionsAccepted
+		channel.SessionsRefused += c.SessionsRefused
+		channel.ExportedBytes += c.ExportedBytes
+		for i := range c.OpenSessions {
+			if c.OpenSessions[i].Unreleased != nil {
+				channel.SessionsUnreleased++
+			}
+			for _, q := range c.OpenSessions[i].Queues {
+				if q.Transport != "" {
+					channel.ConnectedQueues[q.Transport]++
+				}
+			}
+		}
+	}
+	return channels
+}
+
+// channelOf describes a channel, without the counts that Channels adds up.
+func channelOf(c *relay.ChannelStatus) metrics.Channel {
+	channel := metrics.Channel{
+		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
+		Service: c.ChannelID.Name,
+		State:   string(c.Listen.State),
+		Target:  textOf(c.Target), Volume: c.Volume, Counters: c.Counters, Clients: c.Clients,
+		TargetReady: c.Link.State == relay.LinkReady,
+		TargetMoves: c.TargetMoves, ConnectedQueues: make(map[string]int),
+	}
+	for i := range c.Targets {
+		t := &c.Targets[i]
+		channel.Targets = append(channel.Targets, metrics.Target{
+			Address: t.Address.String(), State: t.Link.State.String(),
+			Usable:   t.Link.State == relay.LinkReady || t.Link.State == relay.LinkStandBy,
+			Deserted: t.Deserted, Attempt: t.Link.Attempt, NextAttempt: t.Link.NextTry,
+			Connects: t.Link.Connects, Losses: t.Link.Losses, Postponed: t.Link.Postponed,
+			Failures: t.Link.Failures, FailuresByCode: t.Link.FailuresByCode,
+		})
+	}
+	return channel
+}
+
+// textOf returns an address as text, "" if it is not known yet.
+func textOf(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+// describe returns a function that adds the relay's channels and workers to its status.
+func describe(r *relay.Relay) func(*statusreport.Document) {
+	return func(d *statusreport.Document) {
+		d.Workers = statusreport.Workers(r.Workers())
+		for _, c := range r.Channels() {
+			channel := statusreport.Channel{
+				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
+				Service: c.ChannelID.Name,
+				Address: c.Address, Target: textOf(c.Target), Volume: c.Volume,
+				Retiring: c.Retiring, Link: linkOf(&c.Link), Targets: targetsOf(c.Targets),
+				TargetMoves: c.TargetMoves,
+				MemoryPath:  string(c.MemoryPath), MemoryPathReason: c.MemoryPathReason,
+				SessionCount: statusreport.SessionCount{Open: c.Sessions,
+					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
+				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
+				Queues: statusreport.Queues(c.Counters),
+				State:  string(c.Listen.State), Since: c.Listen.Since.UTC(),
+				Attempt: c.Listen.Attempt,
+			}
+			if c.Listen.Reason != nil {
+				channel.Reason = printable.Line(c.Listen.Reason.Error(), 1024)
+			}
+			if !c.Listen.NextTry.IsZero() {
+				channel.NextAttempt = new(c.Listen.NextTry.UTC())
+			}
+			d.Channels = append(d.Channels, channel)
+		}
+	}
+}
+
+func qosOf(q *relay.QoS) *statusreport.QoS {
+	limits := statusreport.QoS{Channel: statusreport.RateLimitsOf(q.Channel),
+		Session: statusreport.RateLimitsOf(q.Session)}
+	if limits == (statusreport.QoS{}) {
+		return nil
+	}
+	return &limits
+}
+
+// targetsOf describes the targets of a channel that has several.
+func targetsOf(targets []relay.TargetStatus) []statusreport.Target {
+	if len(targets) < 2 {
+		return nil
+	}
+	all := make([]statusreport.Target, len(targets))
+	for i := range targets {
+		all[i] = statusreport.Target{Address: targets[i].Address.String(),
+			Link: linkOf(&targets[i].Link)}
+	}
+	return all
+}
+
+func linkOf(l *relay.LinkStatus) statusreport.Link {
+	link := statusreport.Link{
+		State: l.State.String(), Since: l.Since.UTC(), Attempt: l.Attempt, Connects: l.Connects,
+		Losses: l.Losses, Failures: l.Failures,
+	}
+	if l.LastError != nil {
+		link.Reason = l.LastError.Error()
+	}
+	if n, limited := l.Attempts.Number(); limited {
+		link.MaxAttempts = new(int(n))
+	}
+	if !l.NextTry.IsZero() {
+		link.NextAttempt = new(l.NextTry.UTC())
+	}
+	return link
+}
+
+func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
+	all := make([]statusreport.Session, len(sessions))
+	for i, s := range sessions {
+		all[i] = statusreport.Session{
+			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID,
+			ClientUnknown: !s.Client.Known, ClientName: s.Name, Opened: s.Opened.UTC(),
+			Operations: statusreport.Operations(s.Counts),
+			Queues:     []statusreport.SessionQueue{}, Unreleased: s.Unreleased != nil,
+		}
+		if s.Unreleased != nil {
+			all[i].UnreleasedReason = printable.Line(s.Unreleased.Error(), 1024)
+		}
+		for _, q := range s.Queues {
+			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index,
+				Depth: q.Depth, InFlight: q.InFlight,
+				Throttled: uint64(q.Throttled), Transport: q.Transport})
+		}
+	}
+	return all
+}
