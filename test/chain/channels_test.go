@@ -17,12 +17,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 // fleet is one relay with many channels, to several targets.
 type fleet struct {
-	*chain  // its relay only
-	targets []*chain
+	*chaintest.Chain // its relay only
+	targets          []*chaintest.Chain
 }
 
 // startFleet starts the targets, and a relay with the channels that channels returns for their
@@ -30,62 +31,40 @@ type fleet struct {
 func startFleet(t testing.TB, targets int,
 	channels func(addresses []netip.AddrPort) []relay.ChannelConfig) *fleet {
 	t.Helper()
-	f := &fleet{chain: newChain(t)}
+	f := &fleet{Chain: chaintest.New(t)}
 	var addresses []netip.AddrPort
 	for range targets {
-		c := f.startTargetAt(f.loopback)
+		c := f.startTargetAt(f.Loopback)
 		f.targets = append(f.targets, c)
-		addresses = append(addresses, c.target.Address())
+		addresses = append(addresses, c.Target.Address())
 	}
-	f.startRelayWith(relay.Config{Settings: relay.Settings{Channels: channels(addresses)}})
-	t.Cleanup(func() { f.stopRelay() })
+	f.StartRelayWith(relay.Config{Settings: relay.Settings{Channels: channels(addresses)}})
+	t.Cleanup(func() { f.StopRelay() })
 	return f
 }
 
 // startTargetAt starts a target that runs until the test ends.
-func (f *fleet) startTargetAt(listen netip.AddrPort) *chain {
-	f.t.Helper()
-	c := &chain{t: f.t, log: f.log, loopback: f.loopback}
-	c.startTarget(options{}, listen)
-	f.t.Cleanup(func() { c.stopTarget() })
+func (f *fleet) startTargetAt(listen netip.AddrPort) *chaintest.Chain {
+	f.T.Helper()
+	c := &chaintest.Chain{T: f.T, Log: f.Log, Loopback: f.Loopback}
+	c.StartTarget(options{}, listen)
+	f.T.Cleanup(func() { c.StopTarget() })
 	return c
 }
 
 // small returns the configuration of a client that uses few resources of a channel.
 func (f *fleet) small(channel string) client.Config {
-	config := f.config()
+	config := f.Config()
 	config.ChannelName, config.BufferSize, config.Depth, config.SyncDepth = channel, 64<<10, 4, 2
 	return config
 }
 
-// status returns the status of the channel with the given name, zero if there is none.
-func (c *chain) status(name string) relay.ChannelStatus {
-	c.t.Helper()
-	for _, s := range c.relay.Channels() {
-		if s.Name == name {
-			return s
-		}
-	}
-	return relay.ChannelStatus{}
-}
-
-// awaitState waits until the channel with the given name is in a state, and returns its status.
-func (c *chain) awaitState(name string, state relay.LinkState) relay.ChannelStatus {
-	c.t.Helper()
-	var s relay.ChannelStatus
-	c.await(fmt.Sprintf("channel %s is %v", name, state), func() bool {
-		s = c.status(name)
-		return s.Link.State == state
-	})
-	return s
-}
-
 func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	const channels, targets, sessions = 16, 4, 4
 	f := startFleet(t, targets, func(addresses []netip.AddrPort) (all []relay.ChannelConfig) {
 		for i := range channels {
-			c := channelTo(fmt.Sprint("channel-", i), addresses[i%targets])
+			c := chaintest.ChannelTo(fmt.Sprint("channel-", i), addresses[i%targets])
 			c.Limits = relay.Limits{MaxSessions: sessions, MaxDepth: 8, MaxQueues: 2}
 			all = append(all, c)
 		}
@@ -101,7 +80,7 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 	for i := range channels {
 		for j := range sessions {
 			running.Go(func() {
-				v, err := client.Open(f.context(), f.small(fmt.Sprint("channel-", i)))
+				v, err := client.Open(f.Context(), f.small(fmt.Sprint("channel-", i)))
 				open.Done()
 				if err != nil {
 					t.Errorf("channel %d, session %d: %v", i, j, err)
@@ -117,23 +96,23 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 				if _, err := v.ReadAt(got, offset); err != nil || !bytes.Equal(got, want) {
 					t.Errorf("channel %d, session %d does not read what it wrote (%v)", i, j, err)
 				}
-				if err := v.Close(f.context()); err != nil {
+				if err := v.Close(f.Context()); err != nil {
 					t.Errorf("channel %d, session %d: close: %v", i, j, err)
 				}
 			})
 		}
 	}
 	open.Wait()
-	if got := f.relay.Sessions(); got != channels*sessions {
+	if got := f.Relay.Sessions(); got != channels*sessions {
 		t.Errorf("%d sessions are open", got)
 	}
 	for i := range channels {
 		name := fmt.Sprint("channel-", i)
-		if s := f.status(name); s.Sessions != sessions ||
-			s.Target != f.targets[i%targets].target.Address() {
+		if s := f.Status(name); s.Sessions != sessions ||
+			s.Target != f.targets[i%targets].Target.Address() {
 			t.Errorf("%s has %d sessions with target %v", name, s.Sessions, s.Target)
 		}
-		if v, err := client.Open(f.context(), f.small(name)); !errors.Is(err, status.Full) {
+		if v, err := client.Open(f.Context(), f.small(name)); !errors.Is(err, status.Full) {
 			t.Errorf("%s took one session more than its limit: %v, %v", name, v, err)
 		}
 	}
@@ -141,51 +120,52 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 	running.Wait()
 	greedy := f.small("channel-3")
 	greedy.Queues, greedy.Depth = 1, 9
-	if _, err := client.Open(f.context(), greedy); err == nil ||
+	if _, err := client.Open(f.Context(), greedy); err == nil ||
 		!strings.Contains(err.Error(), "8") {
 		t.Errorf("depth beyond the limit: %v", err)
 	}
 }
 
 func TestTheSessionLimitOfTheRelayCoversAllChannels(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		return []relay.ChannelConfig{channelTo("a", addresses[0]), channelTo("b", addresses[0])}
+		return []relay.ChannelConfig{chaintest.ChannelTo("a", addresses[0]),
+			chaintest.ChannelTo("b", addresses[0])}
 	})
-	f.awaitState("b", relay.LinkReady)
+	f.AwaitState("b", relay.LinkReady)
 	settings := relay.Settings{MaxSessions: 2, Channels: []relay.ChannelConfig{
-		channelTo("a", f.targets[0].target.Address()),
-		channelTo("b", f.targets[0].target.Address()),
+		chaintest.ChannelTo("a", f.targets[0].Target.Address()),
+		chaintest.ChannelTo("b", f.targets[0].Target.Address()),
 	}}
-	if err := f.relay.Reconfigure(f.context(), settings); err != nil {
+	if err := f.Relay.Reconfigure(f.Context(), settings); err != nil {
 		t.Fatal(err)
 	}
-	f.open(f.small("a"))
-	second := f.open(f.small("b"))
-	if _, err := client.Open(f.context(), f.small("a")); !errors.Is(err, status.Full) ||
+	f.Open(f.small("a"))
+	second := f.Open(f.small("b"))
+	if _, err := client.Open(f.Context(), f.small("a")); !errors.Is(err, status.Full) ||
 		!strings.Contains(err.Error(), "maximum of 2 sessions") {
 		t.Errorf("a third session: %v", err)
 	}
-	if got := f.status("a").SessionsRefused; got != 1 {
+	if got := f.Status("a").SessionsRefused; got != 1 {
 		t.Errorf("%d sessions were refused", got)
 	}
-	if err := second.Close(f.context()); err != nil {
+	if err := second.Close(f.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.await("the session has ended", func() bool { return f.relay.Sessions() == 1 })
-	f.open(f.small("a"))
+	f.Await("the session has ended", func() bool { return f.Relay.Sessions() == 1 })
+	f.Open(f.small("a"))
 }
 
 func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	f := startFleet(t, 2, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		return []relay.ChannelConfig{channelTo("hit", addresses[0]),
-			channelTo("spared", addresses[1])}
+		return []relay.ChannelConfig{chaintest.ChannelTo("hit", addresses[0]),
+			chaintest.ChannelTo("spared", addresses[1])}
 	})
-	hit, spared := f.open(f.small("hit")), f.open(f.small("spared"))
-	address := f.targets[0].target.Address()
-	f.targets[0].stopTarget()
-	if s := f.awaitState("hit", relay.LinkWaiting).Link; s.Losses != 1 || s.LastError == nil ||
+	hit, spared := f.Open(f.small("hit")), f.Open(f.small("spared"))
+	address := f.targets[0].Target.Address()
+	f.targets[0].StopTarget()
+	if s := f.AwaitState("hit", relay.LinkWaiting).Link; s.Losses != 1 || s.LastError == nil ||
 		s.Attempt == 0 || s.NextTry.IsZero() {
 		t.Errorf("the link to the lost target is %+v", s)
 	}
@@ -197,15 +177,15 @@ func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
 			t.Fatalf("the other channel: %v", err)
 		}
 	}
-	if s := f.status("spared"); s.Link.State != relay.LinkReady || s.Link.Losses != 0 {
+	if s := f.Status("spared"); s.Link.State != relay.LinkReady || s.Link.Losses != 0 {
 		t.Errorf("the other channel's link is %+v", s.Link)
 	}
-	f.targets[0].startTarget(options{}, address)
-	again := f.open(f.small("hit")) // waits for the target, and so has it tried early
+	f.targets[0].StartTarget(options{}, address)
+	again := f.Open(f.small("hit")) // waits for the target, and so has it tried early
 	if _, err := again.WriteAt([]byte("back"), 0); err != nil {
 		t.Error(err)
 	}
-	if s := f.status("hit").Link; s.Connects != 2 || s.Attempt != 0 || s.LastError != nil {
+	if s := f.Status("hit").Link; s.Connects != 2 || s.Attempt != 0 || s.LastError != nil {
 		t.Errorf("the link to the target that came back is %+v", s)
 	}
 }
@@ -213,48 +193,48 @@ func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
 // unused returns an address at which nobody listens.
 func unused(t testing.TB) netip.AddrPort {
 	t.Helper()
-	c := newChain(t)
-	c.startTarget(options{}, c.loopback)
-	address := c.target.Address()
-	c.stopTarget()
+	c := chaintest.New(t)
+	c.StartTarget(options{}, c.Loopback)
+	address := c.Target.Address()
+	c.StopTarget()
 	return address
 }
 
 func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	for _, attempts := range []uint32{0, 3} {
 		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
-			config := channelTo("c", unused(t))
+			config := chaintest.ChannelTo("c", unused(t))
 			config.Reconnect = retry.Policy{Attempts: retry.Times(attempts),
 				FirstPause: time.Millisecond, LongestPause: 2 * time.Millisecond}
 			f := startFleet(t, 0,
 				func([]netip.AddrPort) []relay.ChannelConfig {
 					return []relay.ChannelConfig{config}
 				})
-			if s := f.awaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) ||
+			if s := f.AwaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) ||
 				s.Failures != uint64(attempts)+1 ||
 				s.FailuresByCode[status.NotConnected] != s.Failures {
 				t.Errorf("after giving up the link is %+v", s)
 			}
 			// Sessions wait forever, but not for a target that was given up.
-			_, err := client.Open(f.context(), f.small("c"))
+			_, err := client.Open(f.Context(), f.small("c"))
 			if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(),
 				"gave up on target") {
 				t.Errorf("open: %v", err)
 			}
 			f.startTargetAt(config.Targets[0])
-			if err := f.relay.Reconfigure(f.context(),
+			if err := f.Relay.Reconfigure(f.Context(),
 				relay.Settings{Channels: []relay.ChannelConfig{config}}); err != nil {
 				t.Fatal(err)
 			}
-			f.awaitState("c", relay.LinkReady)
-			f.open(f.small("c"))
+			f.AwaitState("c", relay.LinkReady)
+			f.Open(f.small("c"))
 		})
 	}
 }
 
 func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	for name, c := range map[string]struct {
 		wait  retry.Bound
 		pause time.Duration // until the target is tried again for a session that waits
@@ -265,16 +245,16 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 		"forever":    {wait: retry.Forever(), pause: 10 * time.Millisecond, ok: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := channelTo("c", unused(t))
+			config := chaintest.ChannelTo("c", unused(t))
 			config.SessionWait = c.wait
 			config.Reconnect = retry.Policy{FirstPause: c.pause, LongestPause: time.Hour}
 			ready := make(chan relay.Readiness, 1000)
-			f := &fleet{chain: newChain(t)}
-			f.startRelayWith(relay.Config{OnReady: func(now relay.Readiness) { ready <- now },
+			f := &fleet{Chain: chaintest.New(t)}
+			f.StartRelayWith(relay.Config{OnReady: func(now relay.Readiness) { ready <- now },
 				Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
-			t.Cleanup(func() { f.stopRelay() })
-			f.await("the pause after the second attempt, which follows the first one soon", func() bool {
-				link := f.status("c").Link
+			t.Cleanup(func() { f.StopRelay() })
+			f.Await("the pause after the second attempt, which follows the first one soon", func() bool {
+				link := f.Status("c").Link
 				return link.State == relay.LinkWaiting && link.Failures >= 2
 			})
 			if now := <-ready; !errors.Is(now.Err, status.NotConnected) {
@@ -282,7 +262,7 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 			}
 			opened, begun := make(chan error, 1), time.Now()
 			go func() {
-				v, err := client.Open(f.context(), f.small("c"))
+				v, err := client.Open(f.Context(), f.small("c"))
 				if err == nil {
 					err = v.Close(context.Background())
 				}
@@ -298,10 +278,10 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 				}
 				return
 			}
-			f.await("the session waits", func() bool { return f.relay.Sessions() == 1 })
-			before := f.status("c").Link.Failures
-			f.await("the target is tried again",
-				func() bool { return f.status("c").Link.Failures > before+1 })
+			f.Await("the session waits", func() bool { return f.Relay.Sessions() == 1 })
+			before := f.Status("c").Link.Failures
+			f.Await("the target is tried again",
+				func() bool { return f.Status("c").Link.Failures > before+1 })
 			f.startTargetAt(config.Targets[0])
 			if err := <-opened; err != nil {
 				t.Errorf("open: %v", err)
@@ -311,17 +291,17 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 }
 
 func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	var first relay.ChannelConfig
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		first = channelTo("first", addresses[0])
+		first = chaintest.ChannelTo("first", addresses[0])
 		return []relay.ChannelConfig{first}
 	})
-	address := f.targets[0].target.Address()
-	live := f.open(f.small("first"))
+	address := f.targets[0].Target.Address()
+	live := f.Open(f.small("first"))
 	reconfigure := func(channels ...relay.ChannelConfig) {
 		t.Helper()
-		if err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: channels}); err != nil {
+		if err := f.Relay.Reconfigure(f.Context(), relay.Settings{Channels: channels}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := live.WriteAt([]byte("live"), 0); err != nil {
@@ -330,41 +310,42 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 	}
 
 	first.Limits.MaxDepth, first.Limits.MaxSessions = 4, 2
-	reconfigure(first, channelTo("second", address))
-	f.open(f.small("second"))
-	second := f.open(f.small("first"))
+	reconfigure(first, chaintest.ChannelTo("second", address))
+	f.Open(f.small("second"))
+	second := f.Open(f.small("first"))
 	if got := second.Info().Depth; got > 4 {
 		t.Errorf("a new session has depth %d", got)
 	}
-	if _, err := client.Open(f.context(), f.small("first")); !errors.Is(err, status.Full) {
+	if _, err := client.Open(f.Context(), f.small("first")); !errors.Is(err, status.Full) {
 		t.Errorf("a third session: %v", err)
 	}
 
-	reconfigure(channelTo("second", address))
-	if !f.status("first").Retiring {
+	reconfigure(chaintest.ChannelTo("second", address))
+	if !f.Status("first").Retiring {
 		t.Error("the removed channel is not reported as retiring")
 	}
 	impatient := f.small("first")
 	impatient.ControlTimeout = 200 * time.Millisecond
-	f.await("the removed channel takes no clients", func() bool {
-		v, err := client.Open(f.context(), impatient)
+	f.Await("the removed channel takes no clients", func() bool {
+		v, err := client.Open(f.Context(), impatient)
 		if err == nil {
 			t.Error("the removed channel took a client")
-			return v.Close(f.context()) == nil
+			return v.Close(f.Context()) == nil
 		}
 		return errors.Is(err, status.NotFound)
 	})
 	for _, v := range []*client.Volume{live, second} {
-		if err := v.Close(f.context()); err != nil {
+		if err := v.Close(f.Context()); err != nil {
 			t.Error(err)
 		}
 	}
-	f.await("the removed channel is released", func() bool { return len(f.relay.Channels()) == 1 })
+	f.Await("the removed channel is released", func() bool { return len(f.Relay.Channels()) == 1 })
 
-	twice := []relay.ChannelConfig{channelTo("second", address), channelTo("x", address),
-		channelTo("x", address)}
-	err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: twice})
-	if !errors.Is(err, status.AlreadyExist) || len(f.relay.Channels()) != 1 {
+	twice := []relay.ChannelConfig{chaintest.ChannelTo("second", address),
+		chaintest.ChannelTo("x", address),
+		chaintest.ChannelTo("x", address)}
+	err := f.Relay.Reconfigure(f.Context(), relay.Settings{Channels: twice})
+	if !errors.Is(err, status.AlreadyExist) || len(f.Relay.Channels()) != 1 {
 		t.Errorf("a channel twice: %v", err)
 	}
 }
@@ -394,33 +375,24 @@ func (s slowServer) Close() error {
 	return s.Server.Close()
 }
 
-// awaitListening waits until clients can connect to the first channel.
-func (c *chain) awaitListening() {
-	c.t.Helper()
-	c.await("the channel listens", func() bool {
-		s := c.relay.Channels()[0]
-		return !s.Retiring && s.Address != ""
-	})
-}
-
 func TestAChannelThatIsAddedAgainComesUpOnceItsNameIsFree(t *testing.T) {
-	parallel(t)
-	f := &fleet{chain: newChain(t)}
+	chaintest.Parallel(t)
+	f := &fleet{Chain: chaintest.New(t)}
 	release := make(chan struct{})
 	let := sync.OnceFunc(func() { close(release) })
-	f.provider = slowProvider{f.provider, release}
-	f.targets = append(f.targets, f.startTargetAt(f.loopback))
-	config := channelTo("c", f.targets[0].target.Address())
-	f.startRelayWith(relay.Config{
+	f.Provider = slowProvider{f.Provider, release}
+	f.targets = append(f.targets, f.startTargetAt(f.Loopback))
+	config := chaintest.ChannelTo("c", f.targets[0].Target.Address())
+	f.StartRelayWith(relay.Config{
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
 	t.Cleanup(func() {
 		let()
-		f.stopRelay()
+		f.StopRelay()
 	})
-	live := f.open(f.small("c"))
+	live := f.Open(f.small("c"))
 	reconfigure := func(channels ...relay.ChannelConfig) {
 		t.Helper()
-		if err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: channels}); err != nil {
+		if err := f.Relay.Reconfigure(f.Context(), relay.Settings{Channels: channels}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -429,22 +401,22 @@ func TestAChannelThatIsAddedAgainComesUpOnceItsNameIsFree(t *testing.T) {
 		reconfigure(config)
 	}
 	// The session of the first removed channel keeps that; the other two go once they may.
-	if got := len(f.relay.Channels()); got < 2 {
+	if got := len(f.Relay.Channels()); got < 2 {
 		t.Errorf("there are %d channels", got)
 	}
-	if s := f.relay.Channels()[0]; s.Retiring || s.Address != "" {
+	if s := f.Relay.Channels()[0]; s.Retiring || s.Address != "" {
 		t.Errorf("the channel is %+v before the name is free", s)
 	}
 	let()
-	f.awaitListening()
-	added := f.open(f.small("c"))
+	f.AwaitListening()
+	added := f.Open(f.small("c"))
 	for _, v := range []*client.Volume{live, added} {
 		if _, err := v.WriteAt([]byte("both"), 0); err != nil {
 			t.Error(err)
 		}
 	}
-	f.await("only the channel with the live session retires",
-		func() bool { return len(f.relay.Channels()) == 2 })
+	f.Await("only the channel with the live session retires",
+		func() bool { return len(f.Relay.Channels()) == 2 })
 }
 
 // slowDevices is a provider whose device at one address opens when the test lets it.
@@ -464,68 +436,68 @@ func (p slowDevices) Open(address netip.Addr) (rdma.Device, error) {
 }
 
 func TestASlowDeviceDelaysOnlyItsChannel(t *testing.T) {
-	parallel(t)
-	f := &fleet{chain: newChain(t)}
-	f.targets = append(f.targets, f.startTargetAt(f.loopback))
-	fast, slow := channelTo("fast", f.targets[0].target.Address()),
-		channelTo("slow", f.targets[0].target.Address())
-	devices := slowDevices{newRDMA(false), netip.MustParseAddr("127.0.0.2"),
+	chaintest.Parallel(t)
+	f := &fleet{Chain: chaintest.New(t)}
+	f.targets = append(f.targets, f.startTargetAt(f.Loopback))
+	fast, slow := chaintest.ChannelTo("fast", f.targets[0].Target.Address()),
+		chaintest.ChannelTo("slow", f.targets[0].Target.Address())
+	devices := slowDevices{chaintest.NewRDMA(false), netip.MustParseAddr("127.0.0.2"),
 		make(chan struct{}, 1), make(chan struct{})}
 	slow.RDMAAddress = devices.slow
-	f.startRelayWith(relay.Config{RDMA: devices,
+	f.StartRelayWith(relay.Config{RDMA: devices,
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{fast}}})
 	let := sync.OnceFunc(func() { close(devices.release) })
 	t.Cleanup(func() {
 		let()
-		f.stopRelay()
+		f.StopRelay()
 	})
 	reconfigured := make(chan error, 1)
 	fast.Limits.MaxSessions = 1
 	go func() {
-		reconfigured <- f.relay.Reconfigure(f.context(),
+		reconfigured <- f.Relay.Reconfigure(f.Context(),
 			relay.Settings{Channels: []relay.ChannelConfig{slow, fast}})
 	}()
 	<-devices.opening
-	if s := f.relay.Channels(); len(s) != 1 || s[0].Name != "fast" || s[0].Limits.MaxSessions != 1 {
+	if s := f.Relay.Channels(); len(s) != 1 || s[0].Name != "fast" || s[0].Limits.MaxSessions != 1 {
 		t.Errorf("while the device opens, the channels are %+v", s)
 	}
-	if _, err := f.open(f.small("fast")).WriteAt([]byte("fast"), 0); err != nil {
+	if _, err := f.Open(f.small("fast")).WriteAt([]byte("fast"), 0); err != nil {
 		t.Error(err)
 	}
-	f.relay.Drain()
-	f.relay.Resume()
+	f.Relay.Drain()
+	f.Relay.Resume()
 	let()
 	if err := <-reconfigured; err != nil {
 		t.Fatal(err)
 	}
-	if s := f.relay.Channels(); len(s) != 2 || s[0].Name != "slow" {
+	if s := f.Relay.Channels(); len(s) != 2 || s[0].Name != "slow" {
 		t.Errorf("afterwards, the channels are %+v", s)
 	}
-	if _, err := f.open(f.small("slow")).WriteAt([]byte("slow"), 0); err != nil {
+	if _, err := f.Open(f.small("slow")).WriteAt([]byte("slow"), 0); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestARelayThatEndsWhileAChannelIsAddedAddsNone(t *testing.T) {
-	parallel(t)
-	f := &fleet{chain: newChain(t)}
-	f.targets = append(f.targets, f.startTargetAt(f.loopback))
-	devices := slowDevices{newRDMA(false), netip.MustParseAddr("127.0.0.2"),
+	chaintest.Parallel(t)
+	f := &fleet{Chain: chaintest.New(t)}
+	f.targets = append(f.targets, f.startTargetAt(f.Loopback))
+	devices := slowDevices{chaintest.NewRDMA(false), netip.MustParseAddr("127.0.0.2"),
 		make(chan struct{}, 1), make(chan struct{})}
-	f.startRelayWith(relay.Config{RDMA: devices})
-	slow := channelTo("slow", f.targets[0].target.Address())
+	f.StartRelayWith(relay.Config{RDMA: devices})
+	slow := chaintest.ChannelTo("slow", f.targets[0].Target.Address())
 	slow.RDMAAddress = devices.slow
 	reconfigured := make(chan error, 1)
 	go func() {
-		reconfigured <- f.relay.Reconfigure(f.context(),
+		reconfigured <- f.Relay.Reconfigure(f.Context(),
 			relay.Settings{Channels: []relay.ChannelConfig{slow}})
 	}()
 	<-devices.opening
-	drained := f.relay.Drained()
+	drained := f.Relay.Drained()
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		f.stopRelay()
+		f.StopRelay()
 	}()
 	<-drained
 	close(devices.release)
@@ -533,33 +505,33 @@ func TestARelayThatEndsWhileAChannelIsAddedAddsNone(t *testing.T) {
 		t.Errorf("the reconfiguration ended with %v", err)
 	}
 	<-stopped
-	if n := len(f.relay.Channels()); n != 0 {
+	if n := len(f.Relay.Channels()); n != 0 {
 		t.Errorf("there are %d channels", n)
 	}
 }
 
 func TestQuickReloadsThatRemoveAndAddAChannelKeepIt(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	var config relay.ChannelConfig
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		config = channelTo("c", addresses[0])
+		config = chaintest.ChannelTo("c", addresses[0])
 		return []relay.ChannelConfig{config}
 	})
-	live := f.open(f.small("c"))
+	live := f.Open(f.small("c"))
 	for i := range 20 {
 		for _, channels := range [][]relay.ChannelConfig{nil, {config}} {
 			settings := relay.Settings{Channels: channels}
-			if err := f.relay.Reconfigure(f.context(), settings); err != nil {
+			if err := f.Relay.Reconfigure(f.Context(), settings); err != nil {
 				t.Fatalf("reload %d: %v", i, err)
 			}
 		}
 		if i%5 == 0 {
-			f.awaitListening()
-			f.open(f.small("c"))
+			f.AwaitListening()
+			f.Open(f.small("c"))
 		}
 	}
-	f.awaitListening()
-	v := f.open(f.small("c"))
+	f.AwaitListening()
+	v := f.Open(f.small("c"))
 	for _, v := range []*client.Volume{live, v} {
 		if _, err := v.WriteAt([]byte("both"), 0); err != nil {
 			t.Error(err)

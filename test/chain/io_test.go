@@ -4,13 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,145 +14,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
-	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
-
-// queueConfig returns the configuration of a client with one queue and no synchronous requests.
-func (c *chain) queueConfig(depth int) client.Config {
-	config := c.config()
-	config.Queues, config.Depth, config.BufferSize, config.SyncDepth = 1, depth, blockSize, -1
-	return config
-}
-
-// submitReads submits depth reads of whole blocks, tagged from 0.
-func submitReads(t *testing.T, q *client.Queue, depth int) {
-	t.Helper()
-	for i := range uint64(depth) {
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize, Offset: i * blockSize,
-			Memory: i * blockSize, Tag: i})
-		if err != nil {
-			t.Fatalf("submit %d: %v", i, err)
-		}
-	}
-	q.Flush()
-}
-
-// collect polls until count results have arrived, and a moment longer for unexpected ones.
-func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code {
-	t.Helper()
-	codes := map[uint64][]status.Code{}
-	results := make([]client.Result, 32)
-	deadline := time.Now().Add(testkit.Patience)
-	for total := 0; total < count; {
-		n := q.Poll(results)
-		for _, r := range results[:n] {
-			codes[r.Tag] = append(codes[r.Tag], r.Code)
-		}
-		if total += n; n == 0 {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d results arrived", total, count)
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
-	}
-	time.Sleep(10 * time.Millisecond)
-	if n := q.Poll(results); n != 0 {
-		t.Errorf("%d results too many", n)
-	}
-	return codes
-}
-
-// expectOnce checks that each of the count requests completed exactly once, with code.
-func expectOnce(t *testing.T, codes map[uint64][]status.Code, count int, code status.Code) {
-	t.Helper()
-	for tag := range uint64(count) {
-		if got := codes[tag]; len(got) != 1 || got[0] != code {
-			t.Errorf("request %d ended with %v, want %v once", tag, got, code)
-		}
-	}
-}
-
-func newEngine(tb testing.TB, q *client.Queue) *progress.Engine {
-	tb.Helper()
-	engine, err := progress.NewEngine(progress.Policy{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := q.Attach(engine); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		q.Detach(engine)
-		if err := engine.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return engine
-}
-
-// randomBytes returns bytes that differ from place to place, and from those of another seed.
-func randomBytes(n int, seed byte) []byte {
-	b := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
-	return b
-}
-
-func TestWhatIsWrittenIsRead(t *testing.T) {
-	parallel(t)
-	for _, o := range []struct {
-		name string
-		options
-	}{
-		{"memory", options{}},
-		{"memory with CRC", options{crc: true}},
-		{"file", options{spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"}},
-	} {
-		t.Run(o.name, func(t *testing.T) {
-			c := start(t, o.options)
-			v := c.open(c.config())
-			if got := v.Info().Size; got != volumeSize {
-				t.Fatalf("the volume has %d bytes, want %d", got, volumeSize)
-			}
-			for i, piece := range []struct{ offset, length int }{
-				{0, blockSize}, {blockSize, 3 << 20}, {5<<20 + 1, 1},
-				{5<<20 + 4095, 2}, {5<<20 + 100, 2<<20 + 333},
-				{volumeSize - 1, 1}, {volumeSize - 100, 100}, {7, 0},
-			} {
-				want := randomBytes(piece.length, byte(i))
-				if n, err := v.WriteAt(want, int64(piece.offset)); n != piece.length || err != nil {
-					t.Fatalf("write %d bytes at %d: %d, %v", piece.length, piece.offset, n, err)
-				}
-				got := make([]byte, piece.length)
-				if n, err := v.ReadAt(got, int64(piece.offset)); n != piece.length || err != nil {
-					t.Fatalf("read %d bytes at %d: %d, %v", piece.length, piece.offset, n, err)
-				}
-				if !bytes.Equal(got, want) {
-					t.Errorf("%d bytes at %d are not what was written", piece.length, piece.offset)
-				}
-			}
-			if err := v.Flush(); err != nil {
-				t.Errorf("flush: %v", err)
-			}
-		})
-	}
-}
 
 // TestTheMemoryOfACallerThatHasLeftIsNotTouched uses a buffer as soon as a call has returned. The
 // race detector sees what else does.
 func TestTheMemoryOfACallerThatHasLeftIsNotTouched(t *testing.T) {
-	parallel(t)
-	c := start(t, options{})
-	v := c.open(c.config())
+	chaintest.Parallel(t)
+	c := chaintest.Start(t, options{})
+	v := c.Open(c.Config())
 	buffer := make([]byte, 8*blockSize)
 	left, stayed := 0, 0
 	for i := 0; left < 50 || stayed < 50; i++ {
-		ctx, cancel := context.WithTimeout(c.context(), time.Duration(i%40)*10*time.Microsecond)
+		ctx, cancel := context.WithTimeout(c.Context(), time.Duration(i%40)*10*time.Microsecond)
 		var err error
 		if i%2 == 0 {
 			_, err = v.ReadAtContext(ctx, buffer, 100)
@@ -173,7 +47,7 @@ func TestTheMemoryOfACallerThatHasLeftIsNotTouched(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i%40 == 0 {
-			if _, err := v.ReadAtContext(c.context(), buffer, 100); err != nil {
+			if _, err := v.ReadAtContext(c.Context(), buffer, 100); err != nil {
 				t.Fatal(err)
 			}
 			stayed++
@@ -187,55 +61,11 @@ func TestTheMemoryOfACallerThatHasLeftIsNotTouched(t *testing.T) {
 	}
 }
 
-func TestReadsStopAtTheEndOfTheVolumeAndWritesFailThere(t *testing.T) {
-	parallel(t)
-	c := start(t, options{})
-	v := c.open(c.config())
-	buffer := make([]byte, 200)
-	if n, err := v.ReadAt(buffer, volumeSize-50); n != 50 || !errors.Is(err, io.EOF) {
-		t.Errorf("read across the end: %d, %v", n, err)
-	}
-	if n, err := v.ReadAt(buffer, volumeSize); n != 0 || !errors.Is(err, io.EOF) {
-		t.Errorf("read at the end: %d, %v", n, err)
-	}
-	if n, err := v.WriteAt(buffer, volumeSize-50); n != 0 || !errors.Is(err, status.InvalidValue) {
-		t.Errorf("write across the end: %d, %v", n, err)
-	}
-	if _, err := v.ReadAt(buffer, -1); !errors.Is(err, status.InvalidValue) {
-		t.Errorf("read at -1: %v", err)
-	}
-}
-
-func TestZeroesAndTrimWorkOnWholeBlocks(t *testing.T) {
-	parallel(t)
-	c := start(t, options{})
-	v := c.open(c.config())
-	if _, err := v.WriteAt(randomBytes(4*blockSize, 0), 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := v.WriteZeroes(blockSize, 2*blockSize); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, 2*blockSize)
-	if _, err := v.ReadAt(got, blockSize); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, make([]byte, 2*blockSize)) {
-		t.Error("zeroes were not written")
-	}
-	if err := v.Trim(0, 4*blockSize); err != nil {
-		t.Errorf("trim: %v", err)
-	}
-	if err := v.Trim(1, blockSize); !errors.Is(err, status.InvalidValue) {
-		t.Errorf("trim inside a block: %v", err)
-	}
-}
-
 func TestPunchedHolesFreeSpaceAndZeroesKeepIt(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	path := t.TempDir() + "/disk.img"
-	c := start(t, options{spec: volumeName + "=file:" + path + ",size=8MiB"})
-	v := c.open(c.config())
+	c := chaintest.Start(t, options{Spec: volumeName + "=file:" + path + ",size=8MiB"})
+	v := c.Open(c.Config())
 	allocated := func() int64 {
 		if err := v.Flush(); err != nil {
 			t.Fatal(err)
@@ -249,7 +79,7 @@ func TestPunchedHolesFreeSpaceAndZeroesKeepIt(t *testing.T) {
 	for name, clearRange := range map[string]func(off, length int64) error{
 		"hole": v.PunchHole, "zeroes": v.WriteZeroes,
 	} {
-		if _, err := v.WriteAt(randomBytes(3*blockSize, 0), 0); err != nil {
+		if _, err := v.WriteAt(chaintest.RandomBytes(3*blockSize, 0), 0); err != nil {
 			t.Fatal(err)
 		}
 		before := allocated()
@@ -267,14 +97,15 @@ func TestPunchedHolesFreeSpaceAndZeroesKeepIt(t *testing.T) {
 }
 
 func TestExtentsTellWhereTheVolumeHasHoles(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	hole := func(n uint64) iomsg.Extent {
 		return iomsg.Extent{Length: n * blockSize, Flags: iomsg.Hole}
 	}
 	const blocks = volumeSize / blockSize
 	for _, isolation := range []relay.Isolation{relay.Direct, relay.Staged} {
-		c := start(t, options{channel: func(c *relay.ChannelConfig) { c.Isolation = isolation }})
-		v := c.open(c.config())
+		c := chaintest.Start(t, options{
+			Channel: func(c *relay.ChannelConfig) { c.Isolation = isolation }})
+		v := c.Open(c.Config())
 		if !v.Info().CanReportExtents {
 			t.Fatal("a volume in memory does not know where its holes are")
 		}
@@ -305,9 +136,9 @@ func TestExtentsTellWhereTheVolumeHasHoles(t *testing.T) {
 }
 
 func TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther(t *testing.T) {
-	parallel(t)
-	c := start(t, options{})
-	v := c.open(c.config())
+	chaintest.Parallel(t)
+	c := chaintest.Start(t, options{})
+	v := c.Open(c.Config())
 	var writing sync.WaitGroup
 	defer writing.Wait()
 	for round := range byte(100) {
@@ -333,9 +164,9 @@ func TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther(t *testing.T) {
 }
 
 func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
-	parallel(t)
-	c := start(t, options{})
-	v := c.open(c.config())
+	chaintest.Parallel(t)
+	c := chaintest.Start(t, options{})
+	v := c.Open(c.Config())
 	var reading sync.WaitGroup
 	var reads atomic.Int64
 	for range 4 {
@@ -349,12 +180,12 @@ func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
 			}
 		})
 	}
-	c.await("reads succeed", func() bool { return reads.Load() >= 20 })
-	if err := v.Close(c.context()); err != nil {
+	c.Await("reads succeed", func() bool { return reads.Load() >= 20 })
+	if err := v.Close(c.Context()); err != nil {
 		t.Errorf("close: %v", err)
 	}
 	reading.Wait()
-	if err := v.Close(c.context()); err != nil {
+	if err := v.Close(c.Context()); err != nil {
 		t.Errorf("second close: %v", err)
 	}
 	v.Abort()
@@ -364,161 +195,26 @@ func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
 }
 
 func TestTheDepthLimitsASubmitter(t *testing.T) {
-	parallel(t)
-	c := start(t, options{gated: true})
-	gate := c.gate
-	gate.closed.Store(true)
-	v := c.open(c.queueConfig(4))
+	chaintest.Parallel(t)
+	c := chaintest.Start(t, options{Gated: true})
+	gate := c.Gate
+	gate.Closed.Store(true)
+	v := c.Open(c.QueueConfig(4))
 	q := v.Queue(0)
-	submitReads(t, q, 4)
+	chaintest.SubmitReads(t, q, 4)
 	err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
 	if !errors.Is(err, status.Again) {
 		t.Errorf("submit beyond the depth: %v", err)
 	}
-	gate.closed.Store(false)
-	expectOnce(t, collect(t, q, 4), 4, status.Success)
+	gate.Closed.Store(false)
+	chaintest.ExpectOnce(t, chaintest.Collect(t, q, 4), 4, status.Success)
 }
-
-// TestBadRequestsFailAndTheSessionContinues submits requests that a client of ours would not send.
-func TestBadRequestsFailAndTheSessionContinues(t *testing.T) {
-	parallel(t)
-	c := start(t, options{})
-	config := c.queueConfig(8)
-	var bad *iomsg.Message // what to send in place of the next request
-	config.Provider = comchtest.Tamper(config.Provider, func(message []byte) {
-		if bad == nil {
-			return
-		}
-		var original iomsg.Message
-		iomsg.Decode(message, &original)
-		bad.UserData = original.UserData
-		iomsg.Encode(message, bad)
-	})
-	v := c.open(config)
-	q := v.Queue(0)
-	for i, message := range []iomsg.Message{
-		{Type: iomsg.Type(77), IOSize: blockSize},
-		{Type: iomsg.Read, IOSize: blockSize, StorageOffset: volumeSize},
-		{Type: iomsg.Read, IOSize: 100},
-		{Type: iomsg.Read, IOSize: 2 * blockSize},
-		{Type: iomsg.Write, IOSize: blockSize, RequesterOffset: 1 << 40},
-	} {
-		want := status.InvalidValue
-		if message.IOSize == 2*blockSize {
-			want = status.TooBig
-		}
-		bad = &message
-		submitRead(t, q, uint64(i))
-		if got := collect(t, q, 1)[uint64(i)]; got[0] != want {
-			t.Errorf("request %d ended with %v, want %v", i, got, want)
-		}
-	}
-	bad = nil
-	submitReads(t, q, 8)
-	expectOnce(t, collect(t, q, 8), 8, status.Success)
-}
-
-// transferAll keeps depth requests outstanding until count have completed. It must not allocate.
-func transferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind iomsg.Type,
-	size uint32, depth, count int) {
-	q := v.Queue(0)
-	blocks := v.Info().Size / uint64(size)
-	var results [64]client.Result
-	request := client.Request{Type: kind, Length: size}
-	submitted, done := 0, 0
-	submit := func(tag uint64) {
-		request.Tag, request.Memory = tag, tag*uint64(size)
-		request.Offset = uint64(submitted) * 7919 % blocks * uint64(size)
-		if err := q.Submit(&request); err != nil {
-			tb.Fatal(err)
-		}
-		submitted++
-	}
-	for tag := range uint64(min(depth, count)) {
-		submit(tag)
-	}
-	q.Flush()
-	for done < count {
-		n := q.Poll(results[:])
-		for _, r := range results[:n] {
-			if r.Code != 0 {
-				tb.Fatalf("request failed: %v", r.Code)
-			}
-			if done++; submitted < count {
-				submit(r.Tag)
-			}
-		}
-		q.Flush()
-		engine.Idle(n)
-	}
-}
-
-func TestNoIOAllocatesAnywhereInTheChain(t *testing.T) {
-	// Not parallel: it counts the allocations of this process.
-	rate := runtime.MemProfileRate
-	runtime.MemProfileRate = 1 // every allocation
-	t.Cleanup(func() { runtime.MemProfileRate = rate })
-	for _, spec := range []string{volumeName + "=memory:8MiB",
-		volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"} {
-		for _, kind := range []iomsg.Type{iomsg.Read, iomsg.Write} {
-			t.Run(fmt.Sprintf("%v %v", spec[:10], kind), func(t *testing.T) {
-				c := start(t, options{spec: spec})
-				v := c.open(c.queueConfig(32))
-				engine := newEngine(t, v.Queue(0))
-				transferAll(t, v, engine, kind, blockSize, 32, 500) // warm up
-				const count = 2000
-				// A contended lock allocates now and then; an IO must not. The best of three tells
-				// them apart.
-				fewest := int64(count)
-				for range 3 {
-					before := dataPathAllocations()
-					transferAll(t, v, engine, kind, blockSize, 32, count)
-					fewest = min(fewest, dataPathAllocations()-before)
-				}
-				if fewest > count/50 {
-					t.Errorf("%d allocations in %d IOs", fewest, count)
-				}
-			})
-		}
-	}
-}
-
-// dataPathAllocations returns how many objects the goroutines that carry IO have allocated since
-// the process has profiled memory: those of workers, of volumes, and of the application. Control
-// connections and timers allocate as time passes, which says nothing about an IO.
-func dataPathAllocations() (allocated int64) {
-	runtime.GC() // the profile is that of the collection before the last
-	runtime.GC()
-	records, complete := make([]runtime.MemProfileRecord, 1<<10), false
-	for n := len(records); !complete; {
-		records = make([]runtime.MemProfileRecord, 2*n)
-		n, complete = runtime.MemProfile(records, true)
-		records = records[:min(n, len(records))]
-	}
-	for i := range records {
-		frames := runtime.CallersFrames(records[i].Stack())
-		for more := true; more; {
-			var frame runtime.Frame
-			frame, more = frames.Next()
-			if slices.ContainsFunc(dataPath, func(name string) bool {
-				return strings.Contains(frame.Function, name)
-			}) {
-				allocated += records[i].AllocObjects
-				break
-			}
-		}
-	}
-	return allocated
-}
-
-// dataPath names functions that are on the stacks of the goroutines that carry IO.
-var dataPath = []string{"pkg/datapath.(*Worker).run", "pkg/volume.", "chain.transferAll"}
 
 func TestGarbageCollectionDoesNotStopTheWorkers(t *testing.T) {
 	// Not parallel: it changes how often this process collects garbage.
-	c := start(t, options{})
-	v := c.open(c.queueConfig(32))
-	engine := newEngine(t, v.Queue(0))
+	c := chaintest.Start(t, options{})
+	v := c.Open(c.QueueConfig(32))
+	engine := chaintest.NewEngine(t, v.Queue(0))
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 	var collections atomic.Int64
 	var collecting sync.WaitGroup
@@ -536,8 +232,8 @@ func TestGarbageCollectionDoesNotStopTheWorkers(t *testing.T) {
 	})
 	// If a worker held up the collector, no collection would finish during the IO; if the collector
 	// held up the workers, the IO would not finish.
-	c.await("collections finish while the workers are busy", func() bool {
-		transferAll(t, v, engine, iomsg.Read, blockSize, 32, 1000)
+	c.Await("collections finish while the workers are busy", func() bool {
+		chaintest.TransferAll(t, v, engine, iomsg.Read, blockSize, 32, 1000)
 		return collections.Load() >= 10
 	})
 	close(stop)

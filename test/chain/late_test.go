@@ -15,12 +15,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 // A device may take a send or a receive and report later that it has failed. The session then ends
 // at once: no IO timeout is set. Both sides sleep whenever they have nothing to do.
 func TestALateErrorOfTheDeviceEndsTheSessionAtOnce(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	const depth = 4
 	for _, c := range []struct{ name, rule string }{
 		{"relay sends", "comch:producer.complete:while=trouble:error=IO_FAILED"},
@@ -35,21 +36,21 @@ func TestALateErrorOfTheDeviceEndsTheSessionAtOnce(t *testing.T) {
 			}
 			onRelay := c.name[:5] == "relay"
 			o := options{
-				relay: func(config *relay.Config) {
+				Relay: func(config *relay.Config) {
 					config.Policy = progress.Policy{Mode: progress.Event}
 				},
-				channel: func(config *relay.ChannelConfig) { config.IOTimeout = retry.Forever() },
+				Channel: func(config *relay.ChannelConfig) { config.IOTimeout = retry.Forever() },
 			}
 			if onRelay {
-				o.comch = wrapped
+				o.Comch = wrapped
 			}
-			chain := start(t, o)
-			config := chain.queueConfig(depth)
+			chain := chaintest.Start(t, o)
+			config := chain.QueueConfig(depth)
 			config.IOTimeout = -1
 			if !onRelay {
 				config.Provider = wrapped(config.Provider)
 			}
-			v, err := client.Open(chain.context(), config)
+			v, err := client.Open(chain.Context(), config)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,20 +62,20 @@ func TestALateErrorOfTheDeviceEndsTheSessionAtOnce(t *testing.T) {
 			if err := q.Attach(engine); err != nil {
 				t.Fatal(err)
 			}
-			submitReads(t, q, depth)
+			chaintest.SubmitReads(t, q, depth)
 			pollAll(t, engine, q, depth,
 				func(code status.Code) bool { return code == status.Success })
 			injector.TurnOn("trouble")
-			submitReads(t, q, depth)
+			chaintest.SubmitReads(t, q, depth)
 			// What a device reports as failed, or loses behind that, never completes.
 			pollAll(t, engine, q, depth, func(status.Code) bool { return true })
-			chain.await("the end of the volume", func() bool {
+			chain.Await("the end of the volume", func() bool {
 				q.Poll(make([]client.Result, 1))
 				return v.Err() != nil
 			})
 			q.Detach(engine)
 			late := engine.Stats().LateWakeups
-			if err := errors.Join(engine.Close(), v.Close(chain.context())); err == nil ||
+			if err := errors.Join(engine.Close(), v.Close(chain.Context())); err == nil ||
 				!errors.Is(v.Err(), status.IOFailed) ||
 				!onRelay && !errors.Is(v.Err(), fault.ErrInjected) {
 				t.Errorf("the volume ended with %v, and closing it returned %v", v.Err(), err)
@@ -82,7 +83,7 @@ func TestALateErrorOfTheDeviceEndsTheSessionAtOnce(t *testing.T) {
 			if late != 0 {
 				t.Errorf("%d wake-ups came late", late)
 			}
-			chain.awaitRelease()
+			chain.AwaitRelease()
 		})
 	}
 }

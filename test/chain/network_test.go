@@ -9,6 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 // seam is a network whose streams are not sockets, to whoever uses them. It counts them.
@@ -58,13 +59,13 @@ func (l seamListener) Accept() (network.Stream, error) {
 }
 
 func TestControlConnectionsUseTheConfiguredNetwork(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	atRelay, atTarget := &seam{}, &seam{}
-	c := start(t, options{
-		target: func(config *target.Config) { config.Network = atTarget },
-		relay:  func(config *relay.Config) { config.Network = atRelay },
+	c := chaintest.Start(t, options{
+		Target: func(config *target.Config) { config.Network = atTarget },
+		Relay:  func(config *relay.Config) { config.Network = atRelay },
 	})
-	v := c.open(c.config())
+	v := c.Open(c.Config())
 	if _, err := v.WriteAt([]byte("over the seam"), 0); err != nil {
 		t.Fatal(err)
 	}

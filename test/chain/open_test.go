@@ -10,20 +10,22 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	for _, isolated := range []relay.Isolation{relay.Direct, relay.Staged} {
-		c := start(t, options{channel: func(c *relay.ChannelConfig) { c.Isolation = isolated }})
-		writer := c.open(c.config())
-		content := randomBytes(3*blockSize, 0)
+		c := chaintest.Start(t, options{
+			Channel: func(c *relay.ChannelConfig) { c.Isolation = isolated }})
+		writer := c.Open(c.Config())
+		content := chaintest.RandomBytes(3*blockSize, 0)
 		if _, err := writer.WriteAt(content, 0); err != nil {
 			t.Fatal(err)
 		}
-		config := c.config()
+		config := c.Config()
 		config.ReadOnly = true
-		reader := c.open(config)
+		reader := c.Open(config)
 		if !reader.Info().ReadOnly || writer.Info().ReadOnly {
 			t.Errorf("%v: the reader's volume is described as %+v", isolated, reader.Info())
 		}
@@ -51,65 +53,65 @@ func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
 }
 
 func TestOneClientAtATimeWritesToAnExclusiveVolume(t *testing.T) {
-	parallel(t)
-	c := start(t, options{spec: volumeName + "=memory:8MiB,exclusive"})
-	first, err := client.Open(c.context(), c.config())
+	chaintest.Parallel(t)
+	c := chaintest.Start(t, options{Spec: volumeName + "=memory:8MiB,exclusive"})
+	first, err := client.Open(c.Context(), c.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !first.Info().Exclusive {
 		t.Errorf("the volume is described as %+v", first.Info())
 	}
-	if _, err := client.Open(c.context(), c.config()); !errors.Is(err, status.InUse) ||
+	if _, err := client.Open(c.Context(), c.Config()); !errors.Is(err, status.InUse) ||
 		!strings.Contains(err.Error(), "(process ") {
 		t.Errorf("second client: %v", err)
 	}
-	config := c.config()
+	config := c.Config()
 	config.ReadOnly = true
-	reader, err := client.Open(c.context(), config)
+	reader, err := client.Open(c.Context(), config)
 	if err != nil {
 		t.Fatalf("a client that only reads: %v", err)
 	}
 	if _, err := reader.ReadAt(make([]byte, blockSize), 0); err != nil {
 		t.Errorf("read beside the owner: %v", err)
 	}
-	if err := reader.Close(c.context()); err != nil {
+	if err := reader.Close(c.Context()); err != nil {
 		t.Fatal(err)
 	}
-	info, err := client.Describe(c.context(), c.config())
+	info, err := client.Describe(c.Context(), c.Config())
 	if err != nil || !info.Exclusive || info.Sessions != 1 || info.Size != volumeSize ||
 		!strings.Contains(info.Holder, "(process ") {
 		t.Errorf("the volume is described as %+v, %v", info, err)
 	}
-	if err := first.Close(c.context()); err != nil {
+	if err := first.Close(c.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.open(c.config())
+	c.Open(c.Config())
 }
 
 // TestAnExclusiveVolumeStaysWithItsClient loses the session again and again.
 func TestAnExclusiveVolumeStaysWithItsClient(t *testing.T) {
-	parallel(t)
-	c := newChain(t)
-	c.startTarget(options{spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"},
-		c.loopback)
-	t.Cleanup(func() { c.stopTarget() })
-	c.startRelay(options{})
-	t.Cleanup(func() { c.stopRelay() })
-	config := c.config()
-	config.Exclusive, config.Reconnect = true, reconnecting()
-	v := c.open(config)
+	chaintest.Parallel(t)
+	c := chaintest.New(t)
+	c.StartTarget(options{Spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"},
+		c.Loopback)
+	t.Cleanup(func() { c.StopTarget() })
+	c.StartRelay(options{})
+	t.Cleanup(func() { c.StopRelay() })
+	config := c.Config()
+	config.Exclusive, config.Reconnect = true, chaintest.Reconnecting()
+	v := c.Open(config)
 	for range 5 {
 		before := v.Reconnections().Count
-		c.stopRelay()
-		c.startRelay(options{})
-		c.await("the volume has been reopened", func() bool {
+		c.StopRelay()
+		c.StartRelay(options{})
+		c.Await("the volume has been reopened", func() bool {
 			return v.Reconnections().Count > before
 		})
 		if !v.Info().Exclusive {
 			t.Fatalf("the reopened volume is described as %+v", v.Info())
 		}
-		if _, err := client.Open(c.context(), c.config()); !errors.Is(err, status.InUse) {
+		if _, err := client.Open(c.Context(), c.Config()); !errors.Is(err, status.InUse) {
 			t.Errorf("another client: %v", err)
 		}
 	}

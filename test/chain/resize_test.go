@@ -13,25 +13,26 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 // TestClientsSeeAVolumeGrow grows a volume by the target and by another program.
 func TestClientsSeeAVolumeGrow(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	path := filepath.Join(t.TempDir(), "content")
-	c := start(t, options{
-		spec: volumeName + "=file:" + path + ",size=8MiB",
-		target: func(config *target.Config) {
+	c := chaintest.Start(t, options{
+		Spec: volumeName + "=file:" + path + ",size=8MiB",
+		Target: func(config *target.Config) {
 			config.KeepAlive = controlmsg.KeepAliveConfig{Interval: 10 * time.Millisecond,
 				DeadAfter: testkit.Patience}
 		},
 	})
-	v := c.open(c.config())
+	v := c.Open(c.Config())
 	content, found := bytes.Repeat([]byte{9}, 2*blockSize), make([]byte, 2*blockSize)
 	size := int64(volumeSize)
 	for _, grow := range []func(bytes int64) error{
 		func(bytes int64) error {
-			return c.volumes[volumeName].Volume.Resize(uint64(bytes), false)
+			return c.Volumes[volumeName].Volume.Resize(uint64(bytes), false)
 		},
 		func(bytes int64) error { return os.Truncate(path, bytes) },
 	} {
@@ -41,7 +42,7 @@ func TestClientsSeeAVolumeGrow(t *testing.T) {
 		if err := grow(size + volumeSize); err != nil {
 			t.Fatal(err)
 		}
-		c.await("the client sees the size", func() bool {
+		c.Await("the client sees the size", func() bool {
 			return v.Info().Size == uint64(size+volumeSize)
 		})
 		if _, err := v.WriteAt(content, size-blockSize); err != nil {
@@ -55,6 +56,6 @@ func TestClientsSeeAVolumeGrow(t *testing.T) {
 			t.Errorf("a read across the end: %d, %v", n, err)
 		}
 	}
-	c.await("the relay's status has the size",
-		func() bool { return c.relay.Channels()[0].Link.Volume.Size == uint64(size) })
+	c.Await("the relay's status has the size",
+		func() bool { return c.Relay.Channels()[0].Link.Volume.Size == uint64(size) })
 }

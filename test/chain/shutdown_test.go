@@ -10,40 +10,41 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 func TestATargetThatShutsDownCompletesWhatItCarriesOut(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	const depth, slow = 64, 3
-	c := start(t, options{
-		gated: true,
-		target: func(config *target.Config) {
+	c := chaintest.Start(t, options{
+		Gated: true,
+		Target: func(config *target.Config) {
 			config.DrainTimeout = retry.Within(testkit.Patience)
 		},
 	})
-	c.gate.closed.Store(true)
-	t.Cleanup(func() { c.gate.closed.Store(false) })
-	v := c.open(c.queueConfig(depth))
+	c.Gate.Closed.Store(true)
+	t.Cleanup(func() { c.Gate.Closed.Store(false) })
+	v := c.Open(c.QueueConfig(depth))
 	queue := v.Queue(0)
 	for tag := range uint64(slow) {
-		submitRead(t, queue, tag)
+		chaintest.SubmitRead(t, queue, tag)
 	}
-	c.awaitInFlight(slow)
+	c.AwaitInFlight(slow)
 	stopped := make(chan struct{})
-	go func() { defer close(stopped); c.stopTarget() }()
+	go func() { defer close(stopped); c.StopTarget() }()
 	// The target takes a moment to begin its drain. Until then it accepts requests.
 	declined := func() uint64 {
 		var n uint64
-		for _, q := range c.target.Counters()[volumeName].Queues() {
+		for _, q := range c.Target.Counters()[volumeName].Queues() {
 			n += q.IO(iomsg.OpRead, status.Shutdown)
 		}
 		return n
 	}
 	submitted := uint64(slow)
-	c.await("the target declines a request", func() bool {
-		accepted := uint64(c.gate.submitted.Load())
+	c.Await("the target declines a request", func() bool {
+		accepted := uint64(c.Gate.Submitted.Load())
 		if declined() == 0 && accepted == submitted && submitted < depth {
-			submitRead(t, queue, submitted)
+			chaintest.SubmitRead(t, queue, submitted)
 			submitted++
 		}
 		return declined() > 0
@@ -55,9 +56,9 @@ func TestATargetThatShutsDownCompletesWhatItCarriesOut(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	accepted := uint64(c.gate.submitted.Load())
-	c.gate.closed.Store(false)
-	codes := collect(t, queue, int(submitted))
+	accepted := uint64(c.Gate.Submitted.Load())
+	c.Gate.Closed.Store(false)
+	codes := chaintest.Collect(t, queue, int(submitted))
 	<-stopped
 	for tag := range submitted {
 		want := status.Success
@@ -71,18 +72,18 @@ func TestATargetThatShutsDownCompletesWhatItCarriesOut(t *testing.T) {
 }
 
 func TestTheLastResponsesOfATargetAreDelivered(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	const depth, size = 8, volumeSize / 8
-	c := start(t, options{
-		gated: true,
-		target: func(config *target.Config) {
+	c := chaintest.Start(t, options{
+		Gated: true,
+		Target: func(config *target.Config) {
 			config.DrainTimeout = retry.Within(testkit.Patience)
 		},
 	})
-	c.gate.closed.Store(true)
-	config := c.queueConfig(depth)
+	c.Gate.Closed.Store(true)
+	config := c.QueueConfig(depth)
 	config.BufferSize = size
-	v := c.open(config)
+	v := c.Open(config)
 	for tag := range uint64(depth) {
 		err := v.Queue(0).Submit(&client.Request{
 			Type: iomsg.Read, Length: size, Offset: tag * size, Memory: tag * size, Tag: tag,
@@ -92,21 +93,10 @@ func TestTheLastResponsesOfATargetAreDelivered(t *testing.T) {
 		}
 	}
 	v.Queue(0).Flush()
-	c.awaitInFlight(depth)
+	c.AwaitInFlight(depth)
 	stopped := make(chan struct{})
-	go func() { defer close(stopped); c.stopTarget() }()
-	c.gate.closed.Store(false)
-	expectOnce(t, collect(t, v.Queue(0), depth), depth, status.Success)
+	go func() { defer close(stopped); c.StopTarget() }()
+	c.Gate.Closed.Store(false)
+	chaintest.ExpectOnce(t, chaintest.Collect(t, v.Queue(0), depth), depth, status.Success)
 	<-stopped
-}
-
-func submitRead(t *testing.T, queue *client.Queue, tag uint64) {
-	t.Helper()
-	err := queue.Submit(&client.Request{
-		Type: iomsg.Read, Length: blockSize, Memory: tag * blockSize, Tag: tag,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	queue.Flush()
 }

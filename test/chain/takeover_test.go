@@ -13,45 +13,46 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 // startRivals starts two targets that contend for an image, and a relay with a channel to both.
 func startRivals(t *testing.T, image *volumetest.SharedImage) (*fleet, [2]*volumetest.Program) {
-	f := &fleet{chain: newChain(t)}
+	f := &fleet{Chain: chaintest.New(t)}
 	var programs [2]*volumetest.Program
 	var addresses []netip.AddrPort
 	for i := range programs {
 		programs[i] = &volumetest.Program{Image: image}
 		v, err := volume.Open(volume.Spec{Name: volumeName, BlockSize: blockSize,
-			Backend: programs[i], Log: f.log.Named(fmt.Sprint("volume-", i))})
+			Backend: programs[i], Log: f.Log.Named(fmt.Sprint("volume-", i))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := &chain{t: t, log: f.log, loopback: f.loopback}
-		c.startTargetWith(options{}, c.loopback, map[string]target.Export{volumeName: {Volume: v}})
-		t.Cleanup(func() { c.stopTarget() })
+		c := &chaintest.Chain{T: t, Log: f.Log, Loopback: f.Loopback}
+		c.StartTargetWith(options{}, c.Loopback, map[string]target.Export{volumeName: {Volume: v}})
+		t.Cleanup(func() { c.StopTarget() })
 		f.targets = append(f.targets, c)
-		addresses = append(addresses, c.target.Address())
+		addresses = append(addresses, c.Target.Address())
 	}
-	config := channelTo(client.DefaultChannelName, addresses[0])
+	config := chaintest.ChannelTo(client.DefaultChannelName, addresses[0])
 	config.Targets = addresses
 	config.Reconnect.FirstPause, config.Reconnect.LongestPause = 10*time.Millisecond,
 		100*time.Millisecond
-	f.startRelayWith(relay.Config{Settings: relay.Settings{
+	f.StartRelayWith(relay.Config{Settings: relay.Settings{
 		Channels: []relay.ChannelConfig{config}}})
-	t.Cleanup(func() { f.stopRelay() })
+	t.Cleanup(func() { f.StopRelay() })
 	return f, programs
 }
 
 // The target that owns the image stands still while clients write, the other one takes over, and
 // the former continues. Clients notice an outage, and nothing else.
 func TestClientsFollowAVolumeThatIsTakenOver(t *testing.T) {
-	parallel(t)
+	chaintest.Parallel(t)
 	image := volumetest.NewSharedImage(volumeSize)
 	f, programs := startRivals(t, image)
-	config := f.config()
-	config.Reconnect = reconnecting()
-	volumes := [2]*client.Volume{f.open(config), f.open(config)}
+	config := f.Config()
+	config.Reconnect = chaintest.Reconnecting()
+	volumes := [2]*client.Volume{f.Open(config), f.Open(config)}
 	var last [2]byte
 	stop := make(chan struct{})
 	var writing sync.WaitGroup
@@ -76,8 +77,8 @@ func TestClientsFollowAVolumeThatIsTakenOver(t *testing.T) {
 		})
 	}
 	await := func(address netip.AddrPort) {
-		f.await("the channel uses the other target", func() bool {
-			s := f.status(client.DefaultChannelName)
+		f.Await("the channel uses the other target", func() bool {
+			s := f.Status(client.DefaultChannelName)
 			return s.Target == address && s.Link.State == relay.LinkReady
 		})
 	}
@@ -85,14 +86,14 @@ func TestClientsFollowAVolumeThatIsTakenOver(t *testing.T) {
 	for round := range rounds {
 		former, next := round%2, (round+1)%2
 		programs[former].Stop()
-		f.await("the other target owns the image", func() bool {
+		f.Await("the other target owns the image", func() bool {
 			owners, _ := image.Owners()
 			return owners == round+2
 		})
 		programs[former].Continue()
-		await(f.targets[next].target.Address())
+		await(f.targets[next].Target.Address())
 		for _, v := range volumes {
-			f.await("the client writes again", func() bool {
+			f.Await("the client writes again", func() bool {
 				return v.Reconnections().Count > round
 			})
 		}
@@ -111,7 +112,7 @@ func TestClientsFollowAVolumeThatIsTakenOver(t *testing.T) {
 	if owners, _ := image.Owners(); owners != rounds+1 {
 		t.Errorf("the image has had %d owners in %d rounds", owners, rounds)
 	}
-	if moves := f.status(client.DefaultChannelName).TargetMoves; moves != rounds {
+	if moves := f.Status(client.DefaultChannelName).TargetMoves; moves != rounds {
 		t.Errorf("the channel has moved %d times", moves)
 	}
 }

@@ -255,7 +255,8 @@ var clientMutants = []mutant{
 		old:    "uint64(length) > v.size.Load()-uint64(off) {",
 		new:    "uint64(length) > v.size.Load() {",
 		breaks: "Reads stop at the end of the volume, and writes fail there.",
-		tests:  []test{{"./test/chain", "^TestReadsStopAtTheEndOfTheVolumeAndWritesFailThere$"}},
+		tests: []test{{"./test/chain",
+			"^TestADirectChannel$/^ReadsStopAtTheEndOfTheVolume$"}},
 	},
 	{
 		name:   "client-forgets-parked-requests-at-its-end",

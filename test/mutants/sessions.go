@@ -610,7 +610,7 @@ var sessionMutants = []mutant{
 		old:    "	if path != PathRDMADevice {\n",
 		new:    "	if true {\n",
 		breaks: "Memory that only the RDMA device can reach is imported with that device.",
-		tests:  []test{{"./test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
+		tests:  []test{{"./libdoca/test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
 	},
 	{
 		name:   "rdma-doca-takes-the-first-gid",
@@ -626,7 +626,7 @@ var sessionMutants = []mutant{
 		old:    "		return s.tryPath(ctx, path)\n",
 		new:    "		return nil\n",
 		breaks: "A device that imports memory, but cannot reach it, is not used.",
-		tests:  []test{{"./test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
+		tests:  []test{{"./libdoca/test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
 	},
 	{
 		name:   "relay-gives-up-after-the-first-way-to-memory",
@@ -634,7 +634,7 @@ var sessionMutants = []mutant{
 		old:    "		isLast := path == s.paths[len(s.paths)-1]\n",
 		new:    "		isLast := true\n",
 		breaks: "A session whose memory no device can import is staged.",
-		tests:  []test{{"./test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
+		tests:  []test{{"./libdoca/test/chain", "^TestClientsMemoryIsReachedByTheBestWayThatWorks$"}},
 	},
 	{
 		name:   "relay-imports-beyond-the-limit-of-its-channel",

@@ -14,14 +14,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
 	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 // overDOCA makes the chains of a test use the providers for hardware, on the emulation of libdoca.
 // The memory that they import is opaque to iWARP, so their channels need bounce buffers.
 func overDOCA(t *testing.T, release libdoca.Release) {
-	stage(t)
-	sharesEmulation = true
-	comchProviders = func(t testing.TB, directory string, log *zap.Logger) (
+	chaintest.Stage(t)
+	t.Cleanup(func() { awaitNoObjects(t) })
+	chaintest.UseProviders(t, func(t testing.TB, directory string, log *zap.Logger) (
 		comch.Provider, dma.Provider) {
 		awaitNoObjects(t) // of the previous test: connections are closed in the background
 		if err := libdoca.Configure(libdoca.Config{Release: release, Directory: directory,
@@ -32,10 +33,6 @@ func overDOCA(t *testing.T, release libdoca.Release) {
 		loader := doca.Resolved(libdoca.Lookup)
 		return comchdoca.New(comchdoca.Options{Loader: loader, Logger: log}),
 			dmadoca.New(dmadoca.Options{Loader: loader})
-	}
-	t.Cleanup(func() {
-		comchProviders, sharesEmulation = embedded, false
-		awaitNoObjects(t)
 	})
 }
 
@@ -55,7 +52,7 @@ func TestAChannelOverDOCAPassesTheTestsOfAnEmulatedOne(t *testing.T) {
 				testkit.OnlyComplete(t, "in 3.3, everything is the same, and threads sleep")
 			}
 			overDOCA(t, release)
-			runTestsOfAChannel(t)
+			chaintest.RunChannel(t)
 		})
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/test/chain/chaintest"
 )
 
 // oneLibrary is what all providers of a program share, so that RDMA can use what Comch imports.
@@ -37,8 +38,8 @@ func bluefield(t *testing.T, release libdoca.Release, port, subFunction libdoca.
 	subFunction.PCI, subFunction.IBDevice, subFunction.NoComch = "03:00.0", "mlx5_2", true
 	subFunction.Type = libdoca.SubFunction
 	host := libdoca.Device{PCI: "b1:00.0", IBDevice: "mlx5_9", Role: libdoca.Host}
-	sharesEmulation = true
-	comchProviders = func(t testing.TB, directory string, log *zap.Logger) (
+	t.Cleanup(func() { awaitNoObjects(t) })
+	chaintest.UseProviders(t, func(t testing.TB, directory string, log *zap.Logger) (
 		comch.Provider, dma.Provider) {
 		awaitNoObjects(t)
 		if err := libdoca.Configure(libdoca.Config{Release: release, Directory: directory,
@@ -49,22 +50,18 @@ func bluefield(t *testing.T, release libdoca.Release, port, subFunction libdoca.
 		}
 		return comchdoca.New(comchdoca.Options{Loader: oneLibrary, Logger: log}),
 			dmadoca.New(dmadoca.Options{Loader: oneLibrary})
-	}
-	t.Cleanup(func() {
-		comchProviders, sharesEmulation = embedded, false
-		awaitNoObjects(t)
 	})
 }
 
 // over returns options of a chain whose relay and target have RDMA over a device.
-func over(device string, choice relay.ImportDevice) options {
+func over(device string, choice relay.ImportDevice) chaintest.Options {
 	provider := rdmadoca.New(rdmadoca.Options{Loader: oneLibrary, Device: device})
-	return options{
-		relay: func(config *relay.Config) {
+	return chaintest.Options{
+		Relay: func(config *relay.Config) {
 			config.RDMA = provider
 			config.Channels[0].ImportDevice = choice
 		},
-		target: func(config *target.Config) { config.RDMA = provider },
+		Target: func(config *target.Config) { config.RDMA = provider },
 	}
 }
 
@@ -108,15 +105,15 @@ func testMemoryPaths(t *testing.T, release libdoca.Release) {
 			bluefield(t, release, c.port, c.subFunction)
 			o := over(c.rdma, c.choice)
 			if c.isDeaf {
-				configure := o.relay
-				o.relay = func(config *relay.Config) {
+				configure := o.Relay
+				o.Relay = func(config *relay.Config) {
 					configure(config)
 					injector, _ := faulttest.New(t, "rdma:post_send:nth=1:error=IO_FAILED")
 					config.RDMA = hook.Wrap(config.RDMA, hook.Config{Injector: injector})
 				}
 			}
-			chain := start(t, o)
-			v := chain.open(chain.config())
+			chain := chaintest.Start(t, o)
+			v := chain.Open(chain.Config())
 			data := bytes.Repeat([]byte(name), 64<<10)[:64<<10]
 			if _, err := v.WriteAt(data, 4096); err != nil {
 				t.Fatal(err)
@@ -125,7 +122,7 @@ func testMemoryPaths(t *testing.T, release libdoca.Release) {
 			if _, err := v.ReadAt(got, 4096); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("what was written is not read: error %v", err)
 			}
-			s := chain.status(client.DefaultChannelName)
+			s := chain.Status(client.DefaultChannelName)
 			if s.MemoryPath != c.want || !strings.Contains(s.MemoryPathReason, c.reason) ||
 				(c.reason == "") != (s.MemoryPathReason == "") {
 				t.Errorf("the way is %q because of %q", s.MemoryPath, s.MemoryPathReason)
@@ -136,10 +133,10 @@ func testMemoryPaths(t *testing.T, release libdoca.Release) {
 
 func TestAForcedWayThatDoesNotWorkIsSaid(t *testing.T) {
 	bluefield(t, libdoca.Release3_3, libdoca.Device{NoRDMA: true}, libdoca.Device{NoExport: true})
-	c := start(t, over("mlx5_2", relay.ImportRDMA))
-	v, err := client.Open(c.context(), c.queueConfig(1))
+	c := chaintest.Start(t, over("mlx5_2", relay.ImportRDMA))
+	v, err := client.Open(c.Context(), c.QueueConfig(1))
 	if err == nil {
-		_ = v.Close(c.context())
+		_ = v.Close(c.Context())
 		t.Fatal("a session opened although its memory cannot be reached")
 	}
 	for _, want := range []string{"import", "03:00.0 (mlx5_2)", "--import-device"} {
@@ -147,17 +144,17 @@ func TestAForcedWayThatDoesNotWorkIsSaid(t *testing.T) {
 			t.Errorf("the client is not told %q: %v", want, err)
 		}
 	}
-	if s := c.status(client.DefaultChannelName); s.MemoryPath != relay.PathNone ||
+	if s := c.Status(client.DefaultChannelName); s.MemoryPath != relay.PathNone ||
 		!strings.Contains(s.MemoryPathReason, "mlx5_2") {
 		t.Errorf("the way is %q because of %q", s.MemoryPath, s.MemoryPathReason)
 	}
-	c.stopRelay()
-	config := relay.Config{Comch: c.provider, CPUs: unpinned(1),
+	c.StopRelay()
+	config := relay.Config{Comch: c.Provider, CPUs: chaintest.Unpinned(1),
 		RDMA: rdmadoca.New(rdmadoca.Options{Loader: oneLibrary, Device: "mlx5_2"}),
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{
-			channelTo(client.DefaultChannelName, c.target.Address())}}}
+			chaintest.ChannelTo(client.DefaultChannelName, c.Target.Address())}}}
 	config.Channels[0].ImportDevice = relay.ImportComch
-	if _, err := relay.New(c.context(), config); !errors.Is(err, status.BadConfig) ||
+	if _, err := relay.New(c.Context(), config); !errors.Is(err, status.BadConfig) ||
 		!strings.Contains(err.Error(), "--import-device") {
 		t.Errorf("the relay says %v", err)
 	}
