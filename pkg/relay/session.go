@@ -602,6 +602,9 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 	if err == nil {
 		err = s.closeLanes(releasing)
 	}
+	if err == nil {
+		err = s.releaseMemory(releasing)
+	}
 	if err != nil {
 		return false, err
 	}

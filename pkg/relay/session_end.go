@@ -240,15 +240,15 @@ func (s *session) release(ctx context.Context, reason error) error {
 		return err
 	}
 	err := s.closeLanes(ctx)
+	if err == nil {
+		err = s.releaseMemory(ctx)
+	}
+	// What the session has used of the limits is free when the client learns that it has ended.
 	s.client.Close(reason)
-	if err != nil {
-		return err
+	if err == nil {
+		s.channel.clients.Release(s.epoch)
 	}
-	if err := s.releaseMemory(ctx); err != nil {
-		return err
-	}
-	s.channel.clients.Release(s.epoch)
-	return nil
+	return err
 }
 
 // revoke closes all RDMA connections and deregisters the client's memory. Afterwards neither the
