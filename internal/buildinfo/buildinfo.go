@@ -57,8 +57,8 @@ func setting(key string) string {
 	return ""
 }
 
-// Schema names the format of Description as JSON. Fields may be added within a version.
-const Schema = "zc-relay.version/1"
+// schema names the format of Description as JSON. Fields may be added within a version.
+const schema = "zc-relay.version/1"
 
 // Description is everything known about the build.
 type Description struct {
@@ -78,7 +78,7 @@ type Description struct {
 // Describe describes the build of a program.
 func Describe(program string) Description {
 	return Description{
-		Schema: Schema, Program: program, Version: Version(),
+		Schema: schema, Program: program, Version: Version(),
 		Revision: Revision(), Modified: setting("vcs.modified") == "true",
 		Time: setting("vcs.time"),
 		Tags: Tags(), GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,

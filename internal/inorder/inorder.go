@@ -53,8 +53,8 @@ func (q *Queue) Withdraw(e *Entry) bool {
 	return i >= 0
 }
 
-// IsIdle reports whether no function runs or waits.
-func (q *Queue) IsIdle() bool {
+// isIdle reports whether no function runs or waits.
+func (q *Queue) isIdle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return !q.running
@@ -73,7 +73,7 @@ var Patience = 100 * time.Millisecond
 
 // Settle is Wait for at most Patience, and returns whether everything has run.
 func (q *Queue) Settle() bool {
-	if q.IsIdle() {
+	if q.isIdle() {
 		return true
 	}
 	done := make(chan struct{})

@@ -23,7 +23,7 @@ func TestFunctionsRunInTheirOrder(t *testing.T) {
 func TestAFunctionIsWithdrawnUntilItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var queue Queue
-		if !queue.IsIdle() {
+		if !queue.isIdle() {
 			t.Error("an empty queue is not idle")
 		}
 		hold := make(chan struct{})
@@ -32,7 +32,7 @@ func TestAFunctionIsWithdrawnUntilItBegins(t *testing.T) {
 		second := queue.Do(func() { ran = append(ran, "second") })
 		queue.Do(func() { ran = append(ran, "third") })
 		synctest.Wait()
-		if queue.IsIdle() || queue.Withdraw(first) {
+		if queue.isIdle() || queue.Withdraw(first) {
 			t.Error("a function that runs is withdrawn, or the queue is idle")
 		}
 		if !queue.Withdraw(second) || queue.Withdraw(second) {
@@ -44,7 +44,7 @@ func TestAFunctionIsWithdrawnUntilItBegins(t *testing.T) {
 			t.Errorf("%v ran", ran)
 		}
 		synctest.Wait()
-		if !queue.IsIdle() {
+		if !queue.isIdle() {
 			t.Error("the queue is not idle after everything has run")
 		}
 	})

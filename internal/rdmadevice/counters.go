@@ -29,7 +29,7 @@ type PortCounters struct {
 // Counters reads the counters of all ports. The error lists devices that cannot be read; the others
 // are returned all the same.
 func (t *Tree) Counters() ([]PortCounters, error) {
-	names, err := t.Names()
+	names, err := t.names()
 	if err != nil {
 		return nil, err
 	}

@@ -87,8 +87,8 @@ func Open(root string) (*Tree, error) {
 	return &Tree{root: root, fs: fs}, nil
 }
 
-// Names returns the names of all RDMA devices, none if the kernel has no RDMA.
-func (t *Tree) Names() ([]string, error) {
+// names returns the names of all RDMA devices, none if the kernel has no RDMA.
+func (t *Tree) names() ([]string, error) {
 	names, err := t.fs.InfiniBandClassDevices()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -103,7 +103,7 @@ func (t *Tree) Names() ([]string, error) {
 // Devices describes all RDMA devices. The error lists devices that cannot be read; the others are
 // returned all the same.
 func (t *Tree) Devices() ([]Device, error) {
-	names, err := t.Names()
+	names, err := t.names()
 	if err != nil {
 		return nil, err
 	}

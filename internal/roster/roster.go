@@ -13,8 +13,8 @@ import (
 const (
 	// Others is the name of all clients beyond the limit together.
 	Others = "other"
-	// Unnamed is the name of all clients without one.
-	Unnamed = "unnamed"
+	// unnamed is the name of all clients without one.
+	unnamed = "unnamed"
 	// MaxName bounds a name, in bytes.
 	MaxName = 128
 )
@@ -51,7 +51,7 @@ var processID = regexp.MustCompile(` \(process \d+\)$`)
 // nameOf returns the name under which a client is kept: one printable line.
 func nameOf(client string) string {
 	name := processID.ReplaceAllString(printable.Line(client, MaxName), "")
-	return cmp.Or(name, Unnamed)
+	return cmp.Or(name, unnamed)
 }
 
 // Of returns the value of a client, which is zero at first; nil if the limit is 0. At the limit, a

@@ -86,7 +86,7 @@ func TestWithoutALimitThereAreNoClients(t *testing.T) {
 
 func TestNamesAreSafeAndBounded(t *testing.T) {
 	for client, want := range map[string]string{
-		"":                             Unnamed,
+		"":                             unnamed,
 		"bench on host-a (process 17)": "bench on host-a",
 		"a\nb\x1b[31m":                 "a b [31m",
 		strings.Repeat("x", 1000):      strings.Repeat("x", MaxName),

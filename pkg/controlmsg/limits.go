@@ -27,25 +27,25 @@ const (
 	MaxDepth = 1 << 16
 	// MaxBufferSize bounds the size of one IO in bytes.
 	MaxBufferSize = 1 << 30
-	// MaxBlockSize bounds the block size of a volume in bytes.
-	MaxBlockSize = 1 << 24
+	// maxBlockSize bounds the block size of a volume in bytes.
+	maxBlockSize = 1 << 24
 
 	// MaxVolumeNameLength bounds the name of a volume in bytes.
 	MaxVolumeNameLength = 255
-	// MaxSoftwareLength bounds Hello.Software in bytes.
-	MaxSoftwareLength = 128
-	// MaxSoleLength bounds OpenVolumeReply.Sole.
-	MaxSoleLength = 64
-	// MaxClientLength bounds ConfigureDataPath.Client, and MaxHolderLength OpenVolumeReply.Holder,
+	// maxSoftwareLength bounds Hello.Software in bytes.
+	maxSoftwareLength = 128
+	// maxSoleLength bounds OpenVolumeReply.Sole.
+	maxSoleLength = 64
+	// MaxClientLength bounds ConfigureDataPath.Client, and maxHolderLength OpenVolumeReply.Holder,
 	// in bytes.
 	MaxClientLength = 128
-	MaxHolderLength = 255
+	maxHolderLength = 255
 	// MaxTextLength bounds Error.Text in bytes. Longer texts are truncated.
 	MaxTextLength = 1024
-	// MaxTransportLength bounds the name of an RDMA transport in bytes.
-	MaxTransportLength = 32
-	// MaxDescriptorLength bounds Export.Descriptor in bytes.
-	MaxDescriptorLength = comch.MaxExportLength
+	// maxTransportLength bounds the name of an RDMA transport in bytes.
+	maxTransportLength = 32
+	// maxDescriptorLength bounds Export.Descriptor in bytes.
+	maxDescriptorLength = comch.MaxExportLength
 )
 
 // The limits of one session in the programs of this repository. A relay's configuration can lower

@@ -79,19 +79,19 @@ const (
 	KindHello
 	KindHelloReply
 	KindOpenVolume
-	KindOpenVolumeReply
+	kindOpenVolumeReply
 	KindConfigureDataPath
-	KindConfigureDataPathReply
+	kindConfigureDataPathReply
 	KindCreateRDMAConnection
-	KindCreateRDMAConnectionReply
+	kindCreateRDMAConnectionReply
 	KindStartDataPathConnections
-	KindStartDataPathConnectionsReply
+	kindStartDataPathConnectionsReply
 	KindStartStorage
-	KindStartStorageReply
+	kindStartStorageReply
 	KindStop
-	KindStopReply
+	kindStopReply
 	KindDestroyObjects
-	KindDestroyObjectsReply
+	kindDestroyObjectsReply
 
 	kindCount
 )

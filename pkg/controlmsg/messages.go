@@ -88,7 +88,7 @@ func validateTerms(maxMessageSize uint32, software string, silenceLimitMs uint32
 		return status.Errorf(status.InvalidValue,
 			"silence_limit_ms is %d, must be 0 or at least %d", silenceLimitMs, limitMs)
 	}
-	return checkName("software", software, MaxSoftwareLength)
+	return checkName("software", software, maxSoftwareLength)
 }
 
 // OpenVolume selects the volume of a session. The requester may repeat it to learn of changes.
@@ -149,7 +149,7 @@ func (m *OpenVolume) validate() error {
 }
 
 func (m *OpenVolumeReply) validate() error {
-	if err := checkPowerOfTwo("block_size", m.BlockSize, MaxBlockSize); err != nil {
+	if err := checkPowerOfTwo("block_size", m.BlockSize, maxBlockSize); err != nil {
 		return err
 	}
 	if m.Size%uint64(m.BlockSize) != 0 {
@@ -159,9 +159,9 @@ func (m *OpenVolumeReply) validate() error {
 	}
 	return firstError(
 		checkName("volume", m.Volume, MaxVolumeNameLength),
-		checkName("transport", m.Transport, MaxTransportLength),
-		checkName("holder", m.Holder, MaxHolderLength),
-		checkName("sole", m.Sole, MaxSoleLength),
+		checkName("transport", m.Transport, maxTransportLength),
+		checkName("holder", m.Holder, maxHolderLength),
+		checkName("sole", m.Sole, maxSoleLength),
 		checkCount("max_queues", m.MaxQueues, MaxQueues),
 		checkCount("max_depth", m.MaxDepth, MaxDepth),
 		checkCount("max_buffer_size", m.MaxBufferSize, MaxBufferSize),
@@ -273,9 +273,9 @@ func (e *Export) validate() error {
 		return status.Errorf(status.InvalidValue,
 			"export must have either a descriptor or an RDMA key")
 	}
-	if len(e.Descriptor) > MaxDescriptorLength {
+	if len(e.Descriptor) > maxDescriptorLength {
 		return status.Errorf(status.TooBig, "export descriptor has %d bytes, the limit is %d",
-			len(e.Descriptor), MaxDescriptorLength)
+			len(e.Descriptor), maxDescriptorLength)
 	}
 	if e.RDMA == nil {
 		return nil
@@ -285,7 +285,7 @@ func (e *Export) validate() error {
 			"export of %d bytes at %#x exceeds the address space",
 			e.Length, e.RDMA.Base)
 	}
-	return checkName("export transport", e.RDMA.Transport, MaxTransportLength)
+	return checkName("export transport", e.RDMA.Transport, maxTransportLength)
 }
 
 // CreateRDMAConnection announces an RDMA connection to the target.
@@ -512,19 +512,19 @@ func (*KeepAlive) Kind() Kind                     { return KindKeepAlive }
 func (*Hello) Kind() Kind                         { return KindHello }
 func (*HelloReply) Kind() Kind                    { return KindHelloReply }
 func (*OpenVolume) Kind() Kind                    { return KindOpenVolume }
-func (*OpenVolumeReply) Kind() Kind               { return KindOpenVolumeReply }
+func (*OpenVolumeReply) Kind() Kind               { return kindOpenVolumeReply }
 func (*ConfigureDataPath) Kind() Kind             { return KindConfigureDataPath }
-func (*ConfigureDataPathReply) Kind() Kind        { return KindConfigureDataPathReply }
+func (*ConfigureDataPathReply) Kind() Kind        { return kindConfigureDataPathReply }
 func (*CreateRDMAConnection) Kind() Kind          { return KindCreateRDMAConnection }
-func (*CreateRDMAConnectionReply) Kind() Kind     { return KindCreateRDMAConnectionReply }
+func (*CreateRDMAConnectionReply) Kind() Kind     { return kindCreateRDMAConnectionReply }
 func (*StartDataPathConnections) Kind() Kind      { return KindStartDataPathConnections }
-func (*StartDataPathConnectionsReply) Kind() Kind { return KindStartDataPathConnectionsReply }
+func (*StartDataPathConnectionsReply) Kind() Kind { return kindStartDataPathConnectionsReply }
 func (*StartStorage) Kind() Kind                  { return KindStartStorage }
-func (*StartStorageReply) Kind() Kind             { return KindStartStorageReply }
+func (*StartStorageReply) Kind() Kind             { return kindStartStorageReply }
 func (*Stop) Kind() Kind                          { return KindStop }
-func (*StopReply) Kind() Kind                     { return KindStopReply }
+func (*StopReply) Kind() Kind                     { return kindStopReply }
 func (*DestroyObjects) Kind() Kind                { return KindDestroyObjects }
-func (*DestroyObjectsReply) Kind() Kind           { return KindDestroyObjectsReply }
+func (*DestroyObjectsReply) Kind() Kind           { return kindDestroyObjectsReply }
 
 func (*Hello) repliedBy(*HelloReply)                                       {}
 func (*OpenVolume) repliedBy(*OpenVolumeReply)                             {}

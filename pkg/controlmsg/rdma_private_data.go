@@ -13,8 +13,8 @@ type RDMAPrivateData struct {
 	Token [16]byte
 }
 
-// RDMAPrivateDataSize is the size of encoded private data in bytes.
-const RDMAPrivateDataSize = len(rdmaPrivateDataMagic) + 16
+// rdmaPrivateDataSize is the size of encoded private data in bytes.
+const rdmaPrivateDataSize = len(rdmaPrivateDataMagic) + 16
 
 const rdmaPrivateDataMagic = "zcr1"
 
@@ -29,19 +29,19 @@ func (d RDMAPrivateData) Append(dst []byte) []byte {
 // size of its content.
 func DecodeRDMAPrivateData(b []byte) (RDMAPrivateData, error) {
 	var d RDMAPrivateData
-	if len(b) < RDMAPrivateDataSize || len(b) > rdma.MaxPrivateData {
+	if len(b) < rdmaPrivateDataSize || len(b) > rdma.MaxPrivateData {
 		return d, status.Errorf(status.InvalidValue, "private data has %d bytes, must have %d",
-			len(b), RDMAPrivateDataSize)
+			len(b), rdmaPrivateDataSize)
 	}
-	token, ok := bytes.CutPrefix(b[:RDMAPrivateDataSize], []byte(rdmaPrivateDataMagic))
+	token, ok := bytes.CutPrefix(b[:rdmaPrivateDataSize], []byte(rdmaPrivateDataMagic))
 	if !ok {
 		return d, status.Errorf(status.UnsupportedVersion,
 			"private data starts with %q, this side supports only %q",
 			b[:len(rdmaPrivateDataMagic)], rdmaPrivateDataMagic)
 	}
-	if len(bytes.Trim(b[RDMAPrivateDataSize:], "\x00")) > 0 {
+	if len(bytes.Trim(b[rdmaPrivateDataSize:], "\x00")) > 0 {
 		return d, status.Errorf(status.InvalidValue,
-			"private data has nonzero bytes after the first %d", RDMAPrivateDataSize)
+			"private data has nonzero bytes after the first %d", rdmaPrivateDataSize)
 	}
 	d.Token = [16]byte(token)
 	return d, nil

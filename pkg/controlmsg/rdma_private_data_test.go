@@ -14,7 +14,7 @@ func TestRDMAPrivateDataIsMagicAndToken(t *testing.T) {
 	d := RDMAPrivateData{Token: sixteen(0x30)}
 	const want = "7a637231" + "303132333435363738393a3b3c3d3e3f"
 	b := d.Append(nil)
-	if got := hex.EncodeToString(b); got != want || len(b) != RDMAPrivateDataSize {
+	if got := hex.EncodeToString(b); got != want || len(b) != rdmaPrivateDataSize {
 		t.Errorf("encoding %s of %d bytes, want %s", got, len(b), want)
 	}
 	padded := append(b, make([]byte, rdma.MaxPrivateData-len(b))...)

@@ -44,10 +44,10 @@ func (b BackPressure) String() string {
 	return "invalid"
 }
 
-// Counters counts the IOs of one lane. Its worker counts in plain memory where it
+// counters counts the IOs of one lane. Its worker counts in plain memory where it
 // can and publishes once per batch, because an atomic store costs more than everything else here.
 // Any goroutine may read the published counts, which never decrease, except inFlight.
-type Counters struct {
+type counters struct {
 	pending    [iomsg.OperationCount]tally
 	operations uint32 // a bit for each operation in pending
 	active     int64  // requests that have begun and not completed
@@ -73,11 +73,11 @@ func increase(count *atomic.Uint64, n uint64) {
 }
 
 // begin counts a request that is now in flight.
-func (c *Counters) begin() { c.active++ }
+func (c *counters) begin() { c.active++ }
 
 // complete counts the completion of a request in flight. size is how many bytes it moved if it
 // succeeded.
-func (c *Counters) complete(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
+func (c *counters) complete(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
 	c.active--
 	ns := uint64(max(latencyNs, 0))
 	operation := t.Operation()
@@ -87,12 +87,12 @@ func (c *Counters) complete(t iomsg.Type, code status.Code, size uint32, latency
 }
 
 // reject counts a request that completes without having begun, and so has no latency.
-func (c *Counters) reject(t iomsg.Type, code status.Code) { c.count(t, code, 0) }
+func (c *counters) reject(t iomsg.Type, code status.Code) { c.count(t, code, 0) }
 
 // discard removes n requests in flight that will never complete.
-func (c *Counters) discard(n int) { c.active -= int64(n) }
+func (c *counters) discard(n int) { c.active -= int64(n) }
 
-func (c *Counters) count(t iomsg.Type, code status.Code, size uint32) {
+func (c *counters) count(t iomsg.Type, code status.Code, size uint32) {
 	operation := t.Operation()
 	if !code.Known() {
 		code = status.Unknown
@@ -110,15 +110,15 @@ func (c *Counters) count(t iomsg.Type, code status.Code, size uint32) {
 }
 
 // backpressure counts one wait.
-func (c *Counters) backpressure(cause BackPressure) { increase(&c.backPressure[cause], 1) }
+func (c *counters) backpressure(cause BackPressure) { increase(&c.backPressure[cause], 1) }
 
 // throttled counts how long rate limits have made requests wait.
-func (c *Counters) throttled(level ThrottleLevel, ns int64) {
+func (c *counters) throttled(level throttleLevel, ns int64) {
 	increase(&c.throttledNs[level], uint64(max(ns, 0)))
 }
 
 // publish makes everything counted so far visible to readers.
-func (c *Counters) publish() {
+func (c *counters) publish() {
 	for ; c.operations != 0; c.operations &= c.operations - 1 {
 		operation := bits.TrailingZeros32(c.operations)
 		pending := &c.pending[operation]
@@ -137,24 +137,24 @@ func (c *Counters) publish() {
 // methods may be called concurrently. The zero value has no queues.
 type CounterSet struct {
 	mu   sync.Mutex        // guards what follows, not what the counters count
-	open map[*Counters]int // of lanes, with the index of their queue
+	open map[*counters]int // of lanes, with the index of their queue
 	// closed holds what lanes had counted when they were closed, by the index of their queue.
 	closed map[int]*QueueCounts
 }
 
 // include adds the counters of a lane that opens.
-func (s *CounterSet) include(c *Counters, queue int) {
+func (s *CounterSet) include(c *counters, queue int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
-		s.open, s.closed = make(map[*Counters]int), make(map[int]*QueueCounts)
+		s.open, s.closed = make(map[*counters]int), make(map[int]*QueueCounts)
 	}
 	s.open[c] = queue
 }
 
 // retire keeps what a lane has counted that counts no more, instead of its counters. A reader never
 // sees a count decrease.
-func (s *CounterSet) retire(c *Counters) {
+func (s *CounterSet) retire(c *counters) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	queue, isOpen := s.open[c]
@@ -236,29 +236,29 @@ type Latency struct {
 }
 
 // add adds the published counts of a lane.
-func (q *QueueCounts) add(counters *Counters) {
-	q.InFlight += counters.inFlight.Load()
+func (q *QueueCounts) add(c *counters) {
+	q.InFlight += c.inFlight.Load()
 	for cause := range q.backPressure {
-		q.backPressure[cause] += counters.backPressure[cause].Load()
+		q.backPressure[cause] += c.backPressure[cause].Load()
 	}
 	for level := range q.throttledNs {
-		q.throttledNs[level] += counters.throttledNs[level].Load()
+		q.throttledNs[level] += c.throttledNs[level].Load()
 	}
 	for operation := range iomsg.OperationCount {
 		var total uint64
 		for code := range q.io[operation] {
-			n := counters.io[operation][code].Load()
+			n := c.io[operation][code].Load()
 			q.io[operation][code] += n
 			total += n
 		}
 		if total == 0 {
 			continue
 		}
-		q.bytes[operation] += counters.bytes[operation].Load()
+		q.bytes[operation] += c.bytes[operation].Load()
 		latency := &q.latency[operation]
-		latency.SumNs += counters.latencySumNs[operation].Load()
+		latency.SumNs += c.latencySumNs[operation].Load()
 		for i := range latency.Buckets {
-			latency.Buckets[i] += counters.latency[operation][i].Load()
+			latency.Buckets[i] += c.latency[operation][i].Load()
 		}
 	}
 }
@@ -312,7 +312,7 @@ func (q *QueueCounts) BackPressure(cause BackPressure) uint64 { return q.backPre
 
 // Throttled returns how long requests have waited for the limits of the given level. Of the time
 // during which a queue might not be read, only waits that ended with a request count.
-func (q *QueueCounts) Throttled(level ThrottleLevel) time.Duration {
+func (q *QueueCounts) Throttled(level throttleLevel) time.Duration {
 	return time.Duration(q.throttledNs[level])
 }
 

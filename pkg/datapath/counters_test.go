@@ -97,13 +97,13 @@ func TestCountsAreVisibleOncePublished(t *testing.T) {
 }
 
 // countersOf returns the counters of a new lane of a queue.
-func countersOf(set *CounterSet, queue int) *Counters {
-	c := new(Counters)
+func countersOf(set *CounterSet, queue int) *counters {
+	c := new(counters)
 	set.include(c, queue)
 	return c
 }
 
-func flush(c *Counters) {
+func flush(c *counters) {
 	c.begin()
 	c.complete(iomsg.Flush, status.Success, 0, 10)
 	c.publish()
@@ -112,7 +112,7 @@ func flush(c *Counters) {
 func TestCountsOfOneQueueAddUpOverLanes(t *testing.T) {
 	var set CounterSet
 	first := countersOf(&set, 1)
-	for _, c := range []*Counters{first, countersOf(&set, 1), countersOf(&set, 0), first} {
+	for _, c := range []*counters{first, countersOf(&set, 1), countersOf(&set, 0), first} {
 		flush(c)
 	}
 	queues := set.Queues()
@@ -195,7 +195,7 @@ func TestReadersNeverSeeACountDecrease(t *testing.T) {
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
-	var c Counters
+	var c counters
 	if n := testing.AllocsPerRun(100, func() {
 		c.begin()
 		c.complete(iomsg.Read, status.Success, 4096, 12345)
@@ -210,7 +210,7 @@ func TestCountingDoesNotAllocate(t *testing.T) {
 func BenchmarkCounting(b *testing.B) {
 	for name, batch := range map[string]int{"batch=1": 1, "batch=16": 16} {
 		b.Run(name, func(b *testing.B) {
-			var c Counters
+			var c counters
 			ns := int64(20_000)
 			for i := 0; b.Loop(); i++ {
 				ns = ns*6364136223846793005 + 1442695040888963407

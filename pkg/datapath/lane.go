@@ -62,7 +62,7 @@ type lane struct {
 	registration registrationID
 	source       progress.Source
 	waiters      []progress.Waiter
-	counters     *Counters
+	counters     *counters
 	onFailure    func(error)
 
 	state       laneState
@@ -121,7 +121,7 @@ const (
 // init prepares a lane for attach.
 func (l *lane) init(worker *Worker, tracer *trace.Tracer, onFailure func(error)) {
 	l.worker, l.tracer, l.onFailure = worker, tracer, onFailure
-	l.counters = &Counters{}
+	l.counters = &counters{}
 	for role := range iomsg.ConnectionRoleCount {
 		l.ready[role] = make(chan error, 1)
 	}

@@ -138,7 +138,7 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 		bounce: newBounce(config.Bounce, config.Depth, config.BufferSize),
 	}
 	l.throttled.throttles = [ThrottleLevelCount]*Throttle{
-		ChannelThrottle: config.ChannelThrottle, SessionThrottle: config.SessionThrottle,
+		channelThrottle: config.ChannelThrottle, sessionThrottle: config.SessionThrottle,
 	}
 	l.lateProducer, _ = config.Producer.(comch.LateProducer)
 	l.lateConsumer, _ = config.Consumer.(comch.LateConsumer)

@@ -72,7 +72,7 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	device := openDevice(t)
 	r := &relayRig{t: t, client: newFakeClient(t, testDepth), failure: make(chan error, 16),
 		targetShutdown: make(chan struct{}, 16)}
-	worker := startWorkerWith(t, options.policy)
+	worker := runWorkerWith(t, options.policy)
 	var err error
 	if r.domain, err = device.NewProtectionDomain(); err != nil {
 		t.Fatal(err)
@@ -604,7 +604,7 @@ func TestADrainingRelayLaneForwardsNothingNew(t *testing.T) {
 
 func TestStartNeedsReadyConnections(t *testing.T) {
 	device := openDevice(t)
-	worker := startWorker(t)
+	worker := runWorker(t)
 	domain, err := device.NewProtectionDomain()
 	if err != nil {
 		t.Fatal(err)

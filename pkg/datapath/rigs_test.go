@@ -52,14 +52,14 @@ func openDeviceOf(t testing.TB, provider rdma.Provider) rdma.Device {
 	return device
 }
 
-func startWorker(t testing.TB) *Worker {
+func runWorker(t testing.TB) *Worker {
 	t.Helper()
-	return startWorkerWith(t, progress.Policy{Mode: progress.Adaptive})
+	return runWorkerWith(t, progress.Policy{Mode: progress.Adaptive})
 }
 
-func startWorkerWith(t testing.TB, policy progress.Policy) *Worker {
+func runWorkerWith(t testing.TB, policy progress.Policy) *Worker {
 	t.Helper()
-	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: policy})
+	worker, err := startWorker(workerConfig{CPU: NoCPU, Policy: policy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func makeTargetRig(t *testing.T, start bool, accepts uint32) *targetRig {
 		r.volume.content[i] = byte(i / testBlockSize)
 	}
 	r.volume.queue = &slowQueue{volume: r.volume, bell: newDoorbell(t)}
-	worker := startWorker(t)
+	worker := runWorker(t)
 	r.relay = newRDMAPeer(t, device)
 	r.relay.accepts[iomsg.DataConnection] = accepts
 	export, content := r.relay.register(testExport,
@@ -608,7 +608,7 @@ func TestALaneQuiescesAfterItsRelayIsLostAndItsVolumeIOCompletes(t *testing.T) {
 }
 
 func TestAStoppedWorkerRejectsCommands(t *testing.T) {
-	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{}})
+	worker, err := startWorker(workerConfig{CPU: NoCPU, Policy: progress.Policy{}})
 	if err != nil {
 		t.Fatal(err)
 	}

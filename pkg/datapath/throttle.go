@@ -90,22 +90,22 @@ func (b *bucket) take(nowNs int64, n uint32) int64 {
 	return b.fullNs.Add(int64(float64(n)*b.tokenNs)) - b.burstNs
 }
 
-// ThrottleLevel says whose limits made a queue wait.
-type ThrottleLevel uint8
+// throttleLevel says whose limits made a queue wait.
+type throttleLevel uint8
 
 // A lane is subject to the limits of its channel and of its session.
 const (
-	ChannelThrottle ThrottleLevel = iota
-	SessionThrottle
+	channelThrottle throttleLevel = iota
+	sessionThrottle
 	ThrottleLevelCount
 )
 
 // String returns the level's label in metrics.
-func (l ThrottleLevel) String() string {
+func (l throttleLevel) String() string {
 	switch l {
-	case ChannelThrottle:
+	case channelThrottle:
 		return "channel"
-	case SessionThrottle:
+	case sessionThrottle:
 		return "session"
 	}
 	return "invalid"
@@ -115,7 +115,7 @@ func (l ThrottleLevel) String() string {
 type throttled struct {
 	throttles [ThrottleLevelCount]*Throttle // nil ones set no limits
 	current   [ThrottleLevelCount]*buckets  // as of the latest turn
-	level     ThrottleLevel                 // whose limits the lane waits for
+	level     throttleLevel                 // whose limits the lane waits for
 	waiting   bool                          // for untilNs
 	sinceNs   int64                         // when the wait began
 	untilNs   int64                         // when the lane may read a request
@@ -149,7 +149,7 @@ func (t *throttled) charge(nowNs int64, size uint32) {
 			continue
 		}
 		if untilNs := b.take(nowNs, size); untilNs > t.untilNs {
-			t.waiting, t.level, t.untilNs = true, ThrottleLevel(level), untilNs
+			t.waiting, t.level, t.untilNs = true, throttleLevel(level), untilNs
 		}
 	}
 }

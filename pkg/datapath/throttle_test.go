@@ -159,7 +159,7 @@ func TestAThrottledLaneSleepsUntilItMayContinue(t *testing.T) {
 		t.Errorf("the lane counts %v of waiting", got)
 	}
 	queues := r.counters.Queues()
-	if got := queues[0].Throttled(SessionThrottle); got != r.lane.Throttled() {
+	if got := queues[0].Throttled(sessionThrottle); got != r.lane.Throttled() {
 		t.Errorf("the counters say %v, the lane %v", got, r.lane.Throttled())
 	}
 }
@@ -324,7 +324,7 @@ func BenchmarkThrottledForward(b *testing.B) {
 			var channel Throttle
 			channel.SetLimits(RateLimits{IOPS: 1 << 30, Bandwidth: 1 << 40, Burst: time.Second})
 			rig := newForwardRig(b, depth)
-			rig.lane.throttled.throttles[ChannelThrottle] = &channel
+			rig.lane.throttled.throttles[channelThrottle] = &channel
 			measureForward(b, rig, depth)
 		})
 	}

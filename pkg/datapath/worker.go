@@ -26,8 +26,8 @@ import (
 // NoCPU leaves a worker's thread unpinned.
 const NoCPU = -1
 
-// WorkerConfig configures a worker.
-type WorkerConfig struct {
+// workerConfig configures a worker.
+type workerConfig struct {
 	// CPU is the core to pin the thread to, or NoCPU.
 	CPU    int
 	Policy progress.Policy
@@ -48,8 +48,8 @@ type Worker struct {
 
 var errWorkerStopped = status.Errorf(status.Shutdown, "the worker has stopped")
 
-// StartWorker starts a worker's thread. Stop ends it.
-func StartWorker(config WorkerConfig) (*Worker, error) {
+// startWorker starts a worker's thread. Stop ends it.
+func startWorker(config workerConfig) (*Worker, error) {
 	engine, err := progress.NewEngine(config.Policy)
 	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
@@ -68,7 +68,7 @@ func StartWorker(config WorkerConfig) (*Worker, error) {
 	return w, nil
 }
 
-func (w *Worker) run(config WorkerConfig, started chan<- error) {
+func (w *Worker) run(config workerConfig, started chan<- error) {
 	defer close(w.stopped)
 	if config.Policy.Mode != progress.Stepped {
 		// The thread is never unlocked: one with its own affinity must not return to the runtime's
@@ -188,7 +188,7 @@ type Pool struct {
 func StartPool(cpus []int, policy progress.Policy) (*Pool, error) {
 	p := &Pool{}
 	for i, cpu := range cpus {
-		w, err := StartWorker(WorkerConfig{CPU: cpu, Policy: policy})
+		w, err := startWorker(workerConfig{CPU: cpu, Policy: policy})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("worker %d of %d: %w", i, len(cpus), err), p.Stop())
 		}

@@ -15,7 +15,7 @@ import (
 func TestAWorkerIsAliveWhileItsLoopTurns(t *testing.T) {
 	for _, mode := range []progress.Mode{progress.Adaptive, progress.Busy, progress.Event} {
 		t.Run(mode.String(), func(t *testing.T) {
-			worker, err := StartWorker(WorkerConfig{CPU: NoCPU,
+			worker, err := startWorker(workerConfig{CPU: NoCPU,
 				Policy: progress.Policy{Mode: mode}})
 			if err != nil {
 				t.Fatal(err)
@@ -65,7 +65,7 @@ func (c *waitContext) Done() <-chan struct{} {
 }
 
 func TestAStuckWorkerHoldsUpNoLaneBeyondItsContext(t *testing.T) {
-	device, worker := openDevice(t), startWorker(t)
+	device, worker := openDevice(t), runWorker(t)
 	stuck, release := make(chan struct{}), make(chan struct{})
 	worker.engine.Do(func() {
 		close(stuck)

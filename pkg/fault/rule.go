@@ -13,7 +13,7 @@ import (
 // Limits of a rule.
 const (
 	MaxRuleLength = 256       // bytes of its text form
-	MaxDelay      = time.Hour // of an operation
+	maxDelay      = time.Hour // of an operation
 	maxNameLength = 32        // bytes of a switch or kind
 )
 
@@ -213,8 +213,8 @@ func (r *Rule) validate() error {
 		return fmt.Errorf("it has no action")
 	case !may.has(r.Action):
 		return fmt.Errorf("the actions of %s:%s are %v", r.Seam, r.Operation, may)
-	case r.Action == Delay && (r.Delay <= 0 || r.Delay > MaxDelay):
-		return fmt.Errorf("a delay is above 0 and at most %v", MaxDelay)
+	case r.Action == Delay && (r.Delay <= 0 || r.Delay > maxDelay):
+		return fmt.Errorf("a delay is above 0 and at most %v", maxDelay)
 	case r.Action != Delay && r.Delay != 0, r.Action != Error && r.Code != status.Success,
 		r.Action == Error && (r.Code == status.Success || !r.Code.Known()),
 		r.Cause != status.CauseUnknown && (r.Code != status.IOFailed || r.Cause.Unwrap() == nil):

@@ -23,13 +23,13 @@ type Host struct {
 	Port    uint16
 }
 
-// IsValid reports whether h is a host.
-func (h Host) IsValid() bool { return h.Port > 0 }
+// isValid reports whether h is a host.
+func (h Host) isValid() bool { return h.Port > 0 }
 
 // String returns HOST:PORT, "" for none.
 func (h Host) String() string {
 	switch {
-	case !h.IsValid():
+	case !h.isValid():
 		return ""
 	case h.Name != "":
 		return net.JoinHostPort(h.Name, strconv.Itoa(int(h.Port)))
@@ -140,7 +140,7 @@ func LookUp(ctx context.Context, h Host) ([]netip.AddrPort, error) {
 
 // Hosts returns the hosts of the targets.
 func (c *Channel) Hosts() []Host {
-	if c.Target.IsValid() {
+	if c.Target.isValid() {
 		return []Host{c.Target}
 	}
 	return c.Targets
@@ -155,7 +155,7 @@ func (c *Channel) LookUp(lookUp func(Host) ([]netip.AddrPort, error)) ([]netip.A
 		if err != nil {
 			return nil, err
 		}
-		if c.Target.IsValid() {
+		if c.Target.isValid() {
 			return found[:1], nil
 		}
 		for _, address := range found {

@@ -415,7 +415,7 @@ func (c *Channel) checkEmulated(report reporter) {
 }
 
 func (c *Channel) check(report reporter, control *Control) {
-	if c.Target.IsValid() && len(c.Targets) > 0 {
+	if c.Target.isValid() && len(c.Targets) > 0 {
 		report("targets", nil, "is given besides target: remove one of the two")
 	}
 	if c.Access.AnyUser && len(c.Access.Users) > 0 {

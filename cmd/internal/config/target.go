@@ -197,8 +197,8 @@ func (c *Volume) CheckAdded(tls bool) error {
 	return err
 }
 
-// DefaultPort is the default port for control connections.
-const DefaultPort = 7470
+// defaultPort is the default port for control connections.
+const defaultPort = 7470
 
 // volumeForm is the form of the value of --volume.
 const volumeForm = "NAME=BACKEND"
@@ -211,7 +211,7 @@ func DefaultTarget() *Target {
 	return &Target{
 		Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(),
 		RDMA: defaultRDMA(),
-		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort,
+		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: defaultPort,
 			Protocol: string(relay.ProtocolAuto)},
 		Control: defaultControl(target.DefaultControlTimeout),
 		Limits: TargetLimits{Sessions: target.DefaultMaxSessions,

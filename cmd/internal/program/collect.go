@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// CollectVariable is the environment variable by which benchmarks force garbage collections: their
+// collectVariable is the environment variable by which benchmarks force garbage collections: their
 // interval, for instance "100ms".
-const CollectVariable = "ZC_RELAY_COLLECT_INTERVAL"
+const collectVariable = "ZC_RELAY_COLLECT_INTERVAL"
 
 // collectPercent makes the runtime collect at the next opportunity: whatever the percentage, it
 // leaves a distance of 1 MiB for sweeping.
@@ -24,14 +24,14 @@ const collectGarbage = 5 << 18
 // while one of the two has no core, the other retries again and again, which takes longer than the
 // collection.
 func forceCollections() {
-	text := os.Getenv(CollectVariable)
+	text := os.Getenv(collectVariable)
 	if text == "" {
 		return
 	}
 	interval, err := time.ParseDuration(text)
 	if err != nil || interval <= 0 {
 		fmt.Fprintf(os.Stderr, "%s=%q is not an interval: write for instance 100ms\n",
-			CollectVariable, text)
+			collectVariable, text)
 		os.Exit(ExitUsage)
 	}
 	debug.SetGCPercent(collectPercent)

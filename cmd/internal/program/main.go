@@ -11,7 +11,7 @@ import (
 )
 
 // Main runs the program with the arguments of the process and exits. root holds its commands.
-// Signals end the command as WithSignals describes, until the process has exited: a repeated signal
+// Signals end the command as withSignals describes, until the process has exited: a repeated signal
 // must not turn an orderly end into a kill at the last moment.
 func Main(root *cobra.Command) {
 	// Otherwise the runtime ends a program that crashes with exit code 2, which is ExitUsage: a
@@ -19,6 +19,6 @@ func Main(root *cobra.Command) {
 	debug.SetTraceback("crash")
 	forceCollections()
 	answerTo(root, os.Args[0])
-	ctx, _ := WithSignals(context.Background())
+	ctx, _ := withSignals(context.Background())
 	os.Exit(Run(ctx, root, os.Args[1:]))
 }

@@ -24,15 +24,15 @@ func (i *Interrupted) Is(target error) bool { return target == context.Canceled 
 // process group.
 const forceAfter = time.Second
 
-// WithSignals returns a context that the first SIGINT, SIGTERM, or SIGHUP cancels, with
+// withSignals returns a context that the first SIGINT, SIGTERM, or SIGHUP cancels, with
 // *Interrupted as its cause. A second SIGINT, or a SIGTERM at least a second after the first
 // signal, kills the process. SIGHUP has no effect if the process was started to ignore it, as nohup
 // does. The returned function cancels the context and stops listening for signals.
-func WithSignals(parent context.Context) (context.Context, func()) {
-	return withSignals(parent, forceAfter)
+func withSignals(parent context.Context) (context.Context, func()) {
+	return withSignalsAfter(parent, forceAfter)
 }
 
-func withSignals(parent context.Context, forceAfter time.Duration) (context.Context, func()) {
+func withSignalsAfter(parent context.Context, forceAfter time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals, stop := make(chan os.Signal, 8), make(chan struct{})
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

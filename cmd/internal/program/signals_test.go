@@ -14,7 +14,7 @@ import (
 )
 
 func TestASignalCancelsTheContextAndIsItsCause(t *testing.T) {
-	ctx, stop := WithSignals(context.Background())
+	ctx, stop := withSignals(context.Background())
 	defer stop()
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestAnEndIsForcedBySIGINTTwiceOrSIGTERMLater(t *testing.T) {
 
 // TestRepeatedSignalsRequestOneEnd would be killed by the second signal.
 func TestRepeatedSignalsRequestOneEnd(t *testing.T) {
-	ctx, stop := withSignals(context.Background(), time.Hour)
+	ctx, stop := withSignalsAfter(context.Background(), time.Hour)
 	defer stop()
 	delivered := make(chan os.Signal, 1)
 	signal.Notify(delivered, syscall.SIGTERM, syscall.SIGHUP)
@@ -98,7 +98,7 @@ func endBySignals() {
 	if err != nil {
 		panic(err)
 	}
-	ctx, _ := withSignals(context.Background(), after)
+	ctx, _ := withSignalsAfter(context.Background(), after)
 	fmt.Println("ready")
 	<-ctx.Done()
 	fmt.Println("ending")

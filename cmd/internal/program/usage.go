@@ -53,11 +53,11 @@ func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 	if unknown.GetSpecifiedShortnames() != "" {
 		return fmt.Errorf("unknown flag -%s", name)
 	}
-	return fmt.Errorf("unknown flag --%s%s", name, Suggest(command, name))
+	return fmt.Errorf("unknown flag --%s%s", name, suggest(command, name))
 }
 
-// Suggest returns ": did you mean --NAME?" if a flag's name is similar to name, and otherwise "".
-func Suggest(command *cobra.Command, name string) string {
+// suggest returns ": did you mean --NAME?" if a flag's name is similar to name, and otherwise "".
+func suggest(command *cobra.Command, name string) string {
 	best := Closest(name, FlagNames(command))
 	if best == "" {
 		return ""

@@ -96,8 +96,8 @@ func (e *Environment) Started(workers func() []*datapath.Worker) error {
 // ends.
 const stopExtension = 30 * time.Second
 
-// DefaultTeardownTimeout bounds the end of a daemon after its drain.
-const DefaultTeardownTimeout = time.Minute
+// defaultTeardownTimeout bounds the end of a daemon after its drain.
+const defaultTeardownTimeout = time.Minute
 
 // teardown bounds the end of a daemon. If the end is stuck, it logs where, and the process exits.
 type teardown struct {
@@ -113,7 +113,7 @@ type Drainable interface {
 	Drained() <-chan struct{}
 }
 
-// BoundTeardown ends the process if the end of the service is stuck: DefaultTeardownTimeout after
+// BoundTeardown ends the process if the end of the service is stuck: defaultTeardownTimeout after
 // its drain, which must end within its timeout.
 func (e *Environment) BoundTeardown(service Drainable) {
 	e.lifecycle.teardown.service.Store(&service)
@@ -135,7 +135,7 @@ func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error
 	case <-served:
 	case <-ctx.Done():
 	}
-	timeout := cmp.Or(t.timeout, DefaultTeardownTimeout)
+	timeout := cmp.Or(t.timeout, defaultTeardownTimeout)
 	if ctx.Err() != nil {
 		t.awaitDrain(ctx, log, timeout, served)
 	}

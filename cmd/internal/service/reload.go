@@ -51,7 +51,7 @@ type reloader struct {
 // reloads when it has started, even if SIGHUP came before, and ignores SIGHUP while it ends.
 func Hangups() chan os.Signal {
 	hangups := make(chan os.Signal, 1)
-	signal.Ignore(syscall.SIGHUP) // undoes the notification of program.WithSignals
+	signal.Ignore(syscall.SIGHUP) // undoes the notification of package program
 	signal.Notify(hangups, syscall.SIGHUP)
 	return hangups
 }

@@ -77,7 +77,7 @@ func TestADrainMayTakeAsLongAsConfigured(t *testing.T) {
 				s := fakeService{timeout: drain, drained: make(chan struct{})}
 				var b teardown
 				b.service.Store(new(Drainable(s)))
-				const drainTime, flushTime = 90 * 24 * time.Hour, DefaultTeardownTimeout / 2
+				const drainTime, flushTime = 90 * 24 * time.Hour, defaultTeardownTimeout / 2
 				err := b.bound(ctx, zap.New(core), func() error {
 					time.Sleep(drainTime)
 					close(s.drained)
@@ -157,7 +157,7 @@ func TestABlockedReloadDoesNotKeepTheDaemonFromEnding(t *testing.T) {
 					}
 					return failure
 				})
-				if took := time.Since(told); took != DefaultTeardownTimeout ||
+				if took := time.Since(told); took != defaultTeardownTimeout ||
 					!errors.Is(err, status.TimeOut) || !errors.Is(err, cmp.Or(failure, err)) {
 					t.Errorf("the daemon ended after %v with %v", took, err)
 				}

@@ -1,7 +1,7 @@
 // Package dmacopy copies a file between a host and its DPU: control messages
 // go over Comch, and DMA jobs of the DPU move the data.
 //
-// The DPU is the Comch server ServiceName, the host its client. The side that
+// The DPU is the Comch server serviceName, the host its client. The side that
 // has the file is the source.
 //
 //	host → DPU   offer: whether the host has the file, and its size
@@ -33,8 +33,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ServiceName is the name of the Comch server.
-const ServiceName = "dma copy server"
+// serviceName is the name of the Comch server.
+const serviceName = "dma copy server"
 
 // Limits on what a side accepts from its peer.
 const (

@@ -75,7 +75,7 @@ func checkImports(config *Config, limits dma.Capabilities) error {
 // accept waits for one host. Comch rejects further ones.
 func accept(ctx context.Context, config *Config) (comch.Connection, error) {
 	server, err := config.Comch.Listen(ctx, comch.ServerConfig{
-		Device: config.Device, Representor: config.Representor, Name: ServiceName,
+		Device: config.Device, Representor: config.Representor, Name: serviceName,
 		Admission: comch.Admission{MaxClients: 1},
 	})
 	if err != nil {

@@ -46,7 +46,7 @@ func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 	var missing error // why the latest search has found no DPU
 	for interval := shortestRetry; ; interval = min(2*interval, longestRetry) {
 		connection, err := config.Comch.Connect(ctx, comch.ClientConfig{Device: config.Device,
-			Name: ServiceName})
+			Name: serviceName})
 		switch {
 		case err == nil:
 			return connection, nil

@@ -61,9 +61,9 @@ func writeLog(w io.Writer, startMs int64, histograms []*hdrhistogram.Histogram) 
 	return nil
 }
 
-// MergeSchema names the format of a Merge. Within a version, fields may be added, nothing else
+// mergeSchema names the format of a Merge. Within a version, fields may be added, nothing else
 // changes.
-const MergeSchema = "zc-relay.bench-merge/1"
+const mergeSchema = "zc-relay.bench-merge/1"
 
 // Merge holds the latencies of several logs taken together, as if one run had measured them.
 type Merge struct {
@@ -86,7 +86,7 @@ type MergedLatencies struct {
 
 // NewMerge returns a Merge of no logs.
 func NewMerge() *Merge {
-	return &Merge{Schema: MergeSchema, Logs: []string{}, Latencies: []MergedLatencies{},
+	return &Merge{Schema: mergeSchema, Logs: []string{}, Latencies: []MergedLatencies{},
 		histograms: make(map[string]*hdrhistogram.Histogram)}
 }
 

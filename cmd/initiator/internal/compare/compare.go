@@ -16,8 +16,8 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// Schema names the format of a report. Within a version, fields may be added, nothing else changes.
-const Schema = "zc-relay.bench-compare/1"
+// schema names the format of a report. Within a version, fields may be added, nothing else changes.
+const schema = "zc-relay.bench-compare/1"
 
 // Report describes how two results differ.
 type Report struct {
@@ -79,7 +79,7 @@ var compared = []benchsuite.Quantity{benchsuite.IOPS, benchsuite.BytesPerSecond,
 // NewReport returns an empty report.
 func NewReport(before, after string) *Report {
 	return &Report{
-		Schema: Schema, Before: before, After: after,
+		Schema: schema, Before: before, After: after,
 		Alpha:       benchmath.DefaultThresholds.CompareAlpha,
 		Environment: []Difference{}, Cases: []Case{}, OnlyBefore: []string{}, OnlyAfter: []string{},
 	}

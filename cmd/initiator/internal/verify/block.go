@@ -301,8 +301,8 @@ const (
 	Corrupt Kind = "corrupt"
 )
 
-// Kinds lists all kinds.
-var Kinds = []Kind{Lost, Stale, Torn, Misplaced, Poisoned, Late, Corrupt}
+// kinds lists all kinds.
+var kinds = []Kind{Lost, Stale, Torn, Misplaced, Poisoned, Late, Corrupt}
 
 // Finding describes a wrong block.
 type Finding struct {

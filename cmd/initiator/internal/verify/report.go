@@ -85,11 +85,11 @@ func (r *Result) write(t *document.Table) {
 			"%d hold the flushed content instead of the last write, as %d failed flushes reported",
 			r.LostBlocks, r.LossesReported)
 	}
-	var kinds []string
-	for _, kind := range Kinds {
-		kinds = append(kinds, fmt.Sprintf("%s %d", kind, r.FindingsByKind[kind]))
+	var counts []string
+	for _, kind := range kinds {
+		counts = append(counts, fmt.Sprintf("%s %d", kind, r.FindingsByKind[kind]))
 	}
-	t.Row("wrong blocks", "%d: %s", r.FindingCount, strings.Join(kinds, ", "))
+	t.Row("wrong blocks", "%d: %s", r.FindingCount, strings.Join(counts, ", "))
 	for i := range r.Findings {
 		t.Row("", "%v", &r.Findings[i])
 	}
@@ -134,7 +134,7 @@ type Result struct {
 func NoResult() Result {
 	r := Result{ErrorsByCode: map[string]uint64{}, FindingsByKind: map[Kind]uint64{},
 		Findings: []Finding{}}
-	for _, kind := range Kinds {
+	for _, kind := range kinds {
 		r.FindingsByKind[kind] = 0
 	}
 	return r

@@ -96,8 +96,8 @@ func ReadReply(s int) (code uint32, err error) {
 	}
 }
 
-// OpenTiny opens the smallest consumer, and waits for the reply.
-func OpenTiny(s int, id uint32, doorbell int) error {
+// openTiny opens the smallest consumer, and waits for the reply.
+func openTiny(s int, id uint32, doorbell int) error {
 	if err := Send(s, Frame(OpenConsumer, id, 1, 64, 0), doorbell); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func OpenStuck(s int, id uint32) (release func(), err error) {
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
-		err = errors.Join(Send(pair[1], []byte{1}, stuck), OpenTiny(s, id, pair[0]),
+		err = errors.Join(Send(pair[1], []byte{1}, stuck), openTiny(s, id, pair[0]),
 			unix.Close(stuck), unix.Close(pair[0]), unix.Close(pair[1]))
 	}
 	if err != nil {
@@ -142,7 +142,7 @@ func Hoard(s int, most int) (count int, release func(), err error) {
 	err = Send(s, Frame(CloseConsumer, 1))
 	for count < most && err == nil {
 		id := uint32(2*count + 3)
-		if err = OpenTiny(s, id, pair[0]); err == nil {
+		if err = openTiny(s, id, pair[0]); err == nil {
 			count++
 			err = Send(s, Frame(CloseConsumer, id))
 		}
