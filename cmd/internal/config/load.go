@@ -10,14 +10,10 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/providers/posflag"
-	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -76,27 +72,58 @@ func LoadTarget(s Sources) (*Target, error) {
 	return c, nil
 }
 
+// values are nested maps from keys to text. List elements have their numbers as keys.
+type values map[string]any
+
+// at returns what a path leads to: text, values, or nil.
+func (v values) at(path string) any {
+	var found any = v
+	for key := range strings.SplitSeq(path, separator) {
+		section, _ := found.(values)
+		found = section[key]
+	}
+	return found
+}
+
+// set sets the text at a path.
+func (v values) set(path, text string) {
+	for {
+		key, rest, inside := strings.Cut(path, separator)
+		if !inside {
+			v[key] = text
+			return
+		}
+		section, _ := v[key].(values)
+		if section == nil {
+			section = values{}
+			v[key] = section
+		}
+		v, path = section, rest
+	}
+}
+
 // loader merges the sources.
 type loader struct {
 	root     *node
-	merged   *koanf.Koanf
+	merged   values
 	sources  map[string]string // by path
 	partial  bool
 	problems Problems
 }
 
 func load(s Sources, prefix string, describe func(section), check func(reporter)) error {
-	l := &loader{root: describeSection("", "", describe), merged: koanf.New(separator),
+	l := &loader{root: describeSection("", "", describe), merged: values{},
 		sources: make(map[string]string), partial: s.Partial}
-	if err := l.addFile(s.File); err != nil {
-		return err
+	if s.File != "" {
+		file, err := readFile(s.File, l.root)
+		if err != nil {
+			return err
+		}
+		l.merged, l.sources, l.problems = file.values, file.sources, file.problems
 	}
-	err := l.addEnvironment(prefix, s.Environ)
+	l.addEnvironment(prefix, s.Environ)
 	if s.Flags != nil {
-		err = errors.Join(err, l.addFlags(s.Flags))
-	}
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
+		l.addFlags(s.Flags)
 	}
 	l.decode(l.root, "")
 	if len(l.problems) == 0 {
@@ -106,44 +133,27 @@ func load(s Sources, prefix string, describe func(section), check func(reporter)
 	return l.problems.orNil()
 }
 
-// provider adapts a layer to koanf.
-type provider map[string]any
-
-func (p provider) Read() (map[string]any, error) { return p, nil }
-func (p provider) ReadBytes() ([]byte, error)    { return nil, errors.ErrUnsupported }
-
-func (l *loader) addFile(path string) error {
-	if path == "" {
-		return nil
-	}
-	file, err := readFile(path, l.root)
-	if err != nil {
-		return err
-	}
-	l.sources, l.problems = file.sources, file.problems
-	return l.merged.Load(provider(file.values), nil)
-}
-
-func (l *loader) addEnvironment(prefix string, environ []string) error {
+func (l *loader) addEnvironment(prefix string, environ []string) {
 	l.findMisspelled(prefix, environ)
-	return l.merged.Load(env.Provider(separator, env.Opt{
-		Prefix: prefix, EnvironFunc: func() []string { return environ },
-		TransformFunc: func(name, value string) (string, any) {
-			path := strings.Split(strings.ToLower(strings.TrimPrefix(name, prefix)), levelSeparator)
-			key := strings.Join(path, separator)
-			n, known := l.root.find(path)
-			switch {
-			case known < len(path):
-				l.problem(name, key, "", n.unknownKey(path[known]))
-			case n.value == nil:
-				l.problem(name, key, "", "is not a value: its keys are "+n.keys())
-			default:
-				l.sources[key] = name
-				return key, value
-			}
-			return "", nil
-		},
-	}), nil)
+	for _, variable := range environ {
+		name, value, isVariable := strings.Cut(variable, "=")
+		rest, ours := strings.CutPrefix(name, prefix)
+		if !isVariable || !ours {
+			continue
+		}
+		path := strings.Split(strings.ToLower(rest), levelSeparator)
+		key := strings.Join(path, separator)
+		n, known := l.root.find(path)
+		switch {
+		case known < len(path):
+			l.problem(name, key, "", n.unknownKey(path[known]))
+		case n.value == nil:
+			l.problem(name, key, "", "is not a value: its keys are "+n.keys())
+		default:
+			l.merged.set(key, value)
+			l.sources[key] = name
+		}
+	}
 }
 
 // misspelledBy is the most letters by which a variable without two underscores may differ from one
@@ -176,30 +186,25 @@ func (l *loader) findMisspelled(prefix string, environ []string) {
 }
 
 // addFlags adds the flags that were given.
-func (l *loader) addFlags(flags *pflag.FlagSet) error {
+func (l *loader) addFlags(flags *pflag.FlagSet) {
 	for _, n := range l.root.children {
 		if n.list != nil && n.list.parseFlag != nil && flags.Changed(n.flag) {
-			if err := l.addListFlag(n, flags.Lookup(n.flag)); err != nil {
-				return err
-			}
+			l.addListFlag(n, flags.Lookup(n.flag))
 		}
 	}
 	keys := make(map[string]string)
 	l.root.flags("", func(path string, n *node) { keys[n.flag] = path })
-	return l.merged.Load(posflag.ProviderWithFlag(flags, separator, nil,
-		func(f *pflag.Flag) (string, any) {
-			path, known := keys[f.Name]
-			if !known || !f.Changed {
-				return "", nil
-			}
-			return l.placeFlag(f, path)
-		}), nil)
+	flags.Visit(func(f *pflag.Flag) {
+		if path, known := keys[f.Name]; known {
+			l.addFlag(f, path)
+		}
+	})
 }
 
 // addListFlag replaces a list by the elements in its flag.
-func (l *loader) addListFlag(n *node, f *pflag.Flag) error {
-	l.merged.Delete(n.key)
-	elements := make(map[string]any)
+func (l *loader) addListFlag(n *node, f *pflag.Flag) {
+	elements := values{}
+	l.merged[n.key] = elements
 	for i, text := range f.Value.(pflag.SliceValue).GetSlice() {
 		index := strconv.Itoa(i)
 		element, err := n.list.parseFlag(text)
@@ -210,48 +215,44 @@ func (l *loader) addListFlag(n *node, f *pflag.Flag) error {
 		elements[index] = element
 		l.sources[join(n.key, index)] = "--" + f.Name
 	}
-	return l.merged.Load(provider{n.key: elements}, nil)
 }
 
 // anyElement stands for the number of an element in the path of a flag.
 const anyElement = "N"
 
-// placeFlag returns the key and the value that a flag sets. A flag for a key of list elements sets
-// the key of the only element, or of all elements that the list's flag describes.
-func (l *loader) placeFlag(f *pflag.Flag, path string) (string, any) {
+// addFlag adds a flag for the key at path. A flag for a key of list elements sets the key of the
+// only element, or of all elements that the list's flag describes.
+func (l *loader) addFlag(f *pflag.Flag, path string) {
 	source, value := "--"+f.Name, f.Value.String()
+	set := func(path string) {
+		l.merged.set(path, value)
+		l.sources[path] = source
+	}
 	listKey, rest, inList := strings.Cut(path, separator+anyElement+separator)
 	if !inList {
-		l.sources[path] = source
-		return path, value
+		set(path)
+		return
 	}
 	list, count := l.root.child(listKey).list, l.elements(listKey)
-	if list.single {
-		if count > 1 {
-			l.problem(source, "", quote(value),
-				fmt.Sprintf("describes the only one of the %s, but there are %d: say it in the file",
-					listKey, count))
-			return "", nil
-		}
-		path = join(join(listKey, "0"), rest)
-		l.sources[path] = source
-		return path, value
+	switch {
+	case list.single && count > 1:
+		l.problem(source, "", quote(value),
+			fmt.Sprintf("describes the only one of the %s, but there are %d: say it in the file",
+				listKey, count))
+		return
+	case list.single:
+		count = 1
 	}
 	for i := range count {
-		path := join(join(listKey, strconv.Itoa(i)), rest)
-		l.sources[path] = source
-		if err := l.merged.Set(path, value); err != nil {
-			l.problem(source, path, quote(value), err.Error())
-		}
+		set(join(join(listKey, strconv.Itoa(i)), rest))
 	}
-	return "", nil
 }
 
 // elements returns the length of a list.
 func (l *loader) elements(path string) int {
-	values, _ := l.merged.Get(path).(map[string]any)
+	list, _ := l.merged.at(path).(values)
 	longest := 0
-	for key := range values {
+	for key := range list {
 		if i, err := strconv.Atoi(key); err == nil {
 			longest = max(longest, i+1)
 		}
@@ -269,7 +270,7 @@ func (l *loader) decode(n *node, path string) {
 		n.list.resize(count)
 		for i := range count {
 			at := join(path, strconv.Itoa(i))
-			if !l.merged.Exists(at) {
+			if l.merged.at(at) == nil {
 				l.problem(l.sourceOf(path), at, "",
 					fmt.Sprintf("is missing, but element %d is there: number them from 0", count-1))
 			}
@@ -283,7 +284,7 @@ func (l *loader) decode(n *node, path string) {
 }
 
 func (l *loader) decodeValue(n *node, path string) {
-	text, given := l.merged.Get(path).(string)
+	text, given := l.merged.at(path).(string)
 	if text == "" && l.isReplaced(n, path) {
 		return
 	}
@@ -300,7 +301,8 @@ func (l *loader) decodeValue(n *node, path string) {
 
 // isReplaced reports whether another key of the section makes this one dispensable.
 func (l *loader) isReplaced(n *node, path string) bool {
-	return n.instead != "" && l.merged.String(strings.TrimSuffix(path, n.key)+n.instead) != ""
+	instead, _ := l.merged.at(strings.TrimSuffix(path, n.key) + n.instead).(string)
+	return n.instead != "" && instead != ""
 }
 
 func flagHint(n *node) string {

@@ -63,7 +63,7 @@ type list struct {
 	element   func(i int) *node
 	prototype func() *node
 	// parseFlag parses an element from the text of the list's flag; nil if there is none.
-	parseFlag func(text string) (map[string]any, error)
+	parseFlag func(text string) (values, error)
 	// single means that flags may describe the only element.
 	single bool
 	// identifiedBy holds the keys that distinguish elements.

@@ -320,13 +320,13 @@ func (c *Volume) describe(s section) {
 }
 
 // parseVolumeFlag parses the flag. The keys check the values.
-func parseVolumeFlag(text string) (map[string]any, error) {
+func parseVolumeFlag(text string) (values, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
 		_, err := volume.ParseSpec(text, DefaultBlockSize)
 		return nil, err
 	}
-	return map[string]any{"name": name, "backend": backend}, nil
+	return values{"name": name, "backend": backend}, nil
 }
 
 func (c *Target) check(report reporter) {

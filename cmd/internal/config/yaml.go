@@ -12,17 +12,16 @@ import (
 	"github.com/zc-relay/zc-relay/internal/smallfile"
 )
 
-// layer holds the values of one source: nested maps from keys to text. List elements have their
-// numbers as keys.
-type layer struct {
-	values map[string]any
+// fileContent is what a file says.
+type fileContent struct {
+	values values
 	// sources holds the source of the value at each path.
 	sources  map[string]string
 	problems Problems
 }
 
-func newLayer() *layer {
-	return &layer{values: make(map[string]any), sources: make(map[string]string)}
+func newFileContent() *fileContent {
+	return &fileContent{values: values{}, sources: make(map[string]string)}
 }
 
 // maxFileSize is the largest size of a configuration file in bytes, maxNodes the largest number of
@@ -32,9 +31,9 @@ const (
 	maxNodes    = 1 << 16
 )
 
-// readFile reads a YAML file. It fails if the file cannot be read or is not YAML; the layer holds
+// readFile reads a YAML file. It fails if the file cannot be read or is not YAML; the content holds
 // other problems.
-func readFile(path string, root *node) (*layer, error) {
+func readFile(path string, root *node) (*fileContent, error) {
 	text, err := smallfile.Read(path, maxFileSize)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -42,39 +41,39 @@ func readFile(path string, root *node) (*layer, error) {
 	return parseYAML(path, text, root)
 }
 
-func parseYAML(name string, text []byte, root *node) (*layer, error) {
+func parseYAML(name string, text []byte, root *node) (*fileContent, error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return newLayer(), nil // empty
+		return newFileContent(), nil // empty
 	} else if err != nil {
 		return nil,
 			Problems{{Source: name, Text: "not valid YAML: " + strings.TrimPrefix(err.Error(),
 				"yaml: ")}}
 	}
-	r := &yamlReader{name: name, layer: newLayer()}
+	r := &yamlReader{name: name, content: newFileContent()}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		r.problem(&document, "", "", "more than one YAML document: only one is allowed")
 	}
 	if top := document.Content[0]; top.Kind != yaml.ScalarNode || top.Tag != "!!null" {
-		if values, ok := r.read(top, root, "").(map[string]any); ok {
-			r.layer.values = values
+		if read, ok := r.read(top, root, "").(values); ok {
+			r.content.values = read
 		}
 	}
-	return r.layer, nil
+	return r.content, nil
 }
 
-// yamlReader converts a YAML tree to a layer, and checks its shape and its keys.
+// yamlReader converts a YAML tree to values, and checks its shape and its keys.
 type yamlReader struct {
-	name  string
-	layer *layer
-	nodes int
+	name    string
+	content *fileContent
+	nodes   int
 }
 
 func (r *yamlReader) source(y *yaml.Node) string { return r.name + ":" + strconv.Itoa(y.Line) }
 
 func (r *yamlReader) problem(y *yaml.Node, path, value, text string) {
-	r.layer.problems = append(r.layer.problems, Problem{Source: r.source(y), Key: path,
+	r.content.problems = append(r.content.problems, Problem{Source: r.source(y), Key: path,
 		Value: value, Text: text})
 }
 
@@ -91,7 +90,7 @@ func (r *yamlReader) read(y *yaml.Node, n *node, path string) any {
 	if y.Kind == yaml.AliasNode {
 		y = y.Alias
 	}
-	r.layer.sources[path] = r.source(y)
+	r.content.sources[path] = r.source(y)
 	switch {
 	case y.Kind == yaml.ScalarNode && y.Tag == "!!null":
 		r.problem(y, path, "", "has no value: give one, or leave the key out for the default")
@@ -134,16 +133,16 @@ func (r *yamlReader) readList(y *yaml.Node, n *node, path string) any {
 			len(y.Content), maxElements))
 		return nil
 	}
-	values := make(map[string]any)
+	elements := values{}
 	for i, item := range y.Content {
 		key := strconv.Itoa(i)
 		if v := r.read(item, n.list.prototype(), join(path, key)); v != nil {
-			values[key] = v
+			elements[key] = v
 		} else {
-			values[key] = map[string]any{} // the problem is recorded
+			elements[key] = values{} // the problem is recorded
 		}
 	}
-	return values
+	return elements
 }
 
 func (r *yamlReader) readSection(y *yaml.Node, n *node, path string) any {
@@ -151,12 +150,12 @@ func (r *yamlReader) readSection(y *yaml.Node, n *node, path string) any {
 		r.problem(y, path, shown(y), "not a section: its keys are "+n.keys())
 		return nil
 	}
-	values := make(map[string]any)
+	section := values{}
 	lines := make(map[string]int)
 	for i := 0; i+1 < len(y.Content); i += 2 {
 		key, value := y.Content[i], y.Content[i+1]
 		if key.Tag == "!!merge" {
-			r.merge(value, n, path, values)
+			r.merge(value, n, path, section)
 			continue
 		}
 		child := n.child(key.Value)
@@ -171,26 +170,26 @@ func (r *yamlReader) readSection(y *yaml.Node, n *node, path string) any {
 		}
 		lines[key.Value] = key.Line
 		if v := r.read(value, child, at); v != nil {
-			values[key.Value] = v
+			section[key.Value] = v
 		}
 	}
-	return values
+	return section
 }
 
 // merge adds the keys that "<<" refers to, unless the section has its own.
-func (r *yamlReader) merge(y *yaml.Node, n *node, path string, values map[string]any) {
+func (r *yamlReader) merge(y *yaml.Node, n *node, path string, section values) {
 	merged := []*yaml.Node{y}
 	if y.Kind == yaml.SequenceNode {
 		merged = y.Content
 	}
 	for _, m := range merged {
-		more, ok := r.read(m, n, path).(map[string]any)
+		more, ok := r.read(m, n, path).(values)
 		if !ok {
 			continue
 		}
 		for key, value := range more {
-			if _, there := values[key]; !there {
-				values[key] = value
+			if _, there := section[key]; !there {
+				section[key] = value
 			}
 		}
 	}
