@@ -16,3 +16,13 @@ func IsTerminal(w io.Writer) bool {
 	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 	return err == nil
 }
+
+// TerminalWidth returns the number of columns of a terminal, and that of most for anything else.
+func TerminalWidth(w io.Writer) int {
+	if file, ok := w.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil {
+			return int(size.Col)
+		}
+	}
+	return 80
+}

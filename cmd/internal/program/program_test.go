@@ -153,6 +153,12 @@ func TestProgressHasPercentageTotalRateAndRemainingTime(t *testing.T) {
 			t.Errorf("%q is missing in %q", want, out.String())
 		}
 	}
+	text := p.describe(100<<20, 10*time.Second)
+	wide := 80 - len("  33% ||   ") - len(text) - 1
+	if want := strings.Repeat("█", wide/3) + strings.Repeat(" ", wide-wide/3); !strings.Contains(
+		out.String(), "  33% |"+want+"|  "+text) {
+		t.Errorf("no bar of %d columns is a third full in %q", wide, out.String())
+	}
 	p.Clear()
 	if got, want := p.describe(100<<20, 10*time.Second),
 		"100 MiB of 300 MiB, 4.00 MiB/s, 10s elapsed, 50s left"; got != want {

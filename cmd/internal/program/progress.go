@@ -3,9 +3,9 @@ package program
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
+	"unicode/utf8"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/internal/size"
@@ -15,11 +15,12 @@ import (
 // mean rate, and the time that has passed and that is left. On anything but a terminal it does
 // nothing. One goroutine owns it.
 type Progress struct {
-	bar    *progressbar.ProgressBar // nil if there is no terminal
+	line   StatusLine
 	total  int64
 	former uint64 // bytes that had been moved before begun
 	begun  time.Time
 	shown  time.Time
+	shows  int // how often something of an unknown total was shown
 }
 
 // UnknownTotal is the total of something whose end is not known.
@@ -39,27 +40,40 @@ func NewProgress(w io.Writer, total int64, former uint64) *Progress {
 	return newProgress(w, total, former)
 }
 
-// newProgress leaves only percentage and bar to the library: its clock would start with the first
-// bytes shown, and its rate would count the former ones.
 func newProgress(w io.Writer, total int64, former uint64) *Progress {
-	return &Progress{total: total, former: former, begun: time.Now(),
-		bar: progressbar.NewOptions64(total, progressbar.OptionSetWriter(w),
-			progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
-			progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionFullWidth(),
-			progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetSpinnerChangeInterval(0))} // no goroutine
+	return &Progress{line: StatusLine{w: w}, total: total, former: former, begun: time.Now()}
 }
 
-// Show shows that so many bytes have been moved, former ones included. Errors of the terminal do
-// not matter.
+// Show shows that so many bytes have been moved, former ones included, and nothing once all have.
 func (p *Progress) Show(moved uint64) {
 	now := time.Now()
-	if p.bar == nil || now.Sub(p.shown) < progressInterval {
+	if !p.line.Active() || now.Sub(p.shown) < progressInterval {
 		return
 	}
 	p.shown = now
-	p.bar.Describe(p.describe(moved, now.Sub(p.begun)))
-	_ = p.bar.Set64(int64(moved))
+	text := p.describe(moved, now.Sub(p.begun))
+	switch {
+	case p.total == UnknownTotal:
+		p.line.Show("%c  %s ", `|/-\`[p.shows%4], text)
+		p.shows++
+	case moved >= uint64(p.total):
+		p.line.Clear()
+	default:
+		part := float64(moved) / float64(p.total)
+		p.line.Show("%4d%% |%s|  %s ", int(part*100), bar(part, p.barWidth(text)), text)
+	}
+}
+
+// barWidth returns how many columns of the terminal are left for the bar beside a text.
+func (p *Progress) barWidth(text string) int {
+	const others = len(" 100% ||   ") + 1 // the cursor stays in the line
+	return max(0, output.TerminalWidth(p.line.w)-utf8.RuneCountInString(text)-others)
+}
+
+// bar draws a bar that is filled in part, in so many columns.
+func bar(part float64, width int) string {
+	filled := int(part * float64(width))
+	return strings.Repeat("█", filled) + strings.Repeat(" ", width-filled)
 }
 
 // describe returns the numbers beside the bar.
@@ -77,9 +91,4 @@ func (p *Progress) describe(moved uint64, elapsed time.Duration) string {
 }
 
 // Clear removes the display.
-func (p *Progress) Clear() {
-	if p.bar != nil {
-		_ = p.bar.Clear()
-		_ = p.bar.Exit()
-	}
-}
+func (p *Progress) Clear() { p.line.Clear() }
