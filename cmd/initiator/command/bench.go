@@ -15,6 +15,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/machinecounters"
@@ -402,6 +403,8 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 		"read back and compare everything written")
 	f.StringVar(&b.plainContent, "storage-plain-content", "",
 		"file with the content of the whole volume, to compare reads with and to write")
+	argp.Mark(f, "execution-strategy", "blocks-per-io", "local-io-region-size",
+		"run-limit-operation-count", "storage-plain-content")
 	b.reconnect.add(f)
 	b.guard.add(f, overwriteHelp)
 	b.trace.add(f)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
@@ -46,6 +47,7 @@ func Adopt(root, cmd *cobra.Command, synonyms ...[]string) {
 		"read flags that are not given from a JSON file in the format of the DOCA applications")
 	f.Var(&level, "sdk-log-level",
 		"log level of the DOCA libraries, as for --log-level; only the providers doca have such a log")
+	Mark(f, jsonFlag, "sdk-log-level")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if file != "" {
 			ignored, err := loadFile(file, cmd.Flags(), synonyms)
@@ -65,6 +67,22 @@ func Adopt(root, cmd *cobra.Command, synonyms ...[]string) {
 		}
 		return nil
 	}
+}
+
+// FlagsTitle is the title of marked flags in help.
+const FlagsTitle = "As in the DOCA applications"
+
+// Mark marks flags that only command lines of DOCA applications need.
+func Mark(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		_ = flags.SetAnnotation(name, FlagsTitle, nil) // fails for no flag that exists
+	}
+}
+
+// IsMarked reports whether a flag is marked.
+func IsMarked(f *pflag.Flag) bool {
+	_, marked := f.Annotations[FlagsTitle]
+	return marked
 }
 
 func annotate(cmd *cobra.Command, key, value string) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -54,8 +55,53 @@ func writeManual(root *cobra.Command, directory string) error {
 	root.DisableAutoGenTag = true
 	toMarkdown(root)
 	// The date is $SOURCE_DATE_EPOCH, which makes packages reproducible.
-	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay",
-		Manual: "zc-relay"}, filepath.Join(directory, "man"))
+	man := filepath.Join(directory, "man")
+	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay",
+		Manual: "zc-relay"}, man); err != nil {
+		return err
+	}
+	return groupOptions(root, man)
+}
+
+// optionName matches the name of an option in a manual page.
+var optionName = regexp.MustCompile(`\\fB--([a-z0-9.-]+)\\fP`)
+
+// groupOptions orders the options in the manual pages of command and its children as help does.
+func groupOptions(command *cobra.Command, directory string) error {
+	for _, child := range command.Commands() {
+		if err := groupOptions(child, directory); err != nil {
+			return err
+		}
+	}
+	groups := groupsOf(command)
+	if groups == nil {
+		return nil
+	}
+	path := filepath.Join(directory, strings.ReplaceAll(command.CommandPath(), " ", "-")+".1")
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	const options, inherited, next = ".SH OPTIONS\n",
+		".SH OPTIONS INHERITED FROM PARENT COMMANDS\n", ".SH SEE ALSO\n"
+	before, rest, _ := strings.Cut(string(page), options)
+	ordered, after, _ := strings.Cut(rest, next)
+	texts := map[string]string{}
+	for text := range strings.SplitSeq(strings.ReplaceAll(ordered, inherited, ".PP\n"), ".PP\n") {
+		if name := optionName.FindStringSubmatch(text); name != nil {
+			texts[name[1]] = strings.TrimSpace(text)
+		}
+	}
+	var grouped strings.Builder
+	for i, flags := range groups {
+		if len(flags) > 0 {
+			fmt.Fprintf(&grouped, ".SS %s\n", flagGroups[i].title)
+		}
+		for _, f := range flags {
+			fmt.Fprintf(&grouped, ".PP\n%s\n", texts[f.Name])
+		}
+	}
+	return os.WriteFile(path, []byte(before+options+grouped.String()+next+after), 0o644)
 }
 
 // toMarkdown prepares texts for the generator, which takes them for Markdown. It keeps __LOG__ from

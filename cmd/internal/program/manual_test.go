@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -24,6 +25,11 @@ func writeManuals(t *testing.T) string {
 	return filepath.Join(directory, "man")
 }
 
+// groupedPage matches a page with the common options first, and those of a parent among others.
+var groupedPage = regexp.MustCompile(`(?s)\.SH OPTIONS\n\.SS Flags\n.*\\fB--device\\fP.*\\fB--rw\\fP.*` +
+	`\.SS Workload\n.*\\fB--rwmix\\fP.*\.SS Connection\n.*\\fB--emulated-dir\\fP.*` +
+	`\.SS As in the DOCA applications\n.*\\fB--execution-strategy\\fP.*\.SH SEE ALSO\n`)
+
 func TestManualPages(t *testing.T) {
 	directory := writeManuals(t)
 	t.Run("keep underscores and commands", func(t *testing.T) {
@@ -39,6 +45,24 @@ func TestManualPages(t *testing.T) {
 			}
 			if !strings.Contains(string(content), want) {
 				t.Errorf("%s lacks %q:\n%s", page, want, content)
+			}
+		}
+	})
+	t.Run("have the options in groups", func(t *testing.T) {
+		pages, err := filepath.Glob(filepath.Join(directory, "*.1"))
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("there are no pages: %v", err)
+		}
+		for _, page := range pages {
+			content, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch _, others, found := strings.Cut(string(content), ".SS Other flags"); {
+			case found:
+				t.Errorf("%s: flagGroups lacks these flags: %s", page, others)
+			case filepath.Base(page) == "initiator-bench.1" && !groupedPage.Match(content):
+				t.Errorf("%s does not match %v:\n%s", page, groupedPage, content)
 			}
 		}
 	})

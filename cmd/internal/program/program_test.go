@@ -2,6 +2,7 @@ package program
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -170,6 +172,37 @@ func TestProgressHasPercentageTotalRateAndRemainingTime(t *testing.T) {
 	p = newProgress(&out, UnknownTotal, 0)
 	if got, want := p.describe(5<<20, time.Second), "5.00 MiB, 5.00 MiB/s, 1s elapsed"; got != want {
 		t.Errorf("of an unknown total, the display is %q, want %q", got, want)
+	}
+}
+
+func TestHelpShowsManyFlagsInGroups(t *testing.T) {
+	help := func(others int) string {
+		root := testTree(nil, &bytes.Buffer{})
+		var stdout bytes.Buffer
+		root.SetOut(&stdout)
+		work, _, _ := root.Find([]string{"work"})
+		for _, name := range []string{"volume", "log-format", "rdma-crc", "tls-key", "config", "json"} {
+			work.Flags().String(name, "", "")
+		}
+		argp.Mark(work.Flags(), "json")
+		for i := range others {
+			work.Flags().String(fmt.Sprint("rdma-", i), "", "")
+		}
+		Run(t.Context(), root, []string{"work", "--help"})
+		return stdout.String()
+	}
+	if few := help(0); !strings.Contains(few, "\nFlags:\n      --cert") ||
+		!strings.Contains(few, "\nGlobal Flags:\n") {
+		t.Errorf("few flags are shown in groups:\n%s", few)
+	}
+	many, rest := help(20), ""
+	for _, want := range []string{"\nFlags:\n", "--config", "--volume", "--help", "\nConnection:\n",
+		"--poll", "\nSecurity:\n", "--tls-key", "\nRDMA:\n", "--rdma-0", "--rdma-crc", "\nLog:\n",
+		"--log-format", "\nAs in the DOCA applications:\n", "--json", "\nOther flags:\n", "--needed"} {
+		found := false
+		if _, rest, found = strings.Cut(cmp.Or(rest, many), want); !found {
+			t.Fatalf("%q is missing, or at another place:\n%s", want, many)
+		}
 	}
 }
 

@@ -32,6 +32,7 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	prepare(root, root.Version, &entered)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(explainFlag)
+	groupFlags(root)
 	root.SetArgs(argp.Arguments(root, arguments))
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {

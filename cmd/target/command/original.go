@@ -52,6 +52,7 @@ func (o *original) add(f *pflag.FlagSet) {
 		"as in the DOCA application: blocks of the volume, without --volume")
 	f.StringVar(&o.binaryContent, binaryContentFlag, "",
 		"as in the DOCA application: file with the volume's first content, without --volume; an .sbc file also has its size")
+	argp.Mark(f, deviceFlag, blockCountFlag, binaryContentFlag)
 }
 
 // translate sets the flags of the configuration that the original's flags stand for.
