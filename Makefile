@@ -234,7 +234,7 @@ lint: ## Check style, dead code, and protocol definitions
 generate: ## Generate code from proto/, and tables in docs/: of metrics, configuration, and libdoca (gcc)
 	$(TOOL) buf generate
 	go test $(RACE) -vet=off ./cmd/internal/service -run TestTheOperatorsGuide -update
-	go test -vet=off ./test/libdoca/functions -run TestTheTable -update
+	go test -vet=off ./libdoca/test/functions -run TestTheTable -update
 
 .PHONY: check-generated
 check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date

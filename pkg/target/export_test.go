@@ -1,10 +1,6 @@
 package target
 
-import (
-	"maps"
-	"slices"
-	"time"
-)
+import "time"
 
 // SetReleaseTimeout replaces the time that the release of a session may take. Run must not have
 // been called.
@@ -16,17 +12,3 @@ func (t *Target) SetAnswerTimeout(timeout time.Duration) { t.answerTimeout = tim
 
 // ReservedMemory returns how many bytes count towards Config.StagingLimit.
 func (t *Target) ReservedMemory() int64 { return t.memory.Load() }
-
-// StoppedByMessage returns, for each session with a relay of 2.10, a channel that is closed when
-// the time begins within which the relay has to end the session.
-func (t *Target) StoppedByMessage() (stopped []<-chan struct{}) {
-	t.admission.mu.Lock()
-	sessions := slices.Collect(maps.Keys(t.admission.sessions))
-	t.admission.mu.Unlock()
-	for _, s := range sessions {
-		if relay, ok := s.relay.(*dialectRelay); ok {
-			stopped = append(stopped, relay.Stopped())
-		}
-	}
-	return stopped
-}

@@ -618,7 +618,7 @@ var sessionMutants = []mutant{
 		old:    "		d.gid = gidOf(d.doca, known, address)\n",
 		new:    "		d.gid = nil\n",
 		breaks: "RDMA over DOCA uses the GID of its address.",
-		tests:  []test{{"./pkg/rdma/doca", "^TestAnAddressHasAGID$"}},
+		tests:  []test{{"./libdoca/test/rdma", "^TestAnAddressHasAGID$"}},
 	},
 	{
 		name:   "relay-believes-an-import",

@@ -125,7 +125,6 @@ var rules = []rule{
 	{"test/ends", "ends"},
 	{"test/fleet", "fleet"},
 	{"test/hostile-comch", "repeat"},
-	{"test/libdoca", "repeat"},
 	{"test/mutants", "mutants"},
 	{"test/packages", "packages"},
 	{"test/resources", "repeat"},

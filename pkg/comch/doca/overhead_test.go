@@ -11,9 +11,12 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 )
+
+const benchMessage = 64 // bytes
 
 // BenchmarkOverhead measures the provider alone, over a libdoca that takes no time
 // (testdata/instant.c): one receive, or one send, of a message of 64 bytes. For comparison, the
@@ -29,7 +32,7 @@ func BenchmarkOverhead(b *testing.B) {
 			benchSends(b, provider, batch)
 		})
 		b.Run(fmt.Sprintf("emulated/batch=%d", batch), func(b *testing.B) {
-			benchTurns(b, emulated.New(emulated.Options{Directory: b.TempDir()}), batch)
+			comchtest.BenchTurns(b, emulated.New(emulated.Options{Directory: b.TempDir()}), batch)
 		})
 	}
 }
@@ -108,5 +111,15 @@ func benchSends(b *testing.B, provider comch.Provider, batch int) {
 	b.StopTimer()
 	if err := producer.Close(); err != nil {
 		b.Error(err)
+	}
+}
+
+func must[T any](b *testing.B) func(T, error) T {
+	return func(value T, err error) T {
+		b.Helper()
+		if err != nil {
+			b.Fatal(err)
+		}
+		return value
 	}
 }

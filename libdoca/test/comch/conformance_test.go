@@ -1,6 +1,7 @@
 //go:build cgo
 
-package doca_test
+// Package comch tests the provider of Comch over libdoca, on its emulation.
+package comch_test
 
 import (
 	"context"

@@ -4,8 +4,11 @@
 // hardware may. It is for tests. All of its devices in a process are one.
 package stubborn
 
-// #cgo CFLAGS: -std=gnu11 -Wall -Wextra -I${SRCDIR}/../../../../doca
-// #include "abi.h"
+// #cgo CFLAGS: -std=gnu11 -Wall -Wextra -I${SRCDIR}/../../../include
+// #include <time.h>
+// #include <doca_comch.h>
+// #include <doca_comch_producer.h>
+// #include <doca_pe.h>
 //
 // static uint8_t (*progress)(struct doca_pe *);
 // static doca_error_t (*disconnect)(struct doca_comch_server *, struct doca_comch_connection *);
@@ -15,14 +18,14 @@ package stubborn
 // static doca_error_t (*get_status)(const struct doca_task *);
 // static struct doca_task *(*as_task)(struct doca_comch_producer_task_send *);
 //
-// static int holds_progress, holds_disconnects, failures;
+// static int holds_progress, stands_still, holds_disconnects, failures;
 // static doca_comch_producer_task_send_completion_cb_t sent, failed;
 // static _Thread_local const struct doca_task *failing;
 //
-// enum { DOCA_ERROR_IO_FAILED = 17, DOCA_ERROR_DRIVER = 21 };
-//
 // static uint8_t stubborn_progress(struct doca_pe *pe)
 // {
+//	while (__atomic_load_n(&stands_still, __ATOMIC_SEQ_CST))
+//		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 //	return __atomic_load_n(&holds_progress, __ATOMIC_SEQ_CST) ? 0 : progress(pe);
 // }
 //
@@ -78,6 +81,8 @@ package stubborn
 //
 // static void stubborn_hold_progress(int on)
 // { __atomic_store_n(&holds_progress, on, __ATOMIC_SEQ_CST); }
+// static void stubborn_stand_still(int on)
+// { __atomic_store_n(&stands_still, on, __ATOMIC_SEQ_CST); }
 // static void stubborn_hold_disconnects(int on)
 // { __atomic_store_n(&holds_disconnects, on, __ATOMIC_SEQ_CST); }
 // static void stubborn_fail_sends(int n) { __atomic_store_n(&failures, n, __ATOMIC_SEQ_CST); }
@@ -125,6 +130,9 @@ func Without(resolve func(name string) unsafe.Pointer,
 
 // HoldProgress makes the device do nothing at all.
 func HoldProgress(on bool) { C.stubborn_hold_progress(flag(on)) }
+
+// StandStill makes the device keep every thread that makes progress.
+func StandStill(on bool) { C.stubborn_stand_still(flag(on)) }
 
 // HoldDisconnects makes the device accept requests to end a connection, and ignore them.
 func HoldDisconnects(on bool) { C.stubborn_hold_disconnects(flag(on)) }

@@ -1,6 +1,6 @@
 //go:build soak
 
-package doca_test
+package comch_test
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/libdoca"
+	"github.com/zc-relay/zc-relay/libdoca/test/comch/stubborn"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
-	"github.com/zc-relay/zc-relay/pkg/comch/doca/internal/stubborn"
 	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	library = "../../../libdoca"
+	library = "../.."
 	// list holds the functions of DOCA's headers, one a line: a header, and a name.
 	list  = library + "/testdata/functions.txt"
 	table = "../../../docs/libdoca-functions.md"

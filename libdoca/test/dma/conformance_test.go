@@ -1,6 +1,7 @@
 //go:build cgo
 
-package doca_test
+// Package dma tests the provider of DMA over libdoca, on its emulation.
+package dma_test
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
 //go:build cgo
 
-package libdoca_test
+package test
 
 import (
 	"context"

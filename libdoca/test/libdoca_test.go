@@ -1,8 +1,8 @@
 //go:build cgo
 
-// Package libdoca_test compiles the programs in programs/ with each C compiler, against the
+// Package test compiles the programs in programs/ with each C compiler, against the
 // emulation of libdoca as a shared library, and runs each of their tests as two processes.
-package libdoca_test
+package test
 
 import (
 	"bytes"
@@ -296,7 +296,7 @@ func TestTheHeadersDeclareWhatTheLibraryHas(t *testing.T) {
 	declared = slices.DeleteFunc(declared, func(name string) bool {
 		return slices.Contains(defined, name)
 	})
-	listed := named(listing, "../../libdoca/functions.h")
+	listed := named(listing, "../functions.h")
 	if difference := cmp.Diff(declared, listed); difference != "" {
 		t.Errorf("declared (-) and listed (+) functions: %s", difference)
 	}

@@ -1,6 +1,7 @@
 //go:build cgo
 
-package doca_test
+// Package rdma tests the provider of RDMA over libdoca, on its emulation.
+package rdma_test
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 //go:build cgo
 
-package doca_test
+package comch_test
 
 import (
 	"bytes"

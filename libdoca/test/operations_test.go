@@ -1,6 +1,6 @@
 //go:build cgo && !soak
 
-package libdoca_test
+package test
 
 import "github.com/zc-relay/zc-relay/internal/testkit"
 
