@@ -45,11 +45,11 @@ build-ceph: ## Build the target with volumes on Ceph RBD as bin/target-ceph (gcc
 
 .PHONY: build-emulation
 build-emulation: ## Build all programs with an emulation of libdoca for their providers doca, into bin/emulation/, to measure them (gcc)
-	CGO_ENABLED=1 go build -ldflags '$(LDFLAGS)' -o bin/emulation/ ./libdoca/cmd/...
+	CGO_ENABLED=1 go -C libdoca build -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/emulation/' ./cmd/...
 
 .PHONY: libdoca
 libdoca: ## Build the emulation of libdoca, for programs written for DOCA, with its headers into bin/libdoca/ (gcc)
-	scripts/build-libdoca.sh $(shell go env GOHOSTARCH) bin/libdoca
+	libdoca/scripts/build.sh $(shell go env GOHOSTARCH) bin/libdoca
 
 .PHONY: demo
 demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
@@ -72,6 +72,9 @@ PROGRAM_SETS := ZC_RELAY_PROGRAMS ZC_RELAY_MANUAL_PROGRAMS ZC_RELAY_EXAMPLE_PROG
 with_programs = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && \
 	variables=$$(go run ./internal/testkit/programs "$$directory" $(PROGRAM_SETS)) && eval "$$variables" &&
 
+# In libdoca/, whose workspace has this module too, one command compiles and tests both. Its own
+# packages are ./..., those of this module ../...
+#
 # Tests wait as much as they compute, so there are more of them than processors, and those that wait
 # most begin first. "make lint" vets.
 # Results are not taken from the cache, because Go does not see which programs a test runs.
@@ -80,14 +83,14 @@ test: export GORACE := atexit_sleep_ms=100
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
-	$(with_programs) go test $(RACE) -count=1 -vet=off -p $$(($$(nproc) + 2)) -timeout 30m \
-		./test/e2e ./test/chain ./...
+	$(with_programs) go -C libdoca test $(RACE) -count=1 -vet=off -p $$(($$(nproc) + 2)) \
+		-timeout 30m ../test/e2e ../test/chain $(if $(RACE),./test) ./... ../...
 	go -C bench test $(RACE) -vet=off ./...
 
 .PHONY: test-repeatedly
 test-repeatedly: ## Run all tests three times and completely, with new seeds
-	$(with_programs) ZC_RELAY_SEED=fresh go test $(RACE) -tags complete -count=3 -vet=off \
-		-timeout 60m ./...
+	$(with_programs) ZC_RELAY_SEED=fresh go -C libdoca test $(RACE) -tags complete -count=3 \
+		-vet=off -timeout 60m ./... ../...
 
 # What the gate and the suites with peers are: test/suites.
 SUITES = go run ./test/suites
@@ -130,13 +133,13 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 	CGO_ENABLED=0 go build ./...
 	CGO_ENABLED=0 go -C bench build ./...
 	GOARCH=arm64 CGO_ENABLED=0 go build ./...
-	go list $(RACE) -test -export -deps ./... >/dev/null
+	go -C libdoca list $(RACE) -test -export -deps ./... ../... >/dev/null
 	go list -test -export -deps ./test/simulation >/dev/null
 	go build -tags netgo,osusergo ./cmd/...
 	go build -tags netgo,osusergo -buildmode=pie ./cmd/...
 	go -C bench list $(RACE) -test -export -deps ./... >/dev/null
 	go -C tools/kubernetes list -test -export -deps . >/dev/null
-	GOFLAGS='$(LINT_GOFLAGS)' go list -export -deps -test ./... >/dev/null
+	GOFLAGS='$(LINT_GOFLAGS)' go -C libdoca list -export -deps -test ./... ../... >/dev/null
 	go build -modfile=tools/nfpm/go.mod -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm
 	RDMA_VM_SIW=no test/siw/rdma-vm.sh --build-only
 
@@ -144,7 +147,7 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 IWARP = --rdma-provider iwarp
 .PHONY: test-providers
 test-providers: ## Test hooked providers completely, the chain over shared memory, and programs that die over iWARP
-	go test -tags complete -run 'Conform|TheSuiteAccepts' ./pkg/comch/... ./pkg/rdma/... ./pkg/volume/hook
+	go -C libdoca test -tags complete -run 'Conform|TheSuiteAccepts' ../pkg/comch/... ../pkg/rdma/... ../pkg/volume/hook ./test/comch ./test/rdma
 	go test -tags complete ./test/chain -rdma auto
 	go test -tags complete ./test/e2e -run TestNothingIsLostInACampaign
 	ZC_RELAY_E2E_TARGET_FLAGS='$(IWARP)' ZC_RELAY_E2E_RELAY_FLAGS='$(IWARP)' go test ./test/e2e \
@@ -154,17 +157,17 @@ test-providers: ## Test hooked providers completely, the chain over shared memor
 TSAN_OPTIONS = max_allocation_size_mb=256 allocator_may_return_null=1 halt_on_error=1
 .PHONY: test-sanitizers
 test-sanitizers: ## Test the emulation of libdoca with the sanitizers of addresses, undefined behaviour, and threads
-	ASAN_OPTIONS=detect_leaks=0 go test -asan -count=1 ./libdoca
+	ASAN_OPTIONS=detect_leaks=0 go -C libdoca test -asan -count=1 .
 	CGO_CFLAGS='-O1 -g -fsanitize=undefined -fno-sanitize-recover=all' \
-		CGO_LDFLAGS=-fsanitize=undefined go test -count=1 ./libdoca
+		CGO_LDFLAGS=-fsanitize=undefined go -C libdoca test -count=1 .
 	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && \
 	CGO_CFLAGS='-O1 -g -fsanitize=thread' CGO_LDFLAGS=-fsanitize=thread \
-		go test -c -o "$$directory/threads" ./libdoca && \
+		go -C libdoca test -c -o "$$directory/threads" . && \
 	cd libdoca && TSAN_OPTIONS='$(TSAN_OPTIONS)' setarch -R "$$directory/threads"
 
 .PHONY: test-short
 test-short: ## Run the quick tests without the race detector
-	go test -short ./...
+	go -C libdoca test -short ./... ../...
 	go -C bench test -short ./...
 
 .PHONY: test-tools
@@ -209,7 +212,7 @@ lint-ceph:
 
 # Packages whose unit tests also run on arm64.
 ARM64_PACKAGES := ./internal/prefetch ./internal/blockcopy ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software \
-	./pkg/doca ./pkg/dma/doca ./pkg/comch/doca
+	./pkg/doca ./libdoca/test/dma ./libdoca/test/comch
 
 .PHONY: test-verbs
 test-verbs: ## Test the verbs provider on Soft-RoCE and siw, in a small VM (Debian, QEMU)
@@ -225,6 +228,7 @@ lint lint-ceph: export GOFLAGS := $(LINT_GOFLAGS)
 lint: ## Check style, dead code, and protocol definitions
 	$(TOOL) golangci-lint run ./...
 	$(TOOL) golangci-lint run --build-tags fleet ./test/fleet
+	cd libdoca && $(TOOL) golangci-lint run ./...
 	cd bench && $(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf format -d --exit-code
@@ -234,12 +238,13 @@ lint: ## Check style, dead code, and protocol definitions
 generate: ## Generate code from proto/, and tables in docs/: of metrics, configuration, and libdoca (gcc)
 	$(TOOL) buf generate
 	go test $(RACE) -vet=off ./cmd/internal/service -run TestTheOperatorsGuide -update
-	go test -vet=off ./libdoca/test/functions -run TestTheTable -update
+	go -C libdoca test -vet=off ./test/functions -run TestTheTable -update
 
 .PHONY: check-generated
 check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date
 	git diff --exit-code
 	go mod tidy -diff
+	cd libdoca && go mod tidy -diff
 	cd bench && go mod tidy -diff
 	cd tools && go mod tidy -diff
 	cd tools/nfpm && go mod tidy -diff
@@ -269,7 +274,7 @@ build-bench: build ## Build all programs, and the benchmark programs into bin/be
 
 .PHONY: bench
 bench: build-bench ## Measure each hop alone, the chain, and, last, the chain beside the peers that are installed, with a picture
-	go test -run '^$$' -bench . -benchmem ./pkg/...
+	go -C libdoca test -run '^$$' -bench . -benchmem ../pkg/... ./test/comch
 	go test -run '^$$' -bench FileCopy ./test/e2e
 	$(MEASURE) chain --series small,large,shm --output-directory '$(RESULTS)'
 	$(MEASURE) peers --install=false --output-directory '$(RESULTS)/peers'
@@ -307,11 +312,11 @@ bench-ceph: ## Measure the chain with a volume on Ceph beside fio, against a sma
 	BENCH=1 test/ceph/run.sh
 
 # Building the tests of a package takes longer than its benchmarks.
-BENCHMARK_PACKAGES = $(addprefix ./,$(sort $(dir $(shell grep -rlE '^func Benchmark' --include='*_test.go' cmd internal libdoca pkg test))))
+BENCHMARK_PACKAGES = $(addprefix ../,$(sort $(dir $(shell grep -rlE '^func Benchmark' --include='*_test.go' cmd internal libdoca pkg test))))
 
 .PHONY: bench-once
 bench-once: build-bench build-emulation ## Run every benchmark once, so that none rots
-	go test -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHMARK_PACKAGES)
+	go -C libdoca test -vet=off -run '^$$' -bench . -benchtime 1x $(BENCHMARK_PACKAGES)
 	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once'
 	$(MEASURE) chain $(DOCA_CHAIN) --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/doca'
 	$(MEASURE) peers --install=false --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/peers'
@@ -334,7 +339,7 @@ mutants: ## Break one promise at a time and check that a test notices; write the
 .PHONY: soak
 soak: export ZC_RELAY_SEED = fresh
 soak: ## Long tests of everything, long fuzzing, a million simulated schedules (takes most of a day on two cores)
-	go test $(RACE) -count=1 -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
+	go -C libdoca test $(RACE) -count=1 -tags soak -timeout 60m ../pkg/... ../cmd/internal/service ../test/... ./test/...
 	go test $(RACE) -count=1 -timeout 30m ./test/chain -rdma auto
 	scripts/fuzz.sh 60s
 	KILLS=100 test/packages/run.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of the module, or of the given packages, for TIME.
+# Runs each fuzz target of this module and of libdoca, or of the given packages, for TIME.
 #
 # Usage: fuzz.sh TIME [PACKAGE...]
 set -euo pipefail
@@ -18,8 +18,9 @@ ran_out_of_time() {
 # "go test -fuzz" would link the program once more for each target.
 count=0
 while read -r package; do
-    go test -c -fuzz=Fuzz -o "$work/fuzz.test" "$package"
-    corpus=$(go env GOCACHE)/fuzz/$(go list "$package")
+    # The workspace of libdoca has both modules.
+    go -C libdoca test -c -fuzz=Fuzz -o "$work/fuzz.test" "../$package"
+    corpus=$(go env GOCACHE)/fuzz/$(go -C libdoca list "../$package")
     for target in $("$work/fuzz.test" -test.list '^Fuzz'); do
         echo "== $package $target"
         if ! (cd "$package" && "$work/fuzz.test" -test.run '^$' -test.fuzz "^$target\$" \

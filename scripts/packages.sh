@@ -103,14 +103,14 @@ END
     done
     # Two packages: what programs need to run, and what compilers need.
     if is_wanted libdoca-emulation; then
-        scripts/build-libdoca.sh "$PACKAGE_ARCH" dist/stage/libdoca /usr/lib/libdoca-emulation
+        libdoca/scripts/build.sh "$PACKAGE_ARCH" dist/stage/libdoca /usr/lib/libdoca-emulation
         mkdir -p dist/stage/libdoca-dev/lib
         mv dist/stage/libdoca/{include,dpu,host,try-doca-samples} dist/stage/libdoca-dev/
         mv dist/stage/libdoca/lib/{link,pkgconfig} dist/stage/libdoca-dev/lib/
         chmod 644 dist/stage/libdoca-dev/lib/link/*
-        write_notices libdoca-emulation -cgo -tags libdoca_shared,netgo,osusergo ./libdoca/shared
-        make_package deploy/packages/libdoca-emulation.yaml
-        make_package deploy/packages/libdoca-emulation-dev.yaml
+        write_notices libdoca-emulation -C libdoca -cgo -tags libdoca_shared,netgo,osusergo ./shared
+        make_package libdoca/packages/libdoca-emulation.yaml
+        make_package libdoca/packages/libdoca-emulation-dev.yaml
     fi
     is_wanted zc-relay-target-ceph || continue
     # The target with librbd links it, and can only be built for this machine.

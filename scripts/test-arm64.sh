@@ -19,13 +19,13 @@ skip='Doorbell|Killed|Stuck|TestProviderConforms/Wait|ClosingAConsumer|RingWithD
 skip+='|TestProviderConformance/(IPv4|in_memory)|TestLimitsOfServersBoundTheirConnections'
 for package in "$@"; do
     name=${package//[.\/]/-}.test cgo=0
-    [[ $package != */doca ]] || cgo=1
+    [[ $package != */doca && $package != ./libdoca/* ]] || cgo=1
     if [ $cgo = 1 ] && ! command -v $compiler >/dev/null; then
         echo "found no $compiler; run: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross" >&2
         exit 1
     fi
     export CC=$compiler # for tests that compile, too
-    GOOS=linux GOARCH=arm64 CGO_ENABLED=$cgo go test -c -o "$work/$name" "$package"
+    GOOS=linux GOARCH=arm64 CGO_ENABLED=$cgo go -C libdoca test -c -o "$work/$name" "../$package"
     echo "== $package (linux/arm64)"
     (cd "$package" && "$qemu" -L /usr/aarch64-linux-gnu "$work/$name" -test.short \
         -test.timeout 10m -test.skip "$skip")

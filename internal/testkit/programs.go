@@ -32,12 +32,14 @@ var (
 	Race = &Set{Variable: "ZC_RELAY_RACE_PROGRAMS",
 		build: goBuild("1", []string{"-race"}, "cmd/zc-relay", "cmd/target")}
 	Emulation = &Set{Variable: "ZC_RELAY_EMULATION_PROGRAMS",
-		build: goBuild("1", nil, "libdoca/cmd/...")}
+		build: inAnnex("CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags='-s -w' "+
+			`-o "$1/" ./cmd/...`)}
 	Manual = &Set{Variable: "ZC_RELAY_MANUAL_PROGRAMS",
 		build: goBuild("0", []string{"-tags", "manual"}, "cmd/...")}
 	Examples = &Set{Variable: "ZC_RELAY_EXAMPLE_PROGRAMS",
 		build: goBuild("0", nil, "examples/...")}
-	Libdoca = &Set{Variable: "ZC_RELAY_LIBDOCA", build: buildLibdoca}
+	Libdoca = &Set{Variable: "ZC_RELAY_LIBDOCA",
+		build: inAnnex(`scripts/build.sh "$(go env GOHOSTARCH)" "$1"`)}
 )
 
 // Sets returns all sets.
@@ -154,12 +156,15 @@ func goBuild(cgo string, flags []string, packages ...string) func(string) *exec.
 	}
 }
 
-// buildLibdoca returns a command that builds the emulation for C and for this machine.
-func buildLibdoca(directory string) *exec.Cmd {
-	const script = `"$(go list -m -f '{{.Dir}}')/scripts/build-libdoca.sh" "$(go env GOHOSTARCH)" "$1"`
-	build := exec.Command("sh", "-ec", script, "sh", directory)
-	build.Env = withoutFlags(os.Environ())
-	return build
+// inAnnex returns a function that runs a shell command, whose argument is a directory, in libdoca/,
+// which is a module of its own.
+func inAnnex(command string) func(string) *exec.Cmd {
+	return func(directory string) *exec.Cmd {
+		build := exec.Command("sh", "-ec", `cd "$(go list -m -f '{{.Dir}}' `+
+			strings.TrimSuffix(module, "/")+`)/libdoca"`+"\n"+command, "sh", directory)
+		build.Env = withoutFlags(os.Environ())
+		return build
+	}
 }
 
 // withoutFlags removes the flags of go that this test was built with, such as the race detector's,

@@ -6,10 +6,10 @@
 //
 //	ZC_RELAY_PROGRAMS            Plain      all of cmd/, pure Go
 //	ZC_RELAY_RACE_PROGRAMS       Race       the daemons, with the race detector (cgo)
-//	ZC_RELAY_EMULATION_PROGRAMS  Emulation  all of cmd/, with the emulation of libdoca (cgo)
+//	ZC_RELAY_EMULATION_PROGRAMS  Emulation  all of libdoca/cmd/ (cgo)
 //	ZC_RELAY_MANUAL_PROGRAMS     Manual     all of cmd/, to write their manual pages, pure Go
 //	ZC_RELAY_EXAMPLE_PROGRAMS    Examples   all of examples/, pure Go
-//	ZC_RELAY_LIBDOCA             Libdoca    what scripts/build-libdoca.sh makes (cgo)
+//	ZC_RELAY_LIBDOCA             Libdoca    what libdoca/scripts/build.sh makes (cgo)
 //
 // The command in programs/ builds sets and prints their variables.
 package testkit

@@ -371,7 +371,7 @@ func TestTheWorkflow(t *testing.T) {
 	u := newUser(t)
 	u.install()
 	u.writeHalves()
-	text, err := os.ReadFile("../../deploy/examples/test-doca-program.yml")
+	text, err := os.ReadFile("../examples/test-doca-program.yml")
 	if err != nil {
 		t.Fatal(err)
 	}

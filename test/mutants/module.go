@@ -94,12 +94,24 @@ func (m *module) with(row *mutant, do func()) error {
 
 // compile compiles the tests of a package, for runTests.
 func (m *module) compile(ctx context.Context, pkg string) error {
-	output, err := run(ctx, compileLimit, m.root, nil,
-		"go", "test", "-c", "-trimpath", "-vet=off", "-ldflags=-s -w", "-o", m.binary, pkg)
+	output, err := run(ctx, compileLimit, m.moduleOf(pkg), nil, "go", "test", "-c", "-trimpath",
+		"-vet=off", "-ldflags=-s -w", "-o", m.binary, filepath.Join(m.root, pkg))
 	if err != nil {
 		return fmt.Errorf("compile the tests of %s: %w\n%s", pkg, err, output)
 	}
 	return nil
+}
+
+// moduleOf returns the folder of the module that has a package: this one, or one below it.
+func (m *module) moduleOf(pkg string) string {
+	folder := filepath.Join(m.root, pkg)
+	for folder != m.root {
+		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+			break
+		}
+		folder = filepath.Dir(folder)
+	}
+	return folder
 }
 
 // runTests runs tests of the package that was compiled last. It returns their output, and an error

@@ -117,6 +117,32 @@ func TestSuitesFor(t *testing.T) {
 	}
 }
 
+// The emulation of libdoca is another module, whose tests are of providers in this one. The gate
+// runs them always.
+func TestTheAnnexIsTestedWithWhatItTests(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"test", "test-repeatedly"} {
+		_, recipe, _ := strings.Cut(string(makefile), "\n"+target+": ## ")
+		recipe, _, _ = strings.Cut(recipe, "\n\n")
+		if !strings.Contains(recipe, "go -C libdoca test") ||
+			!strings.Contains(recipe, " ./... ../...") {
+			t.Errorf("make %s does not run the tests in libdoca: %s", target, recipe)
+		}
+	}
+	for _, file := range []string{"libdoca/comch.c", "libdoca/test/chain/import_test.go",
+		"pkg/doca/control.c", "pkg/comch/doca/endpoint.go", "pkg/rdma/doca/gid.go",
+		"pkg/dma/doca/engine.go", "pkg/comch/emulated/server.go",
+		"pkg/controlmsg/dialects/responder.go", "pkg/relay/dialect.go", "pkg/target/dialect.go"} {
+		names, err := suitesFor([]string{file})
+		if err != nil || !slices.Contains(names, "repeat") {
+			t.Errorf("a change of %s runs %q, %v, and none that tests libdoca", file, names, err)
+		}
+	}
+}
+
 func TestTheFirstFailureIsPrintedLast(t *testing.T) {
 	for _, lane := range []int{0, 1} {
 		t.Run(fmt.Sprintf("lane %d", lane), func(t *testing.T) {

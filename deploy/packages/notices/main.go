@@ -1,7 +1,7 @@
 // Command notices prints the licenses of everything that others have written and that a program
 // contains: the Go runtime and standard library, and each module of which a package is linked.
 //
-//	notices [-tags TAGS] [-arch ARCHITECTURE] [-cgo] PACKAGE...
+//	notices [-C DIRECTORY] [-tags TAGS] [-arch ARCHITECTURE] [-cgo] PACKAGE...
 package main
 
 import (
@@ -22,6 +22,7 @@ import (
 )
 
 func main() {
+	directory := flag.String("C", ".", "directory of the module")
 	tags := flag.String("tags", "", "build tags of the program")
 	architecture := flag.String("arch", runtime.GOARCH, "architecture of the program")
 	cgo := flag.Bool("cgo", false, "the program is built with cgo")
@@ -30,7 +31,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	components, err := linked(*tags, *architecture, *cgo, flag.Args())
+	components, err := linked(*directory, *tags, *architecture, *cgo, flag.Args())
 	if err == nil {
 		err = write(os.Stdout, components)
 	}
@@ -48,9 +49,9 @@ type component struct {
 	directories []string
 }
 
-// linked returns what is linked into packages besides this module.
-func linked(tags, architecture string, cgo bool, packages []string) ([]component, error) {
-	list := exec.Command("go", slices.Concat([]string{"list", "-deps", "-tags", tags,
+// linked returns what is linked into packages of the module in a directory, besides this repository.
+func linked(directory, tags, architecture string, cgo bool, packages []string) ([]component, error) {
+	list := exec.Command("go", slices.Concat([]string{"-C", directory, "list", "-deps", "-tags", tags,
 		"-json=Dir,Standard,Module"}, packages)...)
 	list.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0")
 	if cgo {

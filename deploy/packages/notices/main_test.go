@@ -13,7 +13,7 @@ const module = "github.com/zc-relay/zc-relay/"
 
 // Every module that a program is built of is listed, and nothing that only tests need.
 func TestTheNoticesOfAProgramAreThoseOfWhatItLinks(t *testing.T) {
-	components, err := linked("netgo,osusergo", "arm64", true, []string{module + "cmd/target"})
+	components, err := linked(".", "netgo,osusergo", "arm64", true, []string{module + "cmd/target"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,23 +7,22 @@
 # side: there, doca_build_config.h says which one. Programs are linked with lib/link, which has a
 # library with the functions of each of NVIDIA's, and run with lib.
 #
-# Usage: build-libdoca.sh ARCHITECTURE DIRECTORY [PREFIX]
+# Usage: build.sh ARCHITECTURE DIRECTORY [PREFIX]
 #
 # PREFIX is where the pkg-config files look for the library and the headers: DIRECTORY by default.
 set -euo pipefail
+architecture=$1 directory=$(realpath -m "$2")
+prefix=${3:-$directory}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-architecture=$1 directory=$2
-prefix=${3:-$(realpath -m "$directory")}
 # functions_of LIBRARY prints the names of its functions.
-functions_of() { sed -n "s/^EMU_FUNCTION($1, \([a-z0-9_]*\),.*/\1/p" libdoca/functions.h; }
+functions_of() { sed -n "s/^EMU_FUNCTION($1, \([a-z0-9_]*\),.*/\1/p" functions.h; }
 mapfile -t libraries < <(
-    sed -n 's/^EMU_FUNCTION(\([a-z0-9_]*\),.*/\1/p' libdoca/functions.h | sort -u
+    sed -n 's/^EMU_FUNCTION(\([a-z0-9_]*\),.*/\1/p' functions.h | sort -u
 )
 [ ${#libraries[@]} -ge 7 ]
 version=3.3.0 # what pkg-config answers
 
-. scripts/cross-compiler.sh
+. ../scripts/cross-compiler.sh
 choose_compiler "$architecture"
 
 rm -rf "$directory"
@@ -33,16 +32,16 @@ mkdir -p "$directory/lib/link" "$directory/include"
 library=$directory/lib/libdoca_emulated.so
 CGO_ENABLED=1 GOOS=linux GOARCH=$architecture CC=$compiler \
     go build -tags libdoca_shared,netgo,osusergo -trimpath -buildmode=c-shared \
-    -ldflags "-s -w -extldflags '-Wl,--version-script=$PWD/libdoca/shared/versions.map -Wl,-z,nodelete'" \
-    -o "$library" ./libdoca/shared
+    -ldflags "-s -w -extldflags '-Wl,--version-script=$PWD/shared/versions.map -Wl,-z,nodelete'" \
+    -o "$library" ./shared
 rm -f "${library%.so}.h"
 newest=$(newest_glibc "$library")
 if ! is_allowed "$newest"; then
-    echo "build-libdoca: the library needs glibc $newest, not at most $newest_allowed" >&2
+    echo "libdoca/scripts/build.sh: the library needs glibc $newest, not at most $newest_allowed" >&2
     exit 1
 fi
 
-cp libdoca/include/*.h "$directory/include/"
+cp include/*.h "$directory/include/"
 for name in "${libraries[@]}"; do
     for suffix in so so.2 so.3; do
         ln -s libdoca_emulated.so "$directory/lib/libdoca_$name.$suffix"
@@ -51,7 +50,7 @@ for name in "${libraries[@]}"; do
     # told of it, and lacks what no library that it names has. Its functions are never called.
     functions_of "$name" | sed 's/.*/void &(void) { __builtin_trap(); }/' |
         "$compiler" -x c -w -shared -nostdlib -fPIC -O1 -s -Wl,-soname,"libdoca_$name.so.2" \
-            -Wl,--version-script=libdoca/shared/versions.map \
+            -Wl,--version-script=shared/versions.map \
             -o "$directory/lib/link/libdoca_$name.so" -
 done
 
@@ -85,7 +84,7 @@ for role in dpu host; do
     config=$directory/$role/include/doca_build_config.h
     rm "$config"
     sed "s/^#define DOCA_BUILD_CONFIG_H_\$/&\n\n#define DOCA_ARCH_${role^^} 1/" \
-        libdoca/include/doca_build_config.h >"$config"
+        include/doca_build_config.h >"$config"
     grep -q "DOCA_ARCH_${role^^} 1" "$config"
 done
 
