@@ -1,5 +1,5 @@
 //go:build soak
 
-package chain
+package chaintest
 
 func init() { sessionCount = 1000 }
