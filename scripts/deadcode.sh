@@ -10,7 +10,8 @@ ceph=$(scripts/build-ceph.sh --tags) || {
     exit
 }
 tags=$ceph,complete,fleet,soak
-deadcode=(go tool -modfile="$PWD/tools/go.mod" deadcode -test -tags "$tags")
+# In a workspace, go accepts no -modfile.
+deadcode=("$(go tool -n -modfile=tools/go.mod deadcode)" -test -tags "$tags")
 
 # The workspace of libdoca has this module, too.
 dead=$({
