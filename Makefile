@@ -226,9 +226,8 @@ lint lint-ceph: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 lint lint-ceph: export GOFLAGS := $(LINT_GOFLAGS)
 .PHONY: lint
 lint: ## Check style, dead code, and protocol definitions
-	$(TOOL) golangci-lint run ./...
+	lint=$$($(TOOL) -n golangci-lint) && cd libdoca && "$$lint" run ./... ../...
 	$(TOOL) golangci-lint run --build-tags fleet ./test/fleet
-	lint=$$($(TOOL) -n golangci-lint) && cd libdoca && "$$lint" run ./... # in its workspace
 	cd bench && $(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf format -d --exit-code

@@ -32,7 +32,7 @@ var (
 	Race = &Set{Variable: "ZC_RELAY_RACE_PROGRAMS",
 		build: goBuild("1", []string{"-race"}, "cmd/zc-relay", "cmd/target")}
 	Emulation = &Set{Variable: "ZC_RELAY_EMULATION_PROGRAMS",
-		build: inAnnex("CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags='-s -w' "+
+		build: inAnnex("CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags='-s -w' " +
 			`-o "$1/" ./cmd/...`)}
 	Manual = &Set{Variable: "ZC_RELAY_MANUAL_PROGRAMS",
 		build: goBuild("0", []string{"-tags", "manual"}, "cmd/...")}

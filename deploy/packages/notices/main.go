@@ -49,8 +49,10 @@ type component struct {
 	directories []string
 }
 
-// linked returns what is linked into packages of the module in a directory, besides this repository.
-func linked(directory, tags, architecture string, cgo bool, packages []string) ([]component, error) {
+// linked returns what others have written of what is linked into packages. directory is that of
+// their module.
+func linked(directory, tags, architecture string, cgo bool, packages []string) (
+	[]component, error) {
 	list := exec.Command("go", slices.Concat([]string{"-C", directory, "list", "-deps", "-tags", tags,
 		"-json=Dir,Standard,Module"}, packages)...)
 	list.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0")

@@ -37,8 +37,8 @@ func TestALookAtAConnectionGivesUpOnAThreadThatStandsStill(t *testing.T) {
 		Loader: doca.Resolved(stubborn.Over(libdoca.Lookup))}).Listen(ctx,
 		comch.ServerConfig{Name: "server"}))
 	// The client's own thread goes on.
-	client := must[comch.Connection](t)(comchdoca.New(comchdoca.Options{Loader: loader}).Connect(ctx,
-		comch.ClientConfig{Name: "server"}))
+	client := must[comch.Connection](t)(comchdoca.New(comchdoca.Options{Loader: loader}).Connect(
+		ctx, comch.ClientConfig{Name: "server"}))
 	accepted := must[comch.Connection](t)(server.Accept(ctx))
 	former := time.Now()
 	if comch.HasEnded(accepted, former) {

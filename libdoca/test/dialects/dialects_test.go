@@ -1,7 +1,7 @@
 //go:build cgo
 
-// Package dialects tests a target with relays of the DOCA storage applications, whose RDMA is that of
-// the provider doca on the emulation of libdoca.
+// Package dialects tests a target with relays of the DOCA storage applications, whose RDMA is that
+// of the provider doca on the emulation of libdoca.
 package dialects_test
 
 import (

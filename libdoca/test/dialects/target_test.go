@@ -71,8 +71,8 @@ func dial(t *testing.T, address netip.AddrPort) network.Stream {
 	return stream
 }
 
-// ourRelay returns the control connection of a relay of our own, after hello. It tries again until it
-// is fast enough for a timeout of the target.
+// ourRelay returns the control connection of a relay of our own, after hello. It tries again until
+// it is fast enough for a timeout of the target.
 func ourRelay(t *testing.T, address netip.AddrPort) *controlmsg.Requester {
 	t.Helper()
 	for begun := time.Now(); ; {

@@ -14,8 +14,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/doca"
 )
 
-// rdmaDevice is the environment variable that names the RDMA device of the emulated BlueField, which
-// becomes that of its first function with RDMA. Memory that DOCA has imported gets its key there.
+// rdmaDevice is the environment variable that names the RDMA device of the emulated BlueField,
+// which becomes that of its first function with RDMA. Memory that DOCA has imported gets its key
+// there.
 const rdmaDevice = "ZC_DOCA_EMULATION_RDMA"
 
 // opened is the libdoca of this process.
