@@ -50,8 +50,8 @@ var layers = []struct {
 }{
 	{benchmarkLayer, []string{"pkg/datapath/chain_test.go", "pkg/datapath/relay_bench_test.go"}},
 	{"comch", []string{"pkg/comch/"}},
-	{"relay", []string{"pkg/datapath/relay_", "pkg/datapath/send_gather.go",
-		"pkg/datapath/bounce.go", "pkg/datapath/throttle.go"}},
+	{"relay", []string{"pkg/datapath/relay_", "pkg/datapath/bounce.go",
+		"pkg/datapath/throttle.go"}},
 	{"target", []string{"pkg/datapath/target_"}},
 	{"relay and target", []string{"pkg/datapath/"}},
 	{"messages", []string{"pkg/iomsg/"}},

@@ -357,7 +357,7 @@ func TestWritesThatAreBeingCopiedKeepTheirRoom(t *testing.T) {
 	}
 	r.engine.awaitHeld(t, copying)
 	together(t, r.lane.worker, func() {
-		send := &r.lane.connections[iomsg.DataConnection].send
+		send := &r.lane.connections[iomsg.DataConnection]
 		completed := send.completed
 		defer func() { send.completed = completed }()
 		for room := range send.capacity + 1 {

@@ -374,14 +374,20 @@ func (l *lane) fail(err error) {
 	l.onFailure(err)
 }
 
-// postGathered posts what the lane has gathered on a connection. Once the lane has failed, it drops
-// that instead. On a relay the slots stay claimed: FailRequests completes the requests.
+// postGathered posts what the lane has gathered on a connection, and the receives before that: a
+// response allows the peer another request, which needs a posted receive. Once the lane has failed,
+// it drops what was gathered. On a relay the slots stay claimed: FailRequests completes the
+// requests.
 func (l *lane) postGathered(c *connection) {
-	if !l.isAlive() {
-		c.send.finish()
+	requests := c.finish()
+	if len(requests) == 0 || !l.isAlive() {
 		return
 	}
-	if err := c.postGathered(); err != nil {
+	err := c.postReceives()
+	if err == nil {
+		err = c.post(requests)
+	}
+	if err != nil {
 		l.fail(err)
 	}
 }

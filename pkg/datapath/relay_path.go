@@ -128,7 +128,7 @@ func (l *RelayLane) hasRoom() bool {
 		coming += l.bounce.writes
 	}
 	for role := range iomsg.ConnectionRoleCount {
-		if l.connections[role].send.room() <= uint32(coming) {
+		if l.connections[role].room() <= uint32(coming) {
 			return false
 		}
 	}
@@ -206,7 +206,7 @@ func (l *RelayLane) forward(slot uint32, s *slot, request *message) {
 		// Push the data: the request that follows on the same connection finds it in the slot's
 		// staging buffer, which saves the target a round trip.
 		iomsg.SetFlags(request[:], iomsg.Pushed)
-		w := c.send.addTransfer(s.ioSize)
+		w := c.addTransfer(s.ioSize)
 		w.Opcode = rdma.OpWrite
 		w.Local = l.export
 		w.Local.Address += iomsg.RequesterOffset(request[:])
@@ -214,12 +214,12 @@ func (l *RelayLane) forward(slot uint32, s *slot, request *message) {
 		w.RemoteKey = l.staging.Key
 		w.RemoteAddress = l.staging.Base + uint64(slot)*uint64(l.config.BufferSize)
 	}
-	sent := c.send.addMessage()
+	sent := c.addMessage()
 	*sent = *request
 	if t := l.config.Foreign; t != nil {
 		t.ToTarget(sent[:])
 	}
-	if c.send.isFull() {
+	if c.isFull() {
 		l.postGathered(c)
 	}
 }
@@ -270,7 +270,7 @@ func (l *RelayLane) forwardStop() {
 	}
 	l.stop = stopForwarded
 	c := &l.connections[role]
-	*c.send.addMessage() = l.stopMessage
+	*c.addMessage() = l.stopMessage
 	l.postGathered(c)
 	c.flush()
 }
@@ -287,7 +287,7 @@ func (l *RelayLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma
 	}
 	if completion.Opcode != rdma.OpReceive {
 		if kind, position := splitWorkID(completion.ID); kind == messageWork {
-			c.send.release(position)
+			c.release(position)
 		}
 		return
 	}

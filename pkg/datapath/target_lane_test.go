@@ -519,7 +519,7 @@ func TestAHelloIsNoRequestInFlight(t *testing.T) {
 		c := &r.lane.connections[iomsg.DataConnection]
 		r.lane.respondHello(c)
 		r.lane.flushResponses()
-		if pending, n := c.send.pending(), r.lane.InFlight(); pending == 0 || n != 0 {
+		if pending, n := c.pending(), r.lane.InFlight(); pending == 0 || n != 0 {
 			t.Errorf("%d hellos are pending, %d requests are in flight", pending, n)
 		}
 	})

@@ -36,7 +36,7 @@ func (l *TargetLane) handleCompletion(role iomsg.ConnectionRole, completion *rdm
 	if completion.Opcode != rdma.OpReceive {
 		switch kind, index := splitWorkID(completion.ID); kind {
 		case messageWork:
-			c.send.release(index)
+			c.release(index)
 			l.beginBacklog()
 		case readWork:
 			l.completeFetch(index)
@@ -148,7 +148,7 @@ func (l *TargetLane) respondHello(c *connection) {
 // hasRoom reports whether the response to one more request fits, in addition to those to all active
 // requests and to stop. A response takes up room until the completion of its Send has been polled.
 // That may be after the next request, or after many if the Send waits for a long RDMA Read.
-func (l *TargetLane) hasRoom(c *connection) bool { return int(c.send.room()) > l.active+1 }
+func (l *TargetLane) hasRoom(c *connection) bool { return int(c.room()) > l.active+1 }
 
 // beginBacklog begins the requests that have been waiting for room.
 func (l *TargetLane) beginBacklog() {
@@ -376,7 +376,7 @@ func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 		l.transfer()
 		return
 	}
-	r := l.connections[iomsg.DataConnection].send.addTransfer(t.ioSize)
+	r := l.connections[iomsg.DataConnection].addTransfer(t.ioSize)
 	r.Opcode, r.Local = rdma.OpWrite, source
 	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
 	l.respond(slot, status.Success)
@@ -387,7 +387,7 @@ func (l *TargetLane) respond(slot uint32, code status.Code) {
 	t := &l.transactions[slot]
 	l.traced(l.config.Queue, &t.message, code, t.startNs, &t.next)
 	c := &l.connections[l.connectionOf(t.ioType)]
-	m := c.send.addMessage()
+	m := c.addMessage()
 	*m = t.message
 	iomsg.TurnIntoResult(m[:], code)
 	t.inUse = false
@@ -396,7 +396,7 @@ func (l *TargetLane) respond(slot uint32, code status.Code) {
 	}
 	l.active--
 	l.counters.complete(t.ioType, code, t.ioSize, l.now()-t.startNs)
-	if c.send.isFull() {
+	if c.isFull() {
 		l.postGathered(c)
 	}
 }
@@ -414,7 +414,7 @@ func (l *TargetLane) endBatch() {
 func (l *TargetLane) flushResponses() {
 	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
 		l.stop = stopCompleted
-		*l.connections[l.connectionOf(iomsg.Stop)].send.addMessage() = l.stopMessage
+		*l.connections[l.connectionOf(iomsg.Stop)].addMessage() = l.stopMessage
 		close(l.stopped)
 	}
 	unsent := 0
@@ -426,7 +426,7 @@ func (l *TargetLane) flushResponses() {
 		}
 		c.flush()
 		if l.state != laneConnecting { // a hello answers no request
-			unsent += int(c.send.pending())
+			unsent += int(c.pending())
 		}
 	}
 	l.nowNs, l.leaseNow = 0, 0

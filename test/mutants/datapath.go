@@ -96,8 +96,8 @@ var datapathMutants = []mutant{
 	{
 		name:   "relay-reads-one-request-more-than-fits",
 		file:   "pkg/datapath/relay_path.go",
-		old:    "l.connections[role].send.room() <= uint32(coming)",
-		new:    "l.connections[role].send.room() < uint32(coming)",
+		old:    "l.connections[role].room() <= uint32(coming)",
+		new:    "l.connections[role].room() < uint32(coming)",
 		breaks: "The relay keeps room in its send rings for stop.",
 		tests:  []test{{"./pkg/datapath", "^TestARelayReadsNoRequestsWhileItsSendsDoNotComplete$"}},
 	},
@@ -307,8 +307,8 @@ var datapathMutants = []mutant{
 	{
 		name:   "target-begins-one-request-more-than-fits",
 		file:   "pkg/datapath/target_path.go",
-		old:    "int(c.send.room()) > l.active+1 }",
-		new:    "int(c.send.room()) >= l.active+1 }",
+		old:    "int(c.room()) > l.active+1 }",
+		new:    "int(c.room()) >= l.active+1 }",
 		breaks: "The target keeps room in its send rings for stop.",
 		tests:  []test{{"./pkg/datapath", "^TestAStalledTargetKeepsRoomForStop$"}},
 	},
@@ -443,14 +443,14 @@ var datapathMutants = []mutant{
 	{
 		name: "target-responds-before-it-writes-the-data",
 		file: "pkg/datapath/target_path.go",
-		old: `	r := l.connections[iomsg.DataConnection].send.addTransfer(t.ioSize)
+		old: `	r := l.connections[iomsg.DataConnection].addTransfer(t.ioSize)
 	r.Opcode, r.Local = rdma.OpWrite, source
 	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
 	l.respond(slot, status.Success)
 `,
 		new: `	l.respond(slot, status.Success)
 	l.connections[iomsg.DataConnection].send.endSend()
-	r := l.connections[iomsg.DataConnection].send.addTransfer(t.ioSize)
+	r := l.connections[iomsg.DataConnection].addTransfer(t.ioSize)
 	r.Opcode, r.Local = rdma.OpWrite, source
 	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
 `,
@@ -469,28 +469,37 @@ var datapathMutants = []mutant{
 	// Sends that several messages share.
 	{
 		name:   "send-carries-more-messages-than-the-peer-accepts",
-		file:   "pkg/datapath/send_gather.go",
-		old:    "if g.tail-g.sent >= g.limit ||",
-		new:    "if g.tail-g.sent > g.limit ||",
+		file:   "pkg/datapath/connection.go",
+		old:    "if c.tail-c.sent >= c.limit ||",
+		new:    "if c.tail-c.sent > c.limit ||",
 		breaks: "A Send carries no more messages than its receiver has announced.",
 		tests: []test{{"./pkg/datapath",
 			"^(TestRequestsShareSendsUpToTheSizeThatTheTargetAccepts|TestResponsesShareSendsUpToTheSizeThatTheRelayAccepts)$"}},
 	},
 	{
 		name:   "send-runs-over-the-end-of-its-ring",
-		file:   "pkg/datapath/send_gather.go",
-		old:    " || g.tail&g.mask == 0 ||",
+		file:   "pkg/datapath/connection.go",
+		old:    " || c.tail&c.mask == 0 ||",
 		new:    " ||",
 		breaks: "A Send carries the messages that were gathered, and nothing else.",
 		tests:  []test{{"./pkg/datapath", "^TestEveryMessageTravelsOnceInOrderAndBehindItsData$"}},
 	},
 	{
 		name:   "send-lets-data-wait",
-		file:   "pkg/datapath/send_gather.go",
-		old:    "g.bytes >= bytesPerSend {",
+		file:   "pkg/datapath/connection.go",
+		old:    "c.bytes >= bytesPerSend {",
 		new:    "false {",
 		breaks: "Data does not wait long for the messages that announce it.",
 		tests:  []test{{"./pkg/datapath", "^TestASendEndsWhenEnoughDataTravelsAheadOfIt$"}},
+	},
+	{
+		name:   "miscount-overwrites-a-message",
+		file:   "pkg/datapath/connection.go",
+		old:    "if c.tail-c.completed >= c.capacity {",
+		new:    "if false {",
+		breaks: "A miscount ends the process before it overwrites a message.",
+		tests: []test{{"./pkg/datapath",
+			"^TestAMiscountEndsTheProcessBeforeItOverwritesAMessage$"}},
 	},
 	{
 		name:   "peer-announces-larger-sends-than-there-may-be",

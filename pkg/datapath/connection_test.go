@@ -3,6 +3,7 @@ package datapath
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -14,12 +15,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// gatherer is a sendGather beside a model of what it must produce.
+// gatherer is a connection beside a model of what it must produce.
 type gatherer struct {
 	*rapid.T
 	depth     int
 	device    *loopDevice // whose memory holds the messages
-	out       sendGather
+	out       connection
 	next      uint64 // number of the next message, which is its content
 	seen      uint64 // number of the next message to be posted
 	transfers int    // gathered
@@ -31,15 +32,15 @@ type gatherer struct {
 func newGatherer(t *rapid.T, depth int) *gatherer {
 	g := &gatherer{T: t, depth: depth, device: newLoopDevice()}
 	const before = 3 // messages of others
-	g.out = newSendGather(before, depth)
-	size := g.out.end() - before
+	end := g.out.layOutSends(before, depth)
+	size := end - before
 	domain, _ := g.device.NewProtectionDomain()
 	messages, err := newMessageMemory(domain, before+int(size))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = messages.close() })
-	g.out.memory = messages
+	g.out.messages = messages
 	if g.out.room() != uint32(2*depth+spareMessages) || g.out.room() > size {
 		t.Fatalf("there is room for %d messages at depth %d, in a ring of %d", g.out.room(), depth,
 			size)
@@ -273,9 +274,9 @@ func TestAPeerChoosesTheSizeOfSendsWithinBounds(t *testing.T) {
 	} {
 		var c connection
 		c.receiveHello(&iomsg.Message{IOSize: size})
-		if c.send.limit != want {
+		if c.limit != want {
 			t.Errorf("a hello that announces %d bytes allows %d messages in a Send, want %d", size,
-				c.send.limit, want)
+				c.limit, want)
 		}
 	}
 }
@@ -379,7 +380,7 @@ func (r *targetRig) stall(role iomsg.ConnectionRole) *stalledConnection {
 	c := &r.lane.connections[role]
 	testkit.Eventually(r.t, "the hello has been sent", func() (sent bool) {
 		together(r.t, r.lane.worker, func() {
-			if sent = c.send.pending() == 0; sent {
+			if sent = c.pending() == 0; sent {
 				stalled.Connection, c.rdma = c.rdma, stalled
 			}
 		})
@@ -505,4 +506,48 @@ func TestDataIsWrittenAheadOfItsResponse(t *testing.T) {
 		}
 	})
 	r.resume(stalled)
+}
+
+func TestAMiscountEndsTheProcessBeforeItOverwritesAMessage(t *testing.T) {
+	for name, test := range map[string]struct {
+		miscount func(*connection)
+		says     string
+	}{
+		"a message more than there is room for": {
+			func(c *connection) {
+				for range c.capacity + 1 {
+					c.addMessage()
+					c.finish()
+				}
+			}, "no room for a message on the data connection: 12 of 12",
+		},
+		"a completion of messages that have no Send": {
+			func(c *connection) {
+				c.limit = 2
+				c.addMessage()
+				c.release(c.tail)
+			}, "messages up to 1 on the data connection have been sent before they were posted",
+		},
+		"a completion for the second time": {
+			func(c *connection) {
+				for range 2 {
+					c.addMessage()
+				}
+				c.release(2)
+				c.release(1)
+			}, "messages up to 1 on the data connection have been sent before they were posted",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connection{role: iomsg.DataConnection,
+				messages: &messageMemory{bytes: make([]byte, 64*iomsg.Size)}}
+			c.layOutSends(0, 4)
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, test.says) {
+					t.Errorf("panics with %q, want %q", said, test.says)
+				}
+			}()
+			test.miscount(&c)
+		})
+	}
 }
