@@ -80,48 +80,53 @@ var rdmaMutants = []mutant{
 	{
 		name: "iwarp-write-to-another-domain",
 		file: "pkg/rdma/iwarp/receive.go",
-		old: `		case region.Domain() != c.domain:
-			return violationWriteStream
-`,
-		new:    "",
+		old: `	if refusal != registration.Granted {
+		return writeRefusals[refusal]
+	}
+	r.region,`,
+		new: `	if refusal == registration.OtherDomain {
+		region = c.Domain.Table().Lookup(h.stag)
+	} else if refusal != registration.Granted {
+		return writeRefusals[refusal]
+	}
+	r.region,`,
 		breaks: "A peer cannot write to the memory of another session.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
 	{
 		name:   "iwarp-write-without-right",
 		file:   "pkg/rdma/iwarp/receive.go",
-		old:    "case !region.Access().Has(memory.RemoteWrite):",
-		new:    "case !region.Access().Has(memory.LocalWrite):",
+		old:    "uint32(r.left), memory.RemoteWrite)",
+		new:    "uint32(r.left), memory.LocalWrite)",
 		breaks: "A peer writes only to memory that was registered for that.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
 	{
 		name: "iwarp-write-wraps",
-		file: "pkg/rdma/iwarp/receive.go",
-		old: `		case h.offset+length < h.offset:
-			return violationWriteWrap
-		case !region.HasRange(h.offset, length):`,
-		new:    "\t\tcase h.offset+length > region.Len():",
+		file: "pkg/rdma/internal/registration/memory.go",
+		old: `	case offset+uint64(length) < offset:
+		return nil, WrapsAround
+`,
+		new:    "",
 		breaks: "A Write that wraps around reaches no memory.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
 	{
 		name: "iwarp-read-of-another-domain",
 		file: "pkg/rdma/iwarp/receive.go",
-		old: `	case region.Domain() != c.domain:
-		return nil, violationReadStream
-`,
-		new:    "",
+		old:  "	return region, readRefusals[refusal]",
+		new: `	if refusal == registration.OtherDomain {
+		return c.Domain.Table().Lookup(request.sourceSTag), nil
+	}
+	return region, readRefusals[refusal]`,
 		breaks: "A peer cannot read the memory of another session.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
 	{
-		name: "iwarp-read-without-right",
-		file: "pkg/rdma/iwarp/receive.go",
-		old: `	case !region.Access().Has(memory.RemoteRead):
-		return nil, violationReadRights
-`,
-		new:    "",
+		name:   "iwarp-read-without-right",
+		file:   "pkg/rdma/iwarp/receive.go",
+		old:    "request.length, memory.RemoteRead)",
+		new:    "request.length, 0)",
 		breaks: "A peer reads only memory that was registered for that.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
@@ -153,9 +158,9 @@ var rdmaMutants = []mutant{
 	{
 		name: "iwarp-response-too-short",
 		file: "pkg/rdma/iwarp/receive.go",
-		old: `if h.offset != r.tagged.offset || received > uint64(w.length) ||
-		h.last != (received == uint64(w.length)) {`,
-		new:    "if h.offset != r.tagged.offset || received > uint64(w.length) {",
+		old: `if h.offset != r.tagged.offset || received > uint64(w.Length) ||
+		h.last != (received == uint64(w.Length)) {`,
+		new:    "if h.offset != r.tagged.offset || received > uint64(w.Length) {",
 		breaks: "A Read completes when all of its data has arrived.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
@@ -163,15 +168,15 @@ var rdmaMutants = []mutant{
 		name:   "iwarp-response-too-long",
 		file:   "pkg/rdma/iwarp/receive.go",
 		old:    "received := r.tagged.received + uint64(r.left)",
-		new:    "received := min(r.tagged.received+uint64(r.left), uint64(w.length))",
+		new:    "received := min(r.tagged.received+uint64(r.left), uint64(w.Length))",
 		breaks: "The response to a Read writes no further than the Read.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
 	{
 		name:   "iwarp-send-too-long-in-its-second-segment",
 		file:   "pkg/rdma/iwarp/receive.go",
-		old:    "if uint64(h.offset)+uint64(r.left) > uint64(w.length) {",
-		new:    "if uint64(r.left) > uint64(w.length) {",
+		old:    "if uint64(h.offset)+uint64(r.left) > uint64(w.Length) {",
+		new:    "if uint64(r.left) > uint64(w.Length) {",
 		breaks: "A message writes no further than its receive.",
 		tests:  []test{{"./pkg/rdma/iwarp", "^TestViolationsAreTerminated$"}},
 	},
@@ -233,7 +238,7 @@ var rdmaMutants = []mutant{
 	{
 		name: "iwarp-read-completes-when-it-is-sent",
 		file: "pkg/rdma/iwarp/transmit.go",
-		old: `		if w.opcode == rdma.OpRead && !w.done {
+		old: `		if w.Opcode == rdma.OpRead && !w.Done {
 			return
 		}
 `,
@@ -244,7 +249,7 @@ var rdmaMutants = []mutant{
 	{
 		name:   "iwarp-responses-come-between-chained-requests",
 		file:   "pkg/rdma/iwarp/transmit.go",
-		old:    "t.responseTurn, t.fromQueue = !w.chained, true",
+		old:    "t.responseTurn, t.fromQueue = !w.Chained, true",
 		new:    "t.responseTurn, t.fromQueue = true, true",
 		breaks: "Nothing is sent between requests that were posted together.",
 		tests: []test{
@@ -263,16 +268,16 @@ var rdmaMutants = []mutant{
 	{
 		name:   "shm-bound-of-a-response-is-the-whole-read",
 		file:   "pkg/rdma/shm/receive.go",
-		old:    "r.length == 0 || r.length > w.length-*received ||",
-		new:    "r.length == 0 || r.length > w.length ||",
+		old:    "r.length == 0 || r.length > w.Length-*received ||",
+		new:    "r.length == 0 || r.length > w.Length ||",
 		breaks: "The response to a Read writes no further than the Read.",
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedResponsesEndTheConnection$"}},
 	},
 	{
 		name:   "shm-response-ends-early",
 		file:   "pkg/rdma/shm/receive.go",
-		old:    "\t\t\tr.last != (*received+r.length == w.length) {",
-		new:    "\t\t\t!r.last && *received+r.length == w.length {",
+		old:    "\t\t\tr.last != (*received+r.length == w.Length) {",
+		new:    "\t\t\t!r.last && *received+r.length == w.Length {",
 		breaks: "A Read completes when all of its data has arrived.",
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedResponsesEndTheConnection$"}},
 	},
@@ -287,16 +292,16 @@ var rdmaMutants = []mutant{
 	{
 		name:   "shm-response-without-copying",
 		file:   "pkg/rdma/shm/receive.go",
-		old:    "if r.lent != w.lent || r.length != w.length || *received != 0 || !r.last {",
-		new:    "if r.length != w.length || *received != 0 || !r.last {",
+		old:    "if r.lent != w.Extra.lent || r.length != w.Length || *received != 0 || !r.last {",
+		new:    "if r.length != w.Length || *received != 0 || !r.last {",
 		breaks: "A Read that was not lent memory is not completed without its data.",
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedResponsesEndTheConnection$"}},
 	},
 	{
 		name:   "shm-message-longer-than-what-is-left",
 		file:   "pkg/rdma/shm/receive.go",
-		old:    "case uint64(r.length) > uint64(w.length-c.received):",
-		new:    "case uint64(r.length) > uint64(w.length):",
+		old:    "case uint64(r.length) > uint64(w.Length-c.received):",
+		new:    "case uint64(r.length) > uint64(w.Length):",
 		breaks: "A message writes no further than its receive.",
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedMessagesEndTheConnection$"}},
 	},
@@ -309,28 +314,28 @@ var rdmaMutants = []mutant{
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedMessagesEndTheConnection$"}},
 	},
 	{
-		name: "shm-write-without-right",
-		file: "pkg/rdma/shm/receive.go",
-		old: `	case !region.Access().Has(rights):
-`,
-		new: `	case !region.Access().Has(memory.LocalWrite):
-`,
+		name:   "shm-write-without-right",
+		file:   "pkg/rdma/shm/receive.go",
+		old:    "r.length, rights)",
+		new:    "r.length, memory.LocalWrite)",
 		breaks: "A peer reaches only memory that was registered for that.",
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedRecordsEndTheConnection$"}},
 	},
 	{
-		name:   "shm-reaches-another-domain",
-		file:   "pkg/rdma/shm/receive.go",
-		old:    "case region == nil || region.Domain() != c.domain:",
-		new:    "case region == nil:",
+		name: "shm-reaches-another-domain",
+		file: "pkg/rdma/internal/registration/memory.go",
+		old: `	case r.domain != d:
+		return nil, OtherDomain
+`,
+		new:    "",
 		breaks: "A peer cannot reach the memory of another session.",
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedRecordsEndTheConnection$"}},
 	},
 	{
 		name:   "shm-reaches-behind-the-memory",
-		file:   "pkg/rdma/shm/receive.go",
-		old:    "case !region.HasRange(r.address, uint64(r.length)):",
-		new:    "case !region.HasRange(r.address, 1):",
+		file:   "pkg/rdma/internal/registration/memory.go",
+		old:    "case offset+uint64(length) > uint64(len(r.bytes)):",
+		new:    "case offset+1 > uint64(len(r.bytes)):",
 		breaks: "A peer reaches no further than the memory that it names.",
 		tests:  []test{{"./pkg/rdma/shm", "^TestForgedRecordsEndTheConnection$"}},
 	},
@@ -395,8 +400,8 @@ var rdmaMutants = []mutant{
 	{
 		name: "shm-lent-write-completes-early",
 		file: "pkg/rdma/shm/transmit.go",
-		old: `		case w.awaitsPeer && c.peerConsumed < w.end:
-			if !c.refreshConsumed() || c.peerConsumed < w.end {
+		old: `		case w.Extra.awaitsPeer && c.peerConsumed < w.Extra.end:
+			if !c.refreshConsumed() || c.peerConsumed < w.Extra.end {
 				return
 			}
 `,
@@ -410,7 +415,7 @@ var rdmaMutants = []mutant{
 		name: "shm-announces-before-it-copies",
 		file: "pkg/rdma/shm/receive.go",
 		old: `		c.handle(&r, c.peer.ring[at+recordBytes:at+recordBytes+r.inlineWithin(span)])
-		if c.phase != phaseOpen {
+		if c.Phase != softrdma.PhaseOpen {
 			return
 		}
 		c.position += span
@@ -418,7 +423,7 @@ var rdmaMutants = []mutant{
 		new: `		c.position += span
 		c.publish()
 		c.handle(&r, c.peer.ring[at+recordBytes:at+recordBytes+r.inlineWithin(span)])
-		if c.phase != phaseOpen {
+		if c.Phase != softrdma.PhaseOpen {
 			return
 		}
 `,
@@ -510,35 +515,37 @@ var rdmaMutants = []mutant{
 	{
 		name: "registration-posts-memory-of-another-domain",
 		file: "pkg/rdma/internal/registration/memory.go",
-		old: `	if r == nil || r.domain != d {
+		old: `	case r == nil:
+		return nil, UnknownKey
+	case r.domain != d:
 `,
-		new: `	if r == nil {
+		new: `	case r == nil:
+		return nil, UnknownKey
+	case false:
 `,
 		breaks: "A connection uses the memory of its own domain only.",
 		tests: []test{
-			{"./pkg/rdma/internal/registration", "^TestLocalSegmentsAreChecked$"},
+			{"./pkg/rdma/internal/registration", "^TestOnlyWhatWasGrantedIsFound$"},
 		},
 	},
 	{
-		name: "registration-posts-a-read-into-read-only-memory",
-		file: "pkg/rdma/internal/registration/memory.go",
-		old: `	if !r.access.Has(rights) {
-`,
-		new: `	if false {
-`,
+		name:   "registration-posts-a-read-into-read-only-memory",
+		file:   "pkg/rdma/internal/registration/memory.go",
+		old:    "case !r.access.Has(rights):",
+		new:    "case false:",
 		breaks: "Nothing is received into memory that was registered without LocalWrite.",
 		tests: []test{
-			{"./pkg/rdma/internal/registration", "^TestLocalSegmentsAreChecked$"},
+			{"./pkg/rdma/internal/registration", "^TestOnlyWhatWasGrantedIsFound$"},
 		},
 	},
 	{
 		name:   "registration-range-wraps",
 		file:   "pkg/rdma/internal/registration/memory.go",
-		old:    "return offset <= size && length <= size-offset",
-		new:    "return offset+length <= size",
+		old:    "case offset+uint64(length) < offset:",
+		new:    "case false:",
 		breaks: "A range that wraps around is outside of all memory.",
 		tests: []test{
-			{"./pkg/rdma/internal/registration", "^TestLocalSegmentsAreChecked$"},
+			{"./pkg/rdma/internal/registration", "^TestOnlyWhatWasGrantedIsFound$"},
 		},
 	},
 	{

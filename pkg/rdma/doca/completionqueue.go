@@ -7,18 +7,16 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
 // completionQueue drives its connections, each of which has a progress engine of its own, and
-// collects their completions. It belongs to the thread that polls it, except connections.
+// collects their completions.
 type completionQueue struct {
-	device      *device
-	poller      *epoll.Poller
-	completions workqueue.Completions
-	connections connections.Set[connection]
+	softrdma.Queue[connection]
+	device *device
+	poller *epoll.Poller
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
@@ -26,44 +24,41 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &completionQueue{
-		device: d, poller: p, connections: connections.Set[connection]{Wake: p.Wake},
-		completions: workqueue.NewCompletions(capacity),
-	}, nil
+	q := &completionQueue{device: d, poller: p}
+	q.Queue = softrdma.NewQueue(capacity, p.Wake, func(c *connection) {
+		if err := c.discard(); err != nil {
+			d.log.Error("an RDMA connection cannot be released", zap.Error(err))
+		}
+	})
+	return q, nil
 }
 
-// Poll drives all connections once and fills completions.
+// Poll drives all connections once, if necessary, and fills completions.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
-	if len(completions) == 0 || q.completions.Len() < len(completions) {
+	if q.IsShort(completions) {
 		q.progress()
 	}
-	n := q.completions.Collect(completions)
-	// OpDisconnected comes after all other completions.
-	for n < len(completions) && q.connections.HasEnded() {
-		completions[n] = q.detach()
-		n++
-	}
-	return n
+	return q.Collect(completions)
 }
 
 func (q *completionQueue) progress() {
-	if q.connections.Notified() {
+	if q.Connections.Notified() {
 		q.poller.ClearWake()
-		q.connections.Acknowledge()
+		q.Connections.Acknowledge()
 		q.processInbox()
 	}
 	// Backwards, because a turn may remove its connection.
-	for i := len(q.connections.Open) - 1; i >= 0; i-- {
-		q.connections.Open[i].turn()
+	for i := len(q.Connections.Open) - 1; i >= 0; i-- {
+		q.Connections.Open[i].Self.turn()
 	}
 }
 
 // processInbox activates the connections in the inbox.
 func (q *completionQueue) processInbox() {
-	for _, c := range q.connections.Arrived() {
-		c.slot = q.connections.Activate(c)
+	for _, arrived := range q.Activate() {
+		c := arrived.Self
 		if descriptor := c.rdma.Descriptor(); descriptor != progress.NoDescriptor {
-			if err := q.poller.Add(descriptor, c.slot); err != nil {
+			if err := q.poller.Add(descriptor, c.Slot); err != nil {
 				c.fail(err)
 			}
 		}
@@ -75,21 +70,7 @@ func (q *completionQueue) remove(c *connection) {
 	if descriptor := c.rdma.Descriptor(); descriptor != progress.NoDescriptor {
 		q.poller.Remove(descriptor)
 	}
-	q.connections.End(c, c.slot)
-}
-
-// detach removes the connection that ended last, and returns its OpDisconnected.
-func (q *completionQueue) detach() rdma.Completion {
-	c := q.connections.Detach()
-	c.phase = phaseDetached
-	if err := c.discard(); err != nil {
-		q.device.log.Error("an RDMA connection cannot be released", zap.Error(err))
-	}
-	outcome := rdma.StatusSuccess
-	if c.Err() != nil {
-		outcome = rdma.StatusFatal
-	}
-	return rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
+	q.Connections.End(&c.Attached, c.Slot)
 }
 
 // Descriptor returns a descriptor that is readable while an armed connection has work, or
@@ -103,17 +84,18 @@ func (q *completionQueue) Descriptor() int {
 
 // Arm asks all connections for notifications.
 func (q *completionQueue) Arm() bool {
-	if q.completions.Len() > 0 || q.connections.HasEnded() || q.connections.Notified() {
+	if q.HasPending() {
 		return false
 	}
-	for _, c := range q.connections.Open {
+	for _, open := range q.Connections.Open {
+		c := open.Self
 		c.armed = true
 		if c.hasUnsubmitted() || c.failure.Load() != nil || !c.rdma.Arm() {
 			q.Disarm()
 			return false
 		}
 	}
-	if q.connections.Notified() {
+	if q.Connections.Notified() {
 		q.Disarm()
 		return false
 	}
@@ -122,7 +104,8 @@ func (q *completionQueue) Arm() bool {
 
 // Disarm takes back what Arm has asked for.
 func (q *completionQueue) Disarm() {
-	for _, c := range q.connections.Open {
+	for _, open := range q.Connections.Open {
+		c := open.Self
 		if c.armed {
 			c.armed = false
 			c.rdma.Clear()
@@ -133,14 +116,15 @@ func (q *completionQueue) Disarm() {
 // Drain makes the descriptor unreadable. Notifications of other goroutines stay.
 func (q *completionQueue) Drain() {
 	q.poller.ClearWake()
-	for _, c := range q.connections.Open {
+	for _, open := range q.Connections.Open {
+		c := open.Self
 		c.rdma.Clear()
 	}
 }
 
 // Close releases the queue's descriptors. It does nothing if the queue is closed already.
 func (q *completionQueue) Close() error {
-	return q.connections.Close(func() {
+	return q.Connections.Close(func() {
 		q.poller.Close()
 		q.device.Uses.Release()
 	})

@@ -115,14 +115,14 @@ func watch(ctx context.Context, socket net.Conn) (stop func(error) error) {
 func (c *connection) establish(
 	socket net.Conn, config *rdma.ConnectionConfig, peer *introduction,
 ) error {
-	c.parameters = rdma.Parameters{
+	c.Agreed = rdma.Parameters{
 		Transport: ProviderName, Local: network.AddressOf(socket.LocalAddr()),
 		Remote: network.AddressOf(socket.RemoteAddr()), PrivateData: peer.privateData,
 		InboundReads:  min(config.InboundReads, peer.outboundReads),
 		OutboundReads: min(config.OutboundReads, peer.inboundReads),
 	}
 	c.stream = newStream(socket)
-	if err := c.queue.connections.Attach(c); err != nil {
+	if err := c.Attach(); err != nil {
 		return err
 	}
 	go c.stream.read(c)

@@ -13,7 +13,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -22,21 +21,17 @@ import (
 // connection implements rdma.Connection. It belongs to the thread that polls its queue, which other
 // goroutines notify; only halt may take libdoca's context away from that thread.
 type connection struct {
-	device     *device
-	domain     *domain
-	queue      *completionQueue
-	rdma       *doca.RDMA
-	stream     *stream // nil if the peer is a program written for DOCA
-	context    uint64
-	parameters rdma.Parameters
-	slot       int32
-	phase      phase
-	armed      bool
+	softrdma.Attached[connection]
+	device *device
+	domain *domain
+	queue  *completionQueue
+	rdma   *doca.RDMA
+	stream *stream // nil if the peer is a program written for DOCA
+	armed  bool
 
 	sends    workqueue.Queue[work]
 	receives workqueue.Queue[work]
-	silent   uint32 // sends that have completed silently since the last that did not
-	reads    int    // posted, and not completed
+	reads    int // posted, and not completed
 
 	imports  map[uint32]*doca.MemoryMap // the peer's memory, by its keys
 	asking   bool                       // the peer was asked for a key
@@ -44,20 +39,10 @@ type connection struct {
 
 	// failure is set once, by any goroutine, when the connection is to end.
 	failure atomic.Pointer[outcome]
-	ended   atomic.Pointer[outcome] // what Err returns
 
 	halting sync.Mutex
 	halted  bool // nothing uses memory any more
 }
-
-// phase is a step in the life of a connection.
-type phase uint8
-
-const (
-	phaseOpen     phase = iota
-	phaseEnded          // OpDisconnected has not been polled
-	phaseDetached       // OpDisconnected has been polled
-)
 
 // outcome is how a connection ends; err is nil for an orderly end.
 type outcome struct{ err error }
@@ -89,13 +74,13 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 		return nil, err
 	}
 	c := &connection{
-		device: d, domain: domain, queue: queue, context: config.Context,
-		slot:     connections.Unassigned,
+		device: d, domain: domain, queue: queue,
 		sends:    workqueue.NewQueue[work](config.SendRequests),
 		receives: workqueue.NewQueue[work](config.ReceiveRequests),
 		imports:  make(map[uint32]*doca.MemoryMap),
 	}
-	c.parameters.OutboundReads = config.OutboundReads
+	c.Open(c, &queue.Queue, config)
+	c.Agreed.OutboundReads = config.OutboundReads
 	var err error
 	c.rdma, err = doca.NewRDMA(doca.RDMAConfig{Device: d.doca, Sends: c.sends.Slots(),
 		Receives: c.receives.Slots(), Reads: config.OutboundReads, Wait: d.wait,
@@ -198,17 +183,6 @@ func (c *connection) discard() error {
 
 var errDiscarded = status.Errorf(status.Shutdown, "the connection was discarded")
 
-// Parameters returns what both sides have agreed on.
-func (c *connection) Parameters() rdma.Parameters { return c.parameters }
-
-// Err returns why the connection has ended.
-func (c *connection) Err() error {
-	if o := c.ended.Load(); o != nil {
-		return o.err
-	}
-	return nil
-}
-
 // fail makes the queue's thread end the connection. Any goroutine may call it.
 func (c *connection) fail(err error) { c.conclude(&outcome{err}) }
 
@@ -217,26 +191,26 @@ func (c *connection) finish() { c.conclude(&outcome{}) }
 
 func (c *connection) conclude(o *outcome) {
 	if c.failure.CompareAndSwap(nil, o) {
-		c.queue.connections.Notify()
+		c.Notify()
 	}
 }
 
 // Abort has the effect of a lost network.
 func (c *connection) Abort() {
 	c.fail(status.Errorf(status.ConnectionAborted, "connection to %v was aborted",
-		c.parameters.Remote))
+		c.Agreed.Remote))
 }
 
 // Close ends the connection at once.
 func (c *connection) Close() {
-	if c.phase != phaseOpen {
+	if c.Phase != softrdma.PhaseOpen {
 		return
 	}
 	c.failure.CompareAndSwap(nil, &outcome{})
-	if c.slot == connections.Unassigned {
+	if c.HasArrived() {
 		c.queue.processInbox()
 	}
-	if c.phase == phaseOpen {
+	if c.Phase == softrdma.PhaseOpen {
 		c.end()
 	}
 }
@@ -266,7 +240,7 @@ func (w *work) hold(r *region) error {
 
 // PostReceive adds receives to the receive queue.
 func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
-	if c.phase == phaseDetached {
+	if c.Phase == softrdma.PhaseDetached {
 		return workqueue.ErrDetached
 	}
 	if uint64(len(requests)) > uint64(c.receives.Room()) {
@@ -282,7 +256,7 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 		}
 	}
 	c.receives.Tail += uint32(len(requests))
-	if c.phase == phaseEnded {
+	if c.Phase == softrdma.PhaseEnded {
 		c.flushReceives()
 	}
 	return nil
@@ -290,7 +264,7 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 
 // PostSend adds requests to the send queue.
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
-	if c.phase == phaseDetached {
+	if c.Phase == softrdma.PhaseDetached {
 		return workqueue.ErrDetached
 	}
 	if uint64(len(requests)) > uint64(c.sends.Room()) {
@@ -303,7 +277,7 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 		r := &w.request
 		_, err := workqueue.CheckSend(r, c.device.maxMessageSize)
 		if r.Opcode == rdma.OpRead {
-			if reads++; err == nil && c.reads+reads > c.parameters.OutboundReads {
+			if reads++; err == nil && c.reads+reads > c.Agreed.OutboundReads {
 				err = workqueue.ErrReadDepth
 			}
 		}
@@ -319,7 +293,7 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	}
 	c.reads += reads
 	c.sends.Tail += uint32(len(requests))
-	if c.phase == phaseEnded {
+	if c.Phase == softrdma.PhaseEnded {
 		c.flushSends()
 	}
 	return nil
@@ -348,7 +322,7 @@ func (c *connection) drop(q *workqueue.Queue[work], count int) {
 
 // Flush starts the posted requests.
 func (c *connection) Flush() {
-	if c.phase == phaseOpen {
+	if c.Phase == softrdma.PhaseOpen {
 		c.submit()
 	}
 }
@@ -498,9 +472,9 @@ func (c *connection) collect() bool {
 		found = true
 		c.note(&done)
 	}
-	before := c.queue.completions.Len()
+	before := c.queue.Completions.Len()
 	c.deliver()
-	return found || c.queue.completions.Len() > before
+	return found || c.queue.Completions.Len() > before
 }
 
 // note records the end of an operation.
@@ -545,14 +519,14 @@ func outcomeOf(isReceive bool, err error) rdma.CompletionStatus {
 // deliver completes the requests that have ended, in the order in which they were posted. One that
 // the end of the connection has flushed waits for that end.
 func (c *connection) deliver() {
-	for q := &c.receives; q.Head != q.Next; q.Head++ {
+	for q := &c.receives; q.Head != q.Next; {
 		w := q.At(q.Head)
 		if !w.ended || w.status == rdma.StatusFlushed {
 			break
 		}
-		c.complete(q, w, rdma.OpReceive, 1)
+		c.complete(q, w, rdma.OpReceive)
 	}
-	for q := &c.sends; q.Head != q.Next; q.Head++ {
+	for q := &c.sends; q.Head != q.Next; {
 		w := q.At(q.Head)
 		if !w.ended || w.status == rdma.StatusFlushed {
 			break
@@ -561,23 +535,23 @@ func (c *connection) deliver() {
 	}
 }
 
-func (c *connection) complete(q *workqueue.Queue[work], w *work, opcode rdma.Opcode, slots uint32) {
+// complete removes w, the request at the head of q.
+func (c *connection) complete(q *workqueue.Queue[work], w *work, opcode rdma.Opcode) {
 	w.region.Store(nil)
-	*c.queue.completions.Push(&q.Freed, slots) = rdma.Completion{ID: w.request.ID,
-		Context: c.context, Length: w.length, Opcode: opcode, Status: w.status}
+	*q.Complete(&c.queue.Completions) = rdma.Completion{ID: w.request.ID,
+		Context: c.Context, Length: w.length, Opcode: opcode, Status: w.status}
 }
 
 func (c *connection) completeSend(w *work) {
 	if w.request.Opcode == rdma.OpRead {
 		c.reads--
 	}
-	c.silent++
 	if w.request.Silent && w.status == rdma.StatusSuccess {
 		w.region.Store(nil)
+		c.sends.CompleteSilently()
 		return
 	}
-	c.complete(&c.sends, w, w.request.Opcode, c.silent)
-	c.silent = 0
+	c.complete(&c.sends, w, w.request.Opcode)
 }
 
 // end ends the connection: what has arrived is delivered, memory is out of use, and what is left is
@@ -589,11 +563,11 @@ func (c *connection) end() {
 	if err := c.halt(); err != nil {
 		reason = errors.Join(reason, err)
 	}
-	c.ended.Store(&outcome{reason})
+	c.SetErr(reason)
 	if c.stream != nil {
 		c.stream.send(encodeEnd(reason))
 	}
-	c.phase = phaseEnded
+	c.Phase = softrdma.PhaseEnded
 	c.flushReceives()
 	c.flushSends()
 	c.queue.remove(c)
@@ -601,16 +575,16 @@ func (c *connection) end() {
 
 // flushReceives completes the receives that have not ended.
 func (c *connection) flushReceives() {
-	for q := &c.receives; q.Head != q.Tail; q.Head++ {
+	for q := &c.receives; q.Head != q.Tail; {
 		w := q.At(q.Head)
 		flush(w)
-		c.complete(q, w, rdma.OpReceive, 1)
+		c.complete(q, w, rdma.OpReceive)
 	}
 	c.receives.Next = c.receives.Tail
 }
 
 func (c *connection) flushSends() {
-	for q := &c.sends; q.Head != q.Tail; q.Head++ {
+	for q := &c.sends; q.Head != q.Tail; {
 		w := q.At(q.Head)
 		flush(w)
 		c.completeSend(w)

@@ -25,8 +25,8 @@ func (d *device) Prepare(config rdma.ConnectionConfig) (rdma.PreparedConnection,
 	if err != nil {
 		return nil, errors.Join(err, c.discard())
 	}
-	c.parameters.Transport = ProviderName
-	c.parameters.InboundReads = config.InboundReads
+	c.Agreed.Transport = ProviderName
+	c.Agreed.InboundReads = config.InboundReads
 	return &prepared{c, details}, nil
 }
 
@@ -36,7 +36,7 @@ func (p *prepared) Connect(details []byte) (rdma.Connection, error) {
 	c := p.connection
 	err := c.device.withGID(c.rdma.Connect(details))
 	if err == nil {
-		err = c.queue.connections.Attach(c)
+		err = c.Attach()
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.discard())

@@ -264,7 +264,7 @@ func (s *stream) learn(c *connection, reply []byte) error {
 		asked.release()
 		return badFrame("an export that was not asked for")
 	}
-	c.queue.connections.Notify()
+	c.Notify()
 	return nil
 }
 

@@ -30,7 +30,7 @@ func (d *device) Connect(
 		if err = d.connect(ctx, remote, &config, c); err == nil {
 			return c, nil
 		}
-		c.domain.Release()
+		c.Domain.Release()
 	}
 	return nil, status.Errorf(status.CodeOf(err), "connect to %v over iwarp: %w", remote, err)
 }

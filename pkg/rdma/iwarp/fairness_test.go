@@ -39,7 +39,7 @@ func (e *endpoint) receiveFrame(c *connection, client io.Writer) {
 	if _, err := client.Write(appendZeroWrite(nil, false)); err != nil {
 		e.Fatal(err)
 	}
-	for c.domain.Activate() {
+	for c.Domain.Activate() {
 		c.queue.Poll(nil)
 	}
 }
@@ -73,7 +73,7 @@ func TestTurnIsShorterUnderContention(t *testing.T) {
 		}
 		c.Flush()
 		moved := size - c.transmitter.message.left
-		for c.sends.sent != c.sends.Tail {
+		for c.transmitter.accepted != c.Sends.Tail {
 			c.queue.Poll(nil)
 		}
 		c.queue.Poll(make([]rdma.Completion, 1))

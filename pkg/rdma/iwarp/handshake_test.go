@@ -467,13 +467,13 @@ func checkSilence(t *testing.T, e *endpoint, conn *connection, client io.ReadWri
 	}
 	conn.Flush()
 	e.config.Queue.Poll(nil)
-	if conn.sends.Next != 0 {
+	if conn.Sends.Next != 0 {
 		t.Fatal("the message was sent before the initiator's first frame")
 	}
 	if _, err := client.Write(appendZeroWrite(nil, false)); err != nil {
 		t.Fatal(err)
 	}
-	for conn.sends.sent == 0 {
+	for conn.transmitter.accepted == 0 {
 		e.config.Queue.Poll(nil)
 	}
 	frame := make([]byte, untaggedBytes+crcBytes)

@@ -95,7 +95,7 @@ func (r *request) Accept(
 		if err = r.accept(ctx, &config, c); err == nil {
 			return c, nil
 		}
-		c.domain.Release()
+		c.Domain.Release()
 	}
 	_ = r.conn.Close()
 	return nil, status.Errorf(status.CodeOf(err),

@@ -89,11 +89,11 @@ func (p *poller) askStreams(events []unix.EpollEvent) []unix.EpollEvent {
 	return events
 }
 
-// member returns the member of an event's connection. Events without one come first.
-func (q *completionQueue) member(e unix.EpollEvent) *connections.Member {
+// sharing returns the part of an event's connection in the fairness. Events without one come first.
+func (q *completionQueue) sharing(e unix.EpollEvent) *connections.Member {
 	if e.Fd != epoll.WakeSlot {
-		if c := q.connections.At(e.Fd); c != nil {
-			return &c.sharing
+		if c := q.Connections.At(e.Fd); c != nil {
+			return &c.Sharing
 		}
 	}
 	return &connections.Member{}

@@ -2,40 +2,8 @@ package iwarp
 
 import (
 	"github.com/zc-relay/zc-relay/internal/fifo"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
-
-// sendWork is a posted Send, Write, or Read.
-type sendWork struct {
-	id     uint64
-	region *registration.Region // nil if the length is 0
-	local  uint64               // offset in region
-	remote uint64               // the peer's tagged offset, for Writes and Reads
-	length uint32
-	stag   uint32 // the peer's, for Writes and Reads
-	opcode rdma.Opcode
-	silent bool
-	// chained is set if the next request was posted together with this one and must follow it
-	// directly.
-	chained bool
-	done    bool // a Read's response has arrived
-}
-
-// sendQueue is a queue of requests: Freed ≤ Head ≤ sent ≤ Next ≤ Tail.
-type sendQueue struct {
-	workqueue.Queue[sendWork]
-	sent uint32 // TCP has accepted everything before it
-}
-
-// receiveWork is a posted receive.
-type receiveWork struct {
-	id     uint64
-	region *registration.Region // nil if the length is 0
-	local  uint64               // offset in region
-	length uint32
-}
 
 // readResponse is the response that is due for a Read Request by the peer.
 type readResponse struct {
@@ -58,15 +26,12 @@ type outstandingRead struct {
 // for one response only.
 type readRequester struct {
 	outstanding fifo.Queue[outstandingRead]
-	limit       uint32 // the outbound read depth
-	posted      uint32 // Reads posted whose response has not arrived
 	stag        uint32 // of the latest Read
 }
 
 func newReadRequester(limit int) readRequester {
 	return readRequester{
-		outstanding: fifo.New[outstandingRead](limit), limit: uint32(limit),
-		stag: registration.RandomKey(),
+		outstanding: fifo.New[outstandingRead](limit), stag: registration.RandomKey(),
 	}
 }
 
@@ -74,7 +39,7 @@ func newReadRequester(limit int) readRequester {
 // STag. The sink's tagged offsets start at 0.
 func (r *readRequester) begin(work uint32) uint32 {
 	r.stag++
-	*r.outstanding.Push() = outstandingRead{work: work, stag: r.stag} // posted is at most limit
+	*r.outstanding.Push() = outstandingRead{work: work, stag: r.stag} // Reads is at most ReadLimit
 	return r.stag
 }
 
@@ -84,9 +49,4 @@ func (r *readRequester) oldest() *outstandingRead {
 		return nil
 	}
 	return r.outstanding.Front()
-}
-
-func (r *readRequester) completeOldest() {
-	r.outstanding.Pop()
-	r.posted--
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
 const (
@@ -121,42 +121,17 @@ func (r *receiver) advance(n int) {
 	r.offset += uint64(n)
 }
 
-// PostReceive adds the receives to the receive queue, all or none.
-func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
-	if c.phase == phaseDetached {
-		return workqueue.ErrDetached
-	}
-	if uint32(len(requests)) > c.receives.Room() {
-		return workqueue.ErrReceiveQueueFull
-	}
-	for i := range requests {
-		r := &requests[i]
-		region, err := c.resolve(r.Local, memory.LocalWrite)
-		if err != nil {
-			return workqueue.PostError("receive", r.ID, err)
-		}
-		*c.receives.At(c.receives.Tail + uint32(i)) = receiveWork{
-			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
-		}
-	}
-	c.receives.Tail += uint32(len(requests))
-	if c.phase == phaseEnded {
-		c.flushReceives(rdma.StatusFlushed)
-	}
-	return nil
-}
-
 // receive reads and processes input until none is left or the turn is over. Unread input keeps the
 // socket readable.
 func (c *connection) receive() {
-	f := &c.queue.fairness
+	f := &c.queue.Fairness
 	for done := 0; ; {
-		left := f.Allowance(&c.sharing, connections.Receiving, receiveBudget-done)
+		left := f.Allowance(&c.Sharing, connections.Receiving, receiveBudget-done)
 		if left == 0 {
 			return
 		}
 		n, wanted, err := c.receiveOnce(left)
-		if c.phase != phaseOpen {
+		if c.Phase != softrdma.PhaseOpen {
 			return
 		}
 		switch {
@@ -197,7 +172,7 @@ func (c *connection) receiveOnce(left int) (n, wanted int, err errno) {
 // receiveStaged reads into staging only.
 func (c *connection) receiveStaged(staging []byte) (n, wanted int, err errno) {
 	if n, err = c.socket.receive(staging); n > 0 {
-		c.queue.fairness.Count(&c.sharing, connections.Receiving, n)
+		c.queue.Fairness.Count(&c.Sharing, connections.Receiving, n)
 		c.process(staging[:n])
 	}
 	return n, len(staging), err
@@ -221,7 +196,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	if n == 0 {
 		return 0, 1, err
 	}
-	c.queue.fairness.Count(&c.sharing, connections.Receiving, n)
+	c.queue.Fairness.Count(&c.Sharing, connections.Receiving, n)
 	placed := min(n, len(target))
 	r.advance(placed)
 	c.process(staging[:n-placed])
@@ -258,7 +233,7 @@ func (c *connection) consume(input []byte) *violation {
 		case stageTrailer:
 			input, whole, v = c.consumeTrailer(input)
 		}
-		if v != nil || !whole || c.phase == phaseEnded {
+		if v != nil || !whole || c.Phase == softrdma.PhaseEnded {
 			return v
 		}
 	}
@@ -329,23 +304,11 @@ func (c *connection) beginWrite(h taggedHeader) *violation {
 		}
 	}
 	// The STag of a zero-length Write is not checked (RFC 5041 section 5.2).
-	if r.left > 0 {
-		length := uint64(r.left)
-		region := c.queue.device.Table.Lookup(h.stag)
-		switch {
-		case region == nil:
-			return violationWriteSTag
-		case region.Domain() != c.domain:
-			return violationWriteStream
-		case !region.Access().Has(memory.RemoteWrite):
-			return violationWriteRights
-		case h.offset+length < h.offset:
-			return violationWriteWrap
-		case !region.HasRange(h.offset, length):
-			return violationWriteBounds
-		}
-		r.region, r.offset = region, h.offset
+	region, refusal := c.Domain.Find(h.stag, h.offset, uint32(r.left), memory.RemoteWrite)
+	if refusal != registration.Granted {
+		return writeRefusals[refusal]
 	}
+	r.region, r.offset = region, h.offset
 	r.tagged = taggedMessage{
 		open: true, op: h.op, stag: h.stag, offset: h.offset + uint64(r.left),
 	}
@@ -365,13 +328,13 @@ func (c *connection) beginReadResponse(h taggedHeader) *violation {
 	if !r.tagged.open {
 		r.tagged = taggedMessage{open: true, op: h.op, stag: h.stag}
 	}
-	w := c.sends.At(read.work)
+	w := c.Sends.At(read.work)
 	received := r.tagged.received + uint64(r.left)
-	if h.offset != r.tagged.offset || received > uint64(w.length) ||
-		h.last != (received == uint64(w.length)) {
+	if h.offset != r.tagged.offset || received > uint64(w.Length) ||
+		h.last != (received == uint64(w.Length)) {
 		return violationResponseBounds
 	}
-	r.region, r.offset = w.region, w.local+h.offset
+	r.region, r.offset = w.Region, w.Local+h.offset
 	r.tagged.offset, r.tagged.received = received, received
 	return nil
 }
@@ -392,14 +355,14 @@ func (c *connection) beginSend(h untaggedHeader) *violation {
 		return violationSequence
 	case h.offset != r.untagged.offset:
 		return violationOffset
-	case c.receives.Head == c.receives.Tail:
+	case c.Receives.Head == c.Receives.Tail:
 		return violationNoReceive
 	}
-	w := c.receives.At(c.receives.Head)
-	if uint64(h.offset)+uint64(r.left) > uint64(w.length) {
+	w := c.Receives.At(c.Receives.Head)
+	if uint64(h.offset)+uint64(r.left) > uint64(w.Length) {
 		return violationTooLong
 	}
-	r.region, r.offset = w.region, w.local+uint64(h.offset)
+	r.region, r.offset = w.Region, w.Local+uint64(h.offset)
 	r.untagged = untaggedMessage{open: true, op: h.op, offset: h.offset + uint32(r.left)}
 	return nil
 }
@@ -425,24 +388,9 @@ func (c *connection) beginReadRequest() *violation {
 
 // checkRead returns the memory that a Read Request by the peer refers to, nil if its length is 0.
 func (c *connection) checkRead(request readRequest) (*registration.Region, *violation) {
-	if request.length == 0 {
-		return nil, nil
-	}
-	length := uint64(request.length)
-	region := c.queue.device.Table.Lookup(request.sourceSTag)
-	switch {
-	case region == nil:
-		return nil, violationReadSTag
-	case region.Domain() != c.domain:
-		return nil, violationReadStream
-	case !region.Access().Has(memory.RemoteRead):
-		return nil, violationReadRights
-	case request.sourceOffset+length < request.sourceOffset:
-		return nil, violationReadWrap
-	case !region.HasRange(request.sourceOffset, length):
-		return nil, violationReadBounds
-	}
-	return region, nil
+	region, refusal := c.Domain.Find(
+		request.sourceSTag, request.sourceOffset, request.length, memory.RemoteRead)
+	return region, readRefusals[refusal]
 }
 
 // consumePayload places the payload, as far as it has arrived.
@@ -486,7 +434,7 @@ func (c *connection) finishSegment() *violation {
 	r := &c.receiver
 	if c.transmitter.awaitingPeer {
 		c.transmitter.awaitingPeer = false
-		c.queue.schedule(c)
+		c.Schedule()
 	}
 	switch op := r.prefix.op; {
 	case op == opTerminate:
@@ -497,26 +445,18 @@ func (c *connection) finishSegment() *violation {
 	case op == opWrite:
 		r.tagged = taggedMessage{}
 	case op == opReadResponse:
-		c.sends.At(c.reads.oldest().work).done = true
-		c.reads.completeOldest()
+		c.Sends.At(c.reads.oldest().work).Done = true
+		c.reads.outstanding.Pop()
+		c.Reads--
 		r.tagged = taggedMessage{}
 		c.completeSends()
 	default:
 		length := r.untagged.offset
 		r.untagged = untaggedMessage{}
 		r.sendSequence++
-		c.completeReceive(c.receives.At(c.receives.Head), length, rdma.StatusSuccess)
+		c.CompleteReceive(c.Receives.At(c.Receives.Head), length, rdma.StatusSuccess)
 	}
 	return nil
-}
-
-// completeReceive removes w, the receive at the head of the receive queue.
-func (c *connection) completeReceive(w *receiveWork, length uint32, outcome rdma.CompletionStatus) {
-	c.receives.Head++
-	w.region = nil
-	*c.queue.completions.Push(&c.receives.Freed, 1) = rdma.Completion{
-		ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome,
-	}
 }
 
 // finishReadRequest queues the response to a Read Request by the peer.
@@ -533,6 +473,6 @@ func (c *connection) finishReadRequest() *violation {
 		region: region, source: request.sourceOffset,
 		sink: request.sinkOffset, stag: request.sinkSTag, length: request.length,
 	}
-	c.queue.schedule(c)
+	c.Schedule()
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
 func TestStreamArrivesInPiecesOfAnySize(t *testing.T) {
@@ -209,7 +210,7 @@ func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece 
 	local := rdma.Segment{Key: region.LocalKey(), Length: 512}
 	mustPost(t, c,
 		rdma.SendRequest{Opcode: rdma.OpRead, Local: local}, rdma.ReceiveRequest{Local: local})
-	for len(stream) > 0 && c.phase == phaseOpen {
+	for len(stream) > 0 && c.Phase == softrdma.PhaseOpen {
 		n := min(piece, len(stream))
 		c.process(stream[:n:n])
 		stream = stream[n:]
@@ -245,14 +246,14 @@ func connectionWithoutSocket(
 	e := handshakeResult{rtr: rtrWrite, useCRC: useCRC}
 	c.useCRC = useCRC
 	c.responses, c.reads = fifo.New[readResponse](2), newReadRequester(2)
+	c.ReadLimit = 2
 	c.transmitter, c.receiver = newTransmitter(e), newReceiver(e)
 	c.transmitter.measure(&c.socket)
-	if err := queue.connections.Attach(c); err != nil {
+	if err := c.Attach(); err != nil {
 		t.Fatal(err)
 	}
-	queue.connections.Arrived()
-	c.slot = queue.connections.Activate(c)
-	queue.fairness.Join(&c.sharing, c.domain)
+	queue.Activate()
+	c.Join()
 	return c
 }
 
@@ -268,6 +269,6 @@ func mustPost(t testing.TB, c *connection, read rdma.SendRequest, receive rdma.R
 	if v := c.compose(); v != nil {
 		t.Fatal(v.text)
 	}
-	c.sends.sent = c.sends.Next
+	c.transmitter.accepted = c.Sends.Next
 	c.transmitter.batch.reset()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -287,4 +288,23 @@ var (
 		"tagged offset wraps around"}
 	violationReadCount = &violation{layerRDMAP, kindRemoteOperation, 7, readHeaders,
 		"more Reads than the inbound read depth"}
+)
+
+// writeRefusals and readRefusals say how a peer violates the protocol that names memory which it may
+// not reach, with a Write and with a Read Request.
+var (
+	writeRefusals = [...]*violation{
+		registration.UnknownKey:    violationWriteSTag,
+		registration.OtherDomain:   violationWriteStream,
+		registration.MissingRights: violationWriteRights,
+		registration.WrapsAround:   violationWriteWrap,
+		registration.OutOfBounds:   violationWriteBounds,
+	}
+	readRefusals = [...]*violation{
+		registration.UnknownKey:    violationReadSTag,
+		registration.OtherDomain:   violationReadStream,
+		registration.MissingRights: violationReadRights,
+		registration.WrapsAround:   violationReadWrap,
+		registration.OutOfBounds:   violationReadBounds,
+	}
 )

@@ -5,12 +5,10 @@ import (
 	"syscall"
 
 	"github.com/zc-relay/zc-relay/internal/prefetch"
-	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 const (
@@ -32,6 +30,10 @@ type transmitter struct {
 
 	sendSequence uint32 // MSN of the next Send
 	readSequence uint32 // MSN of the next Read Request
+
+	// accepted is the index of the first posted request that TCP has not accepted completely:
+	// Sends.Head ≤ accepted ≤ Sends.Next.
+	accepted uint32
 
 	responseTurn bool // a waiting Read Response precedes the next chain
 	fromQueue    bool // message is a posted request, not a Read Response
@@ -63,73 +65,12 @@ func (t *transmitter) measure(s *socket) {
 	}
 }
 
-// PostSend adds the requests to the send queue, all or none, and schedules the connection for
-// transmission by the next Poll, unless Flush comes first.
-func (c *connection) PostSend(requests []rdma.SendRequest) error {
-	if c.phase == phaseDetached {
-		return workqueue.ErrDetached
-	}
-	if uint32(len(requests)) > c.sends.Room() {
-		return workqueue.ErrSendQueueFull
-	}
-	var reads uint32
-	for i := range requests {
-		w := c.sends.At(c.sends.Tail + uint32(i))
-		if err := c.prepare(w, &requests[i]); err != nil {
-			return err
-		}
-		w.chained = i < len(requests)-1
-		if w.opcode == rdma.OpRead {
-			reads++
-		}
-	}
-	if reads > 0 && c.phase == phaseOpen && c.reads.posted+reads > c.reads.limit {
-		return workqueue.ErrReadDepth
-	}
-	c.reads.posted += reads
-	c.sends.Tail += uint32(len(requests))
-	if c.phase == phaseEnded {
-		c.flushSends(rdma.StatusFlushed)
-		return nil
-	}
-	c.queue.schedule(c)
-	return nil
-}
-
-// prepare checks a request and translates it into w.
-func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
-	rights, err := workqueue.CheckSend(r, softrdma.MaxMessageSize)
-	if err != nil {
-		return err
-	}
-	region, err := c.resolve(r.Local, rights)
-	if err != nil {
-		return workqueue.PostError(r.Opcode.String(), r.ID, err)
-	}
-	*w = sendWork{
-		id: r.ID, region: region, local: r.Local.Address, remote: r.RemoteAddress,
-		length: r.Local.Length, stag: r.RemoteKey, opcode: r.Opcode, silent: r.Silent,
-	}
-	return nil
-}
-
-// resolve returns the memory of a segment. After the end of the connection it returns nil, because
-// the memory is no longer needed and may have been deregistered.
-func (c *connection) resolve(
-	local rdma.Segment, rights memory.Access,
-) (*registration.Region, error) {
-	if c.phase != phaseOpen {
-		return nil, nil
-	}
-	return c.domain.Resolve(local, rights)
-}
-
 // Flush sends as much of the posted requests as the socket accepts and one turn allows.
 func (c *connection) Flush() {
-	if c.slot == connections.Unassigned { // still in the queue's inbox
+	if c.HasArrived() { // still in the queue's inbox
 		c.queue.processInbox()
 	}
-	if c.phase == phaseOpen {
+	if c.Phase == softrdma.PhaseOpen {
 		c.transmit()
 	}
 }
@@ -140,8 +81,8 @@ func (c *connection) transmit() {
 	if t.awaitingPeer || t.blocked {
 		return
 	}
-	f := &c.queue.fairness
-	for sent := 0; f.Allowance(&c.sharing, connections.Transmitting, transmitBudget-sent) > 0; {
+	f := &c.queue.Fairness
+	for sent := 0; f.Allowance(&c.Sharing, connections.Transmitting, transmitBudget-sent) > 0; {
 		if t.batch.empty() {
 			v := c.compose()
 			c.queue.regions.ReleaseAll()
@@ -159,7 +100,7 @@ func (c *connection) transmit() {
 		}
 		sent += n
 	}
-	c.queue.schedule(c)
+	c.Schedule()
 }
 
 // compose fills the empty batch with FPDUs.
@@ -169,7 +110,7 @@ func (c *connection) compose() *violation {
 		t.measure(&c.socket)
 	}
 	b, m := &t.batch, &t.message
-	b.workEnd = c.sends.Next
+	b.workEnd = c.Sends.Next
 	for b.hasRoom() {
 		if !m.open && !c.nextMessage() {
 			return nil
@@ -182,8 +123,8 @@ func (c *connection) compose() *violation {
 			return nil
 		}
 		if !m.open && t.fromQueue {
-			c.sends.Next++
-			b.workEnd = c.sends.Next
+			c.Sends.Next++
+			b.workEnd = c.Sends.Next
 		}
 	}
 	return nil
@@ -207,22 +148,22 @@ type outgoing struct {
 // that were posted together.
 func (c *connection) nextMessage() bool {
 	t := &c.transmitter
-	hasWork, hasResponse := c.sends.Next != c.sends.Tail, c.responses.Len() > 0
+	hasWork, hasResponse := c.Sends.Next != c.Sends.Tail, c.responses.Len() > 0
 	switch {
 	case hasWork && (!hasResponse || !t.responseTurn):
-		w := c.sends.At(c.sends.Next)
+		w := c.Sends.At(c.Sends.Next)
 		m := &t.message
-		*m = outgoing{open: true, region: w.region, source: w.local, left: w.length}
-		switch w.opcode {
+		*m = outgoing{open: true, region: w.Region, source: w.Local, left: w.Length}
+		switch w.Opcode {
 		case rdma.OpSend:
 			m.op, m.sequence = opSend, t.sendSequence
 			t.sendSequence++
 		case rdma.OpWrite:
-			m.op, m.stag, m.offset = opWrite, w.stag, w.remote
+			m.op, m.stag, m.offset = opWrite, w.Key, w.Remote
 		case rdma.OpRead:
 			m.op = opReadRequest
 		}
-		t.responseTurn, t.fromQueue = !w.chained, true
+		t.responseTurn, t.fromQueue = !w.Chained, true
 	case hasResponse:
 		// The slot is free at once: the peer may issue another Read only after it has this
 		// response.
@@ -241,10 +182,10 @@ func (c *connection) nextMessage() bool {
 // addReadRequest adds the current message, a Read Request, which is a single FPDU.
 func (c *connection) addReadRequest() {
 	t := &c.transmitter
-	w := c.sends.At(c.sends.Next)
+	w := c.Sends.At(c.Sends.Next)
 	request := readRequest{
-		sinkSTag: c.reads.begin(c.sends.Next), length: w.length,
-		sourceSTag: w.stag, sourceOffset: w.remote,
+		sinkSTag: c.reads.begin(c.Sends.Next), length: w.Length,
+		sourceSTag: w.Key, sourceOffset: w.Remote,
 	}
 	frame := request.append(t.batch.frame(), t.readSequence)
 	t.readSequence++
@@ -356,7 +297,7 @@ func (c *connection) sendBatch() int {
 	switch err {
 	case 0, syscall.EAGAIN:
 	case syscall.EINTR, syscall.ENOBUFS, syscall.ENOMEM:
-		c.queue.schedule(c) // another turn
+		c.Schedule() // another turn
 		return 0
 	case syscall.EFAULT:
 		c.fail(violationFault)
@@ -366,7 +307,7 @@ func (c *connection) sendBatch() int {
 		return 0
 	}
 	if n > 0 {
-		c.queue.fairness.Count(&c.sharing, connections.Transmitting, n)
+		c.queue.Fairness.Count(&c.Sharing, connections.Transmitting, n)
 		b.gather.Advance(n)
 	}
 	if !b.empty() {
@@ -375,7 +316,7 @@ func (c *connection) sendBatch() int {
 		return 0
 	}
 	b.reset()
-	c.sends.sent = b.workEnd
+	t.accepted = b.workEnd
 	c.completeSends()
 	return n
 }
@@ -383,27 +324,12 @@ func (c *connection) sendBatch() int {
 // completeSends completes the finished requests at the head of the send queue: Sends and Writes
 // once TCP has accepted them, Reads once their data has arrived.
 func (c *connection) completeSends() {
-	q := &c.sends
-	for q.Head != q.sent {
+	q := &c.Sends
+	for q.Head != c.transmitter.accepted {
 		w := q.At(q.Head)
-		if w.opcode == rdma.OpRead && !w.done {
+		if w.Opcode == rdma.OpRead && !w.Done {
 			return
 		}
-		c.completeSend(w, rdma.StatusSuccess)
+		c.CompleteSend(w, rdma.StatusSuccess)
 	}
-}
-
-// completeSend removes w, the request at the head of the send queue. A silent request that succeeds
-// has no completion; polling the next one frees its slot.
-func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
-	c.sends.Head++
-	c.slotsToFree++
-	w.region = nil
-	if w.silent && outcome == rdma.StatusSuccess {
-		return
-	}
-	*c.queue.completions.Push(&c.sends.Freed, c.slotsToFree) = rdma.Completion{
-		ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome,
-	}
-	c.slotsToFree = 0
 }

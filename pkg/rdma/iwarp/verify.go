@@ -1,6 +1,9 @@
 package iwarp
 
-import "github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
+import (
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+)
 
 // On a connection with CRCs, the state machine of receive.go sees only whole FPDUs whose CRC is
 // correct. So nothing that the network has damaged places a byte, advances a message, or starts a
@@ -17,7 +20,7 @@ const verifiedBulkBytes = stagingBytes / 2
 // consumeVerified cuts input into FPDUs, and consumes each of them after checking its CRC.
 func (c *connection) consumeVerified(input []byte) *violation {
 	p := &c.receiver.partial
-	for c.phase == phaseOpen {
+	for c.Phase == softrdma.PhaseOpen {
 		var frame []byte
 		if p.have == 0 && len(input) >= lengthBytes && len(input) >= fpduBytes(input) {
 			n := fpduBytes(input)
@@ -41,7 +44,7 @@ func (c *connection) receivePartial(staging []byte) (n, wanted int, err errno) {
 	p := &c.receiver.partial
 	target := p.bytes[p.have:p.need]
 	if n, err = c.socket.receiveInto(target, staging); n > 0 {
-		c.queue.fairness.Count(&c.sharing, connections.Receiving, n)
+		c.queue.Fairness.Count(&c.Sharing, connections.Receiving, n)
 		collected := min(n, len(target))
 		p.have += collected
 		c.process(staging[:n-collected])

@@ -6,25 +6,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
-	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
-// completionQueue drives its connections and collects their completions. Everything in it belongs
-// to the thread that polls it, except connections.
+// completionQueue drives its connections and collects their completions.
 type completionQueue struct {
-	device      *device
-	poller      *epoll.Poller
-	completions workqueue.Completions
-	connections connections.Set[connection]
-	// scheduled holds the connections that may have something to transmit. It alternates with spare
-	// while it is processed.
-	scheduled []*connection
-	spare     []*connection
-	held      registration.Held
-	fairness  connections.Fairness
-	polls     uint32
-	armed     bool
+	softrdma.Queue[connection]
+	device *device
+	poller *epoll.Poller
+	held   registration.Held
+	polls  uint32
+	armed  bool
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
@@ -33,8 +25,8 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 		return nil, err
 	}
 	return &completionQueue{
-		device: d, poller: p, connections: connections.Set[connection]{Wake: p.Wake},
-		completions: workqueue.NewCompletions(capacity),
+		Queue:  softrdma.NewQueue(capacity, p.Wake, func(c *connection) { c.Domain.Release() }),
+		device: d, poller: p,
 	}, nil
 }
 
@@ -42,38 +34,30 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 // died. Everything else shows in shared memory.
 const pollsPerCheck = 1024
 
-// Poll drives all connections once and fills completions. If enough completions are waiting
-// already, it does not drive the connections, so that a caller that has fallen behind creates no
-// more work for itself.
+// Poll drives all connections once, if necessary, and fills completions.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
-	if len(completions) == 0 || q.completions.Len() < len(completions) {
+	if q.IsShort(completions) {
 		q.progress()
 	}
-	n := q.completions.Collect(completions)
-	// OpDisconnected comes after all other completions.
-	for n < len(completions) && q.connections.HasEnded() {
-		completions[n] = q.detach()
-		n++
-	}
-	return n
+	return q.Collect(completions)
 }
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
-	if q.fairness.BeginTurn() {
+	if q.Fairness.BeginTurn() {
 		progress.Yield()
 	}
-	if q.connections.Notified() {
+	if q.Connections.Notified() {
 		q.handleNotification()
 	}
 	if q.polls++; q.polls%pollsPerCheck == 0 {
 		q.checkSockets()
 	}
-	connections.SortByWait(&q.fairness, connections.Receiving, q.connections.Open,
-		(*connection).member)
-	for i := 0; i < len(q.connections.Open); {
-		c := q.connections.Open[i]
-		if c.turn(); c.phase == phaseOpen {
+	connections.SortByWait(&q.Fairness, connections.Receiving, q.Connections.Open,
+		softrdma.SharingOf[connection])
+	for i := 0; i < len(q.Connections.Open); {
+		c := q.Connections.Open[i].Self
+		if c.turn(); c.Phase == softrdma.PhaseOpen {
 			i++ // otherwise another connection has taken its place
 		}
 	}
@@ -81,23 +65,13 @@ func (q *completionQueue) progress() {
 	q.held.ReleaseAll()
 }
 
-// transmitScheduled gives each scheduled connection one turn. A connection that needs another turn
-// schedules itself again, for the next call.
+// transmitScheduled gives each scheduled connection one turn.
 func (q *completionQueue) transmitScheduled() {
-	if len(q.scheduled) == 0 {
-		return
-	}
-	list := q.scheduled
-	connections.SortByWait(&q.fairness, connections.Transmitting, list, (*connection).member)
-	q.scheduled = q.spare[:0]
-	for i, c := range list {
-		list[i] = nil
-		c.scheduled = false
-		if c.phase == phaseOpen {
+	for _, scheduled := range q.TakeScheduled() {
+		if c := scheduled.Self; c.Phase == softrdma.PhaseOpen {
 			c.transmit()
 		}
 	}
-	q.spare = list[:0]
 }
 
 // checkSockets receives wake-ups and notes the connections whose peers have gone. It returns
@@ -108,10 +82,11 @@ func (q *completionQueue) checkSockets() (gone bool) {
 			q.poller.ClearWake()
 			continue
 		}
-		c := q.connections.At(e.Fd)
-		if c == nil || !c.bell.check() {
+		at := q.Connections.At(e.Fd)
+		if at == nil || !at.Self.bell.check() {
 			continue
 		}
+		c := at.Self
 		gone = true
 		if !c.hungUp {
 			c.hungUp = true
@@ -119,18 +94,6 @@ func (q *completionQueue) checkSockets() (gone bool) {
 		}
 	}
 	return gone
-}
-
-// detach removes the connection that ended last and returns its OpDisconnected.
-func (q *completionQueue) detach() rdma.Completion {
-	c := q.connections.Detach()
-	c.phase = phaseDetached
-	c.domain.Release()
-	outcome := rdma.StatusSuccess
-	if c.Err() != nil {
-		outcome = rdma.StatusFatal
-	}
-	return rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
 }
 
 // Descriptor returns the epoll descriptor, which is readable while a socket or the wake-up
@@ -148,13 +111,13 @@ const (
 // published something before it saw the announcement is found by the check, and its wake-up may be
 // received here. All others ring.
 func (q *completionQueue) Arm() bool {
-	if q.completions.Len() > 0 || len(q.scheduled) > 0 || q.connections.HasEnded() ||
-		q.connections.Notified() {
+	if q.HasPending() {
 		q.Disarm()
 		return false
 	}
 	q.armed = true
-	for _, c := range q.connections.Open {
+	for _, open := range q.Connections.Open {
+		c := open.Self
 		word := (c.own.header.sleep.Load()/sleepStep + 1) * sleepStep
 		word |= sleepBit
 		if c.awaitsConsumption() {
@@ -171,17 +134,18 @@ func (q *completionQueue) Arm() bool {
 
 // hasWork reports whether a turn would do something.
 func (q *completionQueue) hasWork() bool {
-	if q.connections.Notified() {
+	if q.Connections.Notified() {
 		return true
 	}
-	for _, c := range q.connections.Open {
+	for _, open := range q.Connections.Open {
+		c := open.Self
 		h := c.peer.header
 		if c.hungUp || h.tail.Load() != c.position || h.ended.Load() != 0 {
 			return true
 		}
 		consumed := h.consumed.Load()
 		if c.hasUnsent() && consumed != c.blockedAt ||
-			c.oldestAwaitsPeer() && consumed >= c.sends.At(c.sends.Head).end {
+			c.oldestAwaitsPeer() && consumed >= c.Sends.At(c.Sends.Head).Extra.end {
 			return true
 		}
 	}
@@ -195,7 +159,7 @@ func (c *connection) awaitsConsumption() bool { return c.hasUnsent() || c.oldest
 // oldestAwaitsPeer reports whether the next request to complete is a Write whose data the peer
 // copies.
 func (c *connection) oldestAwaitsPeer() bool {
-	return c.sends.Head != c.sends.Next && c.sends.At(c.sends.Head).awaitsPeer
+	return c.Sends.Head != c.Sends.Next && c.Sends.At(c.Sends.Head).Extra.awaitsPeer
 }
 
 // Disarm tells all peers that this side is awake.
@@ -204,7 +168,8 @@ func (q *completionQueue) Disarm() {
 		return
 	}
 	q.armed = false
-	for _, c := range q.connections.Open {
+	for _, open := range q.Connections.Open {
+		c := open.Self
 		if word := c.own.header.sleep.Load(); word&sleepBit != 0 {
 			c.own.header.sleep.Store(word &^ (sleepBit | awaitsConsumption))
 		}
@@ -217,26 +182,25 @@ func (q *completionQueue) Drain() { q.checkSockets() }
 // handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {
 	q.poller.ClearWake()
-	q.connections.Acknowledge()
+	q.Connections.Acknowledge()
 	q.processInbox()
-	for i := len(q.connections.Open) - 1; i >= 0; i-- {
-		if c := q.connections.Open[i]; c.aborted.Load() {
-			c.end(endingAborted, status.Errorf(status.ConnectionAborted,
-				"connection to %v was aborted", c.parameters.Remote), rdma.StatusFlushed)
+	for i := len(q.Connections.Open) - 1; i >= 0; i-- {
+		if c := q.Connections.Open[i].Self; c.Aborted.Load() {
+			c.end(endingAborted, c.AbortError(), rdma.StatusFlushed)
 		}
 	}
 }
 
 // processInbox activates the connections in the inbox.
 func (q *completionQueue) processInbox() {
-	for _, c := range q.connections.Arrived() {
-		c.slot = q.connections.Activate(c)
-		q.fairness.Join(&c.sharing, c.domain)
-		if err := q.poller.Add(c.bell.descriptor, c.slot); err != nil {
+	for _, arrived := range q.Activate() {
+		c := arrived.Self
+		c.Join()
+		if err := q.poller.Add(c.bell.descriptor, c.Slot); err != nil {
 			c.end(endingAborted, err, rdma.StatusFatal)
 			continue
 		}
-		q.schedule(c)
+		c.Schedule()
 	}
 }
 
@@ -246,21 +210,12 @@ func (q *completionQueue) remove(c *connection) {
 	if !c.hungUp {
 		q.poller.Remove(c.bell.descriptor)
 	}
-	q.connections.End(c, c.slot)
-	q.fairness.Leave(&c.sharing)
-}
-
-// schedule gives the connection a turn to transmit in the current or next Poll.
-func (q *completionQueue) schedule(c *connection) {
-	if !c.scheduled {
-		c.scheduled = true
-		q.scheduled = append(q.scheduled, c)
-	}
+	c.Leave()
 }
 
 // Close releases the queue's descriptors. It does nothing if the queue is closed already.
 func (q *completionQueue) Close() error {
-	return q.connections.Close(func() {
+	return q.Connections.Close(func() {
 		q.poller.Close()
 		q.device.Uses.Release()
 	})

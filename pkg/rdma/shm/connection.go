@@ -3,33 +3,22 @@ package shm
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // connection is one end of an established connection. It belongs to the thread of its completion
-// queue, except the atomic fields, and parameters, which never changes.
+// queue.
 type connection struct {
-	queue      *completionQueue
-	domain     *registration.Domain
-	context    uint64
-	parameters rdma.Parameters
-
-	phase phase
-	slot  int32 // identifies the connection to the queue's poller
-	// scheduled is set while the connection is in its queue's list of connections to transmit.
-	scheduled bool
-	sharing   connections.Member
+	softrdma.Endpoint[connection, lentWork]
+	queue *completionQueue
 	// hungUp is set once the socket has ended.
 	hungUp bool
 
@@ -40,25 +29,22 @@ type connection struct {
 	lent     []lentMemory
 	borrowed []borrowedMemory
 
-	sends       workqueue.Queue[sendWork]
-	receives    workqueue.Queue[receiveWork]
-	responses   fifo.Queue[readResponse] // due, in the order of the requests
-	reads       reads
-	slotsToFree uint32 // send slots that polling the next completion frees
+	responses fifo.Queue[readResponse] // due, in the order of the requests
+	// reads are the Reads of this side that the peer has been asked for, by their indices in the
+	// send queue. Responses arrive in the same order.
+	reads fifo.Queue[uint32]
 
 	tail         uint64 // of the own ring: bytes written
 	published    uint64 // what the peer has been told of tail
 	peerConsumed uint64 // bytes of the own ring that the peer is known to have consumed
 	blockedAt    uint64 // peerConsumed when the last turn to transmit stopped
-	sent         uint32 // bytes of the request at sends.Next that are under way
+	sent         uint32 // bytes of the request at Sends.Next that are under way
 	position     uint64 // of the peer's ring: bytes consumed
 	told         uint64 // what the peer has been told of position
-	received     uint32 // bytes of the message in receives.Head
+	received     uint32 // bytes of the message in Receives.Head
+	readReceived uint32 // bytes of the data of the oldest of reads
 	ahead        []byte // what is probably copied after the record that is being handled
 	rungFor      uint64 // the peer's sleep that this side has ended last
-
-	aborted atomic.Bool
-	failure atomic.Pointer[error] // why the connection ended, nil if orderly
 }
 
 // lentMemory is memory that this side lends.
@@ -73,61 +59,24 @@ type borrowedMemory struct {
 	memory *memory.Region
 }
 
-// phase is a step in the life of a connection.
-type phase uint8
-
-const (
-	phaseOpen     phase = iota
-	phaseEnded          // OpDisconnected has not been polled
-	phaseDetached       // OpDisconnected has been polled
-)
-
 // newConnection checks config and makes a connection that is not established yet. The connection
 // holds a reference to its protection domain; a caller that discards the connection must call
 // discard.
 func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error) {
-	domain, queue, err := d.checkConfig(config)
-	if err != nil {
+	c := &connection{bell: bell{descriptor: -1}}
+	var shared *softrdma.Queue[connection]
+	if q, ok := config.Queue.(*completionQueue); ok && q.device == d {
+		c.queue, shared = q, &q.Queue
+	}
+	if err := c.Open(c, &d.Device, shared, config); err != nil {
 		return nil, err
 	}
-	c := &connection{
-		queue: queue, domain: domain, context: config.Context,
-		sends:    workqueue.NewQueue[sendWork](config.SendRequests),
-		receives: workqueue.NewQueue[receiveWork](config.ReceiveRequests),
-	}
-	c.bell.descriptor = -1
-	if err := c.PostReceive(config.Receives); err != nil {
-		return nil, err
-	}
-	if !domain.Acquire() {
-		return nil, status.Errorf(status.BadState, "protection domain is closed")
-	}
+	var err error
 	if c.own, err = newOutbox(); err != nil {
-		domain.Release()
+		c.Domain.Release()
 		return nil, err
 	}
 	return c, nil
-}
-
-// member returns the connection's part in its queue's fairness.
-func (c *connection) member() *connections.Member { return &c.sharing }
-
-// checkConfig checks config and returns its protection domain and completion queue.
-func (d *device) checkConfig(
-	config *rdma.ConnectionConfig,
-) (*registration.Domain, *completionQueue, error) {
-	domain, err := d.CheckDomain(config)
-	if err != nil {
-		return nil, nil, err
-	}
-	queue, ok := config.Queue.(*completionQueue)
-	if !ok || queue.device != d {
-		return nil, nil, softrdma.ErrForeignQueue
-	}
-	if err := d.CheckCounts(config); err != nil {
-		return nil, nil, err
-	}
-	return domain, queue, nil
 }
 
 // lend returns what this side offers to lend, with the descriptors to pass: the outbox first. It
@@ -137,7 +86,7 @@ func (c *connection) lend(list []rdma.LentMemory) ([]lentOffer, []int, error) {
 	var offers []lentOffer
 	for _, l := range list {
 		region, ok := l.Region.(*registration.Region)
-		if !ok || region.Domain() != c.domain {
+		if !ok || region.Domain() != c.Domain {
 			return nil, nil, status.Errorf(status.InvalidValue,
 				"lent memory is not registered in the connection's protection domain")
 		}
@@ -174,15 +123,13 @@ func (c *connection) adopt(p *packet, descriptors []int) error {
 // establish sets up the data path and attaches the connection to its queue. It takes ownership of
 // the socket.
 func (c *connection) establish(socket int, parameters rdma.Parameters) error {
-	c.bell.descriptor, c.parameters = socket, parameters
+	c.bell.descriptor, c.Agreed = socket, parameters
 	if err := c.own.region.CloseDescriptor(); err != nil { // the peer has it
 		return status.Errorf(status.OperatingSystem, "close the outbox's descriptor: %w", err)
 	}
 	c.responses = fifo.New[readResponse](parameters.InboundReads)
-	c.reads = reads{outstanding: fifo.New[uint32](parameters.OutboundReads),
-		limit: uint32(parameters.OutboundReads)}
-	c.slot = connections.Unassigned
-	return c.queue.connections.Attach(c)
+	c.reads, c.ReadLimit = fifo.New[uint32](parameters.OutboundReads), uint32(parameters.OutboundReads)
+	return c.Attach()
 }
 
 // discard releases a connection that has not been attached to its queue.
@@ -191,7 +138,7 @@ func (c *connection) discard() {
 		c.bell.close()
 	}
 	_ = c.unmap()
-	c.domain.Release()
+	c.Domain.Release()
 }
 
 // unmap releases the outboxes and what the peer lends.
@@ -210,37 +157,19 @@ func (c *connection) unmap() error {
 	return errors.Join(errs...)
 }
 
-// Parameters returns what both sides agreed on. Any goroutine may call it.
-func (c *connection) Parameters() rdma.Parameters { return c.parameters }
-
-// Err returns why the connection ended. Any goroutine may call it.
-func (c *connection) Err() error {
-	if err := c.failure.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-// Abort has the queue's thread end the connection. Any goroutine may call it.
-func (c *connection) Abort() {
-	if !c.aborted.Swap(true) {
-		c.queue.connections.Notify()
-	}
-}
-
 // Close ends the connection at once.
 func (c *connection) Close() {
-	if c.slot == connections.Unassigned {
+	if c.HasArrived() {
 		c.queue.processInbox()
 	}
-	if c.phase == phaseOpen {
+	if c.Phase == softrdma.PhaseOpen {
 		c.end(endingOrderly, nil, rdma.StatusFlushed)
 	}
 }
 
 // fail ends the connection because of what the peer has done, or what has become of memory.
 func (c *connection) fail(reason ending, format string, arguments ...any) {
-	if c.phase != phaseOpen {
+	if c.Phase != softrdma.PhaseOpen {
 		return
 	}
 	code := status.IOFailed
@@ -250,21 +179,21 @@ func (c *connection) fail(reason ending, format string, arguments ...any) {
 	case endingProtocol:
 		code = status.Unexpected
 	}
-	c.end(reason, status.Errorf(code, "connection to %v: %s", c.parameters.Remote,
+	c.end(reason, status.Errorf(code, "connection to %v: %s", c.Agreed.Remote,
 		fmt.Sprintf(format, arguments...)), rdma.StatusFlushed)
 }
 
 // peerEnded handles the end of the connection by the peer, once everything that the peer has sent
 // before has been received.
 func (c *connection) peerEnded(reason ending) {
-	remote, outcome := c.parameters.Remote, rdma.StatusFlushed
-	oldest := c.sends.Head != c.sends.Tail
+	remote, outcome := c.Agreed.Remote, rdma.StatusFlushed
+	oldest := c.Sends.Head != c.Sends.Tail
 	switch reason {
 	case endingOrderly:
 		c.end(endingOrderly, nil, outcome)
 		return
 	case endingAccess:
-		if oldest && c.sends.At(c.sends.Head).opcode != rdma.OpSend {
+		if oldest && c.Sends.At(c.Sends.Head).Opcode != rdma.OpSend {
 			outcome = rdma.StatusRemoteAccess
 		}
 		c.end(reason, status.Errorf(status.NotPermitted,
@@ -308,60 +237,20 @@ func (e ending) String() string {
 // with outcome, all others as flushed. OpDisconnected follows once the caller has polled those
 // completions. cause is nil if the end is orderly.
 func (c *connection) end(reason ending, cause error, outcome rdma.CompletionStatus) {
+	c.SetErr(cause)
 	if cause != nil {
-		c.failure.Store(&cause)
 		c.queue.device.options.Logger.Info("connection lost",
-			zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
+			zap.Stringer("remote", c.Agreed.Remote), zap.Error(cause))
 	}
 	c.publish()
 	c.own.header.ended.Store(uint64(reason))
-	c.phase = phaseEnded
+	c.Phase = softrdma.PhaseEnded
 	c.queue.remove(c)
 	c.bell.close()
 	c.queue.held.ReleaseAll()
 	if err := c.unmap(); err != nil {
 		c.queue.device.options.Logger.Error("cannot release a connection", zap.Error(err))
 	}
-	c.flushSends(outcome)
-	c.flushReceives(rdma.StatusFlushed)
-}
-
-// flushSends completes all requests of the send queue: the oldest with status first, the others as
-// flushed.
-func (c *connection) flushSends(first rdma.CompletionStatus) {
-	for q := &c.sends; q.Head != q.Tail; {
-		c.completeSend(q.At(q.Head), first)
-		first = rdma.StatusFlushed
-	}
-}
-
-// flushReceives completes all receives in the same way.
-func (c *connection) flushReceives(first rdma.CompletionStatus) {
-	for q := &c.receives; q.Head != q.Tail; {
-		c.completeReceive(q.At(q.Head), 0, first)
-		first = rdma.StatusFlushed
-	}
-}
-
-// completeSend completes the oldest request of the send queue.
-func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
-	c.slotsToFree++
-	c.sends.Head++
-	w.region = nil
-	if w.silent && outcome == rdma.StatusSuccess {
-		return
-	}
-	*c.queue.completions.Push(&c.sends.Freed, c.slotsToFree) = rdma.Completion{
-		ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome,
-	}
-	c.slotsToFree = 0
-}
-
-// completeReceive completes the oldest receive.
-func (c *connection) completeReceive(w *receiveWork, length uint32, outcome rdma.CompletionStatus) {
-	c.receives.Head++
-	w.region = nil
-	*c.queue.completions.Push(&c.receives.Freed, 1) = rdma.Completion{
-		ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome,
-	}
+	c.FlushSends(outcome)
+	c.FlushReceives(rdma.StatusFlushed)
 }

@@ -27,13 +27,13 @@ func TestBothSidesYieldUnderContention(t *testing.T) {
 
 	for _, contended := range []bool{false, true} {
 		x.domain.(*registration.Domain).Activate()
-		x.queue.fairness, y.queue.fairness = connections.Fairness{}, connections.Fairness{}
+		x.queue.Fairness, y.queue.Fairness = connections.Fairness{}, connections.Fairness{}
 		if contended {
 			other.Activate()
 		}
 		must(t, x.conn.PostSend(write))
 		x.conn.Flush()
-		if got := x.queue.fairness.BeginTurn(); got != contended {
+		if got := x.queue.Fairness.BeginTurn(); got != contended {
 			t.Errorf("contended: %v, but the sender yields: %v", contended, got)
 		}
 		if contended {
@@ -42,7 +42,7 @@ func TestBothSidesYieldUnderContention(t *testing.T) {
 			y.domain.(*registration.Domain).Activate()
 		}
 		y.poll()
-		if got := y.queue.fairness.BeginTurn(); got != contended {
+		if got := y.queue.Fairness.BeginTurn(); got != contended {
 			t.Errorf("contended: %v, but the receiver yields: %v", contended, got)
 		}
 		x.poll()

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -387,9 +388,9 @@ func TestForgedCountsEndTheConnection(t *testing.T) {
 				Key: victim.mem.LocalKey(), Length: 8}, RemoteKey: attacker.mem.RemoteKey()}
 			must(t, victim.conn.PostSend([]rdma.SendRequest{read}))
 			for range 3 {
-				if victim.poll(); victim.conn.phase == phaseOpen {
+				if victim.poll(); victim.conn.Phase == softrdma.PhaseOpen {
 					// Makes the victim look at what was consumed.
-					for victim.conn.phase == phaseOpen && victim.conn.hasRoom(ringBytes) {
+					for victim.conn.Phase == softrdma.PhaseOpen && victim.conn.hasRoom(ringBytes) {
 						victim.conn.tail += recordBytes
 					}
 				}

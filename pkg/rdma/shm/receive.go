@@ -6,46 +6,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// PostReceive adds the receives to the receive queue, all or none.
-func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
-	if c.phase == phaseDetached {
-		return workqueue.ErrDetached
-	}
-	q := &c.receives
-	if uint32(len(requests)) > q.Room() {
-		return workqueue.ErrReceiveQueueFull
-	}
-	for i := range requests {
-		r := &requests[i]
-		if r.Local.Length > softrdma.MaxMessageSize {
-			return status.Errorf(status.TooBig, "post receive %#x: size %d exceeds the maximum of %d",
-				r.ID, r.Local.Length, uint32(softrdma.MaxMessageSize))
-		}
-		region, err := c.resolve(r.Local, memory.LocalWrite)
-		if err != nil {
-			return workqueue.PostError("receive", r.ID, err)
-		}
-		*q.At(q.Tail + uint32(i)) = receiveWork{
-			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
-		}
-	}
-	q.Tail += uint32(len(requests))
-	if c.phase == phaseEnded {
-		c.flushReceives(rdma.StatusFlushed)
-	}
-	return nil
-}
 
 // turn receives what the peer has sent, for one turn, completes what the peer has carried out, and
 // notices the peer's end.
 func (c *connection) turn() {
-	if c.sends.Head != c.sends.Next {
+	if c.Sends.Head != c.Sends.Next {
 		c.completeSends()
-		if c.phase != phaseOpen {
+		if c.Phase != softrdma.PhaseOpen {
 			return
 		}
 	}
@@ -55,7 +23,7 @@ func (c *connection) turn() {
 	tail := c.peer.header.tail.Load()
 	if tail != c.position {
 		c.receive(tail)
-		if c.phase != phaseOpen {
+		if c.Phase != softrdma.PhaseOpen {
 			return
 		}
 	}
@@ -64,7 +32,7 @@ func (c *connection) turn() {
 		return
 	}
 	if c.hasUnsent() && c.peer.header.consumed.Load() != c.blockedAt {
-		c.queue.schedule(c)
+		c.Schedule()
 	}
 }
 
@@ -75,7 +43,7 @@ func (c *connection) receive(tail uint64) {
 			tail, c.position)
 		return
 	}
-	usual := c.queue.fairness.Allowance(&c.sharing, connections.Receiving, turnBytes)
+	usual := c.queue.Fairness.Allowance(&c.Sharing, connections.Receiving, turnBytes)
 	if usual == 0 {
 		return
 	}
@@ -98,14 +66,14 @@ func (c *connection) receive(tail uint64) {
 			c.lookAhead(&next, end, tail)
 		}
 		c.handle(&r, c.peer.ring[at+recordBytes:at+recordBytes+r.inlineWithin(span)])
-		if c.phase != phaseOpen {
+		if c.Phase != softrdma.PhaseOpen {
 			return
 		}
 		c.position += span
 		budget -= recordCost + r.copied()
 		r = next
 	}
-	c.queue.fairness.Count(&c.sharing, connections.Receiving, usual-budget)
+	c.queue.Fairness.Count(&c.Sharing, connections.Receiving, usual-budget)
 	c.publish()
 }
 
@@ -163,7 +131,7 @@ func (c *connection) handle(r *record, payload []byte) {
 
 // handleSend places a piece of a message into the oldest receive.
 func (c *connection) handleSend(r *record, payload []byte) {
-	q := &c.receives
+	q := &c.Receives
 	if q.Head == q.Tail {
 		c.fail(endingReceive, "the peer sent a message, and no receive is posted")
 		return
@@ -174,16 +142,16 @@ func (c *connection) handleSend(r *record, payload []byte) {
 		c.fail(endingProtocol, "a piece of a message is at offset %d instead of %d", r.address,
 			c.received)
 		return
-	case uint64(r.length) > uint64(w.length-c.received):
+	case uint64(r.length) > uint64(w.Length-c.received):
 		c.tooLong(w)
 		return
 	}
 	if len(payload) > 0 {
-		if !c.queue.held.Acquire(w.region) {
+		if !c.queue.held.Acquire(w.Region) {
 			c.fail(endingMemory, "the memory of a receive was deregistered")
 			return
 		}
-		if !w.region.CopyIn(w.local+uint64(c.received), payload) {
+		if !w.Region.CopyIn(w.Local+uint64(c.received), payload) {
 			c.fail(endingMemory, "the owner of imported memory has taken it away")
 			return
 		}
@@ -192,15 +160,15 @@ func (c *connection) handleSend(r *record, payload []byte) {
 	if r.last {
 		length := c.received
 		c.received = 0
-		c.completeReceive(w, length, rdma.StatusSuccess)
+		c.CompleteReceive(w, length, rdma.StatusSuccess)
 	}
 }
 
 // tooLong ends the connection because of a message that is longer than its receive.
-func (c *connection) tooLong(w *receiveWork) {
-	c.completeReceive(w, 0, rdma.StatusLocalLength)
+func (c *connection) tooLong(w *softrdma.Receive) {
+	c.CompleteReceive(w, 0, rdma.StatusLocalLength)
 	c.fail(endingReceive, "the peer sent a message of more than the %d bytes of its receive",
-		w.length)
+		w.Length)
 }
 
 // handleWrite carries out a piece of a Write.
@@ -248,15 +216,15 @@ func (c *connection) borrowedAt(lent uint8, offset uint64, length uint32) *borro
 // reach returns, acquired, the memory that the peer names in a Write or Read, after it has checked
 // key, domain, rights, bounds, and state. If the peer may not reach it, the connection ends.
 func (c *connection) reach(r *record, rights memory.Access) *registration.Region {
-	region := c.domain.Table().Lookup(r.key)
+	region, refusal := c.Domain.Find(r.key, r.address, r.length, rights)
 	switch {
-	case region == nil || region.Domain() != c.domain:
+	case refusal == registration.UnknownKey || refusal == registration.OtherDomain:
 		c.fail(endingAccess, "key %#x is not registered in the connection's domain", r.key)
-	case !region.Access().Has(rights):
+	case refusal == registration.MissingRights:
 		c.fail(endingAccess, "key %#x does not have the right %#x", r.key, uint32(rights))
-	case !region.HasRange(r.address, uint64(r.length)):
+	case refusal != registration.Granted:
 		c.fail(endingAccess, "%d bytes at %#x are outside of the %d bytes of key %#x", r.length,
-			r.address, region.Len(), r.key)
+			r.address, c.Domain.LengthOf(r.key), r.key)
 	case !c.queue.held.Acquire(region):
 		c.fail(endingAccess, "key %#x is being deregistered", r.key)
 	default:
@@ -273,7 +241,7 @@ func (c *connection) handleRead(r *record) {
 		return
 	case c.responses.Room() == 0:
 		c.fail(endingProtocol, "the peer has more Reads outstanding than the agreed %d",
-			c.parameters.InboundReads)
+			c.Agreed.InboundReads)
 		return
 	}
 	if r.lent != 0 {
@@ -290,35 +258,35 @@ func (c *connection) handleRead(r *record) {
 	}
 	*c.responses.Push() = readResponse{region: source, source: r.address, sink: r.source,
 		length: r.length, lent: r.lent}
-	c.queue.schedule(c)
+	c.Schedule()
 }
 
 // handleResponse places a piece of the data of the oldest outstanding Read.
 func (c *connection) handleResponse(r *record, payload []byte) {
-	if c.reads.outstanding.Len() == 0 {
+	if c.reads.Len() == 0 {
 		c.fail(endingProtocol, "the peer responded to a Read, and none is outstanding")
 		return
 	}
-	w := c.sends.At(*c.reads.outstanding.Front())
-	received := &c.reads.received
+	w := c.Sends.At(*c.reads.Front())
+	received := &c.readReceived
 	if r.lent != 0 {
-		if r.lent != w.lent || r.length != w.length || *received != 0 || !r.last {
+		if r.lent != w.Extra.lent || r.length != w.Length || *received != 0 || !r.last {
 			c.fail(endingProtocol, "a Read of %d bytes is answered with %d in lent memory %d",
-				w.length, r.length, r.lent)
+				w.Length, r.length, r.lent)
 			return
 		}
 	} else {
-		if r.address != uint64(*received) || r.length == 0 || r.length > w.length-*received ||
-			r.last != (*received+r.length == w.length) {
+		if r.address != uint64(*received) || r.length == 0 || r.length > w.Length-*received ||
+			r.last != (*received+r.length == w.Length) {
 			c.fail(endingProtocol, "a Read of %d bytes is answered with %d at offset %d",
-				w.length, r.length, r.address)
+				w.Length, r.length, r.address)
 			return
 		}
-		if !c.queue.held.Acquire(w.region) {
+		if !c.queue.held.Acquire(w.Region) {
 			c.fail(endingMemory, "the memory of a Read was deregistered")
 			return
 		}
-		if !w.region.CopyIn(w.local+uint64(*received), payload) {
+		if !w.Region.CopyIn(w.Local+uint64(*received), payload) {
 			c.fail(endingMemory, "the owner of imported memory has taken it away")
 			return
 		}
@@ -326,9 +294,9 @@ func (c *connection) handleResponse(r *record, payload []byte) {
 	}
 	if r.last {
 		*received = 0
-		w.done = true
-		c.reads.outstanding.Pop()
-		c.reads.posted--
+		w.Done = true
+		c.reads.Pop()
+		c.Reads--
 		c.completeSends()
 	}
 }

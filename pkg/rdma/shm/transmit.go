@@ -6,7 +6,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // The cost of a turn.
@@ -22,80 +21,12 @@ const (
 	publishBytes = 16 << 10
 )
 
-// PostSend adds the requests to the send queue, all or none, and schedules the connection for
-// transmission by the next Poll, unless Flush comes first.
-func (c *connection) PostSend(requests []rdma.SendRequest) error {
-	if c.phase == phaseDetached {
-		return workqueue.ErrDetached
-	}
-	if uint32(len(requests)) > c.sends.Room() {
-		return workqueue.ErrSendQueueFull
-	}
-	var reads uint32
-	for i := range requests {
-		w := c.sends.At(c.sends.Tail + uint32(i))
-		if err := c.prepare(w, &requests[i]); err != nil {
-			return err
-		}
-		if w.opcode == rdma.OpRead {
-			reads++
-		}
-	}
-	if reads > 0 && c.phase == phaseOpen && c.reads.posted+reads > c.reads.limit {
-		return workqueue.ErrReadDepth
-	}
-	c.reads.posted += reads
-	c.sends.Tail += uint32(len(requests))
-	if c.phase == phaseEnded {
-		c.flushSends(rdma.StatusFlushed)
-		return nil
-	}
-	c.queue.schedule(c)
-	return nil
-}
-
-// prepare checks a request and translates it into w.
-func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
-	rights, err := workqueue.CheckSend(r, softrdma.MaxMessageSize)
-	if err != nil {
-		return err
-	}
-	region, err := c.resolve(r.Local, rights)
-	if err != nil {
-		return workqueue.PostError(r.Opcode.String(), r.ID, err)
-	}
-	*w = sendWork{
-		id: r.ID, region: region, local: r.Local.Address, remote: r.RemoteAddress,
-		length: r.Local.Length, key: r.RemoteKey, opcode: r.Opcode, silent: r.Silent,
-	}
-	if r.Opcode == rdma.OpSend {
-		return nil
-	}
-	for i := range c.lent {
-		if l := &c.lent[i]; l.region == region && (l.writable || r.Opcode == rdma.OpWrite) {
-			w.lent = uint8(i + 1)
-		}
-	}
-	return nil
-}
-
-// resolve returns the memory of a segment. After the end of the connection it returns nil, because
-// the memory is no longer needed and may have been deregistered.
-func (c *connection) resolve(
-	local rdma.Segment, rights memory.Access,
-) (*registration.Region, error) {
-	if c.phase != phaseOpen {
-		return nil, nil
-	}
-	return c.domain.Resolve(local, rights)
-}
-
 // Flush starts the posted requests as far as the ring has room and one turn allows.
 func (c *connection) Flush() {
-	if c.slot == connections.Unassigned { // still in the queue's inbox
+	if c.HasArrived() { // still in the queue's inbox
 		c.queue.processInbox()
 	}
-	if c.phase == phaseOpen {
+	if c.Phase == softrdma.PhaseOpen {
 		c.transmit()
 		c.queue.held.ReleaseAll()
 	}
@@ -104,7 +35,7 @@ func (c *connection) Flush() {
 // transmit writes responses to the peer's Reads and posted requests to the ring, for one turn. What
 // remains waits for the next turn or, if the ring is full, for the peer.
 func (c *connection) transmit() {
-	usual := c.queue.fairness.Allowance(&c.sharing, connections.Transmitting, turnBytes)
+	usual := c.queue.Fairness.Allowance(&c.Sharing, connections.Transmitting, turnBytes)
 	budget, hasRoom := usual, true
 	publishAt := usual - publishBytes
 	for hasRoom && budget > 0 && c.hasUnsent() {
@@ -113,7 +44,7 @@ func (c *connection) transmit() {
 		} else {
 			hasRoom = c.transmitPiece(&budget)
 		}
-		if c.phase != phaseOpen {
+		if c.Phase != softrdma.PhaseOpen {
 			return
 		}
 		if budget <= publishAt && c.tail != c.published {
@@ -122,40 +53,40 @@ func (c *connection) transmit() {
 		}
 	}
 	if budget < usual {
-		c.queue.fairness.Count(&c.sharing, connections.Transmitting, usual-budget)
+		c.queue.Fairness.Count(&c.Sharing, connections.Transmitting, usual-budget)
 	}
 	c.blockedAt = c.peerConsumed // before completeSends, which may look again
 	c.publish()
 	c.completeSends()
-	if hasRoom && c.phase == phaseOpen && c.hasUnsent() {
-		c.queue.schedule(c)
+	if hasRoom && c.Phase == softrdma.PhaseOpen && c.hasUnsent() {
+		c.Schedule()
 	}
 }
 
 func (c *connection) hasUnsent() bool {
-	return c.sends.Next != c.sends.Tail || c.responses.Len() > 0
+	return c.Sends.Next != c.Sends.Tail || c.responses.Len() > 0
 }
 
 // transmitPiece carries out a piece of the request at sends.Next, or puts it into the ring. It
 // returns false if the ring has no room.
 func (c *connection) transmitPiece(budget *int) bool {
-	w := c.sends.At(c.sends.Next)
-	if w.region != nil && !c.queue.held.Acquire(w.region) {
+	w := c.Sends.At(c.Sends.Next)
+	if w.Region != nil && !c.queue.held.Acquire(w.Region) {
 		c.fail(endingMemory, "the memory of a %v was deregistered before it was carried out",
-			w.opcode)
+			w.Opcode)
 		return true
 	}
 	var piece uint32
-	switch w.opcode {
+	switch w.Opcode {
 	case rdma.OpSend:
-		piece = min(w.length-c.sent, maxInline)
+		piece = min(w.Length-c.sent, maxInline)
 		r := record{kind: recordSend, length: piece, address: uint64(c.sent),
-			last: c.sent+piece == w.length}
-		if !c.put(&r, w.region, w.local+uint64(c.sent)) {
+			last: c.sent+piece == w.Length}
+		if !c.put(&r, w.Region, w.Local+uint64(c.sent)) {
 			return false
 		}
 	case rdma.OpWrite:
-		if w.length == 0 {
+		if w.Length == 0 {
 			break
 		}
 		var ok bool
@@ -166,15 +97,15 @@ func (c *connection) transmitPiece(budget *int) bool {
 		if !c.requestRead(w) {
 			return false
 		}
-		piece = w.length
+		piece = w.Length
 	}
 	*budget -= recordCost
-	if w.opcode != rdma.OpRead && !w.awaitsPeer {
+	if w.Opcode != rdma.OpRead && !w.Extra.awaitsPeer {
 		*budget -= int(piece)
 	}
-	if c.sent += piece; c.sent == w.length {
+	if c.sent += piece; c.sent == w.Length {
 		c.sent = 0
-		c.sends.Next++
+		c.Sends.Next++
 	}
 	return true
 }
@@ -184,24 +115,38 @@ func (c *connection) transmitPiece(budget *int) bool {
 func (c *connection) transmitWrite(w *sendWork) (piece uint32, ok bool) {
 	done := uint64(c.sent)
 	if sink := c.borrowedFor(w); sink != nil {
-		piece = min(w.length-c.sent, maxLentPiece)
-		err := memory.Copy(sink, w.remote+done, w.region.Memory(), w.local+done, uint64(piece))
+		piece = min(w.Length-c.sent, maxLentPiece)
+		err := memory.Copy(sink, w.Remote+done, w.Region.Memory(), w.Local+done, uint64(piece))
 		if err != nil {
 			c.fail(endingMemory, "carry out a Write: %v", err)
 		}
 		return piece, true
 	}
-	r := record{kind: recordWrite, lent: w.lent, key: w.key, address: w.remote + done}
-	if w.lent == 0 {
-		r.length = min(w.length-c.sent, maxInline)
-		return r.length, c.put(&r, w.region, w.local+done)
+	if c.sent == 0 {
+		w.Extra.lent = c.lentFor(w)
 	}
-	r.length, r.source = min(w.length-c.sent, maxLentPiece), w.local+done
+	r := record{kind: recordWrite, lent: w.Extra.lent, key: w.Key, address: w.Remote + done}
+	if w.Extra.lent == 0 {
+		r.length = min(w.Length-c.sent, maxInline)
+		return r.length, c.put(&r, w.Region, w.Local+done)
+	}
+	r.length, r.source = min(w.Length-c.sent, maxLentPiece), w.Local+done
 	if !c.put(&r, nil, 0) {
 		return 0, false
 	}
-	w.awaitsPeer, w.end = true, c.tail
+	w.Extra.awaitsPeer, w.Extra.end = true, c.tail
 	return r.length, true
+}
+
+// lentFor returns 1 plus the index of the lent memory where the peer finds the data of a Write, or
+// puts that of a Read, or 0.
+func (c *connection) lentFor(w *sendWork) (lent uint8) {
+	for i := range c.lent {
+		if l := &c.lent[i]; l.region == w.Region && (l.writable || w.Opcode == rdma.OpWrite) {
+			lent = uint8(i + 1)
+		}
+	}
+	return lent
 }
 
 // borrowedFor returns the peer's memory that a Write goes to, if this side may write to it. In all
@@ -209,8 +154,8 @@ func (c *connection) transmitWrite(w *sendWork) (piece uint32, ok bool) {
 func (c *connection) borrowedFor(w *sendWork) *memory.Region {
 	for i := range c.borrowed {
 		b := &c.borrowed[i]
-		if b.offer.key == w.key && b.offer.writable &&
-			b.memory.CheckRange(w.remote, uint64(w.length)) == nil {
+		if b.offer.key == w.Key && b.offer.writable &&
+			b.memory.CheckRange(w.Remote, uint64(w.Length)) == nil {
 			return b.memory
 		}
 	}
@@ -219,17 +164,18 @@ func (c *connection) borrowedFor(w *sendWork) *memory.Region {
 
 // requestRead asks the peer for a Read. It returns false if the ring has no room.
 func (c *connection) requestRead(w *sendWork) bool {
-	if w.length == 0 {
-		w.done = true
-		c.reads.posted--
+	if w.Length == 0 {
+		w.Done = true
+		c.Reads--
 		return true
 	}
-	r := record{kind: recordRead, lent: w.lent, length: w.length, key: w.key, address: w.remote,
-		source: w.local}
+	w.Extra.lent = c.lentFor(w)
+	r := record{kind: recordRead, lent: w.Extra.lent, length: w.Length, key: w.Key, address: w.Remote,
+		source: w.Local}
 	if !c.put(&r, nil, 0) {
 		return false
 	}
-	*c.reads.outstanding.Push() = c.sends.Next // posted is at most limit
+	*c.reads.Push() = c.Sends.Next // Reads is at most ReadLimit
 	return true
 }
 
@@ -270,7 +216,7 @@ func (c *connection) respond(budget *int) bool {
 			return false
 		}
 	}
-	if r.last && c.phase == phaseOpen {
+	if r.last && c.Phase == softrdma.PhaseOpen {
 		c.responses.Pop()
 	}
 	return true
@@ -353,16 +299,16 @@ func (c *connection) wakePeer(wrote bool) {
 
 // completeSends completes the requests that have been carried out, in their order.
 func (c *connection) completeSends() {
-	for q := &c.sends; c.phase == phaseOpen && q.Head != q.Next; {
+	for q := &c.Sends; c.Phase == softrdma.PhaseOpen && q.Head != q.Next; {
 		w := q.At(q.Head)
 		switch {
-		case w.opcode == rdma.OpRead && !w.done:
+		case w.Opcode == rdma.OpRead && !w.Done:
 			return
-		case w.awaitsPeer && c.peerConsumed < w.end:
-			if !c.refreshConsumed() || c.peerConsumed < w.end {
+		case w.Extra.awaitsPeer && c.peerConsumed < w.Extra.end:
+			if !c.refreshConsumed() || c.peerConsumed < w.Extra.end {
 				return
 			}
 		}
-		c.completeSend(w, rdma.StatusSuccess)
+		c.CompleteSend(w, rdma.StatusSuccess)
 	}
 }

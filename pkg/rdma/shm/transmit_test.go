@@ -90,7 +90,7 @@ func TestRoomIsNoticedWheneverThePeerMakesIt(t *testing.T) {
 		for sender.polled = sender.polled[:0]; len(sender.polled) < len(requests); {
 			sender.poll()
 			consumed := c.peer.header.consumed.Load()
-			if c.hasUnsent() && consumed == c.tail && c.published == c.tail && !c.scheduled &&
+			if c.hasUnsent() && consumed == c.tail && c.published == c.tail && !sender.queue.HasPending() &&
 				!sender.queue.hasWork() {
 				t.Fatalf("round %d: the ring is empty, and nobody sends the rest", round)
 			}

@@ -87,27 +87,64 @@ func (d *Domain) Close() error {
 	return nil
 }
 
-// Resolve returns the memory of a posted local segment after checking its bounds and rights. It
-// returns nil for a segment of length 0.
-func (d *Domain) Resolve(local rdma.Segment, rights memory.Access) (*Region, error) {
-	if local.Length == 0 {
-		return nil, nil
+// Find returns the memory that a key names, if connections of the domain may use that range of it
+// in that way. Memory is not needed, and nil, if the length is 0. Both sides of a transfer are
+// checked here: the local segments of posted requests, and what a peer names.
+func (d *Domain) Find(
+	key uint32, offset uint64, length uint32, rights memory.Access,
+) (*Region, Refusal) {
+	if length == 0 {
+		return nil, Granted
 	}
-	r := d.table.Lookup(local.Key)
-	if r == nil || r.domain != d {
-		return nil, status.Errorf(status.InvalidValue,
+	r := d.table.Lookup(key)
+	switch {
+	case r == nil:
+		return nil, UnknownKey
+	case r.domain != d:
+		return nil, OtherDomain
+	case !r.access.Has(rights):
+		return nil, MissingRights
+	case offset+uint64(length) < offset:
+		return nil, WrapsAround
+	case offset+uint64(length) > uint64(len(r.bytes)):
+		return nil, OutOfBounds
+	}
+	return r, Granted
+}
+
+// Refusal says why Find has found no memory. The first reason counts.
+type Refusal uint8
+
+const (
+	Granted       Refusal = iota
+	UnknownKey            // no memory has the key
+	OtherDomain           // the memory belongs to another domain
+	MissingRights         // it was registered without the rights
+	WrapsAround           // the range wraps around
+	OutOfBounds           // the range is not within the memory
+)
+
+// LocalError returns why a posted request cannot use a local segment.
+func (d *Domain) LocalError(local *rdma.Segment, refusal Refusal) error {
+	switch refusal {
+	case UnknownKey, OtherDomain:
+		return status.Errorf(status.InvalidValue,
 			"local key %#x is not registered in the connection's protection domain", local.Key)
-	}
-	if !r.HasRange(local.Address, uint64(local.Length)) {
-		return nil, status.Errorf(status.InvalidValue,
-			"segment of %d bytes at %#x is outside the memory region of %d bytes",
-			local.Length, local.Address, len(r.bytes))
-	}
-	if !r.access.Has(rights) {
-		return nil, status.Errorf(status.NotPermitted,
+	case MissingRights:
+		return status.Errorf(status.NotPermitted,
 			"memory region with key %#x was registered without LocalWrite", local.Key)
 	}
-	return r, nil
+	return status.Errorf(status.InvalidValue,
+		"segment of %d bytes at %#x is outside the memory region of %d bytes",
+		local.Length, local.Address, d.LengthOf(local.Key))
+}
+
+// LengthOf returns how many bytes the memory with a key has, for errors.
+func (d *Domain) LengthOf(key uint32) uint64 {
+	if r := d.table.Lookup(key); r != nil {
+		return r.Len()
+	}
+	return 0 // it has been deregistered meanwhile
 }
 
 // Region is registered memory. Its addresses start at 0, so that peers learn nothing about
@@ -135,9 +172,6 @@ func (r *Region) Base() uint64 { return 0 }
 
 // Len returns the length in bytes.
 func (r *Region) Len() uint64 { return uint64(len(r.bytes)) }
-
-// Access returns the rights.
-func (r *Region) Access() memory.Access { return r.access }
 
 // Domain returns the domain whose connections may use the region.
 func (r *Region) Domain() *Domain { return r.domain }
@@ -168,12 +202,6 @@ func (r *Region) Deregister() error {
 		r.domain.uses.Release()
 	})
 	return nil
-}
-
-// HasRange reports whether the range is within the memory. The computation cannot wrap around.
-func (r *Region) HasRange(offset, length uint64) bool {
-	size := uint64(len(r.bytes))
-	return offset <= size && length <= size-offset
 }
 
 // CopyIn copies source into the memory. The caller has acquired the region. It returns false if the

@@ -78,7 +78,7 @@ func TestADomainInUseCannotBeClosed(t *testing.T) {
 	}
 }
 
-func TestLocalSegmentsAreChecked(t *testing.T) {
+func TestOnlyWhatWasGrantedIsFound(t *testing.T) {
 	table := NewTable()
 	d := NewDomain("test", table, func() {})
 	r, other := register(t, d), register(t, NewDomain("test", table, func() {}))
@@ -88,26 +88,36 @@ func TestLocalSegmentsAreChecked(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		segment rdma.Segment
+		refusal Refusal
 		code    status.Code
 	}{
-		"all of it": {rdma.Segment{Key: r.LocalKey(), Length: 64}, status.Success},
-		"nothing":   {rdma.Segment{}, status.Success},
-		"across the end": {rdma.Segment{Key: r.LocalKey(), Address: 1, Length: 64},
+		"all of it": {rdma.Segment{Key: r.LocalKey(), Length: 64}, Granted, status.Success},
+		"nothing":   {rdma.Segment{}, Granted, status.Success},
+		"across the end": {rdma.Segment{Key: r.LocalKey(), Address: 1, Length: 64}, OutOfBounds,
 			status.InvalidValue},
 		"wraps around": {rdma.Segment{Key: r.LocalKey(), Address: ^uint64(0), Length: 2},
+			WrapsAround, status.InvalidValue},
+		"of another key": {rdma.Segment{Key: r.LocalKey() ^ 1, Length: 1}, UnknownKey,
 			status.InvalidValue},
-		"of another key":     {rdma.Segment{Key: r.LocalKey() ^ 1, Length: 1}, status.InvalidValue},
-		"of another domain":  {rdma.Segment{Key: other.LocalKey(), Length: 1}, status.InvalidValue},
-		"of read-only bytes": {rdma.Segment{Key: readable.LocalKey(), Length: 1}, status.NotPermitted},
+		"of another domain": {rdma.Segment{Key: other.LocalKey(), Length: 1}, OtherDomain,
+			status.InvalidValue},
+		"of read-only bytes": {rdma.Segment{Key: readable.LocalKey(), Length: 1}, MissingRights,
+			status.NotPermitted},
 	} {
-		_, err := d.Resolve(test.segment, memory.LocalWrite)
-		if test.code == status.Success && err != nil ||
-			test.code != status.Success && !errors.Is(err, test.code) {
+		s := &test.segment
+		region, refusal := d.Find(s.Key, s.Address, s.Length, memory.LocalWrite)
+		if refusal != test.refusal || (region != nil) != (refusal == Granted && s.Length > 0) {
+			t.Errorf("%s: refusal %d, want %d", name, refusal, test.refusal)
+		}
+		if refusal == Granted {
+			continue
+		}
+		if err := d.LocalError(s, refusal); !errors.Is(err, test.code) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := d.Resolve(rdma.Segment{Key: readable.LocalKey(), Length: 1}, 0); err != nil {
-		t.Errorf("a source without rights: %v", err)
+	if _, refusal := d.Find(readable.LocalKey(), 0, 1, 0); refusal != Granted {
+		t.Errorf("a source without rights: refusal %d", refusal)
 	}
 }
 

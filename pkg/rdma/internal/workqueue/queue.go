@@ -10,15 +10,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Queue is a ring of posted requests: a send queue or a receive queue. Its indices only grow and
-// are taken modulo the ring's size; Freed ≤ Head ≤ Next ≤ Tail. A receive queue does not use Next.
+// Queue is a ring of posted requests: a send queue or a receive queue. Its indices only grow,
+// wrapping around at 2^32, and are taken modulo the ring's size; Freed ≤ Head ≤ Next ≤ Tail. A
+// provider that starts requests when they are posted does not use Next.
 type Queue[T any] struct {
-	ring  []T
-	limit uint32 // requests that may be outstanding
-	Freed uint32 // slots before it can be reused: their completions have been polled
-	Head  uint32 // oldest request that has not completed
-	Next  uint32 // next request to transmit
-	Tail  uint32 // where the next request is posted
+	ring   []T
+	limit  uint32 // requests that may be outstanding
+	Freed  uint32 // slots before it can be reused: their completions have been polled
+	Head   uint32 // oldest request that has not completed
+	Next   uint32 // next request to transmit
+	Tail   uint32 // where the next request is posted
+	silent uint32 // requests that have completed silently since the latest completion
 }
 
 // NewQueue returns a queue for limit outstanding requests.
@@ -40,6 +42,26 @@ func (q *Queue[T]) Slot(index uint32) int { return int(index & uint32(len(q.ring
 
 // Room returns how many requests can be posted.
 func (q *Queue[T]) Room() uint32 { return q.limit - (q.Tail - q.Freed) }
+
+// Limit returns how many requests may be outstanding.
+func (q *Queue[T]) Limit() int { return int(q.limit) }
+
+// IsOutstanding reports whether the request with an index is posted and has not completed.
+func (q *Queue[T]) IsOutstanding(index uint32) bool { return index-q.Head < q.Tail-q.Head }
+
+// CompleteSilently removes the oldest request. Polling the next completion frees its slot.
+func (q *Queue[T]) CompleteSilently() {
+	q.Head++
+	q.silent++
+}
+
+// Complete removes the oldest request, and returns its completion for the caller to fill in.
+func (q *Queue[T]) Complete(completions *Completions) *rdma.Completion {
+	slots := q.silent + 1
+	q.Head++
+	q.silent = 0
+	return completions.push(&q.Freed, slots)
+}
 
 // completionEntry is a completion that has not been polled, and the number of slots that polling it
 // frees in a queue.
@@ -72,9 +94,9 @@ func NewCompletions(capacity int) Completions {
 // Len returns the number of completions.
 func (r *Completions) Len() int { return int(r.tail - r.head) }
 
-// Push adds a completion, which the caller fills in. Collecting it adds slots to freed, a
+// push adds a completion, which the caller fills in. Collecting it adds slots to freed, a
 // Queue.Freed.
-func (r *Completions) Push(freed *uint32, slots uint32) *rdma.Completion {
+func (r *Completions) push(freed *uint32, slots uint32) *rdma.Completion {
 	if r.Len() == len(r.entries) {
 		r.grow()
 	}

@@ -24,7 +24,10 @@ func TestRoomIsReturnedWithTheCompletions(t *testing.T) {
 			t.Fatalf("round %d: room for %d requests in a full queue", round, room)
 		}
 		for _, slots := range []uint32{1, 3, 2} {
-			completions.Push(&q.Freed, slots).ID = uint64(slots)
+			for range slots - 1 {
+				q.CompleteSilently()
+			}
+			q.Complete(&completions).ID = uint64(slots)
 		}
 		polled, room := make([]rdma.Completion, 1), uint32(0)
 		for _, slots := range []uint32{1, 3, 2} {
