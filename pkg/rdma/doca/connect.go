@@ -20,25 +20,14 @@ import (
 func (d *device) Connect(
 	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
 ) (rdma.Connection, error) {
-	if _, limited := ctx.Deadline(); !limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
-		defer cancel()
-	}
-	c, err := d.connect(ctx, remote, &config)
-	if err != nil {
-		return nil, status.Errorf(status.CodeOf(err), "connect to %v over doca: %w", remote, err)
-	}
-	return c, nil
+	return softrdma.Dial(ctx, &d.Device, remote, func(ctx context.Context) (*connection, error) {
+		return d.connect(ctx, remote, &config)
+	})
 }
 
 func (d *device) connect(
 	ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig,
 ) (*connection, error) {
-	if err := d.Acquire("connect"); err != nil {
-		return nil, err
-	}
-	defer d.Uses.Release()
 	c, err := newConnection(d, config)
 	if err != nil {
 		return nil, err
@@ -134,37 +123,22 @@ func (c *connection) establish(
 // separately, the requests that wait to be accepted.
 const maxPending = 128
 
-// listener accepts sockets and reads a connection request from each.
-type listener struct {
-	*softrdma.Backlog
-	device  *device
-	sockets network.Listener
-}
-
 // Listen accepts connection requests on a TCP port.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
-	if err := d.Acquire("listen"); err != nil {
-		return nil, err
+	open := func() (*softrdma.Clients[network.Stream], error) {
+		sockets, err := (network.Kernel{}).Listen(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		return &softrdma.Clients[network.Stream]{Address: sockets.Address(),
+			Accept: sockets.Accept, Stop: sockets.Close, Read: d.readRequest,
+			Timeout: rdma.DefaultHandshakeTimeout, Log: d.log}, nil
 	}
-	sockets, err := (network.Kernel{}).Listen(ctx, address)
-	if err != nil {
-		d.Uses.Release()
-		return nil, status.Errorf(softrdma.ListenCode(err), "listen for doca on %v: %w", address,
-			err)
-	}
-	l := &listener{Backlog: softrdma.NewBacklog(ProviderName, maxPending), device: d,
-		sockets: sockets}
-	clients := &softrdma.Clients[network.Stream]{Accept: sockets.Accept, Read: l.readRequest,
-		Timeout: rdma.DefaultHandshakeTimeout, Log: d.log}
-	l.Go(func() { softrdma.Serve(l.Backlog, clients) })
-	return l, nil
+	return softrdma.Listen(&d.Device, address, maxPending, open)
 }
 
-// Address returns the address that the listener is bound to, with the actual port.
-func (l *listener) Address() netip.AddrPort { return l.sockets.Address() }
-
 // readRequest reads and checks a request.
-func (l *listener) readRequest(ctx context.Context, from network.Stream) (rdma.Request, error) {
+func (d *device) readRequest(ctx context.Context, from network.Stream) (rdma.Request, error) {
 	socket := from.(net.Conn)
 	stop := watch(ctx, socket)
 	f, err := readFrame(socket)
@@ -174,20 +148,11 @@ func (l *listener) readRequest(ctx context.Context, from network.Stream) (rdma.R
 	if f.kind != frameRequest {
 		return nil, badFrame("kind %d, not a request", f.kind)
 	}
-	r := &request{device: l.device, socket: socket}
+	r := &request{device: d, socket: socket}
 	if r.introduction, err = parseIntroduction(f.payload); err != nil {
 		return nil, err
 	}
 	return r, nil
-}
-
-// Close stops listening and rejects the requests that have not been accepted.
-func (l *listener) Close() error {
-	first, err := l.End(l.sockets.Close)
-	if first {
-		l.device.Uses.Release()
-	}
-	return err
 }
 
 // request is a connection request. It is accepted or rejected exactly once.

@@ -23,7 +23,7 @@ import (
 type endpoint struct {
 	*testing.T
 	device   *device
-	listener *listener
+	listener rdma.Listener
 	config   rdma.ConnectionConfig
 }
 
@@ -34,7 +34,7 @@ func newEndpoint(t *testing.T, options Options) *endpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.listener = l.(*listener)
+	e.listener = l
 	domain, err := e.device.NewProtectionDomain()
 	if err != nil {
 		t.Fatal(err)

@@ -12,37 +12,23 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Listen accepts connection requests on address. Port 0 picks a free port.
-func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
-	if err := d.Acquire("listen"); err != nil {
-		return nil, err
-	}
-	streams, err := d.options.Network.Listen(ctx, address)
-	if err != nil {
-		d.Uses.Release()
-		return nil, status.Errorf(softrdma.ListenCode(err), "listen for iwarp on %v: %w", address, err)
-	}
-	l := &listener{device: d, listener: streams,
-		Backlog: softrdma.NewBacklog(ProviderName, d.options.MaxPendingHandshakes)}
-	clients := &softrdma.Clients[network.Stream]{Accept: streams.Accept, Read: l.readRequest,
-		Timeout: d.options.HandshakeTimeout, Log: d.options.Logger}
-	l.Go(func() { softrdma.Serve(l.Backlog, clients) })
-	return l, nil
-}
-
-// listener accepts TCP connections and reads a connection request from each. Accept returns only
+// Listen accepts connection requests on address. Port 0 picks a free port. Accept returns only
 // complete requests.
-type listener struct {
-	*softrdma.Backlog
-	device   *device
-	listener network.Listener
+func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	open := func() (*softrdma.Clients[network.Stream], error) {
+		streams, err := d.options.Network.Listen(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		return &softrdma.Clients[network.Stream]{Address: streams.Address(),
+			Accept: streams.Accept, Stop: streams.Close, Read: d.readRequest,
+			Timeout: d.options.HandshakeTimeout, Log: d.options.Logger}, nil
+	}
+	return softrdma.Listen(&d.Device, address, d.options.MaxPendingHandshakes, open)
 }
-
-// Address returns the address that the listener is bound to, with the actual port.
-func (l *listener) Address() netip.AddrPort { return l.listener.Address() }
 
 // readRequest reads and checks a request, and replies with a reject if it cannot be accepted.
-func (l *listener) readRequest(ctx context.Context, conn network.Stream) (rdma.Request, error) {
+func (d *device) readRequest(ctx context.Context, conn network.Stream) (rdma.Request, error) {
 	h := newHandshake(ctx, conn)
 	defer h.stop()
 	frame, err := h.readMPA(mpaRequestKey)
@@ -54,16 +40,7 @@ func (l *listener) readRequest(ctx context.Context, conn network.Stream) (rdma.R
 		_ = h.write(reject.append(nil, mpaReplyKey))
 		return nil, err
 	}
-	return &request{device: l.device, conn: conn, frame: frame}, nil
-}
-
-// Close stops listening and rejects the requests that have not been accepted.
-func (l *listener) Close() error {
-	first, err := l.End(l.listener.Close)
-	if first {
-		l.device.Uses.Release()
-	}
-	return err
+	return &request{device: d, conn: conn, frame: frame}, nil
 }
 
 // request is a connection request. It is accepted or rejected exactly once.

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
 // Connect connects to a listener on this machine. If the peer's application rejects the request,
@@ -15,23 +15,17 @@ import (
 func (d *device) Connect(
 	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
 ) (rdma.Connection, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
-		defer cancel()
-	}
-	if err := d.Acquire("connect"); err != nil {
-		return nil, err
-	}
-	defer d.Uses.Release()
-	c, err := newConnection(d, &config)
-	if err == nil {
-		if err = d.connect(ctx, remote, &config, c); err == nil {
-			return c, nil
+	return softrdma.Dial(ctx, &d.Device, remote, func(ctx context.Context) (*connection, error) {
+		c, err := newConnection(d, &config)
+		if err != nil {
+			return nil, err
 		}
-		c.discard()
-	}
-	return nil, status.Errorf(status.CodeOf(err), "connect to %v over shm: %w", remote, err)
+		if err := d.connect(ctx, remote, &config, c); err != nil {
+			c.discard()
+			return nil, err
+		}
+		return c, nil
+	})
 }
 
 // connect establishes c.

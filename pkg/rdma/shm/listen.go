@@ -23,27 +23,35 @@ const maxPending = 128
 const portAttempts = 1000
 
 // Listen accepts connection requests on the port of address. Port 0 picks a free one. All addresses
-// of a network namespace share the ports.
+// of a network namespace share the ports. Accept returns only complete requests.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
-	if err := d.Acquire("listen"); err != nil {
-		return nil, err
+	open := func() (*softrdma.Clients[*net.UnixConn], error) {
+		sockets, address, err := listenOn(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		return d.clients(sockets, address), nil
 	}
-	sockets, address, err := listenOn(ctx, address)
-	if err != nil {
-		d.Uses.Release()
-		return nil, status.Errorf(status.CodeOf(err), "listen for shm on %v: %w", address, err)
-	}
-	return d.serve(sockets, address), nil
+	return softrdma.Listen(&d.Device, address, maxPending, open)
 }
 
-// serve accepts the clients of a socket.
-func (d *device) serve(sockets *net.UnixListener, address netip.AddrPort) *listener {
-	l := &listener{Backlog: softrdma.NewBacklog(ProviderName, maxPending), device: d,
-		address: address, sockets: sockets, strangers: newStrangers()}
-	clients := &softrdma.Clients[*net.UnixConn]{Accept: l.acceptOwn, Read: l.readRequest,
-		Timeout: rdma.DefaultHandshakeTimeout, Log: d.options.Logger}
-	l.Go(func() { softrdma.Serve(l.Backlog, clients) })
-	return l
+// clients returns how to serve the clients of a socket.
+func (d *device) clients(
+	sockets *net.UnixListener, address netip.AddrPort,
+) *softrdma.Clients[*net.UnixConn] {
+	ctx, stop := context.WithCancel(context.Background())
+	strangers := newStrangers()
+	return &softrdma.Clients[*net.UnixConn]{
+		Address: address, Timeout: rdma.DefaultHandshakeTimeout, Log: d.options.Logger,
+		Accept: func() (*net.UnixConn, error) { return d.acceptOwn(ctx, sockets, strangers) },
+		Stop: func() error {
+			stop()
+			return sockets.Close()
+		},
+		Read: func(ctx context.Context, conn *net.UnixConn) (rdma.Request, error) {
+			return d.readRequest(ctx, conn, address)
+		},
+	}
 }
 
 func listenOn(ctx context.Context, address netip.AddrPort) (*net.UnixListener, netip.AddrPort,
@@ -66,25 +74,13 @@ func listenOn(ctx context.Context, address netip.AddrPort) (*net.UnixListener, n
 	return nil, address, err
 }
 
-// listener accepts sockets and reads a connection request from each. Accept returns only complete
-// requests.
-type listener struct {
-	*softrdma.Backlog
-	device  *device
-	address netip.AddrPort
-	sockets *net.UnixListener
-
-	strangers strangers
-}
-
-// Address returns the address that the listener is bound to, with the actual port.
-func (l *listener) Address() netip.AddrPort { return l.address }
-
 // acceptOwn waits for the next connection. Users of other programs are turned away before they can
 // take a place among the silent ones.
-func (l *listener) acceptOwn() (*net.UnixConn, error) {
+func (d *device) acceptOwn(
+	ctx context.Context, sockets *net.UnixListener, strangers strangers,
+) (*net.UnixConn, error) {
 	for {
-		conn, err := l.sockets.AcceptUnix()
+		conn, err := sockets.AcceptUnix()
 		if err != nil {
 			return nil, err
 		}
@@ -92,19 +88,21 @@ func (l *listener) acceptOwn() (*net.UnixConn, error) {
 			return conn, nil
 		}
 		// A relay of another user with provider auto tries this before each connection over TCP.
-		l.device.options.Logger.Debug("shm client dropped", zap.Error(err))
-		if l.strangers.isFull() {
-			l.device.options.Logger.Warn("shm accepts nobody until sockets of other users' "+
+		d.options.Logger.Debug("shm client dropped", zap.Error(err))
+		if strangers.isFull() {
+			d.options.Logger.Warn("shm accepts nobody until sockets of other users' "+
 				"processes can be closed: end these processes", zap.Int("sockets", maxStrangers),
 				zap.NamedError("latest", err))
 		}
-		l.strangers.turnAway(l.Context(), conn)
+		strangers.turnAway(ctx, conn)
 	}
 }
 
 // readRequest reads a request. A peer that leaves without one only asks whether somebody listens:
 // see Probe.
-func (l *listener) readRequest(ctx context.Context, conn *net.UnixConn) (rdma.Request, error) {
+func (d *device) readRequest(
+	ctx context.Context, conn *net.UnixConn, address netip.AddrPort,
+) (rdma.Request, error) {
 	done := exchangeDeadline(ctx, conn)
 	p, passed, err := receivePacket(ctx, conn)
 	done()
@@ -112,23 +110,13 @@ func (l *listener) readRequest(ctx context.Context, conn *net.UnixConn) (rdma.Re
 		err = badPacket("its kind is %d, not a request", p.kind)
 	}
 	if err == nil {
-		return &request{device: l.device, listener: l.address, conn: conn, packet: p,
-			passed: passed}, nil
+		return &request{device: d, listener: address, conn: conn, packet: p, passed: passed}, nil
 	}
 	closeAll(passed)
 	if errors.Is(err, status.ConnectionReset) {
 		return nil, nil
 	}
 	return nil, err
-}
-
-// Close stops listening and rejects the requests that have not been accepted.
-func (l *listener) Close() error {
-	first, err := l.End(l.sockets.Close)
-	if first {
-		l.device.Uses.Release()
-	}
-	return err
 }
 
 // request is a connection request. It is accepted or rejected exactly once.

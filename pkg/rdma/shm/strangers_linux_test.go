@@ -3,6 +3,7 @@ package shm
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/stucktest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -57,7 +59,6 @@ func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
 	must(t, err)
 	device := opened.(*device)
 	defer func() { must(t, device.Close()) }()
-	must(t, device.Acquire("listen"))
 	sockets, address, err := listenOn(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"))
 	must(t, err)
 	var releases []func()
@@ -75,7 +76,11 @@ func TestStrangersDoNotKeepAListenerFromItsClients(t *testing.T) {
 		}
 		return nil
 	})
-	l := device.serve(sockets, address)
+	l, err := softrdma.Listen(&device.Device, address, maxPending,
+		func() (*softrdma.Clients[*net.UnixConn], error) {
+			return device.clients(sockets, address), nil
+		})
+	must(t, err)
 	defer func() { must(t, l.Close()) }()
 	defer func() {
 		for _, release := range releases {

@@ -122,6 +122,27 @@ func (d *Device) Close() error {
 	return nil
 }
 
+// Dial has connect make a connection from d, by the deadline of ctx or else the default one.
+func Dial[C rdma.Connection](
+	ctx context.Context, d *Device, remote netip.AddrPort, connect func(context.Context) (C, error),
+) (rdma.Connection, error) {
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
+		defer cancel()
+	}
+	if err := d.Acquire("connect"); err != nil {
+		return nil, err
+	}
+	defer d.Uses.Release()
+	c, err := connect(ctx)
+	if err != nil {
+		return nil, status.Errorf(status.CodeOf(err), "connect to %v over %s: %w", remote,
+			d.provider, err)
+	}
+	return c, nil
+}
+
 // Acquire adds a reference to the device unless it is closed.
 func (d *Device) Acquire(operation string) error {
 	if !d.Uses.Acquire() {
@@ -129,16 +150,6 @@ func (d *Device) Acquire(operation string) error {
 			d.Address)
 	}
 	return nil
-}
-
-// CheckDomain returns the protection domain of a configuration, which must be one of this device.
-func (d *Device) CheckDomain(config *rdma.ConnectionConfig) (*registration.Domain, error) {
-	domain, ok := config.Domain.(*registration.Domain)
-	if !ok || domain.Table() != d.Table {
-		return nil, status.Errorf(status.InvalidValue,
-			"protection domain is missing or belongs to another device")
-	}
-	return domain, nil
 }
 
 // ErrForeignQueue rejects a configuration whose completion queue is not one of the device.

@@ -2,12 +2,52 @@ package softrdma
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// Listener implements rdma.Listener for clients that send their request on a stream.
+type Listener struct {
+	*Backlog
+	device  *Device
+	address netip.AddrPort
+	stop    func() error
+}
+
+// Listen makes a listener of d, for the clients that open returns. size bounds the clients that
+// have not sent their request, and, separately, the requests that wait to be accepted.
+func Listen[S Stream](
+	d *Device, address netip.AddrPort, size int, open func() (*Clients[S], error),
+) (rdma.Listener, error) {
+	if err := d.Acquire("listen"); err != nil {
+		return nil, err
+	}
+	clients, err := open()
+	if err != nil {
+		d.Uses.Release()
+		return nil, status.Errorf(ListenCode(err), "listen for %s on %v: %w", d.provider, address,
+			err)
+	}
+	l := &Listener{NewBacklog(d.provider, size), d, clients.Address, clients.Stop}
+	l.Go(func() { serve(l.Backlog, clients) })
+	return l, nil
+}
+
+// Address returns the address that the listener is bound to, with the actual port.
+func (l *Listener) Address() netip.AddrPort { return l.address }
+
+// Close stops listening and rejects the requests that have not been accepted.
+func (l *Listener) Close() error {
+	first, err := l.End(l.stop)
+	if first {
+		l.device.Uses.Release()
+	}
+	return err
+}
 
 // Backlog holds the connection requests that a listener has received, until they are accepted. Any
 // goroutine may call its methods.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -23,8 +24,10 @@ type Stream interface {
 
 // Clients is how a listener gets from its clients to their requests.
 type Clients[S Stream] struct {
-	// Accept waits for the next client. It fails with net.ErrClosed once the listener is closed.
+	Address netip.AddrPort // where they arrive, with the actual port
+	// Accept waits for the next client. It fails with net.ErrClosed after Stop.
 	Accept func() (S, error)
+	Stop   func() error
 	// Read reads a client's request, until the context ends. Without a request and an error, the
 	// client has asked for nothing. The request owns the stream.
 	Read func(ctx context.Context, from S) (rdma.Request, error)
@@ -37,10 +40,10 @@ type Clients[S Stream] struct {
 // some resource, most likely of descriptors.
 const acceptRetryDelay = 10 * time.Millisecond
 
-// Serve reads the requests of clients, each in a goroutine of its own, and adds them to the
+// serve reads the requests of clients, each in a goroutine of its own, and adds them to the
 // backlog. As many clients as the backlog has places may be silent; the next one makes the oldest
-// of them give way. Serve runs until the listener is closed.
-func Serve[S Stream](b *Backlog, clients *Clients[S]) {
+// of them give way. serve runs until the listener is closed.
+func serve[S Stream](b *Backlog, clients *Clients[S]) {
 	silent := silentClients[S]{limit: cap(b.requests)}
 	for {
 		stream, err := clients.Accept()
