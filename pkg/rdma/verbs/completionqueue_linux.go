@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -22,7 +23,7 @@ type completionQueue struct {
 	capacity     int // of each device queue
 	poller       *poller
 	polling      []*deviceQueue // to be polled
-	completions  completionRing
+	completions  workqueue.Completions
 	unflushed    []*connection // with requests posted by the caller but not to the device
 	closing      []*connection // to be closed once Poll has seen the device's queue empty
 	disconnected []*connection // whose OpDisconnected has not been polled
@@ -75,7 +76,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 		return nil, err
 	}
 	q := &completionQueue{
-		device: d, poller: poller, completions: newCompletionRing(4 * ibv.MaxPoll),
+		device: d, poller: poller, completions: workqueue.NewCompletions(4 * ibv.MaxPoll),
 		capacity: min(max(capacity, minCompletions), d.limits.Completions),
 	}
 	q.slots.Store(&[]*connection{})
@@ -224,7 +225,7 @@ func (q *completionQueue) detach(c *connection) {
 }
 
 // requests returns how many completions of the connection can be outstanding.
-func (c *connection) requests() int { return int(c.sends.limit + c.receives.limit) }
+func (c *connection) requests() int { return c.sends.Limit() + c.receives.Limit() }
 
 // Descriptor returns the descriptor to wait on between Arm and Drain.
 func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
@@ -232,7 +233,7 @@ func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
 // Arm implements progress.Waiter. It requests a notification before it polls the device's queue
 // once more, because the device does not signal completions that came before the request.
 func (q *completionQueue) Arm() bool {
-	if q.completions.len() > 0 || len(q.disconnected) > 0 || len(q.closing) > 0 ||
+	if q.completions.Len() > 0 || len(q.disconnected) > 0 || len(q.closing) > 0 ||
 		q.wakePending.Load() {
 		return false
 	}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -79,8 +80,8 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 		domain:    domain,
 		queue:     queue,
 		context:   config.Context,
-		sends:     sendRing{ring: newRing[sendEntry](config.SendRequests)},
-		receives:  receiveRing{newRing[receiveEntry](config.ReceiveRequests)},
+		sends:     sendRing{Queue: workqueue.NewQueue[sendEntry](config.SendRequests)},
+		receives:  receiveRing{workqueue.NewQueue[receiveEntry](config.ReceiveRequests)},
 		unflushed: make([]ibv.SendWork, 0, config.SendRequests),
 		scratch:   make([]ibv.ReceiveWork, config.ReceiveRequests),
 	}
@@ -137,8 +138,8 @@ const inlineBytes = 64
 func (c *connection) createQueuePair(e *endpoint, receives []rdma.ReceiveRequest) error {
 	qp, err := c.domain.pd.NewQueuePair(ibv.QueuePairConfig{
 		Queue:           c.deviceQueue.cq,
-		SendRequests:    int(c.sends.limit),
-		ReceiveRequests: int(c.receives.limit),
+		SendRequests:    c.sends.Limit(),
+		ReceiveRequests: c.receives.Limit(),
 		InlineBytes:     inlineBytes,
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -19,15 +20,15 @@ import (
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	c.openIfEstablished()
 	if c.phase == phaseDetached {
-		return errDetached
+		return workqueue.ErrDetached
 	}
 	r := &c.sends
-	if uint32(len(requests)) > r.room() {
-		return errSendQueueFull
+	if uint32(len(requests)) > r.Room() {
+		return workqueue.ErrSendQueueFull
 	}
 	before, reads := len(c.unflushed), 0
 	for i := range requests {
-		if err := c.prepareSend(&requests[i], r.tail+uint32(i)); err != nil {
+		if err := c.prepareSend(&requests[i], r.Tail+uint32(i)); err != nil {
 			c.unflushed = c.unflushed[:before]
 			return err
 		}
@@ -37,10 +38,10 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	}
 	if reads > 0 && c.phase == phaseOpen && c.reads+reads > c.parameters.OutboundReads {
 		c.unflushed = c.unflushed[:before]
-		return errReadDepth
+		return workqueue.ErrReadDepth
 	}
 	c.reads += reads
-	r.tail += uint32(len(requests))
+	r.Tail += uint32(len(requests))
 	if c.phase == phaseOpen {
 		if !c.listed {
 			c.listed = true
@@ -65,25 +66,22 @@ func (c *connection) prepareSend(r *rdma.SendRequest, index uint32) error {
 		RemoteAddress: r.RemoteAddress,
 		RemoteKey:     r.RemoteKey,
 	}
-	var rights memory.Access
 	switch r.Opcode {
 	case rdma.OpSend:
 		work.Opcode = ibv.WorkSend
 	case rdma.OpWrite:
 		work.Opcode = ibv.WorkWrite
 	case rdma.OpRead:
-		work.Opcode, rights = ibv.WorkRead, memory.LocalWrite
-	default:
-		return status.Errorf(status.InvalidValue,
-			"post request %#x: invalid opcode %q for a send queue", r.ID, r.Opcode)
+		work.Opcode = ibv.WorkRead
 	}
-	if uint64(r.Local.Length) > min(c.device.limits.MessageBytes, maxMessage) {
-		return postError(r.Opcode, r.ID, status.Errorf(status.TooBig,
-			"message of %d bytes is too long for the device", r.Local.Length))
+	rights, err := workqueue.CheckSend(r,
+		uint32(min(c.device.limits.MessageBytes, maxMessage)))
+	if err != nil {
+		return err
 	}
 	region, err := c.domain.resolve(&r.Local, rights)
 	if err != nil {
-		return postError(r.Opcode, r.ID, err)
+		return workqueue.PostError(r.Opcode.String(), r.ID, err)
 	}
 	if !r.Silent || r.Opcode == rdma.OpRead {
 		work.Flags = ibv.Signaled
@@ -94,7 +92,7 @@ func (c *connection) prepareSend(r *rdma.SendRequest, index uint32) error {
 		int(r.Local.Length) <= c.qp.InlineBytes {
 		work.Flags |= ibv.Inline
 	}
-	*c.sends.at(index) = sendEntry{id: r.ID, opcode: r.Opcode, silent: r.Silent}
+	*c.sends.At(index) = sendEntry{id: r.ID, opcode: r.Opcode, silent: r.Silent}
 	c.unflushed = append(c.unflushed, work)
 	return nil
 }
@@ -122,7 +120,7 @@ func (c *connection) flush() {
 func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	c.openIfEstablished()
 	if c.phase == phaseDetached {
-		return errDetached
+		return workqueue.ErrDetached
 	}
 	work, err := c.prepareReceives(requests)
 	if err != nil || len(work) == 0 {
@@ -143,16 +141,16 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 // are valid until the next call.
 func (c *connection) prepareReceives(requests []rdma.ReceiveRequest) ([]ibv.ReceiveWork, error) {
 	r := &c.receives
-	if uint32(len(requests)) > r.room() {
-		return nil, errReceiveQueueFull
+	if uint32(len(requests)) > r.Room() {
+		return nil, workqueue.ErrReceiveQueueFull
 	}
 	for i := range requests {
 		request := &requests[i]
 		if _, err := c.domain.resolve(&request.Local, memory.LocalWrite); err != nil {
-			return nil, postError(rdma.OpReceive, request.ID, err)
+			return nil, workqueue.PostError("receive", request.ID, err)
 		}
-		index := r.tail + uint32(i)
-		*r.at(index) = receiveEntry{id: request.ID}
+		index := r.Tail + uint32(i)
+		*r.At(index) = receiveEntry{id: request.ID}
 		c.scratch[i] = ibv.ReceiveWork{
 			WorkID:   receiveWorkID(c.token, index),
 			Address:  request.Local.Address,
@@ -160,31 +158,18 @@ func (c *connection) prepareReceives(requests []rdma.ReceiveRequest) ([]ibv.Rece
 			LocalKey: request.Local.Key,
 		}
 	}
-	r.tail += uint32(len(requests))
+	r.Tail += uint32(len(requests))
 	return c.scratch[:len(requests)], nil
-}
-
-// Errors that callers meet often are allocated once.
-var (
-	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
-	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
-	errReadDepth        = status.Errorf(status.Again, "outbound read depth is exhausted")
-	errDetached         = status.Errorf(status.NotConnected, "connection has ended")
-)
-
-// postError says which request could not be posted.
-func postError(opcode rdma.Opcode, id uint64, err error) error {
-	return fmt.Errorf("post %v %#x: %w", opcode, id, err)
 }
 
 // Poll implements rdma.CompletionQueue. If the completion ring already holds enough completions for
 // the caller, Poll does not touch the device. The OpDisconnected of a connection follows all its
 // other completions.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
-	if len(completions) == 0 || q.completions.len() < len(completions) {
+	if len(completions) == 0 || q.completions.Len() < len(completions) {
 		q.progress()
 	}
-	n := q.completions.pop(completions)
+	n := q.completions.Collect(completions)
 	for ; n < len(completions) && len(q.disconnected) > 0; n++ {
 		last := len(q.disconnected) - 1
 		c := q.disconnected[last]
@@ -308,12 +293,12 @@ func (q *completionQueue) dispatch(w *ibv.Completion) {
 	outcome := outcomeOf(w.Status)
 	opcode, id := rdma.OpReceive, uint64(0)
 	switch {
-	case receive && c.receives.hasOutstanding(index):
+	case receive && c.receives.IsOutstanding(index):
 		c.receives.report(index, w.Length, outcome)
-		id = c.receives.at(index).id
-	case !receive && c.sends.hasOutstanding(index):
+		id = c.receives.At(index).id
+	case !receive && c.sends.IsOutstanding(index):
 		c.sends.report(index, outcome)
-		opcode, id = c.sends.at(index).opcode, c.sends.at(index).id
+		opcode, id = c.sends.At(index).opcode, c.sends.At(index).id
 	default:
 		return
 	}
@@ -369,17 +354,18 @@ func (c *connection) completeSend(e *sendEntry) {
 		c.reads--
 	}
 	if e.silent && e.status == rdma.StatusSuccess {
+		c.sends.CompleteSilently()
 		return
 	}
-	c.queue.completions.push(rdma.Completion{
+	*c.sends.Complete(&c.queue.completions) = rdma.Completion{
 		ID: e.id, Context: c.context, Opcode: e.opcode, Status: e.status,
-	})
+	}
 }
 
 func (c *connection) completeReceive(e *receiveEntry) {
-	c.queue.completions.push(rdma.Completion{
+	*c.receives.Complete(&c.queue.completions) = rdma.Completion{
 		ID: e.id, Context: c.context, Opcode: rdma.OpReceive, Status: e.status, Length: e.length,
-	})
+	}
 }
 
 // outcomeOf converts the status of a completion from the device.

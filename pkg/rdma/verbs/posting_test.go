@@ -7,6 +7,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 )
 
@@ -18,7 +19,7 @@ func newFakeConnection(limit int) *connection {
 	domain.regions.insert(&memoryRegion{
 		localKey: 7, base: 1 << 20, length: 1 << 20, access: memory.LocalWrite,
 	})
-	q := &completionQueue{device: d, completions: newCompletionRing(64)}
+	q := &completionQueue{device: d, completions: workqueue.NewCompletions(64)}
 	c := &connection{
 		device:    d,
 		domain:    domain,
@@ -26,8 +27,8 @@ func newFakeConnection(limit int) *connection {
 		qp:        &ibv.QueuePair{InlineBytes: inlineBytes},
 		token:     newToken(0, 1),
 		phase:     phaseOpen,
-		sends:     sendRing{ring: newRing[sendEntry](limit)},
-		receives:  receiveRing{newRing[receiveEntry](limit)},
+		sends:     sendRing{Queue: workqueue.NewQueue[sendEntry](limit)},
+		receives:  receiveRing{workqueue.NewQueue[receiveEntry](limit)},
 		unflushed: make([]ibv.SendWork, 0, limit),
 		scratch:   make([]ibv.ReceiveWork, limit),
 	}
@@ -73,7 +74,7 @@ func BenchmarkBookkeeping(b *testing.B) {
 		}
 		c.queue.unflushed, c.listed = c.queue.unflushed[:0], false
 		c.completeUnflushed()
-		if n := c.queue.completions.pop(completions[:]); n != pairs {
+		if n := c.queue.completions.Collect(completions[:]); n != pairs {
 			b.Fatalf("%d completions, want %d", n, pairs)
 		}
 	}
@@ -89,9 +90,9 @@ func TestPostingIsAllOrNothing(t *testing.T) {
 	if err := c.PostSend([]rdma.SendRequest{good, bad}); err == nil {
 		t.Fatal("PostSend accepted memory that is not registered")
 	}
-	if len(c.unflushed) != 0 || c.sends.room() != 4 {
+	if len(c.unflushed) != 0 || c.sends.Room() != 4 {
 		t.Errorf("%d requests are posted, and there is room for %d; want 0 and 4",
-			len(c.unflushed), c.sends.room())
+			len(c.unflushed), c.sends.Room())
 	}
 }
 
@@ -118,7 +119,7 @@ func TestCompletionsWithoutARequestAreDropped(t *testing.T) {
 	}
 	c.queue.polled[0] = ibv.Completion{WorkID: receiveWorkID(c.token, 5)} // nothing was posted
 	c.queue.dispatch(&c.queue.polled[0])
-	if n := c.queue.completions.len(); n != 0 {
+	if n := c.queue.completions.Len(); n != 0 {
 		t.Errorf("%d completions, want 0", n)
 	}
 }

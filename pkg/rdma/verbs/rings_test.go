@@ -9,19 +9,22 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // model is the device that a send ring mirrors: it completes requests in order, except Reads, and
 // does not report successful silent requests.
 type model struct {
 	ring     sendRing
+	limit    int
+	polled   workqueue.Completions
 	pending  []sendEntry // posted and not delivered, in order
 	reported []bool      // of pending, by the device
 	first    uint32      // index of pending[0]
 }
 
 func (m *model) post(t *rapid.T, nextID *uint64) {
-	if m.ring.room() == 0 {
+	if m.ring.Room() == 0 {
 		t.Skip("full")
 	}
 	opcodes := []rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead}
@@ -31,8 +34,8 @@ func (m *model) post(t *rapid.T, nextID *uint64) {
 		silent: rapid.Bool().Draw(t, "silent"),
 	}
 	*nextID++
-	*m.ring.at(m.ring.tail) = e
-	m.ring.tail++
+	*m.ring.At(m.ring.Tail) = e
+	m.ring.Tail++
 	m.pending = append(m.pending, e)
 	m.reported = append(m.reported, false)
 }
@@ -83,8 +86,15 @@ func (m *model) delivered(t *rapid.T, got *sendEntry, want rdma.CompletionStatus
 	if got == nil || got.id != m.pending[0].id || got.status != want {
 		t.Fatalf("delivered %+v, want request %d with status %v", got, m.pending[0].id, want)
 	}
+	complete(&m.ring.Queue, &m.polled)
 	m.pending, m.reported = m.pending[1:], m.reported[1:]
 	m.first++
+}
+
+// complete completes the oldest request of a queue, and polls its completion.
+func complete[E any](q *workqueue.Queue[E], completions *workqueue.Completions) {
+	q.Complete(completions)
+	completions.Collect(make([]rdma.Completion, 1))
 }
 
 // flush checks that the ring delivers all remaining requests, as flushed unless known to be
@@ -102,7 +112,7 @@ func (m *model) flush(t *rapid.T) {
 		}
 		m.delivered(t, m.ring.nextFlushed(), want)
 	}
-	if m.ring.nextFlushed() != nil || m.ring.room() != m.ring.limit {
+	if m.ring.nextFlushed() != nil || int(m.ring.Room()) != m.limit {
 		t.Fatal("the ring is not empty after nextFlushed returned every request")
 	}
 }
@@ -110,9 +120,11 @@ func (m *model) flush(t *rapid.T) {
 func TestSendRingDeliversOnceAndInOrder(t *testing.T) {
 	seedtest.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(1, 20).Draw(t, "limit")
-		m := &model{ring: sendRing{ring: newRing[sendEntry](limit)}}
+		m := &model{ring: sendRing{Queue: workqueue.NewQueue[sendEntry](limit)}, limit: limit,
+			polled: workqueue.NewCompletions(1)}
 		start := rapid.Uint32().Draw(t, "start") // so that indices wrap
-		m.ring.head, m.ring.reported, m.ring.tail, m.first = start, start, start, start
+		m.ring.Freed, m.ring.Head, m.ring.Tail = start, start, start
+		m.ring.reported, m.first = start, start
 		var nextID uint64
 		t.Repeat(map[string]func(*rapid.T){
 			"post":    func(t *rapid.T) { m.post(t, &nextID) },
@@ -124,29 +136,34 @@ func TestSendRingDeliversOnceAndInOrder(t *testing.T) {
 }
 
 func TestReceiveRingDeliversOnceAndInOrder(t *testing.T) {
-	r := receiveRing{newRing[receiveEntry](3)}
-	r.head, r.tail = 1<<32-2, 1<<32-2
+	r := receiveRing{workqueue.NewQueue[receiveEntry](3)}
+	r.Freed, r.Head, r.Tail = 1<<32-2, 1<<32-2, 1<<32-2
+	polled := workqueue.NewCompletions(1)
 	for round := range uint32(10) {
 		for i := range uint32(3) {
-			*r.at(r.tail) = receiveEntry{id: uint64(round*3 + i)}
-			r.tail++
+			*r.At(r.Tail) = receiveEntry{id: uint64(round*3 + i)}
+			r.Tail++
 		}
-		if r.room() != 0 || !r.hasOutstanding(r.head) || r.hasOutstanding(r.tail) {
-			t.Fatalf("round %d: a full ring has room for %d, or wrong bounds", round, r.room())
+		if r.Room() != 0 || !r.IsOutstanding(r.Head) || r.IsOutstanding(r.Tail) {
+			t.Fatalf("round %d: a full ring has room for %d, or wrong bounds", round, r.Room())
 		}
-		r.report(r.head+1, 7, rdma.StatusSuccess)
+		r.report(r.Head+1, 7, rdma.StatusSuccess)
 		if r.next() != nil {
 			t.Fatal("the second receive was delivered before the first")
 		}
-		r.report(r.head, 5, rdma.StatusSuccess)
+		r.report(r.Head, 5, rdma.StatusSuccess)
 		for i, length := range []uint32{5, 7} {
 			if e := r.next(); e == nil || e.id != uint64(round*3)+uint64(i) || e.length != length {
 				t.Fatalf("round %d: receive %d is %+v, want length %d", round, i, e, length)
 			}
+			complete(&r.Queue, &polled)
 		}
 		e := r.nextFlushed()
-		if e == nil || e.status != rdma.StatusFlushed || r.nextFlushed() != nil {
+		if e == nil || e.status != rdma.StatusFlushed {
 			t.Fatalf("round %d: the last receive is %+v, want flushed", round, e)
+		}
+		if complete(&r.Queue, &polled); r.nextFlushed() != nil {
+			t.Fatalf("round %d: a receive too many", round)
 		}
 	}
 }
