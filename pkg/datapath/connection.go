@@ -114,9 +114,9 @@ func layOutConnections(depth int) (
 	return connections, int(next)
 }
 
-// sendCapacity returns how many messages may be in the send ring of a lane of the given depth. It is
-// twice the depth because the completion of a Send is often polled after the peer's response to its
-// messages.
+// sendCapacity returns how many messages may be in the send ring of a lane of the given depth. It
+// is twice the depth because the completion of a Send is often polled after the peer's response to
+// its messages.
 func sendCapacity(depth int) uint32 { return uint32(2*depth + spareMessages) }
 
 // sendQueueDepth returns how many work requests a connection must accept at a time: each message

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/doca"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -87,37 +86,6 @@ func readFrame(from io.Reader) (frame, error) {
 func badFrame(format string, arguments ...any) error {
 	return status.Errorf(status.InvalidValue, "malformed frame: %s",
 		fmt.Sprintf(format, arguments...))
-}
-
-// introduction is what a request and an accept hold.
-type introduction struct {
-	inboundReads  int
-	outboundReads int
-	privateData   []byte
-	details       []byte
-}
-
-func (i *introduction) encode() []byte {
-	b := binary.LittleEndian.AppendUint16(nil, uint16(i.inboundReads))
-	b = binary.LittleEndian.AppendUint16(b, uint16(i.outboundReads))
-	b = append(append(b, byte(len(i.privateData))), i.privateData...)
-	return append(b, i.details...)
-}
-
-func parseIntroduction(b []byte) (introduction, error) {
-	const fixed = 5
-	if len(b) < fixed || len(b) < fixed+int(b[4]) || int(b[4]) > rdma.MaxPrivateData {
-		return introduction{}, badFrame("an introduction of %d bytes", len(b))
-	}
-	i := introduction{inboundReads: int(binary.LittleEndian.Uint16(b)),
-		outboundReads: int(binary.LittleEndian.Uint16(b[2:]))}
-	if i.inboundReads > maxReadDepth || i.outboundReads > maxReadDepth {
-		return introduction{}, badFrame("read depths %d and %d exceed %d", i.inboundReads,
-			i.outboundReads, maxReadDepth)
-	}
-	data := int(b[4])
-	i.privateData, i.details = b[fixed:fixed+data:fixed+data], b[fixed+data:]
-	return i, nil
 }
 
 // encodeEnd returns an end with the reason, nil for an orderly one.

@@ -290,8 +290,8 @@ var (
 		"more Reads than the inbound read depth"}
 )
 
-// writeRefusals and readRefusals say how a peer violates the protocol that names memory which it may
-// not reach, with a Write and with a Read Request.
+// writeRefusals and readRefusals hold the violations of a peer whose Write, or Read Request, names
+// memory that it may not reach.
 var (
 	writeRefusals = [...]*violation{
 		registration.UnknownKey:    violationWriteSTag,

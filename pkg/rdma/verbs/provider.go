@@ -5,13 +5,16 @@ package verbs
 import (
 	"errors"
 	"fmt"
-	"net"
+	"math"
 	"net/netip"
-	"slices"
-	"strings"
+	"sync"
+	"sync/atomic"
 
-	"github.com/Mellanox/rdmamap"
+	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/pci"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -82,177 +85,206 @@ func (p *provider) open(address netip.Addr) (*device, error) {
 	return d, nil
 }
 
-// location is a port of a device, and the address that selects it.
-type location struct {
-	device  string
-	port    uint8
-	address netip.Addr
+// device implements rdma.Device for one port of an RDMA device, at one address. Any goroutine may
+// use it.
+type device struct {
+	location
+	options Options
+	log     *zap.Logger
+	context *ibv.Context
+	channel *ibv.Channel
+	limits  ibv.Limits
+	names   memory.Device
+	monitor *monitor
+	// uses counts the open protection domains, completion queues, and listeners, and the calls of
+	// Connect in progress. It is negative once the device is closed.
+	uses       atomic.Int64
+	nextHandle atomic.Uint64 // of the next endpoint
+	// sentinel is bound to the device, so that the connection manager tells of its removal even if
+	// nobody uses it. Drivers of software devices tell of nothing.
+	sentinel *endpoint
+	lost     chan struct{}
+	lose     sync.Once // closes lost
+
+	mu          sync.Mutex
+	endpoints   map[uint64]*endpoint   // by handle
+	connections map[uint32]*connection // by queue pair number
+	lingering   []*endpoint            // disconnected; the monitor destroys them
 }
 
-// locate finds the device that has the given address or, if the address is unspecified, an address
-// of the device called name. The connection manager decides which device an address selects.
-func (p *provider) locate(
-	channel *ibv.Channel, name string, address netip.Addr,
-) (location, error) {
-	if !address.IsUnspecified() {
-		place, err := bindTo(channel, address)
-		if err == nil && name != "" && name != place.device {
-			err = status.Errorf(status.NotFound,
-				"%v belongs to RDMA device %s, not to %s: use an address of %s, or another device",
-				address, place.device, name, name)
-		}
-		return place, err
-	}
-	if name == "" {
-		only, err := onlyDevice(p.system)
-		if err != nil {
-			return location{}, err
-		}
-		name = only
-	}
-	if p.options.GIDIndex != nil {
-		var err error
-		if address, err = addressOfGID(name, *p.options.GIDIndex); err != nil {
-			return location{}, err
-		}
-		return bindTo(channel, address)
-	}
-	return firstAddress(channel, p.system, name)
-}
-
-// bindTo asks the connection manager which device an address selects.
-func bindTo(channel *ibv.Channel, address netip.Addr) (location, error) {
-	id, err := channel.NewID(0)
+// newDevice checks the limits of an open device and starts its monitor. On success the device owns
+// context and channel.
+func newDevice(
+	place location, options Options, context *ibv.Context, channel *ibv.Channel,
+) (*device, error) {
+	limits, err := context.Limits(place.port)
 	if err != nil {
-		return location{}, err
+		return nil, err
 	}
-	if err := id.Bind(netip.AddrPortFrom(address, 0)); err != nil {
-		return location{}, errors.Join(err, id.Destroy())
+	if !limits.PortActive {
+		return nil, status.Errorf(status.NotConnected,
+			"port %d of RDMA device %s is not active: check `rdma link`", place.port, place.device)
 	}
-	place := location{device: id.DeviceName(), port: id.Port(), address: address}
-	if place.device == "" {
-		err = status.Errorf(status.NotFound,
-			"no RDMA device has address %v: check `rdma link` and `ip address`", address)
+	if options.PathMTU > limits.PathMTU && limits.Transport != ibv.IWARP {
+		return nil, status.Errorf(status.TooBig,
+			"path MTU %d exceeds the current %d of port %d of RDMA device %s",
+			options.PathMTU, limits.PathMTU, place.port, place.device)
 	}
-	return place, errors.Join(err, id.Destroy())
+	d := &device{
+		location:    place,
+		options:     options,
+		log:         options.Logger.With(zap.String("device", place.device)),
+		context:     context,
+		channel:     channel,
+		limits:      limits,
+		names:       namesOf(place.device),
+		endpoints:   map[uint64]*endpoint{},
+		connections: map[uint32]*connection{},
+		lost:        make(chan struct{}),
+	}
+	if d.sentinel, err = d.newEndpoint(nil); err != nil {
+		return nil, err
+	}
+	if err := d.sentinel.id.Bind(netip.AddrPortFrom(place.address, 0)); err != nil {
+		d.sentinel.destroy()
+		return nil, err
+	}
+	if d.monitor, err = startMonitor(d); err != nil {
+		d.sentinel.destroy()
+		return nil, err
+	}
+	return d, nil
 }
 
-// firstAddress returns the first of the machine's addresses that selects the device called name.
-func firstAddress(channel *ibv.Channel, s system, name string) (location, error) {
-	for _, address := range s.addresses() {
-		if place, err := bindTo(channel, address); err == nil && place.device == name {
-			return place, nil
-		}
+// Lost implements rdma.LosableDevice.
+func (d *device) Lost() <-chan struct{} { return d.lost }
+
+// noteLoss notes that the device is being removed, or has failed.
+func (d *device) noteLoss() { d.lose.Do(func() { close(d.lost) }) }
+
+// namesOf returns the names of an RDMA device. A software device has no PCI address.
+func namesOf(name string) memory.Device {
+	names := memory.Device{RDMA: name}
+	if tree, err := rdmadevice.Open(rdmadevice.SystemRoot); err == nil {
+		function, _ := tree.Location(name)
+		names.PCI = pci.Normalize(function)
 	}
-	return location{}, status.Errorf(status.NotFound,
-		"RDMA device %s has no IP address: assign one to its network interface", name)
+	return names
 }
 
-// gidPort is the port whose GID table determines the address.
-const gidPort = 1
+// Limits of a connection beyond those of the device. They bound its memory, and keep lengths
+// positive for drivers that treat them as signed (siw).
+const (
+	maxRequests  = 1 << 15
+	maxReadDepth = 128
+	maxMessage   = math.MaxInt32
+)
 
-// addressOfGID returns the address in an entry of a device's GID table.
-func addressOfGID(name string, index int) (netip.Addr, error) {
-	context, err := ibv.Open(name)
+// Capabilities returns the limits of a connection on the device.
+func (d *device) Capabilities() rdma.Capabilities {
+	requests := min(d.limits.WorkRequests, maxRequests)
+	return rdma.Capabilities{
+		Transport:          string(d.limits.Transport),
+		MaxInboundReads:    min(d.limits.InboundReads, maxReadDepth),
+		MaxOutboundReads:   min(d.limits.OutboundReads, maxReadDepth),
+		MaxSendRequests:    requests,
+		MaxReceiveRequests: requests,
+		MaxSegments:        1,
+		MaxMessageSize:     min(d.limits.MessageBytes, maxMessage),
+		WriteImpliesPlaced: d.limits.Transport != ibv.IWARP,
+		// Peers on iWARP may have negotiated CRCs, which cover data in user memory.
+		StableSource: d.limits.Transport == ibv.IWARP,
+		OpaqueMemory: true,
+		Device:       d.names,
+	}
+}
+
+// NewProtectionDomain allocates a protection domain on the device.
+func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
+	if err := d.acquire("allocate protection domain"); err != nil {
+		return nil, err
+	}
+	pd, err := d.context.NewProtectionDomain()
 	if err != nil {
-		return netip.Addr{}, err
+		d.release()
+		return nil, fmt.Errorf("allocate protection domain on %s: %w", d.location.device, err)
 	}
-	gid, err := context.GID(gidPort, index)
-	return netip.AddrFrom16(gid).Unmap(), errors.Join(err, context.Close())
+	return &protectionDomain{device: d, pd: pd, context: d.context}, nil
 }
 
-// resolveDevice finds an RDMA device by its own name or by the name of its network interface. It
-// returns "" for "".
-func resolveDevice(s system, name string) (string, error) {
-	if name == "" {
-		return "", nil
+// NewForeignDomain implements rdma.ForeignDevice. The other library has opened the device for
+// itself: connections in the domain get a completion queue there, and end before the domain closes.
+// Device events of their queue pairs go to that library, so only completions and the connection
+// manager show the end of such a connection.
+func (d *device) NewForeignDomain(handle memory.Handle) (rdma.ProtectionDomain, error) {
+	foreign, hasKey := handle.(rdma.ForeignMemory)
+	if !hasKey {
+		return nil, status.Errorf(status.NotSupported,
+			"use a foreign protection domain on %s: memory of device %v has no key for verbs: choose "+
+				"--rdma-provider doca", d.location.device, handle.Device())
 	}
-	devices := s.devices()
-	if slices.Contains(devices, name) {
-		return name, nil
+	address := foreign.ProtectionDomain()
+	if address == 0 {
+		return nil, status.Errorf(status.InvalidValue,
+			"use a foreign protection domain on %s: memory of device %v has none",
+			d.location.device, foreign.Device())
 	}
-	if !s.isInterface(name) {
-		return "", status.Errorf(status.NotFound,
-			"%q is neither an RDMA device nor a network interface: %s", name, describe(devices))
+	pd := ibv.ForeignProtectionDomain(address)
+	context := pd.Context()
+	if name := context.DeviceName(); name != d.location.device {
+		return nil, status.Errorf(status.NotSupported,
+			"use a foreign protection domain on %s: it belongs to RDMA device %s: choose the RDMA "+
+				"address of that device", d.location.device, name)
 	}
-	if device := s.deviceOf(name); device != "" {
-		return device, nil
+	if err := d.acquire("use a foreign protection domain"); err != nil {
+		return nil, err
 	}
-	return "", status.Errorf(status.NotFound,
-		"network interface %s has no RDMA device: %s", name, describe(devices))
+	return &protectionDomain{device: d, pd: pd, context: context}, nil
 }
 
-// onlyDevice returns the RDMA device of a machine that has exactly one.
-func onlyDevice(s system) (string, error) {
-	devices := s.devices()
-	if len(devices) == 1 {
-		return devices[0], nil
+// NewCompletionQueue implements rdma.Device. The queue's capacity, which is at least minCompletions
+// where the device allows it, limits the requests of all its connections together.
+func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
+	if capacity < 0 {
+		return nil, status.Errorf(status.InvalidValue,
+			"create completion queue: capacity %d is negative", capacity)
 	}
-	if len(devices) == 0 {
-		return "", status.Errorf(status.NotFound, "%s", describe(devices))
+	if err := d.acquire("create completion queue"); err != nil {
+		return nil, err
 	}
-	return "", status.Errorf(status.NotFound,
-		"neither the address nor the option Device selects an RDMA device: %s", describe(devices))
-}
-
-// describe lists the machine's RDMA devices, for errors.
-func describe(devices []string) string {
-	if len(devices) == 0 {
-		return "this machine has no RDMA device (check `rdma link`)"
-	}
-	return "the RDMA devices are " + strings.Join(devices, ", ")
-}
-
-// system lists the devices, network interfaces, and addresses of a machine. Tests replace it.
-type system interface {
-	// devices returns the names of the RDMA devices, sorted.
-	devices() []string
-	// deviceOf returns the RDMA device of a network interface, or "" if it has none.
-	deviceOf(networkInterface string) string
-	// isInterface reports whether a network interface has the name.
-	isInterface(name string) bool
-	// addresses returns the addresses of all network interfaces that are up, IPv4 first, without
-	// loopback and link-local addresses.
-	addresses() []netip.Addr
-}
-
-// localSystem implements system for this machine. rdmamap reads /sys at fixed paths.
-type localSystem struct{}
-
-func (localSystem) devices() []string {
-	devices := rdmamap.GetRdmaDeviceList()
-	slices.Sort(devices)
-	return devices
-}
-
-// For an interface without an RDMA device, rdmamap returns "" on InfiniBand and an error on
-// Ethernet. Its errors would not help users.
-func (localSystem) deviceOf(networkInterface string) string {
-	device, err := rdmamap.GetRdmaDeviceForNetdevice(networkInterface)
+	q, err := newCompletionQueue(d, capacity)
 	if err != nil {
-		return ""
+		d.release()
+		return nil, fmt.Errorf("create completion queue on %s: %w", d.location.device, err)
 	}
-	return device
+	return q, nil
 }
 
-func (localSystem) isInterface(name string) bool {
-	_, err := net.InterfaceByName(name)
-	return err == nil
+// Close implements rdma.Device. It fails with status.InUse while anything opened on the device is
+// still open, and waits up to lingerTimeout for peers to confirm that their connections ended.
+func (d *device) Close() error {
+	if !d.uses.CompareAndSwap(0, math.MinInt64/2) {
+		return status.Errorf(status.InUse,
+			"close verbs device %s: it is in use, or closed already", d.location.device)
+	}
+	d.sentinel.destroy()
+	d.monitor.stop()
+	d.channel.Close()
+	if err := d.context.Close(); err != nil {
+		return fmt.Errorf("close verbs device %s: %w", d.location.device, err)
+	}
+	return nil
 }
 
-func (localSystem) addresses() []netip.Addr {
-	networks, err := net.InterfaceAddrs()
-	if err != nil {
+// acquire takes a reference that keeps the device open, until release. It fails once the device is
+// closed.
+func (d *device) acquire(operation string) error {
+	if d.uses.Add(1) > 0 {
 		return nil
 	}
-	var addresses []netip.Addr
-	for _, network := range networks {
-		prefix, err := netip.ParsePrefix(network.String())
-		if err != nil || prefix.Addr().IsLoopback() || prefix.Addr().IsLinkLocalUnicast() {
-			continue
-		}
-		addresses = append(addresses, prefix.Addr().Unmap())
-	}
-	slices.SortStableFunc(addresses, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	return addresses
+	d.release()
+	return status.Errorf(status.BadState, "%s: verbs device %s is closed",
+		operation, d.location.device)
 }
+
+func (d *device) release() { d.uses.Add(-1) }

@@ -1,5 +1,6 @@
-// Package softrdma is the common part of the devices of the RDMA providers in software, and of
-// their listeners.
+// Package softrdma is the part of the RDMA providers in software that does not depend on how they
+// move data: Device and Listener, Queue (of completions) and Endpoint (of a connection). Each is
+// embedded in the provider's own type.
 package softrdma
 
 import (

@@ -4,13 +4,14 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -104,6 +105,121 @@ func (q *completionQueue) Close() error {
 	}
 	q.device.release()
 	return errors.Join(errs...)
+}
+
+// Poll implements rdma.CompletionQueue. If the completion ring already holds enough completions for
+// the caller, Poll does not touch the device. The OpDisconnected of a connection follows all its
+// other completions.
+func (q *completionQueue) Poll(completions []rdma.Completion) int {
+	if len(completions) == 0 || q.completions.Len() < len(completions) {
+		q.progress()
+	}
+	n := q.completions.Collect(completions)
+	for ; n < len(completions) && len(q.disconnected) > 0; n++ {
+		last := len(q.disconnected) - 1
+		c := q.disconnected[last]
+		q.disconnected[last] = nil
+		q.disconnected = q.disconnected[:last]
+		c.phase = phaseDetached
+		q.stopPolling(c.deviceQueue)
+		q.detach(c)
+		c.domain.release()
+		outcome := rdma.StatusSuccess
+		if c.Err() != nil {
+			outcome = rdma.StatusFatal
+		}
+		completions[n] = rdma.Completion{
+			Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome,
+		}
+	}
+	return n
+}
+
+// progress flushes the connections, polls each device queue once, and moves connections towards
+// their end.
+func (q *completionQueue) progress() {
+	if q.wakePending.Load() {
+		q.handleWake()
+	}
+	for i, c := range q.unflushed {
+		q.unflushed[i] = nil
+		c.listed = false
+		c.flush()
+	}
+	q.unflushed = q.unflushed[:0]
+	// Completions that Arm polled earlier say nothing about the present.
+	if q.next < q.end {
+		q.dispatchPolled()
+		return
+	}
+	// A connection that opens meanwhile may append to polling.
+	empty := true
+	for i := 0; i < len(q.polling); i++ {
+		q.pollDevice(q.polling[i])
+		empty = empty && q.end < len(q.polled)
+		q.dispatchPolled()
+	}
+	// A queue was empty if the poll above returned fewer completions than it asked for.
+	if !empty {
+		return
+	}
+	for _, dq := range q.polling {
+		// No completions of detached connections are left, so their room is free again.
+		if dq.released.Load() > 0 {
+			q.mu.Lock()
+			dq.reserved -= int(dq.released.Swap(0))
+			q.mu.Unlock()
+		}
+	}
+	for len(q.closing) > 0 {
+		q.closing[len(q.closing)-1].finishClose()
+	}
+}
+
+// handleWake handles what other threads called wake for: finished handshakes and interruptions.
+func (q *completionQueue) handleWake() {
+	q.poller.clear()
+	// Clear the flag before looking: anything that comes later sets it again.
+	q.wakePending.Store(false)
+	for _, c := range *q.slots.Load() {
+		if c == nil {
+			continue
+		}
+		c.openIfEstablished()
+		cause := c.interruption.Load()
+		switch {
+		case cause == nil || c.phase != phaseOpen:
+		case errors.Is(*cause, errPeerDisconnected):
+			c.beginClose(c.disconnectReason())
+		default:
+			c.beginClose(*cause)
+		}
+	}
+}
+
+// pollDevice polls a device queue into polled, whose entries must all have been dispatched.
+func (q *completionQueue) pollDevice(dq *deviceQueue) {
+	n, err := dq.cq.Poll(q.polled[:])
+	if err != nil {
+		q.fail(err)
+	}
+	q.next, q.end = 0, n
+}
+
+func (q *completionQueue) dispatchPolled() {
+	for ; q.next < q.end; q.next++ {
+		q.dispatch(&q.polled[q.next])
+	}
+}
+
+// fail ends all connections of a completion queue that has failed.
+func (q *completionQueue) fail(err error) {
+	q.device.log.Error("completion queue failed", zap.Error(err))
+	for _, c := range *q.slots.Load() {
+		if c != nil {
+			c.interrupt(fmt.Errorf("completion queue failed: %w", err))
+		}
+	}
 }
 
 // attach gives a connection a slot and reserves room for its completions. Any goroutine may call
@@ -284,49 +400,4 @@ func (q *completionQueue) wake() {
 	if !q.closed { // else the descriptor may already belong to another file
 		q.poller.signal()
 	}
-}
-
-// poller combines everything that can wake a completion queue's thread into one descriptor: the
-// notifications of its device queues, and signals from other threads.
-type poller struct {
-	descriptor int // epoll
-	eventFD
-}
-
-func newPoller() (*poller, error) {
-	descriptor, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, status.Errorf(status.OperatingSystem, "create epoll descriptor: %w", err)
-	}
-	wake, err := newEventFD()
-	if err != nil {
-		_ = unix.Close(descriptor)
-		return nil, err
-	}
-	p := &poller{descriptor: descriptor, eventFD: wake}
-	if err := p.add(int(wake)); err != nil {
-		p.close()
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *poller) add(descriptor int) error {
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(descriptor)}
-	err := unix.EpollCtl(p.descriptor, unix.EPOLL_CTL_ADD, descriptor, &event)
-	if err != nil {
-		return status.Errorf(status.OperatingSystem, "add descriptor %d to epoll: %w", descriptor,
-			err)
-	}
-	return nil
-}
-
-// remove does nothing if add has failed.
-func (p *poller) remove(descriptor int) {
-	_ = unix.EpollCtl(p.descriptor, unix.EPOLL_CTL_DEL, descriptor, nil)
-}
-
-func (p *poller) close() {
-	p.eventFD.close()
-	_ = unix.Close(p.descriptor)
 }
