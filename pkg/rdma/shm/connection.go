@@ -34,13 +34,8 @@ type connection struct {
 	// send queue. Responses arrive in the same order.
 	reads fifo.Queue[uint32]
 
-	tail         uint64 // of the own ring: bytes written
-	published    uint64 // what the peer has been told of tail
-	peerConsumed uint64 // bytes of the own ring that the peer is known to have consumed
-	blockedAt    uint64 // peerConsumed when the last turn to transmit stopped
+	cursors
 	sent         uint32 // bytes of the request at Sends.Next that are under way
-	position     uint64 // of the peer's ring: bytes consumed
-	told         uint64 // what the peer has been told of position
 	received     uint32 // bytes of the message in Receives.Head
 	readReceived uint32 // bytes of the data of the oldest of reads
 	ahead        []byte // what is probably copied after the record that is being handled
@@ -128,7 +123,8 @@ func (c *connection) establish(socket int, parameters rdma.Parameters) error {
 		return status.Errorf(status.OperatingSystem, "close the outbox's descriptor: %w", err)
 	}
 	c.responses = fifo.New[readResponse](parameters.InboundReads)
-	c.reads, c.ReadLimit = fifo.New[uint32](parameters.OutboundReads), uint32(parameters.OutboundReads)
+	c.reads = fifo.New[uint32](parameters.OutboundReads)
+	c.ReadLimit = uint32(parameters.OutboundReads)
 	return c.Attach()
 }
 

@@ -28,7 +28,7 @@
 // it when a process dies.
 //
 // The data path is in four files: completionqueue.go drives connections and delivers completions;
-// transmit.go leads from PostSend to the ring; receive.go from the ring to the completion;
-// outbox_unsafe.go defines the shared memory. listen.go, dial.go, and handshake.go set connections
-// up.
+// transmit.go leads from a posted request to the ring; receive.go from the ring to the completion;
+// outbox_unsafe.go defines the shared memory, and cursors.go who moves through it how far. Posting
+// and completing is in package softrdma. listen.go, dial.go, and handshake.go set connections up.
 package shm

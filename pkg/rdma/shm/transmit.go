@@ -170,8 +170,8 @@ func (c *connection) requestRead(w *sendWork) bool {
 		return true
 	}
 	w.Extra.lent = c.lentFor(w)
-	r := record{kind: recordRead, lent: w.Extra.lent, length: w.Length, key: w.Key, address: w.Remote,
-		source: w.Local}
+	r := record{kind: recordRead, lent: w.Extra.lent, length: w.Length, key: w.Key,
+		address: w.Remote, source: w.Local}
 	if !c.put(&r, nil, 0) {
 		return false
 	}

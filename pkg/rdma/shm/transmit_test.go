@@ -90,8 +90,8 @@ func TestRoomIsNoticedWheneverThePeerMakesIt(t *testing.T) {
 		for sender.polled = sender.polled[:0]; len(sender.polled) < len(requests); {
 			sender.poll()
 			consumed := c.peer.header.consumed.Load()
-			if c.hasUnsent() && consumed == c.tail && c.published == c.tail && !sender.queue.HasPending() &&
-				!sender.queue.hasWork() {
+			if c.hasUnsent() && consumed == c.tail && c.published == c.tail &&
+				!sender.queue.HasPending() && !sender.queue.hasWork() {
 				t.Fatalf("round %d: the ring is empty, and nobody sends the rest", round)
 			}
 		}
