@@ -65,7 +65,7 @@ func (q *completionQueue) progress() {
 		}
 		c := at.Self
 		if epoll.Writable(e) && c.transmitter.blocked {
-			q.setBlocked(c, false)
+			c.setBlocked(false)
 			c.Flush()
 		}
 		if epoll.Readable(e) && c.Phase == softrdma.PhaseOpen {
@@ -73,6 +73,17 @@ func (q *completionQueue) progress() {
 		}
 	}
 	q.transmitScheduled() // responses to Reads that have just arrived
+}
+
+// sharing returns the part of an event's connection in the fairness. Events without one
+// come first.
+func (q *completionQueue) sharing(e epoll.Event) *connections.Member {
+	if e.Fd != epoll.WakeSlot {
+		if c := q.Connections.At(e.Fd); c != nil {
+			return &c.Sharing
+		}
+	}
+	return &connections.Member{}
 }
 
 // transmitScheduled gives each scheduled connection one turn.
@@ -134,22 +145,6 @@ func (q *completionQueue) processInbox() {
 			continue
 		}
 		c.Schedule()
-	}
-}
-
-// remove moves a connection from the open ones to the ended ones. It is called before the socket is
-// closed.
-func (q *completionQueue) remove(c *connection) {
-	q.poller.remove(&c.socket, c.Slot)
-	c.Leave()
-}
-
-// setBlocked records whether the connection's send buffer is full. While it is, the poller reports
-// when the socket becomes writable.
-func (q *completionQueue) setBlocked(c *connection, blocked bool) {
-	c.transmitter.blocked = blocked
-	if err := q.poller.watchWritable(&c.socket, c.Slot, blocked); err != nil {
-		c.end(err, rdma.StatusFatal)
 	}
 }
 

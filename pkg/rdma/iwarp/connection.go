@@ -33,9 +33,10 @@ type handshakeResult struct {
 	socket     socket
 	parameters rdma.Parameters
 	useCRC     bool
-	initiator  bool
-	rtr        readyToReceive // the first frame, which the handshake has exchanged
-	probed     bool           // the handshake has sent the first Read Request
+	// awaitsPeer is set if this side must not send before the peer's first frame has arrived.
+	awaitsPeer   bool
+	sentRead     bool // the handshake has sent the first Read Request
+	receivedRead bool // the handshake has received the peer's first Read Request
 }
 
 // newConnection checks config and makes a connection that is not established yet. The connection
@@ -54,7 +55,7 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 func (c *connection) establish(e handshakeResult) error {
 	c.socket, c.Agreed, c.useCRC = e.socket, e.parameters, e.useCRC
 	// The peer was granted at least one inbound Read, see wireDepth.
-	c.responses = fifo.New[readResponse](wireDepth(e.parameters.InboundReads))
+	c.responses = fifo.New[readResponse](max(e.parameters.InboundReads, 1))
 	c.reads = newReadRequester(e.parameters.OutboundReads)
 	c.ReadLimit = uint32(e.parameters.OutboundReads)
 	c.transmitter = newTransmitter(e)
@@ -171,7 +172,8 @@ func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
 			zap.Stringer("remote", c.Agreed.Remote), zap.Error(cause))
 	}
 	c.Phase = softrdma.PhaseEnded
-	c.queue.remove(c)
+	c.queue.poller.remove(&c.socket, c.Slot) // before the socket is closed
+	c.Leave()
 	if c.Aborted.Load() {
 		c.socket.reset()
 	} else {

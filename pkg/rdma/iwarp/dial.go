@@ -114,28 +114,10 @@ func (d *device) initiate(
 		return handshakeResult{}, err
 	}
 	return handshakeResult{
-		useCRC: a.useCRC, initiator: true, rtr: a.rtr, probed: probed,
+		useCRC: a.useCRC, sentRead: probed,
 		parameters: newParameters(conn, reply.privateData, a, config),
 	}, nil
 }
-
-// newParameters limits the read depths agreed on the wire to those that the caller offered.
-func newParameters(
-	conn network.Stream, privateData []byte, a agreement, config *rdma.ConnectionConfig,
-) rdma.Parameters {
-	return rdma.Parameters{
-		Transport:     ProviderName,
-		Local:         network.AddressOf(conn.LocalAddr()),
-		Remote:        network.AddressOf(conn.RemoteAddr()),
-		PrivateData:   privateData,
-		InboundReads:  min(a.inboundReads, config.InboundReads),
-		OutboundReads: min(a.outboundReads, config.OutboundReads),
-	}
-}
-
-// wireDepth returns the read depth to offer to peers. It is at least one, because the stream starts
-// with a Read, and because siw cannot handle zero.
-func wireDepth(reads int) int { return max(reads, 1) }
 
 // control sets the options that a socket needs before the TCP handshake.
 func (o Options) control(_, _ string, raw syscall.RawConn) error {

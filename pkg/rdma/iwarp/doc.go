@@ -17,8 +17,9 @@
 // The data path is in three files. completionqueue.go drives connections and delivers completions;
 // transmit.go leads from a posted request to the socket; receive.go, with verify.go for CRCs, leads
 // from the socket to the completion. Posting and completing is in package softrdma. They share
-// batch.go (FPDUs being sent), queues.go (Reads), package registration (registered memory), and
-// fpdu.go (headers).
+// batch.go (FPDUs being sent), queues.go (Reads), package registration (registered memory),
+// fpdu.go (headers), and violation.go (why a stream ends). provider.go, dial.go, and listen.go come
+// before them: handshake.go hands an established stream to connection.go.
 //
 // Options.Network replaces TCP, for instance by a simulation. A stream that is not the kernel's
 // socket is used without system calls, and asked for its readiness whenever its queue is polled.

@@ -259,3 +259,21 @@ func (h *handshake) terminate(v *violation, useCRC bool) {
 	_, _ = h.conn.Write(appendTerminate(nil, &withoutHeaders, nil, useCRC))
 	_ = h.conn.CloseWrite()
 }
+
+// newParameters limits the read depths agreed on the wire to those that the caller offered.
+func newParameters(
+	conn network.Stream, privateData []byte, a agreement, config *rdma.ConnectionConfig,
+) rdma.Parameters {
+	return rdma.Parameters{
+		Transport:     ProviderName,
+		Local:         network.AddressOf(conn.LocalAddr()),
+		Remote:        network.AddressOf(conn.RemoteAddr()),
+		PrivateData:   privateData,
+		InboundReads:  min(a.inboundReads, config.InboundReads),
+		OutboundReads: min(a.outboundReads, config.OutboundReads),
+	}
+}
+
+// wireDepth returns the read depth to offer to peers. It is at least one, because the stream starts
+// with a Read, and because siw cannot handle zero.
+func wireDepth(reads int) int { return max(reads, 1) }

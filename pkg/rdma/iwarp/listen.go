@@ -113,7 +113,7 @@ func (r *request) respond(
 		}
 	}
 	return handshakeResult{
-		useCRC: a.useCRC, rtr: a.rtr,
+		useCRC: a.useCRC, awaitsPeer: a.rtr == rtrNone, receivedRead: a.rtr == rtrRead,
 		parameters: newParameters(r.conn, r.frame.privateData, a, config),
 	}, nil
 }

@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/network"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 )
 
@@ -58,7 +57,7 @@ func (p *poller) remove(s *socket, slot int32) {
 }
 
 // ready returns events for at most limit sockets, and for streams, without waiting.
-func (p *poller) ready(limit int) []unix.EpollEvent {
+func (p *poller) ready(limit int) []epoll.Event {
 	events := p.Ready(limit)
 	if len(p.streams) > 0 {
 		events = p.askStreams(events)
@@ -68,7 +67,7 @@ func (p *poller) ready(limit int) []unix.EpollEvent {
 
 // askStreams appends the events of the streams as far as there is room. Those for which there is
 // none come first in the next call.
-func (p *poller) askStreams(events []unix.EpollEvent) []unix.EpollEvent {
+func (p *poller) askStreams(events []epoll.Event) []epoll.Event {
 	for range p.streams {
 		if len(events) == epoll.MaxEvents {
 			break
@@ -83,18 +82,8 @@ func (p *poller) askStreams(events []unix.EpollEvent) []unix.EpollEvent {
 			ready |= unix.EPOLLOUT
 		}
 		if ready != 0 {
-			events = append(events, unix.EpollEvent{Events: ready, Fd: w.slot})
+			events = append(events, epoll.Event{Events: ready, Fd: w.slot})
 		}
 	}
 	return events
-}
-
-// sharing returns the part of an event's connection in the fairness. Events without one come first.
-func (q *completionQueue) sharing(e unix.EpollEvent) *connections.Member {
-	if e.Fd != epoll.WakeSlot {
-		if c := q.Connections.At(e.Fd); c != nil {
-			return &c.Sharing
-		}
-	}
-	return &connections.Member{}
 }

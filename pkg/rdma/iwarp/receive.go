@@ -85,7 +85,7 @@ func newReceiver(e handshakeResult) receiver {
 	if e.useCRC {
 		r.bulkBytes, r.partial = verifiedBulkBytes, newPartialFrame()
 	}
-	if !e.initiator && e.rtr == rtrRead {
+	if e.receivedRead {
 		r.readSequence++
 	}
 	return r

@@ -243,7 +243,7 @@ func connectionWithoutSocket(
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := handshakeResult{rtr: rtrWrite, useCRC: useCRC}
+	e := handshakeResult{useCRC: useCRC}
 	c.useCRC = useCRC
 	c.responses, c.reads = fifo.New[readResponse](2), newReadRequester(2)
 	c.ReadLimit = 2

@@ -47,9 +47,9 @@ type transmitter struct {
 
 func newTransmitter(e handshakeResult) transmitter {
 	t := transmitter{
-		sendSequence: 1, readSequence: 1, awaitingPeer: !e.initiator && e.rtr == rtrNone,
+		sendSequence: 1, readSequence: 1, awaitingPeer: e.awaitsPeer,
 	}
-	if e.probed {
+	if e.sentRead {
 		t.readSequence++
 	}
 	return t
@@ -312,13 +312,22 @@ func (c *connection) sendBatch() int {
 	}
 	if !b.empty() {
 		b.partlySent = b.partlySent || n > 0
-		c.queue.setBlocked(c, true)
+		c.setBlocked(true)
 		return 0
 	}
 	b.reset()
 	t.accepted = b.workEnd
 	c.completeSends()
 	return n
+}
+
+// setBlocked records whether the socket's send buffer is full. While it is, the poller reports when
+// the socket becomes writable.
+func (c *connection) setBlocked(blocked bool) {
+	c.transmitter.blocked = blocked
+	if err := c.queue.poller.watchWritable(&c.socket, c.Slot, blocked); err != nil {
+		c.end(err, rdma.StatusFatal)
+	}
 }
 
 // completeSends completes the finished requests at the head of the send queue: Sends and Writes

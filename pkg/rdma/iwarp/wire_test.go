@@ -100,7 +100,7 @@ func (w *wireTest) establish(useCRC bool, own network.Stream) {
 		w.Fatal(err)
 	}
 	if err := w.conn.establish(handshakeResult{
-		socket: s, useCRC: useCRC, rtr: rtrWrite,
+		socket: s, useCRC: useCRC,
 		parameters: rdma.Parameters{InboundReads: 2, OutboundReads: 2},
 	}); err != nil {
 		w.Fatal(err)

@@ -18,6 +18,9 @@ const MaxEvents = 64
 // WakeSlot identifies the wake-up descriptor, which belongs to no connection.
 const WakeSlot = -1
 
+// Event is the readiness of the socket of the connection in slot Fd, for Readable and Writable.
+type Event = unix.EpollEvent
+
 // Poller is an epoll instance that reports which sockets of a completion queue are ready. It is
 // level-triggered, so its own descriptor is readable exactly while a socket is ready or the wake-up
 // descriptor is, and another epoll instance can wait for it. Only Wake may be called from any
@@ -25,7 +28,7 @@ const WakeSlot = -1
 type Poller struct {
 	descriptor     int
 	wakeDescriptor int // eventfd that other threads write to
-	events         [MaxEvents]unix.EpollEvent
+	events         [MaxEvents]Event
 }
 
 // New returns a Poller without sockets.
@@ -76,7 +79,7 @@ func (p *Poller) Remove(descriptor int) {
 }
 
 func (p *Poller) control(operation, descriptor int, slot int32, events uint32) error {
-	event := unix.EpollEvent{Events: events, Fd: slot}
+	event := Event{Events: events, Fd: slot}
 	if err := unix.EpollCtl(p.descriptor, operation, descriptor, &event); err != nil {
 		return status.Errorf(status.OperatingSystem, "watch socket with epoll: %w", err)
 	}
@@ -86,7 +89,7 @@ func (p *Poller) control(operation, descriptor int, slot int32, events uint32) e
 // Ready returns events for at most limit sockets, with their slots in Fd, without waiting. Because
 // it cannot block, the call is raw. The events are valid until the next call; there is room for
 // MaxEvents.
-func (p *Poller) Ready(limit int) []unix.EpollEvent {
+func (p *Poller) Ready(limit int) []Event {
 	n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.descriptor),
 		uintptr(unsafe.Pointer(&p.events[0])), uintptr(min(limit, MaxEvents)), 0, 0, 0)
 	if err != 0 {
@@ -112,7 +115,7 @@ func (p *Poller) ClearWake() {
 
 // Readable reports whether the event says that the socket is readable. Errors and hang-ups count as
 // readable, because reading reports them.
-func Readable(e *unix.EpollEvent) bool { return e.Events&^unix.EPOLLOUT != 0 }
+func Readable(e *Event) bool { return e.Events&^unix.EPOLLOUT != 0 }
 
 // Writable reports whether the event says that the socket is writable.
-func Writable(e *unix.EpollEvent) bool { return e.Events&unix.EPOLLOUT != 0 }
+func Writable(e *Event) bool { return e.Events&unix.EPOLLOUT != 0 }
