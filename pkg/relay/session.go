@@ -206,6 +206,7 @@ func (s *session) tellVolume(from *targetLink, err error) error {
 func (s *session) connectTarget(ctx context.Context) error {
 	waiting, cancel := s.settings.SessionWait.Context(ctx)
 	defer cancel()
+	schedule := s.settings.Reconnect.Begin(time.Now())
 	for {
 		link, changed, err := s.channel.targets.await(ctx, s.settings.SessionWait)
 		if err != nil {
@@ -230,7 +231,7 @@ func (s *session) connectTarget(ctx context.Context) error {
 		case errors.Is(err, errMoved):
 			continue
 		case isPostponed(err):
-			pause, changed = s.settings.Reconnect.Await(controlmsg.RetryAfter(err)), nil
+			pause, changed = schedule.Defer(time.Now(), controlmsg.RetryAfter(err)), nil
 			link.count(func(l *LinkStatus) { l.Postponed++ })
 			s.log.Info("target asks to try again later", zap.Error(err),
 				zap.Duration("next_in", pause))

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/lease"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -204,9 +205,7 @@ func (s *session) releaseLate(reason error) {
 			return
 		}
 		s.setUnreleased(err)
-		select {
-		case <-time.After(retryPause):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, retryPause) {
 			s.log.Error("session was never released", zap.Error(err))
 			return
 		}

@@ -312,11 +312,9 @@ func (l *targetLink) reconnect(
 		var pause time.Duration
 		switch {
 		case isStandBy(reason):
-			schedule = policy.Begin(time.Now())
-			pause = policy.Shorten(policy.LongestPause)
+			pause = schedule.Rest(time.Now())
 		case isPostponed(reason):
-			schedule = policy.Begin(time.Now())
-			pause = policy.Await(controlmsg.RetryAfter(reason))
+			pause = schedule.Defer(time.Now(), controlmsg.RetryAfter(reason))
 		default:
 			var err error
 			if pause, err = schedule.Next(time.Now()); err != nil {

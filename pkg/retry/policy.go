@@ -3,6 +3,7 @@
 package retry
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -49,16 +50,15 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// Shorten returns a pause shortened by up to a quarter, at random, so that many who fail at once do
+// shorten returns a pause shortened by up to a quarter, at random, so that many who fail at once do
 // not try again at once. Random must be set, as in the result of WithDefaults.
-func (p Policy) Shorten(pause time.Duration) time.Duration {
+func (p Policy) shorten(pause time.Duration) time.Duration {
 	return pause - time.Duration(float64(pause)*p.Random()/4)
 }
 
-// Await returns how long to wait if a peer has asked for a pause: at least the first one, and up to
-// a quarter longer at random, because others may have been told the same. Random must be set, as in
-// the result of WithDefaults.
-func (p Policy) Await(told time.Duration) time.Duration {
+// lengthen returns a pause that a peer has asked for, lengthened by up to a quarter, at random,
+// because others may have been told the same. Random must be set, as in the result of WithDefaults.
+func (p Policy) lengthen(told time.Duration) time.Duration {
 	pause := max(told, p.FirstPause)
 	return pause + time.Duration(float64(pause)*p.Random()/4)
 }
@@ -96,6 +96,28 @@ func (s *Schedule) String() string {
 // random by up to a quarter.
 func (s *Schedule) Postpone(told time.Duration) { s.told = told }
 
+// Defer begins the schedule anew, because a peer that asks for a pause has not failed, and returns
+// how long to wait: at least as long as the peer has asked for, and at least the policy's first
+// pause, lengthened at random by up to a quarter.
+func (s *Schedule) Defer(now time.Time, told time.Duration) (pause time.Duration) {
+	s.restart(now)
+	return s.policy.lengthen(told)
+}
+
+// Rest begins the schedule anew, because a peer that has nothing to do for the caller has not
+// failed either, and returns how long to wait before it is asked again: the policy's longest pause,
+// shortened at random by up to a quarter.
+func (s *Schedule) Rest(now time.Time) (pause time.Duration) {
+	s.restart(now)
+	return s.policy.shorten(s.policy.LongestPause)
+}
+
+// restart begins the schedule anew. The pause before it has spread the peers' first attempts.
+func (s *Schedule) restart(now time.Time) {
+	s.policy.FirstDelay = 0
+	*s = *s.policy.Begin(now)
+}
+
 // Next allows one more attempt and returns how long to wait before it. The first attempt follows
 // within the policy's FirstDelay. Next shortens pauses at random by up to a quarter, so that
 // clients that lost the same peer do not all return at the same time. It cuts the last pause so
@@ -107,12 +129,12 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 			"gave up after %d attempts (limit %v)", s.done, s.policy.Attempts)
 	}
 	if s.done > 0 {
-		pause = s.policy.Shorten(s.pause)
+		pause = s.policy.shorten(s.pause)
 	} else if s.policy.FirstDelay > 0 {
 		pause = time.Duration(float64(s.policy.FirstDelay) * s.policy.Random())
 	}
 	if s.told > pause {
-		pause = s.policy.Await(s.told)
+		pause = s.policy.lengthen(s.told)
 	}
 	s.told = 0
 	if limit, ok := s.policy.Total.Duration(); ok {
@@ -128,6 +150,18 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	}
 	s.done++
 	return pause, nil
+}
+
+// Sleep waits for a pause. It returns false if ctx ends first.
+func Sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // minRepeats is how often a request is repeated at least, however long that takes.

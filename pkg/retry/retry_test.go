@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"context"
 	"encoding"
 	"errors"
 	"math"
@@ -217,6 +218,53 @@ func TestAPostponedAttemptWaitsAsLongAsThePeerAsks(t *testing.T) {
 		if got, err := s.Next(now); err != nil || got != c.want {
 			t.Errorf("attempt %d waits %v, want %v: %v", i+1, got, c.want, err)
 		}
+	}
+}
+
+func TestAPeerThatAsksForAPauseOrHasNothingToDoHasNotFailed(t *testing.T) {
+	begin := func() *Schedule {
+		s := Policy{Attempts: Times(2), Total: Within(time.Minute), FirstPause: time.Second,
+			LongestPause: 8 * time.Second, FirstDelay: time.Second,
+			Random: func() float64 { return 0.5 }}.Begin(time.Unix(0, 0))
+		for range 2 {
+			if _, err := s.Next(time.Unix(0, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	later := time.Unix(3600, 0)
+	for name, c := range map[string]struct {
+		answer func(*Schedule) time.Duration
+		want   time.Duration
+	}{
+		"a pause": {func(s *Schedule) time.Duration { return s.Defer(later, 4*time.Second) },
+			4500 * time.Millisecond},
+		"a pause shorter than the first": {
+			func(s *Schedule) time.Duration { return s.Defer(later, time.Millisecond) },
+			1125 * time.Millisecond},
+		"nothing to do": {func(s *Schedule) time.Duration { return s.Rest(later) }, 7 * time.Second},
+	} {
+		s := begin()
+		if got := c.answer(s); got != c.want || s.Attempt() != 0 {
+			t.Errorf("%s: wait %v, want %v, after %d attempts", name, got, c.want, s.Attempt())
+		}
+		for i, want := range []time.Duration{0, 875 * time.Millisecond} {
+			if got, err := s.Next(later); err != nil || got != want {
+				t.Errorf("%s: pause %d afterwards is %v, want %v: %v", name, i, got, want, err)
+			}
+		}
+	}
+}
+
+func TestASleepEndsWithItsPauseOrItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	if !Sleep(ctx, time.Nanosecond) {
+		t.Error("a sleep does not last for its pause")
+	}
+	cancel()
+	if Sleep(ctx, time.Hour) {
+		t.Error("a sleep goes on after its context")
 	}
 }
 

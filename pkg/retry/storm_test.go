@@ -76,7 +76,7 @@ func (s storm) run(random *rand.Rand) outcome {
 			try(next.relay, next.at)
 		default:
 			told[next.relay] = true
-			heap.Push(&due, attempt{next.at.Add(policy.Await(wait)), next.relay})
+			heap.Push(&due, attempt{next.at.Add(policy.lengthen(wait)), next.relay})
 		}
 	}
 	return o
