@@ -17,6 +17,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -29,7 +31,7 @@ type channel struct {
 	// settings are replaced as a whole. A session keeps the settings that it started with.
 	settings atomic.Pointer[ChannelConfig]
 	applying sync.Mutex // held while settings and targets change together
-	targets  *targets
+	targets  *targets.Set
 	workers  *datapath.Pool // nil until the first attempt to open the channel
 	ownPool  *datapath.Pool // nil if the relay's workers serve the channel; guarded by mu
 	stop     context.CancelFunc
@@ -57,7 +59,7 @@ type channel struct {
 	stopLate    context.CancelFunc
 	linking     sync.WaitGroup  // links to the targets
 	links       context.Context // of these
-	stopLinks   context.CancelFunc
+	stopLinks   context.CancelCauseFunc
 
 	opening  devicecall.Step // an attempt to open the channel, one at a time
 	checking devicecall.Step // of the devices in other settings
@@ -92,12 +94,26 @@ func (r *Relay) newChannel(config *ChannelConfig, former []*channel) *channel {
 		c.clients = former[0].clients // their sessions and the new ones may be the same clients'
 	}
 	c.lateContext, c.stopLate = context.WithCancel(context.Background())
-	c.links, c.stopLinks = context.WithCancel(context.Background())
+	c.links, c.stopLinks = context.WithCancelCause(context.Background())
 	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)
 	c.throttle.SetLimits(config.QoS.Channel)
-	c.targets = newTargets(c, config)
+	c.targets = targets.New(&targets.Config{
+		Channel: id.String(), Network: r.config.Network, TLS: r.config.TLS,
+		HookTransport: r.config.HookTransport, Software: r.config.Software, Lessee: r.lessee,
+		Device: r.rdmaDevice, Logger: c.log, OnChange: r.reportReadiness,
+	}, c.targetSettings(config))
 	return c
+}
+
+// targetSettings returns the part of the settings that concerns targets.
+func (c *channel) targetSettings(config *ChannelConfig) *targets.Settings {
+	settings := config.targetSettings()
+	settings.CheckDevice = func(device rdma.Device) error {
+		_, err := c.memoryPaths(config, device)
+		return err
+	}
+	return settings
 }
 
 // countersOf returns the counters of a channel. One that was removed before continues to count.
@@ -230,7 +246,7 @@ func (c *channel) openSessions() []*session {
 // close releases the channel. All its sessions must have ended. Those that are not released wait
 // for no target any more, and stay so when ctx ends.
 func (c *channel) close(ctx context.Context) error {
-	c.stopLinks()
+	c.stopLinks(errShuttingDown)
 	c.linking.Wait()
 	stop := context.AfterFunc(ctx, c.stopLate)
 	c.late.Wait()
@@ -459,6 +475,14 @@ func (c *ChannelConfig) hasSameDevices(other *ChannelConfig) bool {
 	return c.RDMAAddress == other.RDMAAddress && c.Isolation == other.Isolation &&
 		c.ImportDevice == other.ImportDevice && c.TargetProtocol == other.TargetProtocol &&
 		slices.Equal(c.Targets, other.Targets)
+}
+
+// signal adds an element to a channel with room for one, unless it is full.
+func signal(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
 }
 
 // isRemoved reports whether the channel has been removed from the configuration.

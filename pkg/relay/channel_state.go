@@ -95,7 +95,7 @@ func (c *channel) setListening(to ListenStatus) {
 // isAvailable reports whether the channel can serve new sessions.
 func (c *channel) isAvailable() bool {
 	s := c.listenStatus()
-	return s.State.Means().IsOpen && c.targets.isReady()
+	return s.State.Means().IsOpen && c.targets.IsReady()
 }
 
 // unavailable returns why the channel cannot serve new sessions; nil if it can.
@@ -103,7 +103,7 @@ func (c *channel) unavailable() error {
 	s := c.listenStatus()
 	switch {
 	case s.State.Means().IsOpen:
-		return c.targets.unavailable()
+		return c.targets.Unavailable()
 	case s.Reason == nil:
 		return fmt.Errorf("channel %v is %s", c.id, s.State)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/lease"
@@ -21,6 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/trace"
@@ -168,6 +170,20 @@ type ChannelConfig struct {
 	// KeepAlive configures the control connections to the target.
 	KeepAlive controlmsg.KeepAliveConfig
 }
+
+// TargetOrder says which of a channel's targets the relay chooses when several are ready. The
+// chosen one keeps the channel for as long as it is ready.
+type TargetOrder = targets.Order
+
+const (
+	// PreferredOrder chooses the first of ChannelConfig.Targets that is ready.
+	PreferredOrder = targets.PreferredOrder
+	// AnyOrder chooses the next one behind the target that was lost.
+	AnyOrder = targets.AnyOrder
+)
+
+// HighestMaxTargets bounds ChannelConfig.Targets. Each has a connection of its own.
+const HighestMaxTargets = 16
 
 // QoS limits the rates of a channel's clients. Reconfigure changes them for open sessions, too. The
 // queues that wait for the same limits share them equally.
@@ -318,6 +334,16 @@ func (c *ChannelConfig) Validate() error {
 		return fmt.Errorf("channel %v: %w", c.ChannelID, err)
 	}
 	return nil
+}
+
+// targetSettings returns the part of the settings that concerns targets.
+func (c *ChannelConfig) targetSettings() *targets.Settings {
+	dialect, _ := dialects.ParseVersion(string(c.TargetProtocol)) // None for ProtocolNative
+	return &targets.Settings{
+		Addresses: c.Targets, Volume: c.Volume, Order: c.TargetOrder,
+		TLSServerName: c.TLSServerName, RDMAAddress: c.RDMAAddress, Dialect: dialect,
+		Reconnect: c.Reconnect, ControlTimeout: c.ControlTimeout, KeepAlive: c.KeepAlive,
+	}
 }
 
 // admission returns the part of the settings that the channel's Comch server enforces.

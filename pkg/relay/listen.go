@@ -26,7 +26,7 @@ const firstOpenTimeout = 2 * time.Second
 // failure, with rising pauses. Sessions continue, and so do the links to the targets: a target
 // confirms there that a session has ended.
 func (c *channel) run(ctx context.Context) {
-	c.linking.Go(func() { c.targets.run(c.links) })
+	c.linking.Go(func() { c.targets.Run(c.links) })
 	defer close(c.unlisted)
 	c.awaitName(ctx)
 	for c.awaitAttempt(ctx) {

@@ -48,6 +48,6 @@ func (c *channel) apply(former, now *ChannelConfig) bool {
 	if !c.settings.CompareAndSwap(former, now) {
 		return false
 	}
-	c.targets.configure(now)
+	c.targets.Configure(c.targetSettings(now))
 	return true
 }

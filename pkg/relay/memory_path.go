@@ -202,7 +202,7 @@ func (c *channel) tookNone(failed error) {
 
 // choosePaths sets paths and copier for the session's target.
 func (s *session) choosePaths(ctx context.Context) error {
-	paths, err := s.channel.memoryPaths(s.settings, s.target.device)
+	paths, err := s.channel.memoryPaths(s.settings, s.target.Device)
 	if err != nil {
 		return err
 	}
@@ -293,8 +293,8 @@ func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPat
 		}
 		reachable, s.reachable = s.bounce.region, s.bounce.region.Len()
 	}
-	if s.domain, err = rdma.NewDomainFor(s.target.device, reachable); err != nil {
-		s.channel.relay.devices.doubt(s.target.source, err)
+	if s.domain, err = rdma.NewDomainFor(s.target.Device, reachable); err != nil {
+		s.channel.relay.devices.doubt(s.target.Source, err)
 		return fmt.Errorf("create a protection domain: %w", err)
 	}
 	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)
@@ -302,7 +302,7 @@ func (s *session) importOver(ctx context.Context, m *controlmsg.ConfigureDataPat
 		rights |= memory.LocalWrite // verbs requires it together with RemoteWrite
 	}
 	if s.registered, err = s.domain.Register(reachable, rights); err != nil {
-		s.channel.relay.devices.doubt(s.target.source, err)
+		s.channel.relay.devices.doubt(s.target.Source, err)
 		return fmt.Errorf("register the session's memory for RDMA: %w", err)
 	}
 	if path == PathComchDevice || path == PathRDMADevice {
@@ -321,13 +321,13 @@ type provenPath struct {
 // before: a device may import memory that it cannot reach. Some networks keep a device from
 // reaching itself; the session's first IO then shows whether it can.
 func (s *session) tryPath(ctx context.Context, path MemoryPath) error {
-	proven := provenPath{path, s.target.device.Capabilities().Device}
+	proven := provenPath{path, s.target.Device.Capabilities().Device}
 	if former := s.channel.proven.Load(); former != nil && *former == proven {
 		return nil
 	}
 	trying, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	connected, err := rdma.TryLoopback(trying, s.target.device, s.target.source, s.domain,
+	connected, err := rdma.TryLoopback(trying, s.target.Device, s.target.Source, s.domain,
 		s.registered)
 	switch {
 	case err == nil:
@@ -350,7 +350,7 @@ func (s *session) importWith(path MemoryPath, descriptor []byte) (*memory.Region
 	if path != PathRDMADevice {
 		return s.connection.ImportMemory(descriptor)
 	}
-	device := s.target.device.Capabilities().Device
+	device := s.target.Device.Capabilities().Device
 	region, granted, err := comch.ImportMemoryFor(s.connection, device, descriptor)
 	if err != nil {
 		err = fmt.Errorf("RDMA device %v: %w", device, err)

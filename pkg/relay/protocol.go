@@ -136,7 +136,7 @@ func (s *session) openConversation() (conversation clientConversation, err error
 func (s *session) respond(transport controlmsg.Transport) *controlmsg.Responder {
 	config := s.channel.endpointConfig(s.log)
 	config.OnHello = func(reply *controlmsg.HelloReply) error {
-		s.longestLease = s.channel.targets.longestLease()
+		s.longestLease = s.channel.targets.LongestLease()
 		reply.LeaseMs = uint32(s.longestLease.Milliseconds())
 		return nil
 	}

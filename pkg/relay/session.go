@@ -25,6 +25,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -44,8 +45,8 @@ type session struct {
 	log        *zap.Logger
 	connection comch.Connection
 	client     clientConversation
-	target     *targetConnection                // nil until the volume is open
-	reached    atomic.Pointer[targetConnection] // the same, for any goroutine
+	target     *targets.Connection                // nil until the volume is open
+	reached    atomic.Pointer[targets.Connection] // the same, for any goroutine
 	epoch      *epoch.Session
 	dials      *retry.Pace // connections to the target
 	// longestLease is what the client has been told of the targets' leases.
@@ -53,6 +54,9 @@ type session struct {
 	volumeSize   atomic.Uint64 // in bytes, as the client knows it
 	throttle     datapath.Throttle
 	counters     datapath.CounterSet
+
+	// targetMayEnd is set when losing the target no longer ends the session.
+	targetMayEnd atomic.Bool
 
 	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
@@ -134,12 +138,12 @@ func (s *session) serve() error {
 func callTarget[R controlmsg.Message](
 	ctx context.Context, s *session, request controlmsg.RequestFor[R],
 ) (R, error) {
-	reply, err := controlmsg.Call(ctx, s.target.requester, request)
+	reply, err := controlmsg.Call(ctx, s.target.Requester, request)
 	if err != nil {
-		if s.target.requester.Err() != nil {
-			err = asPassing(err) // the connection has failed, not the request
+		if s.target.Requester.Err() != nil {
+			err = targets.AsTemporary(err) // the connection has failed, not the request
 		}
-		return reply, fmt.Errorf("target %v: %w", s.target.address, err)
+		return reply, fmt.Errorf("target %v: %w", s.target.Address, err)
 	}
 	return reply, nil
 }
@@ -162,10 +166,10 @@ func (s *session) OpenVolume(
 		if err := s.connectTarget(ctx); err != nil {
 			return nil, err
 		}
-	} else if err := s.target.openVolume(ctx, s.channel.relay); err != nil {
-		return nil, s.tellVolume(s.target.link, s.target.openError(err))
+	} else if err := s.target.OpenVolume(ctx); err != nil {
+		return nil, s.volumeError(s.target.OpenError(err))
 	}
-	reply, limits := *s.target.volume, &s.settings.Limits
+	reply, limits := *s.target.Volume, &s.settings.Limits
 	reply.Capabilities &= uint32(volume.KnownCapabilities) // the relay forwards nothing else
 	// The next keep-alive brings a larger size that this replaces.
 	s.volumeSize.Store(reply.Size)
@@ -173,31 +177,24 @@ func (s *session) OpenVolume(
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
 	if err := s.choosePaths(ctx); err != nil {
-		return nil, asPassing(err)
+		return nil, targets.AsTemporary(err)
 	}
 	if s.copier != nil {
 		reply.MaxBufferSize = uint32(min(uint64(reply.MaxBufferSize),
 			s.copier.Capabilities().MaxBufferSize))
 	}
-	reply.Transport, reply.RDMAPort = s.target.transport(ctx), 0
+	reply.Transport, reply.RDMAPort = s.target.Transport(ctx), 0
 	reply.Sole, reply.Confirmed = "", false
 	s.announced = &reply
 	return &reply, nil
 }
 
-// tellVolume returns the error for the client in place of one of the target's.
-func (s *session) tellVolume(from *targetLink, err error) error {
-	switch status.CodeOf(err) {
-	case status.NoLock: // which another target has taken since
-		return status.Errorf(status.NotConnected, "%w", err)
-	case status.NotFound:
+// volumeError returns the error for the client in place of one of the target's.
+func (s *session) volumeError(err error) error {
+	if errors.Is(err, status.NotFound) {
 		s.log.Warn("cannot open the volume", zap.Error(err))
-		if isNoVolume(err) {
-			return from.noVolume()
-		}
-		return status.Errorf(status.NotConnected, "%w", err) // a device of the relay is missing
 	}
-	return err
+	return targets.ForClient(err)
 }
 
 // connectTarget waits for a target that is ready, connects to it, and opens the volume. If it turns
@@ -208,17 +205,18 @@ func (s *session) connectTarget(ctx context.Context) error {
 	defer cancel()
 	schedule := s.settings.Reconnect.Begin(time.Now())
 	for {
-		link, changed, err := s.channel.targets.await(ctx, s.settings.SessionWait)
+		link, changed, err := s.channel.targets.Await(ctx, s.settings.SessionWait)
 		if err != nil {
 			return err
 		}
-		if err := s.awaitDial(ctx, link.address); err != nil {
+		if err := s.awaitDial(ctx, link.Address); err != nil {
 			return err
 		}
-		target, err := s.openTarget(ctx, link)
+		target, err := s.channel.targets.Connect(ctx, link, s.settings.targetSettings(), s.log,
+			s.grow)
 		if err == nil {
 			if err := s.checkLease(target); err != nil {
-				target.close(err)
+				target.Close(err)
 				return err
 			}
 			s.target = target
@@ -228,65 +226,35 @@ func (s *session) connectTarget(ctx context.Context) error {
 		}
 		pause := sessionDialInterval
 		switch {
-		case errors.Is(err, errMoved):
+		case errors.Is(err, targets.ErrMoved):
 			continue
-		case isPostponed(err):
+		case targets.IsPostponed(err):
 			pause, changed = schedule.Defer(time.Now(), controlmsg.RetryAfter(err)), nil
-			link.count(func(l *LinkStatus) { l.Postponed++ })
 			s.log.Info("target asks to try again later", zap.Error(err),
 				zap.Duration("next_in", pause))
 			if due, limited := waiting.Deadline(); limited && time.Until(due) < pause {
 				return err
 			}
-		case !isStandBy(err):
-			return s.tellVolume(link, err)
+		case !targets.IsStandBy(err):
+			return s.volumeError(err)
 		}
 		select {
 		case <-changed:
 		case <-time.After(pause):
 		case <-waiting.Done():
-			return s.tellVolume(link, err)
+			return s.volumeError(err)
 		}
 	}
 }
 
 // checkLease returns an error if the client would not wait for the end of the target's leases: it
 // has asked before the relay knew them. Its next session learns of them.
-func (s *session) checkLease(target *targetConnection) error {
-	if _, native := s.client.(*controlmsg.Responder); !native || target.leases <= s.longestLease {
+func (s *session) checkLease(target *targets.Connection) error {
+	if _, native := s.client.(*controlmsg.Responder); !native || target.LeaseLength <= s.longestLease {
 		return nil
 	}
 	return status.Errorf(status.NotConnected, "the leases of target %v last for %v, and the client has "+
-		"been told %v: it has to connect again", target.address, target.leases, s.longestLease)
-}
-
-// errMoved ends an attempt to connect to a target that the channel has left meanwhile.
-var errMoved = errors.New("the channel has left the target")
-
-// openTarget connects to a target, and opens the volume. It does not wait for a target that cannot
-// be reached any longer than the channel's own connection to it lasts.
-func (s *session) openTarget(ctx context.Context, link *targetLink) (*targetConnection, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		for {
-			serves, changed := s.channel.targets.serves(link)
-			if !serves {
-				cancel(errMoved)
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	target, err := s.channel.openTarget(ctx, link, s.settings, s.log, s.grow)
-	if err != nil && errors.Is(context.Cause(ctx), errMoved) {
-		return nil, errMoved
-	}
-	return target, err
+		"been told %v: it has to connect again", target.Address, target.LeaseLength, s.longestLease)
 }
 
 // formerPause is when a client may try again whose former session has not been released in time.
@@ -300,9 +268,9 @@ func (s *session) ConfigureDataPath(
 	if err := s.checkLimits(m); err != nil {
 		return nil, err
 	}
-	if m.Preempt != 0 && s.target.dialect != nil {
+	if m.Preempt != 0 && s.target.Dialect != nil {
 		return nil, status.Errorf(status.NotSupported,
-			"a target that speaks %v cannot end the sessions of others", s.target.version)
+			"a target that speaks %v cannot end the sessions of others", s.target.Version)
 	}
 	if s.region != nil {
 		return nil, status.Errorf(status.BadState,
@@ -324,21 +292,21 @@ func (s *session) ConfigureDataPath(
 	request.Export = controlmsg.Export{
 		Access: s.access, Length: s.reachable,
 		RDMA: &controlmsg.RDMAExport{
-			Transport: s.target.device.Capabilities().Transport,
+			Transport: s.target.Device.Capabilities().Transport,
 			Key:       s.registered.RemoteKey(), Base: s.registered.Base(),
 		},
 	}
-	if s.target.dialect != nil {
-		if err := s.target.exportForDialect(&request, s.registered); err != nil {
+	if s.target.Dialect != nil {
+		if err := s.target.ExportForDialect(&request, s.registered); err != nil {
 			return nil, errors.Join(err, s.abandonMemory(ctx))
 		}
-		s.foreign = dialects.NewTargetTranslator(s.target.version, s.registered.Base())
+		s.foreign = dialects.NewTargetTranslator(s.target.Version, s.registered.Base())
 	}
 	holding := s.hold()
-	request.Session, request.Answer = holding.Number(), s.target.lease.Load().AnswerNow()
+	request.Session, request.Answer = holding.Number(), s.target.Lease.Load().AnswerNow()
 	reply, err := callTarget(ctx, s, &request)
 	if err != nil {
-		if s.target.requester.Err() == nil { // the target has none of it
+		if s.target.Requester.Err() == nil { // the target has none of it
 			holding.Confirm()
 		}
 		return nil, errors.Join(err, s.abandonMemory(ctx))
@@ -439,7 +407,7 @@ func (s *session) openQueue(
 	}
 	lane, err := datapath.NewRelayLane(opening, datapath.RelayLaneConfig{
 		Worker: s.channel.workers.Pick(), Queue: queue, Counters: s.counterSets(),
-		Device: s.target.device, Domain: s.domain,
+		Device: s.target.Device, Domain: s.domain,
 		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Bounce:   bounce,
 		Consumer: consumer, Producer: producer,
@@ -461,7 +429,7 @@ func (s *session) openQueue(
 	s.mu.Unlock()
 	for i := range iomsg.ConnectionRoleCount {
 		role := i
-		if s.target.version == dialects.DOCA2_10 { // whose targets expect them in this order
+		if s.target.Version == dialects.DOCA2_10 { // whose targets expect them in this order
 			role = iomsg.ConnectionRoleCount - 1 - i
 		}
 		if err := s.connectLane(ctx, lane, queue, role); err != nil {
@@ -476,10 +444,10 @@ func (s *session) openQueue(
 func (s *session) connectLane(
 	ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole,
 ) error {
-	if s.target.dialect != nil {
+	if s.target.Dialect != nil {
 		return s.connectForeignLane(ctx, lane, queue, role)
 	}
-	source := s.target.source
+	source := s.target.Source
 	details, err := callTarget(ctx, s,
 		&controlmsg.CreateRDMAConnection{Queue: uint32(queue), Role: role, Source: source})
 	if err != nil {
@@ -492,7 +460,7 @@ func (s *session) connectLane(
 	}
 	remote := details.Address
 	if remote.Addr().IsLinkLocalUnicast() {
-		zone := cmp.Or(source.Zone(), s.target.address.Addr().Zone())
+		zone := cmp.Or(source.Zone(), s.target.Address.Addr().Zone())
 		remote = netip.AddrPortFrom(remote.Addr().WithZone(zone), remote.Port())
 	}
 	var staging rdma.RemoteMemory
@@ -506,10 +474,10 @@ func (s *session) connectLane(
 	}
 	connecting, cancel := s.stepTimeout(ctx)
 	defer cancel()
-	return asPassing(lane.Connect(connecting, datapath.ConnectConfig{
+	return targets.AsTemporary(lane.Connect(connecting, datapath.ConnectConfig{
 		Remote: remote, Source: source,
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
-		InboundReads: min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads),
+		InboundReads: min(int(s.config.Depth), s.target.Device.Capabilities().MaxInboundReads),
 		Role:         role,
 		Staging:      staging,
 	}))
@@ -526,10 +494,10 @@ func (s *session) connectForeignLane(
 	}
 	connecting, cancel := s.stepTimeout(ctx)
 	defer cancel()
-	reads := min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads)
-	return asPassing(lane.ConnectForeign(connecting, role, reads,
+	reads := min(int(s.config.Depth), s.target.Device.Capabilities().MaxInboundReads)
+	return targets.AsTemporary(lane.ConnectForeign(connecting, role, reads,
 		func(details []byte) ([]byte, error) {
-			return s.target.dialect.Connect(connecting, queue, theirs, details)
+			return s.target.Dialect.Connect(connecting, queue, theirs, details)
 		}))
 }
 
@@ -587,9 +555,9 @@ func (s *session) stopTarget(ctx context.Context) error {
 // it at any time; IOs in flight then fail. A target that is lost has released its part.
 func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 	if s.target != nil {
-		s.target.expendable.Store(true) // the target closes the connection after its reply
+		s.targetMayEnd.Store(true) // the target closes the connection after its reply
 		if s.config.QueueCount > 0 {
-			if err := s.stopTarget(ctx); err != nil && s.target.requester.Err() == nil {
+			if err := s.stopTarget(ctx); err != nil && s.target.Requester.Err() == nil {
 				return false, err
 			}
 		}
@@ -611,7 +579,7 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 	}
 	if s.target != nil {
 		_, err := callTarget(ctx, s, &controlmsg.DestroyObjects{})
-		if err != nil && s.target.requester.Err() == nil {
+		if err != nil && s.target.Requester.Err() == nil {
 			return false, err
 		}
 		if err == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/lease"
+	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -31,19 +32,19 @@ func (s *session) watchClient() {
 // watchTarget ends the session when its control connection to the target ends, and when the channel
 // moves to another target. From the end of the connection on, the session's release does not count
 // on what the target could have said there.
-func (s *session) watchTarget(target *targetConnection) {
+func (s *session) watchTarget(target *targets.Connection) {
 	defer func() {
-		<-target.requester.Done()
-		target.lease.Load().Disconnect()
+		<-target.Requester.Done()
+		target.Lease.Load().Disconnect()
 	}()
 	select {
-	case <-target.requester.Done():
-		if !target.expendable.Load() {
-			s.cancel(fmt.Errorf("target %v: %w", target.address, target.requester.Err()))
+	case <-target.Requester.Done():
+		if !s.targetMayEnd.Load() {
+			s.cancel(fmt.Errorf("target %v: %w", target.Address, target.Requester.Err()))
 		}
-	case <-target.moved:
+	case <-target.Moved:
 		s.cancel(status.Errorf(status.NotConnected, "the channel has moved from target %v to another "+
-			"one", target.address))
+			"one", target.Address))
 	case <-s.ctx.Done():
 	}
 }
@@ -52,9 +53,8 @@ func (s *session) watchTarget(target *targetConnection) {
 // failure ends the session, unless the session is being destroyed: the target may then close its
 // connections before the relay does.
 func (s *session) onLaneFailure(queue int) func(error) {
-	target := s.target
 	return func(err error) {
-		if target.expendable.Load() {
+		if s.targetMayEnd.Load() {
 			return
 		}
 		// Cancelling runs other code and must not delay the worker.
@@ -75,7 +75,7 @@ const farewellTimeout = time.Second
 // onTargetShutdown ends the session when the target has completed the requests that it has not
 // declined. A lane calls it on its worker's thread.
 func (s *session) onTargetShutdown() {
-	address := s.target.address
+	address := s.target.Address
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), targetShutdownTimeout)
 		defer cancel()
@@ -154,7 +154,7 @@ func (s *session) end(reason error) {
 	err := s.release(ctx, reason)
 	s.setUnreleased(err)
 	if s.target != nil {
-		s.target.close(reason)
+		s.target.Close(reason)
 	}
 	s.connection.Abort()
 	switch {
@@ -181,7 +181,7 @@ func (s *session) abandon(err error) {
 	s.client.Close(reason)
 	s.connection.Abort()
 	if target := s.reached.Load(); target != nil {
-		target.close(reason)
+		target.Close(reason)
 	}
 	s.log.Error("session ended, but a device has not answered: keeping the client's memory and "+
 		"epoch until then", zap.Error(err), zap.NamedError("reason", reason))
@@ -221,7 +221,7 @@ func (s *session) setUnreleased(reason error) {
 // awaitLastResponses waits for the responses that a target has sent before it announced its end.
 // The announcement may have overtaken them: it uses another connection.
 func (s *session) awaitLastResponses() {
-	if s.target == nil || !errors.Is(s.target.requester.Err(), status.Shutdown) {
+	if s.target == nil || !errors.Is(s.target.Requester.Err(), status.Shutdown) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastResponsesTimeout)
@@ -286,7 +286,7 @@ func (s *session) failRequests(ctx context.Context, reason error) error {
 	})
 	if err == nil && changes.Load() > 0 {
 		s.endHolding()
-		err = s.currentHolding().Await(ctx, s.channel.targets.askForOwner)
+		err = s.currentHolding().Await(ctx, s.channel.targets.AskForOwner)
 	}
 	if err == nil {
 		err = datapath.OnAll(s.openLanes(),
@@ -300,7 +300,7 @@ func (s *session) failRequests(ctx context.Context, reason error) error {
 
 // hold begins the session's life at the target.
 func (s *session) hold() *lease.Holding {
-	holding := s.target.lease.Load().Begin(s.target.place())
+	holding := s.target.Lease.Load().Begin(s.target.Place())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holding = holding

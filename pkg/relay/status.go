@@ -8,6 +8,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -54,13 +55,22 @@ type ChannelStatus struct {
 }
 
 // TargetStatus is the state of one of a channel's targets at one moment.
-type TargetStatus struct {
-	Address netip.AddrPort
-	Link    LinkStatus
-	// Deserted reports that nobody listens at this loopback address, and that another address leads
-	// to a target on this machine: the name localhost has both.
-	Deserted bool
-}
+type TargetStatus = targets.Status
+
+// LinkStatus describes a channel's standing connection to one of its targets.
+type LinkStatus = targets.LinkStatus
+
+// LinkState is the state of a channel's standing connection to one of its targets.
+type LinkState = targets.LinkState
+
+// The states of a link; package targets says what they mean.
+const (
+	LinkConnecting = targets.LinkConnecting
+	LinkReady      = targets.LinkReady
+	LinkWaiting    = targets.LinkWaiting
+	LinkGivenUp    = targets.LinkGivenUp
+	LinkStandBy    = targets.LinkStandBy
+)
 
 // SessionStatus is the state of a session at one moment.
 type SessionStatus struct {
@@ -152,7 +162,11 @@ func (c *channel) status() ChannelStatus {
 		s.MemoryPath, s.MemoryPathReason = taken.path, taken.reason
 	}
 	s.Clients = c.relay.clientCounters.Counts(c.id.String())
-	c.targets.addStatus(&s)
+	var serving int
+	s.Targets, serving, s.TargetMoves = c.targets.Status()
+	if serving < len(s.Targets) {
+		s.Target, s.Link = s.Targets[serving].Address, s.Targets[serving].Link
+	}
 	s.OwnWorkers = len(c.ownWorkers())
 	for _, session := range c.openSessions() {
 		s.OpenSessions = append(s.OpenSessions, session.status())

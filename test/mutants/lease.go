@@ -202,8 +202,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "relay-opens-at-a-target-whose-leases-its-client-does-not-know",
 		file:   "pkg/relay/session.go",
-		old:    "!native || target.leases <= s.longestLease {\n",
-		new:    "!native || target.leases >= 0 {\n",
+		old:    "!native || target.LeaseLength <= s.longestLease {\n",
+		new:    "!native || target.LeaseLength >= 0 {\n",
 		breaks: "A client waits for the longest lease of its relay's targets.",
 		tests:  []test{{"./pkg/relay", "^TestAClientLearnsTheLongestLeaseOfItsTargets$"}},
 	},
@@ -266,7 +266,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "relay-counts-on-a-connection-that-has-ended",
 		file:   "pkg/relay/session_end.go",
-		old:    "		target.lease.Load().Disconnect()\n",
+		old:    "		target.Lease.Load().Disconnect()\n",
 		new:    "",
 		breaks: "Changes fail in time although the target that has noted the session's end is gone.",
 		tests:  []test{{"./pkg/relay", "^TestAChangeFailsWhenTheTargetThatHasNotedTheEndIsGone$"}},
@@ -274,8 +274,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "relay-that-stops-leaves-its-targets-before-its-sessions-end",
 		file:   "pkg/relay/listen.go",
-		old:    "c.targets.run(c.links)",
-		new:    "c.targets.run(ctx)",
+		old:    "c.targets.Run(c.links)",
+		new:    "c.targets.Run(ctx)",
 		breaks: "A relay that stops tells nobody that a change has failed which a target still has.",
 		tests:  []test{{"./pkg/relay", "^TestARelayStopsWhileTheTargetsDiskHangs$"}},
 	},
@@ -289,7 +289,7 @@ var leaseMutants = []mutant{
 	},
 	{
 		name:   "lease-takes-an-open-volume-for-a-confirmation",
-		file:   "pkg/relay/target.go",
+		file:   "pkg/relay/internal/targets/connection.go",
 		old:    "	if confirm && volume.Confirmed {\n",
 		new:    "	if confirm {\n",
 		breaks: "A relay fails a change only when the owner of the volume is certain.",
@@ -298,7 +298,7 @@ var leaseMutants = []mutant{
 	},
 	{
 		name:   "lease-waits-for-a-former-owner-alone",
-		file:   "pkg/relay/target_link.go",
+		file:   "pkg/relay/internal/targets/link.go",
 		old:    "			l.confirmOwner(ctx, t)\n",
 		new:    "",
 		breaks: "A relay does not wait for a former owner whose storage never answers again.",
@@ -332,7 +332,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "relay-keeps-a-device-that-fails",
 		file:   "pkg/relay/memory_path.go",
-		old:    "reachable); err != nil {\n		s.channel.relay.devices.doubt(s.target.source, err)\n",
+		old:    "reachable); err != nil {\n		s.channel.relay.devices.doubt(s.target.Source, err)\n",
 		new:    "reachable); err != nil {\n",
 		breaks: "A device that fails without telling is opened anew.",
 		tests:  []test{{"./pkg/relay", "^TestAClientIsServedByAnRDMADeviceInPlaceOfOneThatFails$"}},

@@ -549,7 +549,7 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-treats-the-end-of-a-destroyed-session-as-a-failure",
 		file:   "pkg/relay/session.go",
-		old:    "		s.target.expendable.Store(true) // the target",
+		old:    "		s.targetMayEnd.Store(true) // the target",
 		new:    "		// the target",
 		breaks: "A target that is lost has nothing left to destroy.",
 		tests:  []test{{"./pkg/relay", "^TestATargetThatIsLostHasNothingLeftToDestroy$"}},
@@ -922,7 +922,7 @@ var controlMutants = []mutant{
 	{
 		name:   "relay-tells-clients-of-its-own-devices-for-good",
 		file:   "pkg/relay/session.go",
-		old:    "	if err := s.choosePaths(ctx); err != nil {\n		return nil, asPassing(err)\n",
+		old:    "	if err := s.choosePaths(ctx); err != nil {\n		return nil, targets.AsTemporary(err)\n",
 		new:    "	if err := s.choosePaths(ctx); err != nil {\n		return nil, err\n",
 		breaks: "Clients try again when the relay's devices do not fit each other.",
 		tests: []test{{"./pkg/relay",
@@ -930,11 +930,11 @@ var controlMutants = []mutant{
 	},
 	{
 		name:   "relay-takes-a-missing-device-for-a-missing-volume",
-		file:   "pkg/relay/target_link.go",
-		old:    "	if isNoVolume(s.LastError) {\n",
-		new:    "	if errors.Is(s.LastError, status.NotFound) {\n",
+		file:   "pkg/relay/internal/targets/connection.go",
+		old:    "	case status.NoLock, status.NotFound:\n",
+		new:    "	case status.NoLock:\n",
 		breaks: "Clients are told that the target has no volume only if it has said so.",
-		tests: []test{{"./pkg/relay",
+		tests: []test{{"./pkg/relay/internal/targets",
 			"^TestOnlyATargetsAnswerMeansThatItHasNoVolume$"}},
 	},
 	{

@@ -1,0 +1,85 @@
+package targets
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+var anAddress = netip.MustParseAddrPort("10.0.0.5:7470")
+
+// TestClientsDoNotLearnTheNamesOfOtherVolumes in any state of the connection to the target, which
+// names its volumes to the relay.
+func TestClientsDoNotLearnTheNamesOfOtherVolumes(t *testing.T) {
+	l := &Link{Address: anAddress}
+	for state := LinkConnecting; state <= LinkStandBy; state++ {
+		err := l.unavailable(&LinkStatus{State: state, LastError: &NoVolumeError{
+			status.Errorf(status.NotFound, `the target has no volume "other": it has ["secret"]`),
+			anAddress, "other"}})
+		if strings.Contains(err.Error(), "secret") {
+			t.Errorf("state %v: %v", state, err)
+		}
+	}
+}
+
+// A device that the relay lacks fails with the same code as a volume that the target lacks.
+func TestOnlyATargetsAnswerMeansThatItHasNoVolume(t *testing.T) {
+	l := &Link{Address: anAddress}
+	failed := status.Errorf(status.NotFound, "there is no device")
+	for _, c := range []struct {
+		err  error
+		code status.Code
+		text string
+	}{
+		{failed, status.NotConnected, "there is no device"},
+		{&NoVolumeError{failed, anAddress, "disk"}, status.NotFound, `has no volume "disk"`},
+	} {
+		cause := fmt.Errorf("open volume: %w", c.err)
+		err := l.unavailable(&LinkStatus{State: LinkWaiting, LastError: cause})
+		if !errors.Is(err, c.code) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("for %v, clients are told %v", c.err, err)
+		}
+		if err := ForClient(cause); !errors.Is(err, c.code) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("for %v, the client of a session is told %v", c.err, err)
+		}
+	}
+}
+
+// TestTheRoleOfATarget plays each event in each role through the code that causes it.
+func TestTheRoleOfATarget(t *testing.T) {
+	roles := []role{mayOwn, standsBy, superseded}
+	for event, next := range nextRole {
+		for _, from := range roles {
+			set := New(&Config{OnChange: func() {}, Logger: zap.NewNop()}, &Settings{
+				Addresses: []netip.AddrPort{anAddress, netip.MustParseAddrPort("10.0.0.6:7470")}})
+			m := set.members[0]
+			m.status.role = from
+			switch roleEvent(event) {
+			case isReady:
+				other := set.members[1]
+				other.status.State = LinkReady
+				m.becomeReady(&Connection{Volume: &controlmsg.OpenVolumeReply{}})
+				if takesOver := other.snapshot().role == superseded; takesOver != (from == standsBy) {
+					t.Errorf("a target in role %d that is ready takes over: %v", from, takesOver)
+				}
+			case answersStandBy:
+				m.setWaiting(retry.Policy{}.Begin(time.Time{}), status.NoLock, time.Time{})
+			case anotherTakesOver:
+				m.status.State = LinkReady
+				set.tookOver(set.members[1])
+			}
+			if got := m.snapshot().role; got != next[from] {
+				t.Errorf("event %d in role %d leads to role %d, want %d", event, from, got, next[from])
+			}
+		}
+	}
+}
