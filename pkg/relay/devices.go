@@ -52,17 +52,6 @@ func newRDMADeviceSet(provider rdma.Provider) *rdmaDeviceSet {
 	})
 }
 
-// rdmaDevice returns the RDMA device with a local address, and a channel that is closed when the
-// device is lost.
-func (r *Relay) rdmaDevice(ctx context.Context, source netip.Addr) (rdma.Device, <-chan struct{},
-	error) {
-	device, err := r.devices.at(ctx, source)
-	if err != nil {
-		return nil, nil, err
-	}
-	return device, r.devices.gone(source), nil
-}
-
 // newDMADeviceSet returns the DMA devices of channels with bounce buffers, by the address of the
 // channel's Comch device. provider may be nil.
 func newDMADeviceSet(provider dma.Provider) *dmaDeviceSet {

@@ -8,8 +8,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -22,23 +24,41 @@ import (
 // before start_data_path_connections (2.10). They do not say how large an IO may be (3.x), or how
 // many queues there are (2.10). And they ignore the result of an IO.
 type dialectClient struct {
-	session   *session
-	transport controlmsg.Transport
+	dialectClientConfig
 	responder *dialects.Responder
+	volume    *controlmsg.OpenVolumeReply // nil until the volume is open
+	queues    uint32                      // of the data path, once it is configured
 	epoch     uint64
 	instance  [16]byte
 	owner     [16]byte
 }
 
-func newDialectClient(
-	s *session, transport controlmsg.Transport, v dialects.Version, isGuessed bool,
-) *dialectClient {
-	c := &dialectClient{session: s, transport: transport}
-	c.responder = dialects.NewResponder(transport, dialects.ResponderConfig{
+type dialectClientConfig struct {
+	session    dialectSession
+	connection comch.Connection // to the initiator
+	transport  controlmsg.Transport
+	timeout    time.Duration // of each step of the handshake
+	log        *zap.Logger
+}
+
+// dialectSession is what a dialectClient needs of its session.
+type dialectSession interface {
+	controlmsg.Handler
+	// translate lets a translator change the client's IO messages.
+	translate(by datapath.Translator)
+	drain(ctx context.Context) (unfinished int)
+	stopTarget(ctx context.Context) error
+	releaseMemory(ctx context.Context) error
+	openLanes() []*datapath.RelayLane
+}
+
+func newDialectClient(config dialectClientConfig, v dialects.Version, isGuessed bool) *dialectClient {
+	c := &dialectClient{dialectClientConfig: config}
+	c.responder = dialects.NewResponder(c.transport, dialects.ResponderConfig{
 		Handler: c, Version: v, IsGuessed: isGuessed,
-		Setting: "the channel's protocol to the initiator's", Timeout: s.settings.ControlTimeout,
+		Setting: "the channel's protocol to the initiator's", Timeout: c.timeout,
 		OnFailure: func(request string, err error) {
-			s.log.Warn("request failed", zap.String("request", request), zap.Error(err))
+			c.log.Warn("request failed", zap.String("request", request), zap.Error(err))
 		},
 	})
 	_, _ = rand.Read(c.instance[:]) // never fails
@@ -58,15 +78,15 @@ func (c *dialectClient) QueryStorage(ctx context.Context) (*dialects.QueryStorag
 	if err != nil {
 		return nil, err
 	}
+	c.volume = volume
 	return &dialects.QueryStorageReply{TotalSize: volume.Size, BlockSize: volume.BlockSize}, nil
 }
 
 // InitStorage opens the volume if that has not been done, and configures the data path.
 func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
-	s := c.session
 	version := c.responder.Version()
-	s.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", version))
-	if s.announced == nil {
+	c.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", version))
+	if c.volume == nil {
 		if _, err := c.QueryStorage(ctx); err != nil {
 			return err
 		}
@@ -76,14 +96,15 @@ func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage
 		return err
 	}
 	request.QueueCount, request.BufferSize, err = m.Size(version, request.Export.Length,
-		s.announced)
+		c.volume)
 	if err != nil {
 		return err
 	}
 	request.Epoch = c.epoch
-	err = m.Configure(request, s.announced.BlockSize,
+	err = m.Configure(request, c.volume.BlockSize,
 		func(request *controlmsg.ConfigureDataPath) error {
-			_, err := s.ConfigureDataPath(ctx, request)
+			_, err := c.session.ConfigureDataPath(ctx, request)
+			c.queues = request.QueueCount
 			return err
 		})
 	c.epoch = request.Epoch
@@ -94,8 +115,7 @@ func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage
 // request that exports it.
 func (c *dialectClient) describeMemory(m *dialects.InitStorage) (*controlmsg.ConfigureDataPath,
 	error) {
-	s := c.session
-	region, access, err := s.connection.ImportMemory(m.Export)
+	region, access, err := c.connection.ImportMemory(m.Export)
 	if err != nil {
 		return nil, fmt.Errorf("import the client's memory: %w", err)
 	}
@@ -104,7 +124,7 @@ func (c *dialectClient) describeMemory(m *dialects.InitStorage) (*controlmsg.Con
 		return nil, err
 	}
 	version := c.responder.Version()
-	s.translator = dialects.NewTranslator(version, base)
+	c.session.translate(dialects.NewTranslator(version, base))
 	return &controlmsg.ConfigureDataPath{
 		Depth:          m.Count,
 		Export:         controlmsg.Export{Access: access, Length: length, Descriptor: m.Export},
@@ -122,15 +142,14 @@ func (c *dialectClient) CreateConnection(
 // StartConnections waits for the initiator's consumers, and opens a queue for each in the order of
 // their appearance, in which initiators also expect the relay's.
 func (c *dialectClient) StartConnections(ctx context.Context) error {
-	s := c.session
-	waiting, cancel := s.stepTimeout(ctx)
+	waiting, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	request := &controlmsg.StartDataPathConnections{}
-	for uint32(len(request.ConsumerIDs)) < s.config.QueueCount {
-		event, err := s.connection.NextConsumerEvent(waiting)
+	for uint32(len(request.ConsumerIDs)) < c.queues {
+		event, err := c.connection.NextConsumerEvent(waiting)
 		if err != nil {
 			return fmt.Errorf("wait for the initiator's consumers, of which %d of %d are there: %w",
-				len(request.ConsumerIDs), s.config.QueueCount, err)
+				len(request.ConsumerIDs), c.queues, err)
 		}
 		if !event.Created {
 			return status.Errorf(status.Unexpected, "the initiator has destroyed consumer %d",
@@ -138,7 +157,7 @@ func (c *dialectClient) StartConnections(ctx context.Context) error {
 		}
 		request.ConsumerIDs = append(request.ConsumerIDs, uint32(event.ID))
 	}
-	_, err := s.StartDataPathConnections(ctx, request)
+	_, err := c.session.StartDataPathConnections(ctx, request)
 	return err
 }
 
@@ -149,7 +168,7 @@ func (c *dialectClient) StartStorage(ctx context.Context) error {
 
 // StopStorage completes what is in flight, and stops the target.
 func (c *dialectClient) StopStorage(ctx context.Context) error {
-	draining, cancel := c.session.stepTimeout(ctx)
+	draining, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	if n := c.session.drain(draining); n > 0 {
 		return status.Errorf(status.TimeOut, "%d IOs have not completed", n)
@@ -177,10 +196,10 @@ func (c *dialectClient) Shutdown(ctx context.Context) (done bool, err error) {
 }
 
 // Done returns a channel that is closed when the connection to the initiator has ended.
-func (c *dialectClient) Done() <-chan struct{} { return c.session.connection.Done() }
+func (c *dialectClient) Done() <-chan struct{} { return c.connection.Done() }
 
 // Err returns why the connection has ended, or nil if it has not.
-func (c *dialectClient) Err() error { return c.session.connection.Err() }
+func (c *dialectClient) Err() error { return c.connection.Err() }
 
 // dialectCloseTimeout is how long an initiator that has shut down may take to close.
 const dialectCloseTimeout = time.Second
@@ -194,6 +213,6 @@ func (c *dialectClient) Close(reason error) {
 		}
 	}
 	if err := c.transport.Close(); err != nil {
-		c.session.log.Debug("close the connection to the client", zap.Error(err))
+		c.log.Debug("close the connection to the client", zap.Error(err))
 	}
 }

@@ -27,10 +27,10 @@ func SetAnswerTimeout(timeout time.Duration) (restore func()) {
 func (r *Relay) StoppedByMessage() (stopped []<-chan struct{}) {
 	for _, c := range r.snapshot() {
 		c.mu.Lock()
-		sessions := slices.Collect(maps.Keys(c.sessions))
+		sessions := slices.Collect(maps.Values(c.sessions))
 		c.mu.Unlock()
 		for _, s := range sessions {
-			stopped = append(stopped, (&dialectClient{session: s}).Stopped())
+			stopped = append(stopped, (&dialectClient{dialectClientConfig: dialectClientConfig{session: s}}).Stopped())
 		}
 	}
 	return stopped

@@ -10,6 +10,8 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -32,7 +34,7 @@ func (c *channel) run(ctx context.Context) {
 	for c.awaitAttempt(ctx) {
 		if err := c.serveClients(ctx); err != nil && ctx.Err() == nil {
 			c.failed(err)
-			c.relay.reportReadiness()
+			c.relay.onReadiness()
 		}
 	}
 }
@@ -47,7 +49,7 @@ func (c *channel) serveClients(ctx context.Context) error {
 		}
 	}
 	c.setListening(ListenStatus{State: ChannelListening})
-	c.relay.reportReadiness()
+	c.relay.onReadiness()
 	begun := time.Now()
 	accepting, suspend := context.WithCancelCause(ctx)
 	defer suspend(nil)
@@ -96,17 +98,6 @@ func (c *channel) openFirst(ctx context.Context) error {
 	}
 	c.failed(err)
 	return nil
-}
-
-// IsMisconfigured reports whether a channel cannot be opened because of its settings or this build.
-// Everything else may come right: devices and representors appear after the relay has started, with
-// their permissions, a firmware that starts fails with any code, and another program ends.
-func IsMisconfigured(err error) bool {
-	switch status.CodeOf(err) {
-	case status.InvalidValue, status.NotSupported, status.BadConfig, status.TooBig:
-		return true
-	}
-	return false
 }
 
 // open opens the channel's devices and its Comch server. It waits for a device that does not answer
@@ -298,4 +289,73 @@ func (c *channel) closeServer() error {
 		return nil
 	}
 	return server.Close()
+}
+
+// startWorkers starts the workers of a channel that has its own, unless they run.
+func (c *channel) startWorkers(config *ChannelConfig) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.workers != nil:
+		return nil
+	case c.closed:
+		return status.Errorf(status.Shutdown, "the channel is closed")
+	case len(config.CPUs) > 0:
+		pool, err := datapath.StartPool(config.CPUs, c.relay.config.Policy)
+		if err != nil {
+			return err
+		}
+		c.ownPool, c.workers = pool, pool
+	case c.relay.pool == nil:
+		return status.Errorf(status.InvalidValue,
+			"no workers: neither the channel nor the relay has CPUs")
+	default:
+		c.workers = c.relay.pool
+	}
+	return nil
+}
+
+// openDevice opens the RDMA devices that lead to the targets, if there are routes. Otherwise a
+// device is opened together with the connection to a target.
+func (c *channel) openDevice(ctx context.Context, config *ChannelConfig) error {
+	if config.RDMAAddress.IsValid() {
+		device, err := c.relay.devices.at(ctx, config.RDMAAddress)
+		if err != nil {
+			return err
+		}
+		return c.checkDevices(ctx, config, device)
+	}
+	for _, target := range config.Targets {
+		source, err := c.relay.config.Network.SourceAddress(target)
+		if err != nil {
+			c.attemptLog().Warn("no route to the target yet", zap.Stringer("target", target), zap.Error(err))
+			continue
+		}
+		device, err := c.relay.devices.at(ctx, source)
+		if err == nil {
+			err = c.checkDevices(ctx, config, device)
+		}
+		if err != nil {
+			return fmt.Errorf("%w (it has the source address %v of the route to target %v; "+
+				"--rdma-address selects another)", err, source, target)
+		}
+	}
+	return nil
+}
+
+// checkDevices fails if a target behind an RDMA device cannot reach the channel's clients.
+func (c *channel) checkDevices(ctx context.Context, config *ChannelConfig,
+	device rdma.Device) error {
+	paths, err := c.memoryPaths(config, device)
+	if err != nil || paths[0] != PathStaged {
+		return err
+	}
+	if config.Isolation != Staged {
+		c.attemptLog().Warn("the RDMA device cannot reach the memory of clients: their data is "+
+			"copied through memory of the relay (limits.bounce_memory), which costs throughput; "+
+			"rdma_address can select another device, and isolation: staged ends this warning",
+			zap.Stringer("rdma_device", device.Capabilities().Device))
+	}
+	_, err = c.relay.dmaDevices.at(ctx, c.id.Device)
+	return err
 }

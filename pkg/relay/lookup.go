@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -50,4 +52,25 @@ func (c *channel) apply(former, now *ChannelConfig) bool {
 	}
 	c.targets.Configure(c.targetSettings(now))
 	return true
+}
+
+// IsMisconfigured reports whether a channel cannot be opened because of its settings or this build.
+// Everything else may come right: devices and representors appear after the relay has started, with
+// their permissions, a firmware that starts fails with any code, and another program ends.
+func IsMisconfigured(err error) bool {
+	switch status.CodeOf(err) {
+	case status.InvalidValue, status.NotSupported, status.BadConfig, status.TooBig:
+		return true
+	}
+	return false
+}
+
+// targetSettings returns the part of the settings that concerns targets.
+func (c *channel) targetSettings(config *ChannelConfig) *targets.Settings {
+	settings := config.targetSettings()
+	settings.CheckDevice = func(device rdma.Device) error {
+		_, err := c.memoryPaths(config, device)
+		return err
+	}
+	return settings
 }

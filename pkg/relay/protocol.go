@@ -1,11 +1,6 @@
 package relay
 
 import (
-	"context"
-
-	"go.uber.org/zap"
-
-	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -70,94 +65,10 @@ func (c *ChannelConfig) checkStaged() error {
 		c.TargetProtocol, Direct)
 }
 
-// checkClient returns an error if the session's client cannot use the target because of their
-// protocols: see checkTargetProtocol.
-func (s *session) checkClient() error {
-	if s.settings.TargetProtocol != Protocol(dialects.DOCA2_10.String()) {
-		return nil
-	}
-	c, isDialect := s.client.(*dialectClient)
-	if isDialect && c.responder.Version() == dialects.DOCA2_10 {
-		return nil
-	}
-	return status.Errorf(status.NotSupported, "the channel's target speaks %s, so it serves "+
-		"initiators of %s only: its storage mirrors the initiator's memory",
-		s.settings.TargetProtocol, s.settings.TargetProtocol)
-}
-
 func (p Protocol) validate() error {
 	if p == ProtocolAuto || p == ProtocolNative {
 		return nil
 	}
 	_, err := dialects.ParseVersion(string(p))
 	return err
-}
-
-// clientConversation is the relay's side of a conversation with a client: a controlmsg.Responder,
-// or a dialectClient.
-type clientConversation interface {
-	Serve(context.Context, controlmsg.Handler) error
-	Done() <-chan struct{}
-	Err() error
-	Close(reason error)
-}
-
-// openConversation begins the conversation with the client: in the channel's protocol or, with
-// ProtocolAuto, in the one that the client's first message uses. The conversation is never nil; if
-// the client does not send a message in time, err says so.
-func (s *session) openConversation() (conversation clientConversation, err error) {
-	transport := s.channel.relay.config.HookTransport(
-		controlmsg.NewComchTransport(s.connection))
-	switch protocol := s.settings.Protocol; protocol {
-	case ProtocolNative:
-		return s.respond(transport), nil
-	case ProtocolAuto:
-	default:
-		v, err := dialects.ParseVersion(string(protocol))
-		return newDialectClient(s, transport, v, false), err
-	}
-	ctx, cancel := s.stepTimeout(s.ctx)
-	defer cancel()
-	v, begun, err := dialects.DetectPeer(ctx, transport)
-	if cause := context.Cause(s.ctx); cause != nil {
-		return s.respond(transport), cause
-	}
-	if status.CodeOf(err) == status.TimeOut {
-		return s.respond(transport), status.Errorf(status.TimeOut, "no request within %v in phase %v",
-			s.settings.ControlTimeout, controlmsg.PhaseConnect)
-	}
-	if v != dialects.None {
-		return newDialectClient(s, begun, v, true), nil
-	}
-	return s.respond(begun), nil
-}
-
-// respond begins a conversation in our own protocol.
-func (s *session) respond(transport controlmsg.Transport) *controlmsg.Responder {
-	config := s.channel.endpointConfig(s.log)
-	config.OnHello = func(reply *controlmsg.HelloReply) error {
-		s.longestLease = s.channel.targets.LongestLease()
-		reply.LeaseMs = uint32(s.longestLease.Milliseconds())
-		return nil
-	}
-	config.Announce = func(m *controlmsg.KeepAlive) { m.VolumeSize = s.volumeSize.Load() }
-	return controlmsg.NewResponder(transport, config)
-}
-
-// endpointConfig returns what all conversations with clients in our own protocol have in common.
-func (c *channel) endpointConfig(log *zap.Logger) controlmsg.EndpointConfig {
-	return controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
-		Timeout: c.settings.Load().ControlTimeout, Software: c.relay.config.Software, Logger: log}
-}
-
-// grow passes a new size of the volume, in bytes, on to the client. It ignores sizes that are known
-// to the client, and clients that speak a dialect, which has no message for it.
-func (s *session) grow(size uint64) {
-	if size <= s.volumeSize.Load() {
-		return
-	}
-	s.volumeSize.Store(size)
-	if native, ok := s.client.(*controlmsg.Responder); ok {
-		native.Announce()
-	}
 }

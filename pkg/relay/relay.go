@@ -9,6 +9,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,27 +25,14 @@ import (
 
 // Relay serves channels. Its methods may be called concurrently, except Close.
 type Relay struct {
-	config  Config
-	log     *zap.Logger
-	devices *rdmaDeviceSet
-	// dmaDevices are used by channels with bounce buffers.
-	dmaDevices *dmaDeviceSet
-	lessee     *lease.Lessee
-	answering  sync.WaitGroup // lessee.Run
-	silence    context.CancelFunc
-	pool       *datapath.Pool // shared by channels; nil without CPUs
+	relayCommon
+	log       *zap.Logger
+	answering sync.WaitGroup // lessee.Run
+	silence   context.CancelFunc
 
-	maxSessions  atomic.Int64
-	maxBounced   atomic.Uint64 // bytes of bounce buffers
-	bounced      atomic.Int64  // of these in use
 	drainTimeout atomic.Pointer[retry.Bound]
-	sessionID    atomic.Uint64
-	sessionCount atomic.Int64
-	draining     atomic.Pointer[time.Time] // since when; nil if not draining
-	running      chan struct{}             // closed when Run serves the channels
-	drained      chan struct{}             // closed at the end of the drain of a shutdown
-
-	clientCounters *datapath.ClientCounters // by channel and name
+	running      chan struct{} // closed when Run serves the channels
+	drained      chan struct{} // closed at the end of the drain of a shutdown
 
 	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
 	stopped   bool       // guarded by reporting: the relay is not ready any more
@@ -58,13 +46,6 @@ type Relay struct {
 	serve    sync.WaitGroup // of channels
 }
 
-var (
-	errShuttingDown = status.Errorf(status.Shutdown,
-		"the relay is shutting down (drain)")
-	errDraining = status.Errorf(status.Shutdown,
-		"the relay is being drained: it accepts no new sessions")
-)
-
 // New starts the workers, and attempts to open the devices and the Comch server of each channel. It
 // fails if that cannot succeed with this configuration and this build. What else fails, for
 // instance because a representor is not there yet, Run tries again. Call Run to serve, and Close to
@@ -77,12 +58,16 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	}
 	config.Settings = settings
 	r := &Relay{
-		config: config, log: config.Logger, devices: newRDMADeviceSet(config.RDMA),
-		dmaDevices:     newDMADeviceSet(config.DMA),
-		clientCounters: datapath.NewClientCounters(config.CountedClients),
-		counters:       make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
+		relayCommon: relayCommon{
+			config: config, devices: newRDMADeviceSet(config.RDMA),
+			dmaDevices:     newDMADeviceSet(config.DMA),
+			clientCounters: datapath.NewClientCounters(config.CountedClients),
+		},
+		log:      config.Logger,
+		counters: make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
 		running: make(chan struct{}), reconfiguring: make(chan struct{}, 1),
 	}
+	r.onReadiness = r.reportReadiness
 	r.lessee = lease.NewLessee(config.Clock, r.endAbandoned)
 	answering, silence := context.WithCancel(context.Background())
 	r.silence = silence
@@ -119,6 +104,10 @@ func (r *Relay) start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (r *Relay) newChannel(config *ChannelConfig, former []*channel) *channel {
+	return newChannel(&r.relayCommon, config, r.countersOf(config.ChannelID), former)
 }
 
 func (r *Relay) applyLimits(s *Settings) {
@@ -253,14 +242,55 @@ func (r *Relay) Resume() {
 	}
 }
 
-// admit counts a new session, or returns why the relay rejects it.
-func (r *Relay) admit() error {
-	if r.draining.Load() != nil {
-		return errDraining
+// reportReadiness is called whenever the readiness may have changed.
+func (r *Relay) reportReadiness() {
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+	if !r.stopped {
+		r.config.OnReady(r.readiness())
 	}
-	if limit := r.maxSessions.Load(); r.sessionCount.Add(1) > limit {
-		r.sessionCount.Add(-1)
-		return status.Errorf(status.Full, "the relay has reached its maximum of %d sessions", limit)
+}
+
+// readiness returns how many channels can serve new sessions. One that can makes the relay ready.
+func (r *Relay) readiness() Readiness {
+	var now Readiness
+	for _, c := range r.snapshot() {
+		if c.isRemoved() {
+			continue
+		}
+		now.Channels++
+		if c.isAvailable() {
+			now.Serving++
+			continue
+		}
+		if len(now.Reasons) < maxReasons {
+			if err := c.unavailable(); err != nil { // it may have become available
+				now.Reasons = append(now.Reasons, err)
+			}
+		}
 	}
-	return nil
+	switch {
+	case r.draining.Load() != nil:
+		now.Err = errDraining
+	case now.Channels == 0:
+		now.Err = status.Errorf(status.NotFound, "no channel is configured")
+	case now.Serving > 0:
+	case len(now.Reasons) == 0:
+		now.Serving++ // the only one has just become available
+	case now.Channels == 1:
+		now.Err = now.Reasons[0]
+	default:
+		now.Err = fmt.Errorf("serving 0 of %d channels: %w", now.Channels, now.Reasons[0])
+	}
+	return now
+}
+
+// countersOf returns the counters of a channel. One that was removed before continues to count.
+func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counters[id] == nil {
+		r.counters[id] = &datapath.CounterSet{}
+	}
+	return r.counters[id]
 }

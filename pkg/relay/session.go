@@ -1,12 +1,9 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +18,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -40,7 +36,7 @@ import (
 type session struct {
 	id         uint64
 	opened     time.Time
-	channel    *channel
+	channel    *channelCommon
 	settings   *ChannelConfig // as of the start of the session
 	log        *zap.Logger
 	connection comch.Connection
@@ -91,7 +87,9 @@ type session struct {
 	unreleased error
 }
 
-func newSession(c *channel, connection comch.Connection) *session {
+func newSession(
+	c *channelCommon, settings *ChannelConfig, connection comch.Connection,
+) *session {
 	id := c.relay.sessionID.Add(1)
 	log := c.log.With(zap.Uint64("session", id))
 	if peer := connection.Peer(); peer.Known {
@@ -99,7 +97,7 @@ func newSession(c *channel, connection comch.Connection) *session {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
-		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), log: log,
+		id: id, opened: time.Now(), channel: c, settings: settings, log: log,
 		connection: connection, ctx: ctx, cancel: cancel, epoch: epoch.NewSession(cancel),
 		dials: retry.NewPace(sessionDialInterval),
 	}
@@ -132,25 +130,6 @@ func (s *session) serve() error {
 	defer cancel()
 	return s.serving.Take(ctx, "carry out a request of the client",
 		func() error { return s.client.Serve(s.ctx, s) })
-}
-
-// callTarget sends a request to the target on behalf of the client.
-func callTarget[R controlmsg.Message](
-	ctx context.Context, s *session, request controlmsg.RequestFor[R],
-) (R, error) {
-	reply, err := controlmsg.Call(ctx, s.target.Requester, request)
-	if err != nil {
-		if s.target.Requester.Err() != nil {
-			err = targets.AsTemporary(err) // the connection has failed, not the request
-		}
-		return reply, fmt.Errorf("target %v: %w", s.target.Address, err)
-	}
-	return reply, nil
-}
-
-// stepTimeout returns a context that bounds one step of the handshake.
-func (s *session) stepTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.settings.ControlTimeout)
 }
 
 // OpenVolume connects to the target and opens the volume there. The client may repeat it, because
@@ -187,74 +166,6 @@ func (s *session) OpenVolume(
 	reply.Sole, reply.Confirmed = "", false
 	s.announced = &reply
 	return &reply, nil
-}
-
-// volumeError returns the error for the client in place of one of the target's.
-func (s *session) volumeError(err error) error {
-	if errors.Is(err, status.NotFound) {
-		s.log.Warn("cannot open the volume", zap.Error(err))
-	}
-	return targets.ForClient(err)
-}
-
-// connectTarget waits for a target that is ready, connects to it, and opens the volume. If it turns
-// out to be a stand-by, the volume has just moved: connectTarget waits for the next target. If it
-// says when to try again, connectTarget does, within the time that the session waits.
-func (s *session) connectTarget(ctx context.Context) error {
-	waiting, cancel := s.settings.SessionWait.Context(ctx)
-	defer cancel()
-	schedule := s.settings.Reconnect.Begin(time.Now())
-	for {
-		link, changed, err := s.channel.targets.Await(ctx, s.settings.SessionWait)
-		if err != nil {
-			return err
-		}
-		if err := s.awaitDial(ctx, link.Address); err != nil {
-			return err
-		}
-		target, err := s.channel.targets.Connect(ctx, link, s.settings.targetSettings(), s.log,
-			s.grow)
-		if err == nil {
-			if err := s.checkLease(target); err != nil {
-				target.Close(err)
-				return err
-			}
-			s.target = target
-			s.reached.Store(target)
-			go s.watchTarget(target)
-			return nil
-		}
-		pause := sessionDialInterval
-		switch {
-		case errors.Is(err, targets.ErrMoved):
-			continue
-		case targets.IsPostponed(err):
-			pause, changed = schedule.Defer(time.Now(), controlmsg.RetryAfter(err)), nil
-			s.log.Info("target asks to try again later", zap.Error(err),
-				zap.Duration("next_in", pause))
-			if due, limited := waiting.Deadline(); limited && time.Until(due) < pause {
-				return err
-			}
-		case !targets.IsStandBy(err):
-			return s.volumeError(err)
-		}
-		select {
-		case <-changed:
-		case <-time.After(pause):
-		case <-waiting.Done():
-			return s.volumeError(err)
-		}
-	}
-}
-
-// checkLease returns an error if the client would not wait for the end of the target's leases: it
-// has asked before the relay knew them. Its next session learns of them.
-func (s *session) checkLease(target *targets.Connection) error {
-	if _, native := s.client.(*controlmsg.Responder); !native || target.LeaseLength <= s.longestLease {
-		return nil
-	}
-	return status.Errorf(status.NotConnected, "the leases of target %v last for %v, and the client has "+
-		"been told %v: it has to connect again", target.Address, target.LeaseLength, s.longestLease)
 }
 
 // formerPause is when a client may try again whose former session has not been released in time.
@@ -304,7 +215,7 @@ func (s *session) ConfigureDataPath(
 	}
 	holding := s.hold()
 	request.Session, request.Answer = holding.Number(), s.target.Lease.Load().AnswerNow()
-	reply, err := callTarget(ctx, s, &request)
+	reply, err := targets.Call(ctx, s.target, &request)
 	if err != nil {
 		if s.target.Requester.Err() == nil { // the target has none of it
 			holding.Confirm()
@@ -316,16 +227,6 @@ func (s *session) ConfigureDataPath(
 	s.name = printable.Line(m.Client, controlmsg.MaxClientLength)
 	s.mu.Unlock()
 	return reply, nil
-}
-
-// counterSets returns what counts the session's IOs.
-func (s *session) counterSets() []*datapath.CounterSet {
-	sets := []*datapath.CounterSet{s.channel.counters, &s.counters}
-	clients := s.channel.relay.clientCounters
-	if set := clients.Of(s.channel.id.String(), s.config.Client); set != nil {
-		sets = append(sets, set)
-	}
-	return sets
 }
 
 // checkLimits compares a configuration with the limits announced to the client, and with those that
@@ -349,158 +250,6 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 	return nil
 }
 
-// checkAccess returns an error if the target would get a right that the relay itself lacks: an RDMA
-// operation of the target becomes an access of the relay to the client's memory.
-func checkAccess(access memory.Access) error {
-	switch {
-	case access.Has(memory.RemoteWrite) && !access.Has(memory.PCIWrite):
-		return status.Errorf(status.InvalidValue, "the export lets the target write (RemoteWrite), "+
-			"but not the relay (PCIWrite): export the memory with both rights or neither")
-	case access.Has(memory.RemoteRead) && !access.Has(memory.PCIRead):
-		return status.Errorf(status.InvalidValue, "the export lets the target read (RemoteRead), "+
-			"but not the relay (PCIRead): export the memory with both rights or neither")
-	}
-	return nil
-}
-
-// StartDataPathConnections opens all queues and forwards the request.
-func (s *session) StartDataPathConnections(
-	ctx context.Context, m *controlmsg.StartDataPathConnections,
-) (*controlmsg.StartDataPathConnectionsReply, error) {
-	reply := &controlmsg.StartDataPathConnectionsReply{}
-	for queue, id := range m.ConsumerIDs {
-		consumer, err := s.openQueue(ctx, queue, comch.ConsumerID(id))
-		if err != nil {
-			return nil, fmt.Errorf("queue %d: %w", queue, err)
-		}
-		reply.ConsumerIDs = append(reply.ConsumerIDs, uint32(consumer))
-	}
-	// The target ignores the Comch ids.
-	if _, err := callTarget(ctx, s, m); err != nil {
-		return nil, err
-	}
-	return reply, nil
-}
-
-// openQueue opens a lane, which owns its Comch consumer and producer, and its two RDMA connections.
-// It returns the consumer.
-func (s *session) openQueue(
-	ctx context.Context, queue int, clientConsumer comch.ConsumerID,
-) (comch.ConsumerID, error) {
-	opening, cancel := s.stepTimeout(ctx)
-	defer cancel()
-	depth := int(s.config.Depth)
-	consumer, err := s.connection.NewConsumer(opening, datapath.RelayConsumerConfig(depth))
-	if err != nil {
-		return 0, fmt.Errorf("create Comch consumer: %w", err)
-	}
-	producer, err := s.connection.NewProducer(opening, clientConsumer)
-	if err != nil {
-		return 0, errors.Join(fmt.Errorf("create Comch producer for consumer %d: %w",
-			clientConsumer, err), consumer.Close())
-	}
-	var bounce *datapath.BounceConfig
-	if s.bounce != nil {
-		if bounce, err = s.bounce.lane(queue, depth); err != nil {
-			return 0, errors.Join(err, consumer.Close(), producer.Close())
-		}
-	}
-	lane, err := datapath.NewRelayLane(opening, datapath.RelayLaneConfig{
-		Worker: s.channel.workers.Pick(), Queue: queue, Counters: s.counterSets(),
-		Device: s.target.Device, Domain: s.domain,
-		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
-		Bounce:   bounce,
-		Consumer: consumer, Producer: producer,
-		Translator:      s.translator,
-		Foreign:         s.foreign,
-		Tracer:          s.channel.relay.config.Tracer,
-		ChannelThrottle: &s.channel.throttle, SessionThrottle: &s.throttle,
-		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
-		OnTargetShutdown: s.onTargetShutdown,
-	})
-	if err != nil {
-		if bounce != nil {
-			err = errors.Join(err, bounce.Engine.Close())
-		}
-		return 0, errors.Join(err, consumer.Close(), producer.Close())
-	}
-	s.mu.Lock()
-	s.lanes = append(s.lanes, lane)
-	s.mu.Unlock()
-	for i := range iomsg.ConnectionRoleCount {
-		role := i
-		if s.target.Version == dialects.DOCA2_10 { // whose targets expect them in this order
-			role = iomsg.ConnectionRoleCount - 1 - i
-		}
-		if err := s.connectLane(ctx, lane, queue, role); err != nil {
-			return 0, err
-		}
-	}
-	return consumer.ID(), nil
-}
-
-// connectLane establishes one RDMA connection, to the address and with the token that the target
-// returns for it.
-func (s *session) connectLane(
-	ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole,
-) error {
-	if s.target.Dialect != nil {
-		return s.connectForeignLane(ctx, lane, queue, role)
-	}
-	source := s.target.Source
-	details, err := callTarget(ctx, s,
-		&controlmsg.CreateRDMAConnection{Queue: uint32(queue), Role: role, Source: source})
-	if err != nil {
-		return err
-	}
-	if details.Address.Addr().Unmap().Is4() != source.Is4() {
-		return status.Errorf(status.NotConnected,
-			"the target accepts RDMA connections at %v, which %v cannot reach: "+
-				"choose --rdma-address on both sides from the same family", details.Address, source)
-	}
-	remote := details.Address
-	if remote.Addr().IsLinkLocalUnicast() {
-		zone := cmp.Or(source.Zone(), s.target.Address.Addr().Zone())
-		remote = netip.AddrPortFrom(remote.Addr().WithZone(zone), remote.Port())
-	}
-	var staging rdma.RemoteMemory
-	if details.Staging != nil {
-		staging = *details.Staging
-		if need := uint64(s.config.Depth) * uint64(s.config.BufferSize); staging.Length != need {
-			return status.Errorf(status.Unexpected,
-				"the target offers %d bytes of staging for a queue that needs %d", staging.Length,
-				need)
-		}
-	}
-	connecting, cancel := s.stepTimeout(ctx)
-	defer cancel()
-	return targets.AsTemporary(lane.Connect(connecting, datapath.ConnectConfig{
-		Remote: remote, Source: source,
-		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
-		InboundReads: min(int(s.config.Depth), s.target.Device.Capabilities().MaxInboundReads),
-		Role:         role,
-		Staging:      staging,
-	}))
-}
-
-// connectForeignLane establishes one RDMA connection to a target of the DOCA applications. Messages
-// travel on what is the data connection here, and the control connection there.
-func (s *session) connectForeignLane(
-	ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole,
-) error {
-	theirs := dialects.RoleData
-	if role == iomsg.DataConnection {
-		theirs = dialects.RoleControl
-	}
-	connecting, cancel := s.stepTimeout(ctx)
-	defer cancel()
-	reads := min(int(s.config.Depth), s.target.Device.Capabilities().MaxInboundReads)
-	return targets.AsTemporary(lane.ConnectForeign(connecting, role, reads,
-		func(details []byte) ([]byte, error) {
-			return s.target.Dialect.Connect(connecting, queue, theirs, details)
-		}))
-}
-
 // StartStorage starts the data path, the target's side first.
 func (s *session) StartStorage(ctx context.Context) error {
 	s.mu.Lock()
@@ -509,7 +258,7 @@ func (s *session) StartStorage(ctx context.Context) error {
 	if draining {
 		return status.Errorf(status.Shutdown, "the session is being drained")
 	}
-	if _, err := callTarget(ctx, s, &controlmsg.StartStorage{}); err != nil {
+	if _, err := targets.Call(ctx, s.target, &controlmsg.StartStorage{}); err != nil {
 		return err
 	}
 	for queue, lane := range s.openLanes() {
@@ -547,7 +296,7 @@ func (s *session) stopTarget(ctx context.Context) error {
 		return nil
 	}
 	s.stopped = true
-	_, err := callTarget(ctx, s, &controlmsg.Stop{})
+	_, err := targets.Call(ctx, s.target, &controlmsg.Stop{})
 	return err
 }
 
@@ -578,7 +327,7 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	if s.target != nil {
-		_, err := callTarget(ctx, s, &controlmsg.DestroyObjects{})
+		_, err := targets.Call(ctx, s.target, &controlmsg.DestroyObjects{})
 		if err != nil && s.target.Requester.Err() == nil {
 			return false, err
 		}
@@ -587,11 +336,4 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 		}
 	}
 	return true, nil
-}
-
-// openLanes returns the lanes opened so far. Any goroutine may call it.
-func (s *session) openLanes() []*datapath.RelayLane {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.lanes)
 }

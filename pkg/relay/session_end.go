@@ -14,7 +14,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/lease"
-	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -29,111 +28,13 @@ func (s *session) watchClient() {
 	}
 }
 
-// watchTarget ends the session when its control connection to the target ends, and when the channel
-// moves to another target. From the end of the connection on, the session's release does not count
-// on what the target could have said there.
-func (s *session) watchTarget(target *targets.Connection) {
-	defer func() {
-		<-target.Requester.Done()
-		target.Lease.Load().Disconnect()
-	}()
-	select {
-	case <-target.Requester.Done():
-		if !s.targetMayEnd.Load() {
-			s.cancel(fmt.Errorf("target %v: %w", target.Address, target.Requester.Err()))
-		}
-	case <-target.Moved:
-		s.cancel(status.Errorf(status.NotConnected, "the channel has moved from target %v to another "+
-			"one", target.Address))
-	case <-s.ctx.Done():
-	}
-}
-
-// onLaneFailure returns the function that a lane calls on its worker's thread when it fails. The
-// failure ends the session, unless the session is being destroyed: the target may then close its
-// connections before the relay does.
-func (s *session) onLaneFailure(queue int) func(error) {
-	return func(err error) {
-		if s.targetMayEnd.Load() {
-			return
-		}
-		// Cancelling runs other code and must not delay the worker.
-		go func() {
-			s.log.Debug("queue failed", zap.Int("queue", queue), zap.Error(err))
-			s.cancel(fmt.Errorf("queue %d: %w", queue, err))
-		}()
-	}
-}
-
-// targetShutdownTimeout bounds how long a session waits for the requests that a target carries out
-// while it shuts down. Such a target normally ends the session itself.
-const targetShutdownTimeout = 30 * time.Second
-
-// farewellTimeout bounds how long it then waits for the target to say why it ends the session.
-const farewellTimeout = time.Second
-
-// onTargetShutdown ends the session when the target has completed the requests that it has not
-// declined. A lane calls it on its worker's thread.
-func (s *session) onTargetShutdown() {
-	address := s.target.Address
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), targetShutdownTimeout)
-		defer cancel()
-		s.drain(ctx)
-		select {
-		case <-s.ctx.Done():
-		case <-time.After(farewellTimeout):
-			s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down", address))
-		}
-	}()
-}
-
-// deadlineChecks is how many times per IO timeout the lanes look for IOs that have exceeded it.
-const deadlineChecks = 8
-
-// watchDeadlines makes the lanes look for IOs that have exceeded the IO timeout.
-func (s *session) watchDeadlines() {
-	timeout, limited := s.settings.IOTimeout.Duration()
-	if !limited {
-		return
-	}
-	ticker := time.NewTicker(max(timeout/deadlineChecks, 10*time.Millisecond))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		for _, lane := range s.openLanes() {
-			if lane.InFlight() > 0 {
-				lane.CheckDeadline(timeout)
-			}
-		}
-	}
-}
-
-// drain stops accepting IOs from the client and waits for those in flight, until ctx or the session
-// ends. It returns how many were still in flight then.
-func (s *session) drain(ctx context.Context) (unfinished int) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
-	s.mu.Lock()
-	s.draining = true
-	s.mu.Unlock()
-	return datapath.DrainAll(ctx, s.openLanes())
-}
-
 // lastResponsesTimeout bounds how long a session waits for the responses that a target has sent
 // before its farewell.
 const lastResponsesTimeout = time.Second
 
-// endTimeout bounds each attempt to release a session before the client is told of the end.
-// retryPause is the pause after an attempt that has failed for another reason. answerTimeout is how
-// long a device may take over a request of a session that has ended.
+// retryPause is the pause after an attempt to release a session that has failed. answerTimeout is
+// how long a device may take over a request of a session that has ended.
 var (
-	endTimeout    = 10 * time.Second
 	retryPause    = time.Second
 	answerTimeout = devicecall.Timeout
 )
@@ -163,11 +64,11 @@ func (s *session) end(reason error) {
 			"client's memory and epoch until then", zap.Error(err), zap.NamedError("reason", reason))
 		s.channel.late.Go(func() { s.releaseLate(reason) })
 	case reason != nil:
-		s.channel.forget(s)
+		s.channel.forget(s.id)
 		s.log.Warn("session ended", zap.Error(reason),
 			zap.Stringer("code", status.CodeOf(reason)))
 	default:
-		s.channel.forget(s)
+		s.channel.forget(s.id)
 		s.log.Info("session ended")
 	}
 }
@@ -200,7 +101,7 @@ func (s *session) releaseLate(reason error) {
 	for ctx := s.channel.lateContext; ; {
 		err := s.release(ctx, reason)
 		if err == nil {
-			s.channel.forget(s)
+			s.channel.forget(s.id)
 			s.log.Warn("session is released, late")
 			return
 		}
@@ -259,19 +160,6 @@ func (s *session) revoke(ctx context.Context) error {
 		return fmt.Errorf("revoke the target's access: %w", err)
 	}
 	return s.deregister(ctx) // which waits for a worker that uses the memory: none does any more
-}
-
-// deregister deregisters the client's memory, unless that has been done.
-func (s *session) deregister(ctx context.Context) error {
-	if s.registered == nil {
-		return nil
-	}
-	err := s.deregistering.Take(ctx, "deregister", s.registered.Deregister)
-	if err != nil {
-		return fmt.Errorf("deregister the client's memory: %w", err)
-	}
-	s.registered = nil
-	return nil
 }
 
 // failRequests fails every IO that the target has not responded to, and every later one. The
@@ -338,69 +226,4 @@ func endCode(reason error) status.Code {
 func isPreempted(reason error) bool {
 	farewell, ok := errors.AsType[*controlmsg.Error](reason)
 	return ok && farewell.Code == status.InUse
-}
-
-// closeLanes closes all lanes with their connections, consumers and producers. Those that it cannot
-// close stay.
-func (s *session) closeLanes(ctx context.Context) error {
-	open, err := datapath.CloseAll(ctx, s.openLanes())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lanes = open
-	return err
-}
-
-// releaseMemory releases the client's memory, but not as long as a device may still reach it. All
-// lanes must be closed.
-func (s *session) releaseMemory(ctx context.Context) error {
-	if err := s.deregister(ctx); err != nil {
-		return err
-	}
-	return s.freeing.Take(ctx, "free the session's memory", s.freeMemory)
-}
-
-// leastReleaseTimeout is how long a release within a request may take although the time of the
-// request is over. The client still waits that long for the answer.
-const leastReleaseTimeout = 100 * time.Millisecond
-
-// withinRequest returns a context that bounds a release within a request of the client. The end of
-// the session does not end it.
-func withinRequest(ctx context.Context) (context.Context, context.CancelFunc) {
-	timeout := endTimeout
-	if due, limited := ctx.Deadline(); limited {
-		timeout = min(timeout, max(time.Until(due), leastReleaseTimeout))
-	}
-	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
-}
-
-// abandonMemory is releaseMemory after a configuration that has failed, perhaps because its time is
-// over.
-func (s *session) abandonMemory(ctx context.Context) error {
-	releasing, cancel := withinRequest(ctx)
-	defer cancel()
-	return s.releaseMemory(releasing)
-}
-
-// freeMemory frees what releaseMemory has deregistered.
-func (s *session) freeMemory() error {
-	if s.domain != nil {
-		if err := s.domain.Close(); err != nil {
-			return err
-		}
-		s.domain = nil
-	}
-	if s.bounce != nil {
-		if err := s.bounce.release(); err != nil {
-			return err
-		}
-		s.bounce = nil
-	}
-	var err error
-	if s.region != nil {
-		err = s.region.Close()
-		s.region = nil
-	}
-	s.channel.exported.Add(-s.exported)
-	s.exported = 0
-	return err
 }

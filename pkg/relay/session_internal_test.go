@@ -64,7 +64,7 @@ func TestMemoryThatADeviceMayReachStaysMapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	registered := &reachableRegion{err: status.Errorf(status.Driver, "made up")}
-	s := &session{channel: &channel{}, region: region, registered: registered, exported: 4096}
+	s := &session{channel: &channelCommon{}, region: region, registered: registered, exported: 4096}
 	s.channel.exported.Store(4096)
 	if err := s.releaseMemory(t.Context()); !errors.Is(err, status.Driver) || s.region == nil ||
 		s.channel.exported.Load() != 4096 {
@@ -194,7 +194,7 @@ func (f *forgetful) Deregister() error {
 }
 
 func TestBounceMemoryThatCannotBeReleasedIsReleasedLater(t *testing.T) {
-	c := &channel{relay: &Relay{}}
+	c := &channelCommon{relay: &relayCommon{}}
 	c.relay.maxBounced.Store(1 << 20)
 	device := &forgetful{stuck: true}
 	b, err := c.newBounceMemory(device,
@@ -255,7 +255,7 @@ func TestADeviceThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 }
 
 func TestARejectedExportUsesNothingOfTheLimit(t *testing.T) {
-	s := &session{channel: &channel{}, settings: &ChannelConfig{Limits: Limits{MaxExport: 100}},
+	s := &session{channel: &channelCommon{}, settings: &ChannelConfig{Limits: Limits{MaxExport: 100}},
 		paths: []MemoryPath{PathMapped}}
 	s.channel.exported.Store(60)
 	m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50}}
@@ -282,7 +282,7 @@ func TestAnExportGrantsTheTargetNoMoreThanTheRelay(t *testing.T) {
 		memory.RemoteWrite, memory.RemoteWrite | memory.PCIRead,
 		memory.RemoteRead, memory.RemoteRead | memory.PCIWrite,
 	} {
-		s := &session{channel: &channel{}, paths: []MemoryPath{PathMapped},
+		s := &session{channel: &channelCommon{}, paths: []MemoryPath{PathMapped},
 			connection: importing{region: memory.Wrap(make([]byte, 50))},
 			settings:   &ChannelConfig{Limits: Limits{MaxExport: 100}}}
 		m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50, Access: access}}
@@ -300,7 +300,7 @@ func TestASessionBeginsWhenTheFormerIsReleased(t *testing.T) {
 	if err := clients.Supersede(ctx, epoch.Instance{}, 1, former); err != nil {
 		t.Fatal(err)
 	}
-	s := &session{channel: &channel{clients: clients}, epoch: epoch.NewSession(func(error) {}),
+	s := &session{channel: &channelCommon{clients: clients}, epoch: epoch.NewSession(func(error) {}),
 		connection: importing{region: memory.Wrap(make([]byte, 50))},
 		announced:  &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
 		settings:   &ChannelConfig{Limits: Limits{MaxExport: 100, MaxOutstanding: 1}}}
@@ -312,7 +312,7 @@ func TestASessionBeginsWhenTheFormerIsReleased(t *testing.T) {
 }
 
 func TestASessionMayMakeTheRelayConnectAFewTimesInARow(t *testing.T) {
-	s := &session{channel: &channel{dials: retry.NewPace(0)}, settings: &ChannelConfig{},
+	s := &session{channel: &channelCommon{dials: retry.NewPace(0)}, settings: &ChannelConfig{},
 		dials: retry.NewPace(time.Hour)}
 	for range sessionDialBurst {
 		if err := s.awaitDial(t.Context(), netip.AddrPort{}); err != nil {
@@ -331,13 +331,13 @@ func TestASessionThatOpensDuringAReloadHasTheNewLimits(t *testing.T) {
 		return &ChannelConfig{QoS: QoS{Session: datapath.RateLimits{IOPS: iops,
 			Burst: time.Second}}}
 	}
-	c := &channel{sessions: make(map[*session]struct{})}
+	c := &channel{sessions: make(map[uint64]*session)}
 	for round := range uint32(2000) {
 		former, next := limited(1+2*round), limited(2+2*round)
 		c.settings.Store(former)
 		s := &session{}
 		var both sync.WaitGroup
-		both.Go(func() { c.adopt(s) })
+		both.Go(func() { c.add(s) })
 		both.Go(func() {
 			c.settings.Store(next)
 			c.limitSessions()
@@ -346,6 +346,6 @@ func TestASessionThatOpensDuringAReloadHasTheNewLimits(t *testing.T) {
 		if got := s.throttle.Limits(); got != next.QoS.Session {
 			t.Fatalf("round %d: the limits are %+v, want %+v", round, got, next.QoS.Session)
 		}
-		delete(c.sessions, s)
+		delete(c.sessions, s.id)
 	}
 }

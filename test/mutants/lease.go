@@ -201,7 +201,7 @@ var leaseMutants = []mutant{
 	},
 	{
 		name:   "relay-opens-at-a-target-whose-leases-its-client-does-not-know",
-		file:   "pkg/relay/session.go",
+		file:   "pkg/relay/session_target.go",
 		old:    "!native || target.LeaseLength <= s.longestLease {\n",
 		new:    "!native || target.LeaseLength >= 0 {\n",
 		breaks: "A client waits for the longest lease of its relay's targets.",
@@ -265,7 +265,7 @@ var leaseMutants = []mutant{
 	},
 	{
 		name:   "relay-counts-on-a-connection-that-has-ended",
-		file:   "pkg/relay/session_end.go",
+		file:   "pkg/relay/session_target.go",
 		old:    "		target.Lease.Load().Disconnect()\n",
 		new:    "",
 		breaks: "Changes fail in time although the target that has noted the session's end is gone.",
@@ -331,7 +331,7 @@ var leaseMutants = []mutant{
 	},
 	{
 		name:   "relay-keeps-a-device-that-fails",
-		file:   "pkg/relay/memory_path.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "reachable); err != nil {\n		s.channel.relay.devices.doubt(s.target.Source, err)\n",
 		new:    "reachable); err != nil {\n",
 		breaks: "A device that fails without telling is opened anew.",

@@ -484,7 +484,7 @@ var sessionMutants = []mutant{
 		name:   "relay-forgets-a-session-that-is-not-released",
 		file:   "pkg/relay/session_end.go",
 		old:    "		s.channel.late.Go(func() { s.releaseLate(reason) })\n",
-		new:    "		s.channel.late.Go(func() { s.releaseLate(reason) })\n		s.channel.clients.Release(s.epoch)\n		s.channel.forget(s)\n",
+		new:    "		s.channel.late.Go(func() { s.releaseLate(reason) })\n		s.channel.clients.Release(s.epoch)\n		s.channel.forget(s.id)\n",
 		breaks: "The epoch of a session ends only when the session is released.",
 		tests:  []test{{"./pkg/relay", "^TestNoRequestCompletesWhileTheMemoryIsRegistered$"}},
 	},
@@ -522,7 +522,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-unmaps-memory-that-is-registered",
-		file:   "pkg/relay/session_end.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "	if err := s.deregister(ctx); err != nil {\n		return err\n	}\n	return s.freeing",
 		new:    "	_ = s.deregister(ctx)\n	return s.freeing",
 		breaks: "The client's memory is not unmapped while a device may still reach it.",
@@ -530,7 +530,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-keeps-the-bytes-of-a-released-export",
-		file:   "pkg/relay/session_end.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "	s.channel.exported.Add(-s.exported)\n",
 		new:    "",
 		breaks: "Memory that a released session has exported no longer counts.",
@@ -556,7 +556,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-ignores-the-io-timeout",
-		file:   "pkg/relay/session_end.go",
+		file:   "pkg/relay/session_lanes.go",
 		old:    "			if lane.InFlight() > 0 {\n",
 		new:    "			if lane.InFlight() > 1 {\n",
 		breaks: "An IO that takes longer than the IO timeout fails.",
@@ -564,7 +564,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-starts-what-it-drains",
-		file:   "pkg/relay/session_end.go",
+		file:   "pkg/relay/session_lanes.go",
 		old:    "	s.draining = true\n",
 		new:    "",
 		breaks: "A session that is drained before it starts does not start.",
@@ -582,7 +582,7 @@ var sessionMutants = []mutant{
 	// The relay: rights and bounds.
 	{
 		name:   "relay-grants-more-than-the-client-has",
-		file:   "pkg/relay/memory_path.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "	if err := checkAccess(granted & m.Export.Access); err != nil {\n",
 		new:    "	if err := checkAccess(granted); err != nil {\n",
 		breaks: "The target gets no right that the client has not granted to the relay.",
@@ -590,7 +590,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-lets-a-target-write-what-the-relay-may-not",
-		file:   "pkg/relay/session.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "case access.Has(memory.RemoteWrite) && !access.Has(memory.PCIWrite):",
 		new:    "case access.Has(memory.RemoteWrite) && !access.Has(memory.PCIRead):",
 		breaks: "A target cannot write through the relay what the relay itself may not.",
@@ -598,7 +598,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-believes-the-length-of-an-export",
-		file:   "pkg/relay/memory_path.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "	if region.Len() < m.Export.Length {\n",
 		new:    "	if false {\n",
 		breaks: "A client cannot announce more memory than it has exported.",
@@ -606,7 +606,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-imports-with-the-wrong-device",
-		file:   "pkg/relay/memory_path.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "	if path != PathRDMADevice {\n",
 		new:    "	if true {\n",
 		breaks: "Memory that only the RDMA device can reach is imported with that device.",
@@ -622,7 +622,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-believes-an-import",
-		file:   "pkg/relay/memory_path.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "		return s.tryPath(ctx, path)\n",
 		new:    "		return nil\n",
 		breaks: "A device that imports memory, but cannot reach it, is not used.",
@@ -630,7 +630,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-gives-up-after-the-first-way-to-memory",
-		file:   "pkg/relay/memory_path.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "		isLast := path == s.paths[len(s.paths)-1]\n",
 		new:    "		isLast := true\n",
 		breaks: "A session whose memory no device can import is staged.",
@@ -638,7 +638,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-imports-beyond-the-limit-of-its-channel",
-		file:   "pkg/relay/memory_path.go",
+		file:   "pkg/relay/session_memory.go",
 		old:    "		s.channel.exported.Add(-length)\n		return status.Errorf(status.NoMemory,",
 		new:    "		return status.Errorf(status.NoMemory,",
 		breaks: "A rejected export uses nothing of its channel's limit.",
@@ -646,7 +646,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-believes-the-targets-staging",
-		file:   "pkg/relay/session.go",
+		file:   "pkg/relay/session_lanes.go",
 		old:    "; staging.Length != need {",
 		new:    "; staging.Length > need {",
 		breaks: "A target that offers too little staging is rejected.",
@@ -654,7 +654,7 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-lets-a-client-dial-without-bound",
-		file:   "pkg/relay/pace.go",
+		file:   "pkg/relay/session_target.go",
 		old:    "sessionDialBurst, 0); !ok {",
 		new:    "sessionDialBurst, time.Hour); !ok {",
 		breaks: "A client cannot make the relay connect as often as it likes.",
@@ -662,9 +662,9 @@ var sessionMutants = []mutant{
 	},
 	{
 		name:   "relay-answers-before-the-target",
-		file:   "pkg/relay/session.go",
-		old:    "	// The target ignores the Comch ids.\n	if _, err := callTarget(ctx, s, m); err != nil {\n		return nil, err\n	}\n	return reply, nil",
-		new:    "	go callTarget(ctx, s, m)\n	return reply, nil",
+		file:   "pkg/relay/session_lanes.go",
+		old:    "	// The target ignores the Comch ids.\n	if _, err := targets.Call(ctx, s.target, m); err != nil {\n		return nil, err\n	}\n	return reply, nil",
+		new:    "	go targets.Call(ctx, s.target, m)\n	return reply, nil",
 		breaks: "A client learns of success only after the target has succeeded.",
 		tests: []test{{"./pkg/relay",
 			"^(TestARelayActsOnlyForItsClientAndPromisesOnlyWhatTheTargetHas|TestTheTargetsFailureIsTheClients)$"}},
@@ -672,8 +672,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-starts-its-side-first",
 		file:   "pkg/relay/session.go",
-		old:    "	if _, err := callTarget(ctx, s, &controlmsg.StartStorage{}); err != nil {\n		return err\n	}\n",
-		new:    "	defer callTarget(ctx, s, &controlmsg.StartStorage{})\n",
+		old:    "	if _, err := targets.Call(ctx, s.target, &controlmsg.StartStorage{}); err != nil {\n		return err\n	}\n",
+		new:    "	defer targets.Call(ctx, s.target, &controlmsg.StartStorage{})\n",
 		breaks: "Storage starts at the relay only after it has started at the target.",
 		tests: []test{{"./pkg/relay",
 			"^(TestARelayActsOnlyForItsClientAndPromisesOnlyWhatTheTargetHas|TestTheTargetsFailureIsTheClients)$"}},
@@ -887,7 +887,7 @@ var controlMutants = []mutant{
 	// Nothing stops because of one bad part.
 	{
 		name:   "relay-gives-up-a-channel-whose-representor-is-missing",
-		file:   "pkg/relay/listen.go",
+		file:   "pkg/relay/lookup.go",
 		old:    "	case status.InvalidValue, status.NotSupported,",
 		new:    "	case status.NotFound, status.InvalidValue, status.NotSupported,",
 		breaks: "A channel whose representor is missing keeps no other down, and is opened later.",
@@ -896,7 +896,7 @@ var controlMutants = []mutant{
 	},
 	{
 		name:   "relay-does-not-open-a-channel-at-a-reload",
-		file:   "pkg/relay/channel.go",
+		file:   "pkg/relay/reconfigure.go",
 		old:    "	signal(c.changed)\n",
 		new:    "",
 		breaks: "A reload makes a channel that waits for its representor try at once.",
@@ -905,7 +905,7 @@ var controlMutants = []mutant{
 	},
 	{
 		name:   "relay-does-not-check-devices-at-a-reload",
-		file:   "pkg/relay/channel.go",
+		file:   "pkg/relay/reconfigure.go",
 		old:    "			_, err = c.findDevices(ctx, known)\n",
 		new:    "",
 		breaks: "A reload checks the devices of a channel as a start does.",
@@ -913,7 +913,7 @@ var controlMutants = []mutant{
 	},
 	{
 		name:   "relay-drops-what-works-for-a-name-that-is-unknown",
-		file:   "pkg/relay/channel.go",
+		file:   "pkg/relay/reconfigure.go",
 		old:    "IsMisconfigured(missing) || known == nil && former.LookUp == nil\n",
 		new:    "IsMisconfigured(missing)\n",
 		breaks: "A channel keeps its settings when the new ones cannot be looked up.",

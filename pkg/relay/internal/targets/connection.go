@@ -295,3 +295,17 @@ func IsStandBy(err error) bool { return errors.Is(err, status.NoLock) }
 
 // IsPostponed reports whether a target has answered by a time to try again.
 func IsPostponed(err error) bool { return controlmsg.RetryAfter(err) > 0 }
+
+// Call sends a request to the target on behalf of a session's client.
+func Call[R controlmsg.Message](
+	ctx context.Context, t *Connection, request controlmsg.RequestFor[R],
+) (R, error) {
+	reply, err := controlmsg.Call(ctx, t.Requester, request)
+	if err != nil {
+		if t.Requester.Err() != nil {
+			err = AsTemporary(err) // the connection has failed, not the request
+		}
+		return reply, fmt.Errorf("target %v: %w", t.Address, err)
+	}
+	return reply, nil
+}

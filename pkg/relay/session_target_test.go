@@ -18,7 +18,7 @@ func TestClientsCannotMakeTheRelayDialWithoutBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		settings := &ChannelConfig{Limits: Limits{MaxSessions: maxSessions},
 			SessionWait: retry.Within(0)}
-		c := &channel{dials: retry.NewPace(channelDialInterval)}
+		c := &channelCommon{dials: retry.NewPace(channelDialInterval)}
 		opened := make([]*session, sessions)
 		for i := range opened {
 			opened[i] = &session{channel: c, settings: settings,
@@ -62,7 +62,7 @@ func TestClientsCannotMakeTheRelayDialWithoutBound(t *testing.T) {
 // TestASessionThatWaitsForATargetWaitsForItsTurnToDial has a channel whose burst is used up.
 func TestASessionThatWaitsForATargetWaitsForItsTurnToDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &channel{dials: retry.NewPace(channelDialInterval)}
+		c := &channelCommon{dials: retry.NewPace(channelDialInterval)}
 		settings := &ChannelConfig{Limits: Limits{MaxSessions: 1}, SessionWait: retry.Forever()}
 		start := time.Now()
 		for i := range time.Duration(3) {
