@@ -34,6 +34,7 @@ import (
 // request of the client returns nil only after the target has replied to the same request. The
 // target gets requests only from these methods, so each has a request of the client as its cause.
 type session struct {
+	stage      sessionStage
 	id         uint64
 	opened     time.Time
 	channel    *channelCommon
@@ -50,9 +51,6 @@ type session struct {
 	volumeSize   atomic.Uint64 // in bytes, as the client knows it
 	throttle     datapath.Throttle
 	counters     datapath.CounterSet
-
-	// targetMayEnd is set when losing the target no longer ends the session.
-	targetMayEnd atomic.Bool
 
 	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
@@ -74,8 +72,6 @@ type session struct {
 	// serving carries out the client's requests, and the others are steps of the release of what is
 	// above.
 	serving, deregistering, freeing devicecall.Step
-	started                         bool // the data path has been started
-	stopped                         bool // the target has been asked to stop
 
 	mu       sync.Mutex     // guards what follows: others drain the session, and observe its lanes
 	holding  *lease.Holding // the session at the target; nil if the target asks no questions
@@ -213,7 +209,7 @@ func (s *session) ConfigureDataPath(
 		}
 		s.foreign = dialects.NewTargetTranslator(s.target.Version, s.registered.Base())
 	}
-	holding := s.hold()
+	holding := s.beginHolding()
 	request.Session, request.Answer = holding.Number(), s.target.Lease.Load().AnswerNow()
 	reply, err := targets.Call(ctx, s.target, &request)
 	if err != nil {
@@ -226,6 +222,7 @@ func (s *session) ConfigureDataPath(
 	s.mu.Lock()
 	s.name = printable.Line(m.Client, controlmsg.MaxClientLength)
 	s.mu.Unlock()
+	s.stage.note(dataPathConfigured)
 	return reply, nil
 }
 
@@ -266,14 +263,14 @@ func (s *session) StartStorage(ctx context.Context) error {
 			return fmt.Errorf("queue %d: %w", queue, err)
 		}
 	}
-	s.started = true
+	s.stage.note(lanesStarted)
 	return nil
 }
 
 // Stop waits until the stop messages have drained the queues, if the data path was started, and
 // stops the target.
 func (s *session) Stop(ctx context.Context) error {
-	if s.started {
+	if s.stage.now() == sessionStarted {
 		draining, cancel := s.stepTimeout(ctx)
 		defer cancel()
 		for queue, lane := range s.openLanes() {
@@ -292,10 +289,9 @@ func (s *session) Stop(ctx context.Context) error {
 // stopTarget forwards Stop to the target, once. After it, the target does not treat the end of its
 // RDMA connections as a failure.
 func (s *session) stopTarget(ctx context.Context) error {
-	if s.stopped {
+	if !s.stage.note(targetStops).isRunning() {
 		return nil
 	}
-	s.stopped = true
 	_, err := targets.Call(ctx, s.target, &controlmsg.Stop{})
 	return err
 }
@@ -303,12 +299,11 @@ func (s *session) stopTarget(ctx context.Context) error {
 // DestroyObjects releases everything of the session, here and at the target. The client may request
 // it at any time; IOs in flight then fail. A target that is lost has released its part.
 func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
-	if s.target != nil {
-		s.targetMayEnd.Store(true) // the target closes the connection after its reply
-		if s.config.QueueCount > 0 {
-			if err := s.stopTarget(ctx); err != nil && s.target.Requester.Err() == nil {
-				return false, err
-			}
+	// From now on, the target may close the connection: it does after its reply.
+	if s.stage.note(clientDestroys).isRunning() {
+		_, err := targets.Call(ctx, s.target, &controlmsg.Stop{})
+		if err != nil && s.target.Requester.Err() == nil {
+			return false, err
 		}
 	}
 	releasing, cancel := withinRequest(ctx)

@@ -42,8 +42,10 @@ var (
 // end ends the session: it takes away the target's access to the client's memory, and only then
 // fails the IOs that the target has not completed. If it cannot take away the access, those IOs
 // never complete. The client then loses its connection and must not use the memory again, and the
-// session is released later.
+// session is released later. The steps, and who takes them, are drawn in docs/architecture.md ("When
+// the target dies").
 func (s *session) end(reason error) {
+	s.stage.note(sessionEnds)
 	if status.CodeOf(reason) == status.InUse && !isPreempted(reason) {
 		// To the client that code would mean that another owner has its volume.
 		reason = status.Errorf(status.ConnectionReset, "%w", reason)
@@ -64,11 +66,11 @@ func (s *session) end(reason error) {
 			"client's memory and epoch until then", zap.Error(err), zap.NamedError("reason", reason))
 		s.channel.late.Go(func() { s.releaseLate(reason) })
 	case reason != nil:
-		s.channel.forget(s.id)
+		s.forget()
 		s.log.Warn("session ended", zap.Error(reason),
 			zap.Stringer("code", status.CodeOf(reason)))
 	default:
-		s.channel.forget(s.id)
+		s.forget()
 		s.log.Info("session ended")
 	}
 }
@@ -76,6 +78,7 @@ func (s *session) end(reason error) {
 // abandon ends a session one of whose requests waits for a device that does not answer. The session
 // is released when the device has answered.
 func (s *session) abandon(err error) {
+	s.stage.note(sessionEnds)
 	reason := context.Cause(s.ctx)
 	s.endHolding()
 	s.setUnreleased(err)
@@ -101,7 +104,7 @@ func (s *session) releaseLate(reason error) {
 	for ctx := s.channel.lateContext; ; {
 		err := s.release(ctx, reason)
 		if err == nil {
-			s.channel.forget(s.id)
+			s.forget()
 			s.log.Warn("session is released, late")
 			return
 		}
@@ -113,7 +116,17 @@ func (s *session) releaseLate(reason error) {
 	}
 }
 
+// forget makes the channel forget the session, which has been released.
+func (s *session) forget() {
+	s.stage.note(releaseSucceeds)
+	s.channel.forget(s.id)
+}
+
+// setUnreleased records why the session cannot be released yet; nil means that it is.
 func (s *session) setUnreleased(reason error) {
+	if reason != nil {
+		s.stage.note(releaseFails)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unreleased = reason
@@ -186,9 +199,9 @@ func (s *session) failRequests(ctx context.Context, reason error) error {
 	return nil
 }
 
-// hold begins the session's life at the target.
-func (s *session) hold() *lease.Holding {
-	holding := s.target.Lease.Load().Begin(s.target.Place())
+// beginHolding begins the session's life at the target.
+func (s *session) beginHolding() *lease.Holding {
+	holding := s.target.Lease.Load().Begin(s.target.Place(s.channel.id.String()))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holding = holding

@@ -181,7 +181,7 @@ func (s *session) openLanes() []*datapath.RelayLane {
 // connections before the relay does.
 func (s *session) onLaneFailure(queue int) func(error) {
 	return func(err error) {
-		if s.targetMayEnd.Load() {
+		if !s.stage.now().needsTarget() {
 			return
 		}
 		// Cancelling runs other code and must not delay the worker.

@@ -45,9 +45,7 @@ func (s *session) connectTarget(ctx context.Context) error {
 				target.Close(err)
 				return err
 			}
-			s.target = target
-			s.reached.Store(target)
-			go s.watchTarget(target)
+			s.use(target)
 			return nil
 		}
 		pause := sessionDialInterval
@@ -71,6 +69,14 @@ func (s *session) connectTarget(ctx context.Context) error {
 			return s.volumeError(err)
 		}
 	}
+}
+
+// use makes a connection the session's, which keeps it to its end.
+func (s *session) use(target *targets.Connection) {
+	s.target = target
+	s.reached.Store(target)
+	s.stage.note(volumeOpened)
+	go s.watchTarget(target)
 }
 
 // checkLease returns an error if the client would not wait for the end of the target's leases: it
@@ -138,7 +144,7 @@ func (s *session) watchTarget(target *targets.Connection) {
 	}()
 	select {
 	case <-target.Requester.Done():
-		if !s.targetMayEnd.Load() {
+		if s.stage.now().needsTarget() {
 			s.cancel(fmt.Errorf("target %v: %w", target.Address, target.Requester.Err()))
 		}
 	case <-target.Moved:

@@ -206,9 +206,9 @@ func (t *Connection) ExportForDialect(
 	return nil
 }
 
-// Place returns where the volume is served.
-func (t *Connection) Place() lease.Place {
-	return lease.Place{Channel: t.config.Channel, UUID: t.Volume.UUID, Sole: t.Volume.Sole}
+// Place returns where the volume of a channel is served.
+func (t *Connection) Place(channel string) lease.Place {
+	return lease.Place{Channel: channel, UUID: t.Volume.UUID, Sole: t.Volume.Sole}
 }
 
 // OpenError adds the volume and the target to an error of OpenVolume.
@@ -275,7 +275,7 @@ func (t *Connection) OpenVolume(ctx context.Context) error {
 	}
 	t.Volume = volume
 	if confirm && volume.Confirmed {
-		lessee.Replaced(t.process, t.Place(), asked)
+		lessee.Replaced(t.process, t.Place(t.config.Channel), asked)
 	}
 	if t.Device, t.deviceGone, err = t.config.Device(ctx, t.Source); err != nil {
 		return err

@@ -56,29 +56,32 @@ func TestOnlyATargetsAnswerMeansThatItHasNoVolume(t *testing.T) {
 
 // TestTheRoleOfATarget plays each event in each role through the code that causes it.
 func TestTheRoleOfATarget(t *testing.T) {
-	roles := []role{mayOwn, standsBy, superseded}
-	for event, next := range nextRole {
-		for _, from := range roles {
+	for event, next := range map[roleEvent][3]role{
+		isReady:          {mayOwn: mayOwn, standsBy: mayOwn, superseded: superseded},
+		answersStandBy:   {mayOwn: standsBy, standsBy: standsBy, superseded: standsBy},
+		anotherTakesOver: {mayOwn: superseded, standsBy: standsBy, superseded: superseded},
+	} {
+		for from := range role(len(next)) {
 			set := New(&Config{OnChange: func() {}, Logger: zap.NewNop()}, &Settings{
 				Addresses: []netip.AddrPort{anAddress, netip.MustParseAddrPort("10.0.0.6:7470")}})
-			m := set.members[0]
-			m.status.role = from
-			switch roleEvent(event) {
+			one, other := set.members[0], set.members[1]
+			one.status.role = from
+			other.status.State = LinkReady
+			switch event {
 			case isReady:
-				other := set.members[1]
-				other.status.State = LinkReady
-				m.becomeReady(&Connection{Volume: &controlmsg.OpenVolumeReply{}})
-				if takesOver := other.snapshot().role == superseded; takesOver != (from == standsBy) {
-					t.Errorf("a target in role %d that is ready takes over: %v", from, takesOver)
-				}
+				one.becomeReady(&Connection{Volume: &controlmsg.OpenVolumeReply{}})
 			case answersStandBy:
-				m.setWaiting(retry.Policy{}.Begin(time.Time{}), status.NoLock, time.Time{})
+				one.setWaiting(retry.Policy{}.Begin(time.Time{}), status.NoLock, time.Time{})
 			case anotherTakesOver:
-				m.status.State = LinkReady
-				set.tookOver(set.members[1])
+				one.status.State = LinkReady
+				set.tookOver(other)
 			}
-			if got := m.snapshot().role; got != next[from] {
+			if got := one.snapshot().role; got != next[from] {
 				t.Errorf("event %d in role %d leads to role %d, want %d", event, from, got, next[from])
+			}
+			takesOver := other.snapshot().role == superseded
+			if takesOver != (event == isReady && from == standsBy) {
+				t.Errorf("event %d in role %d: the target takes over: %v", event, from, takesOver)
 			}
 		}
 	}
