@@ -565,8 +565,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-trusts-a-target-that-has-lost-its-volume",
 		file:   "pkg/relay/internal/targets/link_status.go",
-		old:    "standsBy: mayOwn, superseded: superseded},\n	answersStandBy",
-		new:    "standsBy: mayOwn, superseded: mayOwn},\n	answersStandBy",
+		old:    "standsBy: mayOwn, doubtful: doubtful},\n	answersStandBy",
+		new:    "standsBy: mayOwn, doubtful: mayOwn},\n	answersStandBy",
 		breaks: "A target that another one has taken over from is the last resort until it says so.",
 		tests:  []test{{"./pkg/relay/internal/targets", "^TestTheRoleOfATarget$"}},
 	},

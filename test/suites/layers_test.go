@@ -70,7 +70,8 @@ var layers = []layer{
 
 	// A role gets its providers from the program. A gateway reaches relays through the client.
 	{"client", "pkg/client", base + "comch volume control"},
-	{"relay", "pkg/relay", base + seams + "epochs control engine"},
+	{"relay-targets", "pkg/relay/internal/targets", base + "rdma control"},
+	{"relay", "pkg/relay", base + seams + "epochs control engine relay-targets"},
 	{"target", "pkg/target", base + "rdma volume epochs control engine"},
 	{"gateway", "pkg/gateway", base + "nbd client"},
 

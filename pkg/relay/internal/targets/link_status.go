@@ -77,19 +77,19 @@ type LinkStatus struct {
 
 // role is what the target of a link is to the volume, as far as the channel knows.
 //
-//	event                      may own it    stand-by          superseded
+//	event                      may own it    stand-by          doubtful
 //	it is ready                              → may own it¹
 //	it answers: a stand-by     → stand-by                      → stand-by
-//	another one takes over²    → superseded
+//	another one takes over²    → doubtful
 //
 //	¹ It has taken the volume over.
 //	² While this one is ready. A target that is down answers before it is used again.
 type role uint8
 
 const (
-	mayOwn     role = iota // it has not said otherwise
-	standsBy               // it said so when it last answered
-	superseded             // a target that was a stand-by has taken the volume over from it
+	mayOwn   role = iota // it has not said otherwise
+	standsBy             // it said so when it last answered
+	doubtful             // a target that was a stand-by has taken the volume over from it
 )
 
 // roleEvent is what changes a role.
@@ -103,9 +103,9 @@ const (
 
 // nextRole is the table of role.
 var nextRole = [...][3]role{
-	isReady:          {mayOwn: mayOwn, standsBy: mayOwn, superseded: superseded},
-	answersStandBy:   {mayOwn: standsBy, standsBy: standsBy, superseded: standsBy},
-	anotherTakesOver: {mayOwn: superseded, standsBy: standsBy, superseded: superseded},
+	isReady:          {mayOwn: mayOwn, standsBy: mayOwn, doubtful: doubtful},
+	answersStandBy:   {mayOwn: standsBy, standsBy: standsBy, doubtful: standsBy},
+	anotherTakesOver: {mayOwn: doubtful, standsBy: standsBy, doubtful: doubtful},
 }
 
 // hasOutcome reports whether an attempt to connect has had an outcome.

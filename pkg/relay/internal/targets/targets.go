@@ -167,7 +167,7 @@ func (t *Set) chooseLocked(settings *Settings) {
 	isReady := false
 	if t.chosen != nil {
 		s := t.chosen.snapshot()
-		if isReady = s.State == LinkReady; isReady && s.role != superseded {
+		if isReady = s.State == LinkReady; isReady && s.role != doubtful {
 			return
 		}
 	}
@@ -179,7 +179,7 @@ func (t *Set) chooseLocked(settings *Settings) {
 	var lastResort *member
 	for _, l := range order {
 		s := l.snapshot()
-		if s.State == LinkReady && s.role != superseded {
+		if s.State == LinkReady && s.role != doubtful {
 			t.moveLocked(l)
 			return
 		}
@@ -211,7 +211,7 @@ func (t *Set) moveLocked(to *member) {
 
 // tookOver notes that a target that was a stand-by has taken the volume over. One target owns the
 // volume at a time, so the others do not, even if they have not noticed: a target that is cut off
-// from its cluster cannot know. It stays superseded until it says that it is a stand-by.
+// from its cluster cannot know. It stays doubtful until it says that it is a stand-by.
 func (t *Set) tookOver(by *member) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

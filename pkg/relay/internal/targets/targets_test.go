@@ -57,9 +57,9 @@ func TestOnlyATargetsAnswerMeansThatItHasNoVolume(t *testing.T) {
 // TestTheRoleOfATarget plays each event in each role through the code that causes it.
 func TestTheRoleOfATarget(t *testing.T) {
 	for event, next := range map[roleEvent][3]role{
-		isReady:          {mayOwn: mayOwn, standsBy: mayOwn, superseded: superseded},
-		answersStandBy:   {mayOwn: standsBy, standsBy: standsBy, superseded: standsBy},
-		anotherTakesOver: {mayOwn: superseded, standsBy: standsBy, superseded: superseded},
+		isReady:          {mayOwn: mayOwn, standsBy: mayOwn, doubtful: doubtful},
+		answersStandBy:   {mayOwn: standsBy, standsBy: standsBy, doubtful: standsBy},
+		anotherTakesOver: {mayOwn: doubtful, standsBy: standsBy, doubtful: doubtful},
 	} {
 		for from := range role(len(next)) {
 			set := New(&Config{OnChange: func() {}, Logger: zap.NewNop()}, &Settings{
@@ -79,7 +79,7 @@ func TestTheRoleOfATarget(t *testing.T) {
 			if got := one.snapshot().role; got != next[from] {
 				t.Errorf("event %d in role %d leads to role %d, want %d", event, from, got, next[from])
 			}
-			takesOver := other.snapshot().role == superseded
+			takesOver := other.snapshot().role == doubtful
 			if takesOver != (event == isReady && from == standsBy) {
 				t.Errorf("event %d in role %d: the target takes over: %v", event, from, takesOver)
 			}
