@@ -11,18 +11,21 @@ import (
 func (c *channel) startSession(connection comch.Connection) {
 	if err := c.relay.admit(); err != nil {
 		c.rejected.Add(1)
-		c.running.Go(func() {
-			transport := c.relay.config.HookTransport(controlmsg.NewComchTransport(connection))
-			controlmsg.NewResponder(transport, c.relay.endpointConfig(
-				c.settings.Load().ControlTimeout, c.log)).Close(err)
-			connection.Abort()
-		})
+		c.running.Go(func() { c.reject(connection, err) })
 		return
 	}
 	s := newSession(&c.channelCommon, c.settings.Load(), connection)
 	c.add(s)
 	c.accepted.Add(1)
 	c.running.Go(s.run)
+}
+
+// reject tells a client why it gets no session.
+func (c *channel) reject(connection comch.Connection, reason error) {
+	transport := c.relay.config.HookTransport(controlmsg.NewComchTransport(connection))
+	controlmsg.NewResponder(transport,
+		c.relay.endpointConfig(c.settings.Load().ControlTimeout, c.log)).Close(reason)
+	connection.Abort()
 }
 
 // add adds a session with the rate limits of the current settings. From then on, reconfigure

@@ -160,18 +160,21 @@ func (d *deviceSet[A, D]) retireLocked(address A, device *deviceEntry[D]) {
 	delete(d.devices, address)
 	close(device.gone)
 	d.retired[device] = struct{}{}
-	d.watching.Go(func() {
-		for device.Close() != nil {
-			select {
-			case <-time.After(closePause):
-			case <-d.closing:
-				return
-			}
+	d.watching.Go(func() { d.closeRetired(device) })
+}
+
+// closeRetired closes a lost device as soon as nobody uses it any more.
+func (d *deviceSet[A, D]) closeRetired(device *deviceEntry[D]) {
+	for device.Close() != nil {
+		select {
+		case <-time.After(closePause):
+		case <-d.closing:
+			return
 		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.retired, device)
-	})
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.retired, device)
 }
 
 // close closes all devices. They must not be in use.

@@ -28,6 +28,8 @@ const firstOpenTimeout = 2 * time.Second
 // failure, with rising pauses. Sessions continue, and so do the links to the targets: a target
 // confirms there that a session has ended.
 func (c *channel) run(ctx context.Context) {
+	c.log.Debug("serving the channel")
+	defer c.log.Debug("no longer serving the channel")
 	c.linking.Go(func() { c.targets.Run(c.links) })
 	defer close(c.unlisted)
 	c.awaitName(ctx)

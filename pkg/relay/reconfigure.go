@@ -238,26 +238,32 @@ func (r *Relay) removeChannel(c *channel) {
 	c.log.Info("channel removed; open sessions continue")
 	c.stop()
 	serving := r.serving
-	r.serve.Go(func() {
-		ended := make(chan struct{})
-		go func() {
-			<-c.served
-			c.running.Wait()
-			c.late.Wait()
-			close(ended)
-		}()
-		select {
-		case <-ended:
-		case <-serving.Done():
-			return
-		}
-		r.mu.Lock()
-		r.channels = slices.DeleteFunc(r.channels, func(other *channel) bool { return other == c })
-		r.mu.Unlock()
-		if err := c.close(serving); err != nil {
-			c.log.Error("cannot release the removed channel", zap.Error(err))
-			return
-		}
-		c.log.Info("removed channel is released")
-	})
+	r.serve.Go(func() { r.releaseRemoved(serving, c) })
+}
+
+// releaseRemoved releases a removed channel when its last session has ended, unless the relay ends
+// before.
+func (r *Relay) releaseRemoved(serving context.Context, c *channel) {
+	c.log.Debug("waiting for the sessions of the removed channel")
+	defer c.log.Debug("no longer waiting for the sessions of the removed channel")
+	ended := make(chan struct{})
+	go func() {
+		<-c.served
+		c.running.Wait()
+		c.late.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-serving.Done():
+		return
+	}
+	r.mu.Lock()
+	r.channels = slices.DeleteFunc(r.channels, func(other *channel) bool { return other == c })
+	r.mu.Unlock()
+	if err := c.close(serving); err != nil {
+		c.log.Error("cannot release the removed channel", zap.Error(err))
+		return
+	}
+	c.log.Info("removed channel is released")
 }

@@ -21,6 +21,8 @@ import (
 // watchClient ends the session when the connection to the client ends, even while one of its
 // requests is in progress.
 func (s *session) watchClient() {
+	s.log.Debug("watching the client")
+	defer s.log.Debug("no longer watching the client")
 	select {
 	case <-s.client.Done():
 		s.cancel(fmt.Errorf("client: %w", s.client.Err()))
@@ -89,18 +91,25 @@ func (s *session) abandon(err error) {
 	}
 	s.log.Error("session ended, but a device has not answered: keeping the client's memory and "+
 		"epoch until then", zap.Error(err), zap.NamedError("reason", reason))
-	s.channel.late.Go(func() {
-		_ = s.serving.Await(s.channel.lateContext)
-		if s.serving.IsUnderWay() {
-			s.log.Error("session was never released", zap.Error(err))
-			return
-		}
-		s.end(reason)
-	})
+	s.channel.late.Go(func() { s.endLate(err, reason) })
+}
+
+// endLate ends an abandoned session when the device has answered.
+func (s *session) endLate(err, reason error) {
+	s.log.Debug("waiting for the device")
+	defer s.log.Debug("no longer waiting for the device")
+	_ = s.serving.Await(s.channel.lateContext)
+	if s.serving.IsUnderWay() {
+		s.log.Error("session was never released", zap.Error(err))
+		return
+	}
+	s.end(reason)
 }
 
 // releaseLate releases a session that end could not release, as soon as that is possible.
 func (s *session) releaseLate(reason error) {
+	s.log.Debug("releasing the session late")
+	defer s.log.Debug("no longer releasing the session")
 	for ctx := s.channel.lateContext; ; {
 		err := s.release(ctx, reason)
 		if err == nil {

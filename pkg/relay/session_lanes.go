@@ -185,11 +185,13 @@ func (s *session) onLaneFailure(queue int) func(error) {
 			return
 		}
 		// Cancelling runs other code and must not delay the worker.
-		go func() {
-			s.log.Debug("queue failed", zap.Int("queue", queue), zap.Error(err))
-			s.cancel(fmt.Errorf("queue %d: %w", queue, err))
-		}()
+		go s.endForLane(queue, err)
 	}
+}
+
+func (s *session) endForLane(queue int, err error) {
+	s.log.Debug("queue failed", zap.Int("queue", queue), zap.Error(err))
+	s.cancel(fmt.Errorf("queue %d: %w", queue, err))
 }
 
 // targetShutdownTimeout bounds how long a session waits for the requests that a target carries out
@@ -201,18 +203,20 @@ const farewellTimeout = time.Second
 
 // onTargetShutdown ends the session when the target has completed the requests that it has not
 // declined. A lane calls it on its worker's thread.
-func (s *session) onTargetShutdown() {
-	address := s.target.Address
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), targetShutdownTimeout)
-		defer cancel()
-		s.drain(ctx)
-		select {
-		case <-s.ctx.Done():
-		case <-time.After(farewellTimeout):
-			s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down", address))
-		}
-	}()
+func (s *session) onTargetShutdown() { go s.awaitTargetShutdown() }
+
+func (s *session) awaitTargetShutdown() {
+	s.log.Debug("waiting for what the target completes while it shuts down")
+	defer s.log.Debug("no longer waiting for a target that shuts down")
+	ctx, cancel := context.WithTimeout(context.Background(), targetShutdownTimeout)
+	defer cancel()
+	s.drain(ctx)
+	select {
+	case <-s.ctx.Done():
+	case <-time.After(farewellTimeout):
+		s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down",
+			s.reached.Load().Address))
+	}
 }
 
 // deadlineChecks is how many times per IO timeout the lanes look for IOs that have exceeded it.
@@ -224,6 +228,8 @@ func (s *session) watchDeadlines() {
 	if !limited {
 		return
 	}
+	s.log.Debug("watching the deadlines of IOs")
+	defer s.log.Debug("no longer watching the deadlines of IOs")
 	ticker := time.NewTicker(max(timeout/deadlineChecks, 10*time.Millisecond))
 	defer ticker.Stop()
 	for {

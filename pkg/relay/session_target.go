@@ -138,6 +138,8 @@ func (s *session) awaitDial(ctx context.Context, target netip.AddrPort) error {
 // moves to another target. From the end of the connection on, the session's release does not count
 // on what the target could have said there.
 func (s *session) watchTarget(target *targets.Connection) {
+	s.log.Debug("watching the target", zap.Stringer("target", target.Address))
+	defer s.log.Debug("no longer watching the target", zap.Stringer("target", target.Address))
 	defer func() {
 		<-target.Requester.Done()
 		target.Lease.Load().Disconnect()

@@ -112,6 +112,8 @@ func signal(to chan<- struct{}) {
 
 // run keeps the target connected until ctx ends.
 func (l *Link) run(ctx context.Context) {
+	l.log.Debug("keeping a connection to the target")
+	defer l.log.Debug("no longer keeping a connection to the target")
 	for ctx.Err() == nil {
 		if l.settings.Load().Dialect == dialects.None {
 			l.keepConnected(ctx)

@@ -351,25 +351,28 @@ func (t *Set) Connect(
 ) (*Connection, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() {
-		for {
-			serves, changed := t.serves(to)
-			if !serves {
-				cancel(ErrMoved)
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	go t.cancelOnMove(ctx, cancel, to)
 	connection, err := to.open(ctx, settings, log, onSize)
 	if err != nil && errors.Is(context.Cause(ctx), ErrMoved) {
 		return nil, ErrMoved
 	}
 	return connection, err
+}
+
+// cancelOnMove cancels an attempt to connect to a target that new sessions do not use any more.
+func (t *Set) cancelOnMove(ctx context.Context, cancel context.CancelCauseFunc, to *Link) {
+	for {
+		serves, changed := t.serves(to)
+		if !serves {
+			cancel(ErrMoved)
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // serves reports whether new sessions use a target, and returns a channel that is closed when the
