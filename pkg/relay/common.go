@@ -87,17 +87,19 @@ func (r *relayCommon) admit() error {
 
 // rdmaDevice returns the RDMA device with a local address, and a channel that is closed when the
 // device is lost.
-func (r *relayCommon) rdmaDevice(ctx context.Context, source netip.Addr) (rdma.Device, <-chan struct{},
-	error) {
-	device, err := r.devices.at(ctx, source)
-	if err != nil {
+func (r *relayCommon) rdmaDevice(
+	ctx context.Context, source netip.Addr,
+) (device rdma.Device, gone <-chan struct{}, err error) {
+	if device, err = r.devices.at(ctx, source); err != nil {
 		return nil, nil, err
 	}
 	return device, r.devices.gone(source), nil
 }
 
 // endpointConfig returns what all conversations with clients in our own protocol have in common.
-func (r *relayCommon) endpointConfig(timeout time.Duration, log *zap.Logger) controlmsg.EndpointConfig {
+func (r *relayCommon) endpointConfig(
+	timeout time.Duration, log *zap.Logger,
+) controlmsg.EndpointConfig {
 	return controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: timeout,
 		Software: r.config.Software, Logger: log}
 }

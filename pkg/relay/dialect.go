@@ -52,7 +52,9 @@ type dialectSession interface {
 	openLanes() []*datapath.RelayLane
 }
 
-func newDialectClient(config dialectClientConfig, v dialects.Version, isGuessed bool) *dialectClient {
+func newDialectClient(
+	config dialectClientConfig, v dialects.Version, isGuessed bool,
+) *dialectClient {
 	c := &dialectClient{dialectClientConfig: config}
 	c.responder = dialects.NewResponder(c.transport, dialects.ResponderConfig{
 		Handler: c, Version: v, IsGuessed: isGuessed,

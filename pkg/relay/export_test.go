@@ -30,7 +30,8 @@ func (r *Relay) StoppedByMessage() (stopped []<-chan struct{}) {
 		sessions := slices.Collect(maps.Values(c.sessions))
 		c.mu.Unlock()
 		for _, s := range sessions {
-			stopped = append(stopped, (&dialectClient{dialectClientConfig: dialectClientConfig{session: s}}).Stopped())
+			client := dialectClient{dialectClientConfig: dialectClientConfig{session: s}}
+			stopped = append(stopped, client.Stopped())
 		}
 	}
 	return stopped

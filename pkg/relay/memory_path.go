@@ -106,7 +106,9 @@ func canCopy(provider dma.Provider, device string) bool {
 }
 
 // memoryPaths returns how a target behind an RDMA device can reach the channel's clients.
-func (c *channelCommon) memoryPaths(config *ChannelConfig, device rdma.Device) ([]MemoryPath, error) {
+func (c *channelCommon) memoryPaths(
+	config *ChannelConfig, device rdma.Device,
+) ([]MemoryPath, error) {
 	return MemoryPaths(config, c.relay.config.Comch, c.comchDevice, device, c.relay.config.DMA)
 }
 

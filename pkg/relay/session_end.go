@@ -44,7 +44,7 @@ var (
 // end ends the session: it takes away the target's access to the client's memory, and only then
 // fails the IOs that the target has not completed. If it cannot take away the access, those IOs
 // never complete. The client then loses its connection and must not use the memory again, and the
-// session is released later. The steps, and who takes them, are drawn in docs/architecture.md ("When
+// session is released later. docs/architecture.md draws the steps, and says who takes them ("When
 // the target dies").
 func (s *session) end(reason error) {
 	s.stage.note(sessionEnds)

@@ -255,8 +255,9 @@ func TestADeviceThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 }
 
 func TestARejectedExportUsesNothingOfTheLimit(t *testing.T) {
-	s := &session{channel: &channelCommon{}, settings: &ChannelConfig{Limits: Limits{MaxExport: 100}},
-		paths: []MemoryPath{PathMapped}}
+	s := &session{channel: &channelCommon{},
+		settings: &ChannelConfig{Limits: Limits{MaxExport: 100}},
+		paths:    []MemoryPath{PathMapped}}
 	s.channel.exported.Store(60)
 	m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50}}
 	if err := s.importMemory(t.Context(), m); !errors.Is(err, status.NoMemory) {
@@ -300,10 +301,10 @@ func TestASessionBeginsWhenTheFormerIsReleased(t *testing.T) {
 	if err := clients.Supersede(ctx, epoch.Instance{}, 1, former); err != nil {
 		t.Fatal(err)
 	}
-	s := &session{channel: &channelCommon{clients: clients}, epoch: epoch.NewSession(func(error) {}),
-		connection: importing{region: memory.Wrap(make([]byte, 50))},
-		announced:  &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
-		settings:   &ChannelConfig{Limits: Limits{MaxExport: 100, MaxOutstanding: 1}}}
+	s := &session{channel: &channelCommon{clients: clients},
+		epoch: epoch.NewSession(func(error) {}), connection: importing{region: memory.Wrap(make([]byte, 50))},
+		announced: &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
+		settings:  &ChannelConfig{Limits: Limits{MaxExport: 100, MaxOutstanding: 1}}}
 	_, err := s.ConfigureDataPath(ctx, &controlmsg.ConfigureDataPath{QueueCount: 1, Depth: 1,
 		BufferSize: 512, Epoch: 2, Export: controlmsg.Export{Length: 50}})
 	if !errors.Is(err, status.Again) || controlmsg.RetryAfter(err) != formerPause {

@@ -82,7 +82,8 @@ func (s *session) use(target *targets.Connection) {
 // checkLease returns an error if the client would not wait for the end of the target's leases: it
 // has asked before the relay knew them. Its next session learns of them.
 func (s *session) checkLease(target *targets.Connection) error {
-	if _, native := s.client.(*controlmsg.Responder); !native || target.LeaseLength <= s.longestLease {
+	_, native := s.client.(*controlmsg.Responder)
+	if !native || target.LeaseLength <= s.longestLease {
 		return nil
 	}
 	return status.Errorf(status.NotConnected, "the leases of target %v last for %v, and the client has "+

@@ -240,11 +240,11 @@ func (t *Set) AskForOwner() {
 // leadsTo reports whether the link is known to lead to a process. Set.mu is locked.
 func (l *member) leadsTo(process uint64) bool { return process != 0 && l.process == process }
 
-// isUnusedLoopback reports whether the link leads nowhere, for a channel whose link beside it leads to a
-// target on the relay's own machine: nobody listens at another loopback address, or the machine
-// does not have it, and the relay has never reached a target there. localhost has such an address
-// if its target listens on one only, or without IPv6. A target that comes there later finds the
-// process of the first one known, and is rejected. A refusal of another machine proves nothing,
+// isUnusedLoopback reports whether the link leads nowhere, for a channel whose link beside it leads
+// to a target on the relay's own machine: nobody listens at another loopback address, or the
+// machine does not have it, and the relay has never reached a target there. localhost has such an
+// address if its target listens on one only, or without IPv6. A target that comes there later finds
+// the process of the first one known, and is rejected. A refusal of another machine proves nothing,
 // because a firewall may send it. Set.mu is locked.
 func (l *member) isUnusedLoopback(beside *member) bool {
 	if beside.process == 0 || l.process != 0 ||

@@ -48,7 +48,8 @@ func TestOnlyATargetsAnswerMeansThatItHasNoVolume(t *testing.T) {
 		if !errors.Is(err, c.code) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("for %v, clients are told %v", c.err, err)
 		}
-		if err := ForClient(cause); !errors.Is(err, c.code) || !strings.Contains(err.Error(), c.text) {
+		err = ForClient(cause)
+		if !errors.Is(err, c.code) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("for %v, the client of a session is told %v", c.err, err)
 		}
 	}
