@@ -16,11 +16,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
-	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/lease"
-	"github.com/zc-relay/zc-relay/pkg/memory"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -34,8 +31,8 @@ import (
 // request of the client returns nil only after the target has replied to the same request. The
 // target gets requests only from these methods, so each has a request of the client as its cause.
 type session struct {
-	stage      sessionStage
 	id         uint64
+	stage      sessionStage // where it is in its life
 	opened     time.Time
 	channel    *channelCommon
 	settings   *ChannelConfig // as of the start of the session
@@ -60,18 +57,8 @@ type session struct {
 	foreign    datapath.ForeignTarget       // of IO messages for the target; nil for our protocol
 	announced  *controlmsg.OpenVolumeReply  // to the client
 	config     controlmsg.ConfigureDataPath // accepted by the target
-	region     *memory.Region
-	access     memory.Access
-	exported   int64
-	paths      []MemoryPath  // that the client's memory may be reached by, as of OpenVolume
-	copier     dma.Device    // of PathStaged; nil unless that is one of paths
-	bounce     *bounceMemory // nil if the target reaches the client's memory
-	domain     rdma.ProtectionDomain
-	registered rdma.MemoryRegion // the client's memory, or the bounce buffers
-	reachable  uint64            // bytes of it that the target may reach
-	// serving carries out the client's requests, and the others are steps of the release of what is
-	// above.
-	serving, deregistering, freeing devicecall.Step
+	sessionMemory
+	serving devicecall.Step // carries out the client's requests
 
 	mu       sync.Mutex     // guards what follows: others drain the session, and observe its lanes
 	holding  *lease.Holding // the session at the target; nil if the target asks no questions

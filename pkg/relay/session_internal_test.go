@@ -64,7 +64,8 @@ func TestMemoryThatADeviceMayReachStaysMapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	registered := &reachableRegion{err: status.Errorf(status.Driver, "made up")}
-	s := &session{channel: &channelCommon{}, region: region, registered: registered, exported: 4096}
+	s := &session{channel: &channelCommon{},
+		sessionMemory: sessionMemory{region: region, registered: registered, exported: 4096}}
 	s.channel.exported.Store(4096)
 	if err := s.releaseMemory(t.Context()); !errors.Is(err, status.Driver) || s.region == nil ||
 		s.channel.exported.Load() != 4096 {
@@ -256,8 +257,8 @@ func TestADeviceThatCouldNotBeOpenedIsTriedAgain(t *testing.T) {
 
 func TestARejectedExportUsesNothingOfTheLimit(t *testing.T) {
 	s := &session{channel: &channelCommon{},
-		settings: &ChannelConfig{Limits: Limits{MaxExport: 100}},
-		paths:    []MemoryPath{PathMapped}}
+		settings:      &ChannelConfig{Limits: Limits{MaxExport: 100}},
+		sessionMemory: sessionMemory{paths: []MemoryPath{PathMapped}}}
 	s.channel.exported.Store(60)
 	m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50}}
 	if err := s.importMemory(t.Context(), m); !errors.Is(err, status.NoMemory) {
@@ -283,7 +284,7 @@ func TestAnExportGrantsTheTargetNoMoreThanTheRelay(t *testing.T) {
 		memory.RemoteWrite, memory.RemoteWrite | memory.PCIRead,
 		memory.RemoteRead, memory.RemoteRead | memory.PCIWrite,
 	} {
-		s := &session{channel: &channelCommon{}, paths: []MemoryPath{PathMapped},
+		s := &session{channel: &channelCommon{}, sessionMemory: sessionMemory{paths: []MemoryPath{PathMapped}},
 			connection: importing{region: memory.Wrap(make([]byte, 50))},
 			settings:   &ChannelConfig{Limits: Limits{MaxExport: 100}}}
 		m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50, Access: access}}

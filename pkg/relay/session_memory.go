@@ -8,12 +8,29 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// sessionMemory is what a session has of its client's memory.
+type sessionMemory struct {
+	paths      []MemoryPath // that the memory may be reached by, as of OpenVolume
+	copier     dma.Device   // of PathStaged; nil unless that is one of paths
+	region     *memory.Region
+	access     memory.Access
+	exported   int64         // bytes
+	bounce     *bounceMemory // nil if the target reaches the client's memory
+	domain     rdma.ProtectionDomain
+	registered rdma.MemoryRegion // the client's memory, or the bounce buffers
+	reachable  uint64            // bytes of it that the target may reach
+
+	deregistering, freeing devicecall.Step // steps of the release
+}
 
 // choosePaths sets paths and copier for the session's target.
 func (s *session) choosePaths(ctx context.Context) error {
@@ -182,7 +199,7 @@ func checkAccess(access memory.Access) error {
 }
 
 // deregister deregisters the client's memory, unless that has been done.
-func (s *session) deregister(ctx context.Context) error {
+func (s *sessionMemory) deregister(ctx context.Context) error {
 	if s.registered == nil {
 		return nil
 	}

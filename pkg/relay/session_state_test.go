@@ -110,11 +110,12 @@ func newSessionRig(t *testing.T, state sessionState) *sessionRig {
 	r.session = &session{
 		channel: common, ctx: ctx, cancel: cancel, log: zap.NewNop(), client: goneClient{},
 		connection: importing{Connection: goneConnection{}, region: memory.Wrap(make([]byte, 512))},
-		epoch:      epoch.NewSession(cancel), paths: []MemoryPath{PathMapped},
-		announced: &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
+		epoch:      epoch.NewSession(cancel),
+		announced:  &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
 		settings: &ChannelConfig{Limits: Limits{MaxExport: 512, MaxOutstanding: 1},
 			ControlTimeout: time.Second},
-		registered: r.registered, domain: registering{r.registered},
+		sessionMemory: sessionMemory{paths: []MemoryPath{PathMapped}, registered: r.registered,
+			domain: registering{r.registered}},
 	}
 	for _, step := range []struct {
 		event string
