@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
@@ -29,6 +30,7 @@ type relayCommon struct {
 	lessee         *lease.Lessee
 	pool           *datapath.Pool           // shared by channels; nil without CPUs
 	clientCounters *datapath.ClientCounters // by channel and name
+	ends           endTimes
 	// onReadiness is called when it may have changed which channels can serve new sessions.
 	onReadiness func()
 
@@ -39,6 +41,18 @@ type relayCommon struct {
 	sessionCount atomic.Int64
 	draining     atomic.Pointer[time.Time] // since when; nil if not draining
 }
+
+// endTimes bound the end of sessions.
+type endTimes struct {
+	attempt time.Duration // to release a session before its client is told of the end
+	pause   time.Duration // after an attempt that has failed
+	// answer is how long a device may take over a request of a session that has ended.
+	answer time.Duration
+}
+
+// usualEndTimes are the times of relays that are created.
+var usualEndTimes = endTimes{attempt: 10 * time.Second, pause: time.Second,
+	answer: devicecall.Timeout}
 
 // channelCommon is what the sessions of a channel have in common, and all that they know of the
 // channel.

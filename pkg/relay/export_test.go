@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// SetEndTimes changes the timeout of a session's end and the pause between attempts, and returns a
-// function that restores them.
+// SetEndTimes changes the timeout of a session's end and the pause between attempts, for relays that
+// are created from then on, and returns a function that restores them.
 func SetEndTimes(timeout, pause time.Duration) (restore func()) {
-	formerTimeout, formerPause := endTimeout, retryPause
-	endTimeout, retryPause = timeout, pause
-	return func() { endTimeout, retryPause = formerTimeout, formerPause }
+	former := usualEndTimes
+	usualEndTimes.attempt, usualEndTimes.pause = timeout, pause
+	return func() { usualEndTimes = former }
 }
 
-// SetAnswerTimeout changes how long a device may keep a request of a session that has ended, and
-// returns a function that restores it.
+// SetAnswerTimeout changes how long a device may keep a request of a session that has ended, for
+// relays that are created from then on, and returns a function that restores it.
 func SetAnswerTimeout(timeout time.Duration) (restore func()) {
-	former := answerTimeout
-	answerTimeout = timeout
-	return func() { answerTimeout = former }
+	former := usualEndTimes
+	usualEndTimes.answer = timeout
+	return func() { usualEndTimes = former }
 }
 
 // StoppedByMessage returns, for each session with an initiator of 2.10, a channel that is closed

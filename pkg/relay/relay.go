@@ -62,6 +62,7 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 			config: config, devices: newRDMADeviceSet(config.RDMA),
 			dmaDevices:     newDMADeviceSet(config.DMA),
 			clientCounters: datapath.NewClientCounters(config.CountedClients),
+			ends:           usualEndTimes,
 		},
 		log:      config.Logger,
 		counters: make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
@@ -191,7 +192,7 @@ func (r *Relay) Drained() <-chan struct{} { return r.drained }
 func (r *Relay) Close() error {
 	r.reconfiguring <- struct{}{}
 	defer func() { <-r.reconfiguring }()
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), r.ends.attempt)
 	defer cancel()
 	var errs []error
 	for _, c := range r.snapshot() {

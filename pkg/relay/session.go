@@ -109,7 +109,7 @@ func (s *session) run() {
 // serve serves the client. It fails with status.TimeOut if one of the requests waits for a device
 // long after the session has ended.
 func (s *session) serve() error {
-	ctx, cancel := devicecall.After(s.ctx, answerTimeout)
+	ctx, cancel := devicecall.After(s.ctx, s.channel.relay.ends.answer)
 	defer cancel()
 	return s.serving.Take(ctx, "carry out a request of the client",
 		func() error { return s.client.Serve(s.ctx, s) })
@@ -293,7 +293,7 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 	}
-	releasing, cancel := withinRequest(ctx)
+	releasing, cancel := s.withinRequest(ctx)
 	defer cancel()
 	err = s.revoke(releasing)
 	if err == nil {

@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -34,13 +33,6 @@ func (s *session) watchClient() {
 // before its farewell.
 const lastResponsesTimeout = time.Second
 
-// retryPause is the pause after an attempt to release a session that has failed. answerTimeout is
-// how long a device may take over a request of a session that has ended.
-var (
-	retryPause    = time.Second
-	answerTimeout = devicecall.Timeout
-)
-
 // end ends the session: it takes away the target's access to the client's memory, and only then
 // fails the IOs that the target has not completed. If it cannot take away the access, those IOs
 // never complete. The client then loses its connection and must not use the memory again, and the
@@ -54,7 +46,7 @@ func (s *session) end(reason error) {
 	}
 	s.endHolding()
 	s.awaitLastResponses()
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.channel.relay.ends.attempt)
 	defer cancel()
 	err := s.release(ctx, reason)
 	s.setUnreleased(err)
@@ -118,7 +110,7 @@ func (s *session) releaseLate(reason error) {
 			return
 		}
 		s.setUnreleased(err)
-		if !retry.Sleep(ctx, retryPause) {
+		if !retry.Sleep(ctx, s.channel.relay.ends.pause) {
 			s.log.Error("session was never released", zap.Error(err))
 			return
 		}

@@ -220,17 +220,14 @@ func (s *session) releaseMemory(ctx context.Context) error {
 	return s.freeing.Take(ctx, "free the session's memory", s.freeMemory)
 }
 
-// endTimeout bounds each attempt to release a session before the client is told of the end.
-var endTimeout = 10 * time.Second
-
 // leastReleaseTimeout is how long a release within a request may take although the time of the
 // request is over. The client still waits that long for the answer.
 const leastReleaseTimeout = 100 * time.Millisecond
 
 // withinRequest returns a context that bounds a release within a request of the client. The end of
 // the session does not end it.
-func withinRequest(ctx context.Context) (context.Context, context.CancelFunc) {
-	timeout := endTimeout
+func (s *session) withinRequest(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := s.channel.relay.ends.attempt
 	if due, limited := ctx.Deadline(); limited {
 		timeout = min(timeout, max(time.Until(due), leastReleaseTimeout))
 	}
@@ -240,7 +237,7 @@ func withinRequest(ctx context.Context) (context.Context, context.CancelFunc) {
 // abandonMemory is releaseMemory after a configuration that has failed, perhaps because its time is
 // over.
 func (s *session) abandonMemory(ctx context.Context) error {
-	releasing, cancel := withinRequest(ctx)
+	releasing, cancel := s.withinRequest(ctx)
 	defer cancel()
 	return s.releaseMemory(releasing)
 }

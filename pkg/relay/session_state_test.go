@@ -104,7 +104,7 @@ func newSessionRig(t *testing.T, state sessionState) *sessionRig {
 	r.target = &targets.Connection{Requester: r.peer, Device: idleDevice{},
 		Volume: &controlmsg.OpenVolumeReply{}}
 	common := &channelCommon{clients: epoch.NewRegistry(epoch.Config{}), log: zap.NewNop(),
-		relay: &relayCommon{}, forget: func(uint64) { r.forgotten = true }}
+		relay: &relayCommon{ends: usualEndTimes}, forget: func(uint64) { r.forgotten = true }}
 	common.lateContext, r.stopLate = context.WithCancel(t.Context())
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r.session = &session{
@@ -180,7 +180,7 @@ func (r *sessionRig) play(event string) string {
 		s.end(nil)
 	case "time passes":
 		r.registered.stuck.Store(false)
-		time.Sleep(2 * retryPause)
+		time.Sleep(2 * usualEndTimes.pause)
 	}
 	synctest.Wait()
 	switch {

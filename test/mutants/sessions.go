@@ -149,7 +149,7 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-waits-for-a-device-for-ever",
 		file:   "pkg/relay/session.go",
-		old:    "devicecall.After(s.ctx, answerTimeout)",
+		old:    "devicecall.After(s.ctx, s.channel.relay.ends.answer)",
 		new:    "context.WithCancel(context.WithoutCancel(s.ctx))",
 		breaks: "A session ends although a device keeps one of its requests.",
 		tests:  []test{{"./pkg/relay", "^TestASessionEndsAlthoughADeviceKeepsItsRequest$"}},
