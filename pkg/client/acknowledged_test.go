@@ -14,8 +14,8 @@ import (
 type model struct {
 	t       *rapid.T
 	writes  acknowledgedWrites
-	queues  []*Queue
-	current *session
+	queues  []*queueWrites
+	current *sessionID
 	// open holds, for each queue, the numbers of the completed writes that no flush has made
 	// durable.
 	open   []map[uint64]bool
@@ -28,22 +28,22 @@ type model struct {
 }
 
 type modelFlush struct {
-	session *session
+	session *sessionID
 	cover   []uint64
 	covered []map[uint64]bool // for each queue, the open writes when it was submitted
 }
 
 func newModel(t *rapid.T, queues int) *model {
-	m := &model{t: t, current: &session{number: 1, info: Info{WriteVerifier: 1}},
+	m := &model{t: t, current: &sessionID{number: 1, writeVerifier: 1},
 		users: make([]*Flusher, queues), seen: make([]int, queues)}
-	m.writes.durable = make([]uint64, queues)
 	for i := range queues {
-		q := &Queue{index: i}
-		m.users[i] = &q.user
-		q.session.Store(m.current)
-		m.queues = append(m.queues, q)
+		w := &queueWrites{}
+		m.users[i] = &Flusher{}
+		w.session.Store(m.current)
+		m.queues = append(m.queues, w)
 		m.open = append(m.open, map[uint64]bool{})
 	}
+	m.writes.queues = m.queues
 	return m
 }
 
@@ -56,16 +56,17 @@ func (m *model) acknowledge(i int) {
 
 // change begins another session, with the same target or a restarted one.
 func (m *model) change(restarted bool) {
-	next := &session{number: m.current.number + 1, info: m.current.info}
+	next := *m.current
+	next.number++
 	if restarted {
-		next.info.WriteVerifier++
+		next.writeVerifier++
 	}
-	m.current = next
+	m.current = &next
 }
 
 // lose counts a loss if the target restarted between two sessions while queue i had open writes.
-func (m *model) lose(i int, from, to *session) {
-	if from.info.WriteVerifier != to.info.WriteVerifier && len(m.open[i]) > 0 {
+func (m *model) lose(i int, from, to *sessionID) {
+	if from.writeVerifier != to.writeVerifier && len(m.open[i]) > 0 {
 		m.losses++
 		clear(m.open[i])
 	}
@@ -74,22 +75,20 @@ func (m *model) lose(i int, from, to *session) {
 // switchSession moves queue i to the current session.
 func (m *model) switchSession(i int) {
 	q := m.queues[i]
-	former := q.session.Load()
-	m.lose(i, former, m.current)
-	m.writes.switchSession(q, former, m.current)
-	q.session.Store(m.current)
+	m.lose(i, q.session.Load(), m.current)
+	m.writes.switchSession(q, m.current)
 }
 
 // join adds a user, who learns of no loss before the current session.
 func (m *model) join() {
 	m.loseAll(m.current)
 	f := &Flusher{}
-	m.writes.join(f, m.queues, m.current)
+	m.writes.join(f, m.current)
 	m.users, m.seen = append(m.users, f), append(m.seen, m.losses)
 }
 
 // loseAll counts the losses of queues that have not switched to a session yet.
-func (m *model) loseAll(to *session) {
+func (m *model) loseAll(to *sessionID) {
 	for i, q := range m.queues {
 		if from := q.session.Load(); from.number < to.number {
 			m.lose(i, from, to)
@@ -102,7 +101,7 @@ func (m *model) attempt(i, user int, reaches bool) {
 	q, f := m.queues[i], m.users[user]
 	m.loseAll(q.session.Load())
 	attempt := &Flusher{attempt: f, seen: m.writes.lossesKnownTo(f)}
-	err := m.writes.beginFlush(q, attempt, m.queues, make([]uint64, len(m.queues)))
+	err := m.writes.beginFlush(q, attempt, make([]uint64, len(m.queues)))
 	if (err != nil) != (m.seen[user] != m.losses) {
 		m.t.Fatalf("an attempt of user %d after %d of %d losses: %v", user, m.seen[user], m.losses,
 			err)
@@ -134,7 +133,7 @@ func (m *model) submit(i, user int) {
 		}
 		f.covered = append(f.covered, covered)
 	}
-	err := m.writes.beginFlush(q, m.users[user], m.queues, f.cover)
+	err := m.writes.beginFlush(q, m.users[user], f.cover)
 	if m.seen[user] != m.losses {
 		if !errors.Is(err, ErrWritesLost) || !errors.Is(err, status.IOFailed) {
 			m.t.Fatalf("a flush on queue %d does not report %d losses: %v", i,

@@ -20,7 +20,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/trace"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // DefaultChannelName is the Comch service name that the relay uses by default. It is the name that
@@ -37,6 +36,12 @@ const (
 	DefaultSyncDepth      = 16
 	DefaultControlTimeout = 10 * time.Second
 	DefaultIOTimeout      = 60 * time.Second
+)
+
+// The defaults that Config.Reconnect applies where its policy sets no limit.
+const (
+	DefaultReconnectTotal        = time.Minute
+	DefaultReconnectLongestPause = 2 * time.Second
 )
 
 // Config describes how to open a volume. Only Provider and Device are required.
@@ -225,19 +230,6 @@ func (c *Config) setDefaults() {
 	}
 }
 
-func infoOf(reply *controlmsg.OpenVolumeReply) Info {
-	capabilities := volume.Capability(reply.Capabilities)
-	return Info{
-		Name: reply.Volume, UUID: reply.UUID, Size: reply.Size, BlockSize: reply.BlockSize,
-		ReadOnly: reply.ReadOnly, Exclusive: reply.Exclusive,
-		CanTrim:          !reply.ReadOnly && capabilities.Has(volume.CanTrim),
-		CanWriteZeroes:   !reply.ReadOnly && capabilities.Has(volume.CanWriteZeroes),
-		CanReportExtents: capabilities.Has(volume.CanReportExtents),
-		WriteVerifier:    reply.WriteVerifier, Transport: reply.Transport,
-		Sessions: int(reply.Sessions), Holder: reply.Holder, HolderID: reply.HolderID.String(),
-	}
-}
-
 // checkProtocolLimits checks the configuration against the limits of every relay, before anything
 // is allocated.
 func (c *Config) checkProtocolLimits() error {
@@ -273,53 +265,24 @@ func (c *Config) checkProtocolLimits() error {
 // maxMemorySize bounds Config.MemorySize so that no sum of sizes overflows.
 const maxMemorySize = 1 << 60
 
-// checkLimits checks the configuration against what relay and target offer.
-func (v *Volume) checkLimits(reply *controlmsg.OpenVolumeReply) error {
-	c := &v.config
-	switch {
-	case reply.BlockSize == 0 || reply.BlockSize&(reply.BlockSize-1) != 0 ||
-		reply.Size%uint64(reply.BlockSize) != 0:
-		return status.Errorf(status.Unexpected,
-			"relay offers an invalid volume of %d bytes in blocks of %d",
-			reply.Size, reply.BlockSize)
-	case c.Queues < 0 || uint32(v.queueCount()) > reply.MaxQueues:
-		return status.Errorf(status.TooBig,
-			"%d queues exceed the limit of %d (limits.queues of the relay's channel)",
-			v.queueCount(), reply.MaxQueues)
-	case v.queueCount() == 0:
-		return status.Errorf(status.InvalidValue,
-			"Queues is 0 and SyncDepth is negative: nothing could submit requests")
-	case c.Depth < 0 || uint32(v.depth()) > reply.MaxDepth:
-		return status.Errorf(status.TooBig,
-			"depth %d exceeds the limit of %d (limits.depth of the relay's channel)",
-			v.depth(), reply.MaxDepth)
-	case c.BufferSize > reply.MaxBufferSize:
-		return status.Errorf(status.TooBig,
-			"buffer size %d exceeds the limit of %d (limits.buffer_size of the relay's channel)",
-			c.BufferSize, reply.MaxBufferSize)
-	case c.BufferSize%reply.BlockSize != 0:
-		return status.Errorf(status.InvalidValue,
-			"buffer size %d is not a multiple of the volume's block size %d",
-			c.BufferSize, reply.BlockSize)
-	}
-	return nil
-}
-
 // queueCount includes the queue behind the blocking methods.
-func (v *Volume) queueCount() int {
-	if v.config.SyncDepth > 0 {
-		return v.config.Queues + 1
+func (c *Config) queueCount() int {
+	if c.SyncDepth > 0 {
+		return c.Queues + 1
 	}
-	return v.config.Queues
+	return c.Queues
 }
 
 // depth returns the depth that all queues of a session share.
-func (v *Volume) depth() int {
-	if v.config.Queues == 0 {
-		return max(v.config.SyncDepth, 1)
+func (c *Config) depth() int {
+	if c.Queues == 0 {
+		return max(c.SyncDepth, 1)
 	}
-	return max(v.config.Depth, v.config.SyncDepth)
+	return max(c.Depth, c.SyncDepth)
 }
+
+// canReconnect reports whether the volume is reopened after the loss of a session.
+func (c *Config) canReconnect() bool { return c.Reconnect != nil }
 
 // reconnectPolicy returns p with the client's defaults for what is not set.
 func reconnectPolicy(p retry.Policy) *retry.Policy {

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -21,19 +22,19 @@ type conversation interface {
 // dialectRelay is a conversation with a relay of the DOCA storage applications.
 type dialectRelay struct {
 	*dialects.Requester
-	version dialects.Version
-	size    uint64 // of the storage in bytes; 0 if the relay tells it
+	connection comch.Connection
+	version    dialects.Version
+	size       uint64 // of the storage in bytes; 0 if the relay tells it
 }
 
-func newDialectRelay(s *session) *dialectRelay {
-	config := &s.volume.config
-	r := &dialectRelay{version: config.Protocol}
+func newDialectRelay(config *Config, connection comch.Connection) *dialectRelay {
+	r := &dialectRelay{connection: connection, version: config.Protocol}
 	if r.version == dialects.DOCA2_10 {
 		r.size = config.MemorySize
 	}
-	r.Requester = dialects.NewRequester(controlmsg.NewComchTransport(s.connection),
+	r.Requester = dialects.NewRequester(controlmsg.NewComchTransport(connection),
 		dialects.RequesterConfig{Version: r.version, Timeout: config.ControlTimeout,
-			AwaitConsumers: s.awaitConsumers})
+			AwaitConsumers: r.awaitConsumers})
 	return r
 }
 
@@ -55,9 +56,11 @@ func (r *dialectRelay) Call(
 
 // awaitConsumers returns the relay's consumers in the order of their appearance, in which it pairs
 // them with the client's.
-func (s *session) awaitConsumers(ctx context.Context, count int) (ids []uint32, err error) {
+func (r *dialectRelay) awaitConsumers(
+	ctx context.Context, count int,
+) (ids []uint32, err error) {
 	for len(ids) < count {
-		event, err := s.connection.NextConsumerEvent(ctx)
+		event, err := r.connection.NextConsumerEvent(ctx)
 		if err != nil {
 			return nil, status.Errorf(status.CodeOf(err), "wait for the relay's consumers, of "+
 				"which %d of %d are there: %w", len(ids), count, err)
@@ -104,25 +107,4 @@ func (c *Config) checkProtocol() error {
 			"of the buffers: MemorySize is %d bytes, must be %d", c.Protocol, c.MemorySize, size)
 	}
 	return nil
-}
-
-// encodeForeign turns the queue's encoded request into one for a relay of the applications. It
-// returns status.NotSupported if their protocol does not have the request.
-func (q *Queue) encodeForeign(r *Request) error {
-	foreign := q.pair.session.foreign
-	if r.Flags != 0 || !foreign.CanCarry(r.Type, r.Memory, r.Offset) {
-		return errNotCarried
-	}
-	foreign.ToTarget(q.encoded[:])
-	return nil
-}
-
-var errNotCarried = status.Errorf(status.NotSupported,
-	"the relay's protocol does not have the request")
-
-// takesStop reports whether a stop message ends the queue. In the applications' protocols it ends
-// all queues, is sent on the first, and only in 2.10.
-func (q *Queue) takesStop() bool {
-	foreign := q.pair.session.foreign
-	return foreign == nil || foreign.TakesStop() && q.index == 0
 }

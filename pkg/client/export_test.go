@@ -40,4 +40,4 @@ func (v *Volume) BorrowSlot() (giveBack func()) {
 }
 
 // FreeUnusedMemory frees memory in quarantine that is unused, as the volume does now and then.
-func (v *Volume) FreeUnusedMemory() { v.freeUnusedMemory() }
+func (v *Volume) FreeUnusedMemory() { v.memories.freeUnused() }

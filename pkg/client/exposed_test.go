@@ -65,7 +65,7 @@ func TestTheBufferOfARequestThatWasCutOffIsNotUsedAgain(t *testing.T) {
 			}
 			if c.end != nil {
 				if c.dies {
-					awaitGoroutinesIn(t, "(*Volume).awaitSession", 1)
+					awaitGoroutinesIn(t, "(*life).awaitSession", 1)
 				}
 				c.end(v)
 			}

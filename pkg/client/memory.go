@@ -1,19 +1,18 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/pkg/comch"
-	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -33,7 +32,7 @@ import (
 //
 // Quarantined requests leave their memory to the relay: neither the client nor the application
 // writes to it any more, so a relay that continues finds the data of the old requests and spoils
-// nothing that is in use. A volume that is reopened goes over to new memory.
+// nothing that is in use. A volume that is reopened switches to new memory.
 
 // ErrQuarantined is the error of a request whose session has ended while the relay was silent. The
 // relay may still read and write the request's buffer: do not write to the buffer, and do not rely
@@ -52,6 +51,19 @@ var ErrMemoryReplaced = status.Errorf(status.BadState,
 var ErrQuarantineFull = status.Errorf(status.NoMemory,
 	"too much memory is held by relays that are silent: continue or end their processes")
 
+// memories is the data memory of a volume: that of its next session, and that of earlier ones which
+// silent relays have not released.
+type memories struct {
+	terms      *terms
+	background *background
+	// onEvidence is called when the evidence of a session has changed.
+	onEvidence func()
+
+	current atomic.Pointer[dataMemory] // of the next session
+	mu      sync.Mutex                 // guards former, and changes of quarantine
+	former  []*dataMemory              // of earlier sessions, in quarantine
+}
+
 // dataMemory is the memory that sessions export: the buffers of the application's requests,
 // followed by those of the blocking methods.
 type dataMemory struct {
@@ -60,13 +72,26 @@ type dataMemory struct {
 	// users counts the queues and the slots of the blocking methods whose requests refer to the
 	// memory, and the pairs of sessions with it, whose queues may yet switch to it.
 	users      atomic.Int32
-	quarantine *memory.Loan // nil unless in quarantine; Volume.mu guards changes
+	quarantine *memory.Loan // nil unless in quarantine; memories.mu guards changes
 }
 
-// newMemory allocates data memory. It touches every page, so that the memory is charged to this
+// ensure returns the memory of the next session, which it allocates for the first one.
+func (m *memories) ensure() (*dataMemory, error) {
+	if current := m.current.Load(); current != nil {
+		return current, nil
+	}
+	first, err := m.allocate(1)
+	if err != nil {
+		return nil, err
+	}
+	m.current.Store(first)
+	return first, nil
+}
+
+// allocate allocates data memory. It touches every page, so that the memory is charged to this
 // process and not to the relay, which would otherwise be the first to touch it.
-func (v *Volume) newMemory(generation uint64) (*dataMemory, error) {
-	region, err := allocate(v.config.MemorySize + v.stagingSize())
+func (m *memories) allocate(generation uint64) (*dataMemory, error) {
+	region, err := allocateRegion(m.terms.config.MemorySize + m.terms.stagingSize())
 	if err != nil {
 		return nil, fmt.Errorf("allocate data memory: %w (use fewer or smaller buffers, or give "+
 			"this process more memory)", err)
@@ -74,7 +99,7 @@ func (v *Volume) newMemory(generation uint64) (*dataMemory, error) {
 	return &dataMemory{Region: region, generation: generation}, nil
 }
 
-func allocate(size uint64) (*memory.Region, error) {
+func allocateRegion(size uint64) (*memory.Region, error) {
 	if err := memory.CheckAvailable(size); err != nil {
 		return nil, err
 	}
@@ -88,9 +113,22 @@ func allocate(size uint64) (*memory.Region, error) {
 	return region, nil
 }
 
-// stagingSize is the size in bytes of the memory of the blocking methods.
-func (v *Volume) stagingSize() uint64 {
-	return uint64(max(v.config.SyncDepth, 0)+v.spareSlots) * uint64(v.config.BufferSize)
+// claim counts one more user of the memory that current returns, which is not freed meanwhile.
+func (m *memories) claim(current func() *dataMemory) *dataMemory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	claimed := current()
+	claimed.users.Add(1)
+	return claimed
+}
+
+// lending is data memory that one session lends to its relay.
+type lending struct {
+	*dataMemory
+	loan *memory.Loan
+	// leases is how long the relay may change volumes after this side has ended the session.
+	leases   time.Duration
+	evidence atomic.Uint32
 }
 
 // The evidence that a session's memory is safe to use, and that its changes have no effect any
@@ -102,12 +140,12 @@ const (
 	quarantined               // none in time: the relay keeps it
 )
 
-// loanPoll bounds the pauses between checks of a loan that is about to end, and quarantinePoll is
-// the pause between those of memory in quarantine.
-const (
-	loanPoll       = 20 * time.Millisecond
-	quarantinePoll = 500 * time.Millisecond
-)
+// loanChecks says when a loan that is about to end is checked, and quarantinePoll is the pause
+// between checks of memory in quarantine.
+var loanChecks = retry.Policy{FirstPause: time.Millisecond, LongestPause: 20 * time.Millisecond,
+	Random: func() float64 { return 0 }}
+
+const quarantinePoll = 500 * time.Millisecond
 
 // untilHarmless returns how long after its end a session can still change the volume, whatever
 // becomes of the relay: as long as the targets' leases last, and the time that a connection may
@@ -115,222 +153,158 @@ const (
 // this side has ended the connection, so no lease counts from a question that was asked later; and
 // the kernel, which the relay asks, knows of the end even if the relay has been stopped. 0 means
 // that the targets ask no questions.
-func (s *session) untilHarmless() time.Duration {
-	if s.leases == 0 {
+func (l *lending) untilHarmless() time.Duration {
+	if l.leases == 0 {
 		return 0
 	}
-	return lease.WithDrift(s.leases) + time.Second
+	return lease.WithDrift(l.leases) + time.Second
 }
 
 // settle waits until the relay has released the memory of a session that has ended, but not for
 // longer than ReleaseTimeout, and lets the queues report their outstanding requests. This side has
-// closed the connection: see untilHarmless.
-func (v *Volume) settle(ended *session) {
-	evidence := quarantined
+// closed the connection: see untilHarmless. saidWhy means that the relay has said why it has ended
+// the session, which it does when it has completed all that was in flight.
+func (m *memories) settle(ended *lending, saidWhy bool) {
 	begun := time.Now()
-	bound := begun.Add(max(v.config.ReleaseTimeout, ended.untilHarmless()))
-	for pause := time.Millisecond; ; pause = min(2*pause, loanPoll) {
-		if v.isReturned(ended.loan) {
-			evidence = released
+	checks := loanChecks
+	checks.Total = retry.Within(max(m.terms.config.ReleaseTimeout, ended.untilHarmless()))
+	evidence := released
+	for schedule := checks.Begin(begun); !m.isReturned(ended.loan); {
+		err := schedule.Wait(m.background.ctx)
+		if errors.Is(err, status.TimeOut) {
+			evidence = quarantined
 			break
 		}
-		if time.Now().After(bound) {
-			break
-		}
-		if !v.sleep(pause) {
+		if err != nil {
 			return // nobody polls a volume that is being closed
 		}
 	}
 	if evidence == quarantined {
-		v.mu.Lock()
-		ended.memory.quarantine = ended.loan
-		v.mu.Unlock()
-		v.config.Logger.Warn("the relay has not released the data memory of a lost session",
-			zap.String("volume", v.info.Name), zap.Uint64("bytes", ended.memory.Len()))
+		m.mu.Lock()
+		ended.quarantine = ended.loan
+		m.mu.Unlock()
+		m.terms.logger().Warn("the relay has not released the data memory of a lost session",
+			zap.Uint64("bytes", ended.Len()))
 	}
 	rest := ended.untilHarmless() - time.Since(begun)
-	if evidence == released && rest > 0 && ended.farewell() == nil {
+	if evidence == released && rest > 0 && !saidWhy {
 		evidence = abandoned
-		v.background.Go(func() {
-			if v.sleep(rest) {
-				v.forgetChanges(ended)
+		m.background.tasks.Go(func() {
+			if m.background.sleep(rest) {
+				m.forgetChanges(ended)
 			}
 		})
 	}
 	ended.evidence.Store(evidence)
-	v.wakeQueues()
+	m.onEvidence()
 }
 
 // forgetChanges lets the queues report the changes of a session that was abandoned: the last lease
 // of its relay is over, or the target has ended it before it has begun the next one.
-func (v *Volume) forgetChanges(ended *session) {
+func (m *memories) forgetChanges(ended *lending) {
 	if ended.evidence.CompareAndSwap(abandoned, released) {
-		v.wakeQueues()
-	}
-}
-
-func (v *Volume) wakeQueues() {
-	for _, q := range v.queues {
-		q.wake()
+		m.onEvidence()
 	}
 }
 
 // isReturned reports whether a loan has ended. One that cannot be checked has not.
-func (v *Volume) isReturned(loan *memory.Loan) bool {
+func (m *memories) isReturned(loan *memory.Loan) bool {
 	returned, err := loan.Returned()
 	if err != nil {
-		v.config.Logger.Warn("cannot tell whether the relay has released the data memory",
-			zap.String("volume", v.info.Name), zap.Error(err))
+		m.terms.logger().Warn("cannot tell whether the relay has released the data memory",
+			zap.Error(err))
 	}
 	return returned
 }
 
-// leaveQuarantine replaces the volume's memory if that is in quarantine. It fails as long as relays
-// hold too much.
-func (v *Volume) leaveQuarantine() error {
-	former := v.memory.Load()
+// leaveQuarantine replaces the next session's memory if that is in quarantine. It fails as long as
+// relays hold too much.
+func (m *memories) leaveQuarantine() error {
+	former := m.current.Load()
 	if former.quarantine == nil {
 		return nil
 	}
-	if held := v.Quarantined(); held > v.config.MaxQuarantined {
+	if held := m.quarantined(); held > m.terms.config.MaxQuarantined {
 		return fmt.Errorf("%w (%d bytes, the limit is %d)", ErrQuarantineFull, held,
-			v.config.MaxQuarantined)
+			m.terms.config.MaxQuarantined)
 	}
-	next, err := v.newMemory(former.generation + 1)
+	next, err := m.allocate(former.generation + 1)
 	if err != nil {
 		return err
 	}
-	v.memory.Store(next)
-	v.mu.Lock()
-	v.formerMemory = append(v.formerMemory, former)
-	watched := len(v.formerMemory) > 1
-	v.mu.Unlock()
+	m.current.Store(next)
+	m.mu.Lock()
+	m.former = append(m.former, former)
+	watched := len(m.former) > 1
+	m.mu.Unlock()
 	if !watched {
-		v.background.Go(v.freeFormerMemory)
+		m.background.tasks.Go(m.freeFormer)
 	}
 	return nil
 }
 
-// Quarantined returns how much memory, in bytes, silent relays hold from earlier sessions: see
-// Result.Quarantined. Any goroutine may call it.
-func (v *Volume) Quarantined() uint64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	all := v.formerMemory
-	if m := v.memory.Load(); m != nil && m.quarantine != nil {
-		all = append(all[:len(all):len(all)], m)
+// quarantined returns how much memory, in bytes, silent relays hold.
+func (m *memories) quarantined() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.former
+	if current := m.current.Load(); current != nil && current.quarantine != nil {
+		all = append(all[:len(all):len(all)], current)
 	}
 	var held uint64
-	for _, m := range all {
-		if !v.isReturned(m.quarantine) {
-			held += m.Len()
+	for _, d := range all {
+		if !m.isReturned(d.quarantine) {
+			held += d.Len()
 		}
 	}
 	return held
 }
 
-// isUnused reports whether the relay has released memory in quarantine, and neither a queue nor a
-// blocking method uses it, or will.
-func (v *Volume) isUnused(m *dataMemory) bool {
-	return m.users.Load() == 0 && v.isReturned(m.quarantine)
-}
-
-// freeFormerMemory frees memory in quarantine once it is unused. It returns when there is none
-// left, or the volume is closed.
-func (v *Volume) freeFormerMemory() {
-	for v.sleep(quarantinePoll) {
-		if v.freeUnusedMemory() == 0 {
+// freeFormer frees memory in quarantine once it is unused. It returns when there is none left, or
+// the volume is closed.
+func (m *memories) freeFormer() {
+	for m.background.sleep(quarantinePoll) {
+		if m.freeUnused() == 0 {
 			return
 		}
 	}
 }
 
-// freeUnusedMemory frees memory in quarantine that is unused, and returns how many others are left.
-func (v *Volume) freeUnusedMemory() (left int) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.formerMemory = slices.DeleteFunc(v.formerMemory, func(m *dataMemory) bool {
-		if !v.isUnused(m) {
+// freeUnused frees memory in quarantine that is unused, and returns how many others are left.
+func (m *memories) freeUnused() (left int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.former = slices.DeleteFunc(m.former, func(d *dataMemory) bool {
+		if !m.isUnused(d) {
 			return false
 		}
-		v.config.Logger.Info("the relay has released the data memory of a lost session",
-			zap.String("volume", v.info.Name), zap.Uint64("bytes", m.Len()))
-		v.closeMemory(m)
+		m.terms.logger().Info("the relay has released the data memory of a lost session",
+			zap.Uint64("bytes", d.Len()))
+		if err := d.Close(); err != nil {
+			m.terms.logger().Warn("free data memory", zap.Error(err))
+		}
 		return true
 	})
-	return len(v.formerMemory)
+	return len(m.former)
 }
 
-func (v *Volume) closeMemory(m *dataMemory) {
-	if err := m.Close(); err != nil {
-		v.config.Logger.Warn("free data memory", zap.String("volume", v.info.Name), zap.Error(err))
-	}
+// isUnused reports whether the relay has released memory in quarantine, and neither a queue nor a
+// blocking method uses it, or will.
+func (m *memories) isUnused(d *dataMemory) bool {
+	return d.users.Load() == 0 && m.isReturned(d.quarantine)
 }
 
-// export lends the session's memory to the relay and returns the descriptor for it.
-func (s *session) export(ctx context.Context, access memory.Access) ([]byte, error) {
+// close frees all memory when there is no session.
+func (m *memories) close() error {
+	m.mu.Lock()
+	all := append(m.former, m.current.Swap(nil))
+	m.former = nil
+	m.mu.Unlock()
 	var err error
-	if s.loan, err = s.memory.Lend(); err != nil {
-		return nil, err
-	}
-	export := s.connection.ExportMemory
-	if protocol := s.volume.config.Protocol; protocol != dialects.None {
-		exporter, ok := s.connection.(comch.PlainExporter)
-		if !ok {
-			return nil, errors.Join(status.Errorf(status.NotSupported,
-				"protocol %v needs a Comch provider that exports memory as libdoca does: doca, or "+
-					"emulated for a relay on the emulated libdoca", protocol), s.loan.Region().Close())
+	for _, d := range all {
+		if d != nil {
+			err = errors.Join(err, d.Close())
 		}
-		s.foreign = dialects.NewTargetTranslator(protocol, s.loan.Region().Base())
-		export = exporter.ExportPlain
 	}
-	descriptor, err := export(ctx, s.loan.Region(), access)
-	if errors.Is(err, status.TooBig) {
-		err = fmt.Errorf("%w (limits.export of the relay's channel)", err)
-	}
-	return descriptor, errors.Join(err, s.loan.Region().Close())
-}
-
-// Memory returns the data memory that requests of this queue refer to. It has Config.MemorySize
-// bytes, which all queues share. While a request is outstanding, the transport owns its part of the
-// memory: do not change the data of a write, and do not use the data of a read. Only the queue's
-// thread may call Memory.
-func (q *Queue) Memory() []byte { return q.volume.buffers(q.memory) }
-
-// SwitchMemory makes the queue's requests refer to the memory of its current session, and returns
-// that memory. Call it when Submit fails with ErrMemoryReplaced.
-//
-// The memory that the queue has used so far keeps its content until the next Submit of this queue:
-// before that, copy what is still needed, for instance the data of writes to repeat. Do not use it
-// afterwards. It is freed when all queues have switched and the relay has released it. Only the
-// queue's thread may call SwitchMemory.
-func (q *Queue) SwitchMemory() []byte {
-	if next := q.pair.session.memory; next != q.memory {
-		q.dropFormerMemory()
-		q.memory, q.former = next, q.memory
-		next.users.Add(1)
-	}
-	return q.Memory()
-}
-
-// dropFormerMemory ends the queue's use of the memory that it has switched from, if any.
-func (q *Queue) dropFormerMemory() {
-	if q.former != nil {
-		q.former.users.Add(-1)
-		q.former = nil
-	}
-}
-
-// checkMemory is called by Submit after the session's memory has changed, until a request has used
-// the new memory.
-func (q *Queue) checkMemory(r *Request) error {
-	if q.memory != q.pair.session.memory {
-		if r.Type.MovesData() {
-			return ErrMemoryReplaced
-		}
-		return nil
-	}
-	q.dropFormerMemory()
-	q.memoryChanged = false
-	return nil
+	return err
 }

@@ -18,3 +18,13 @@ func IsConnectionLost(code status.Code) bool {
 func CanRepeat(code status.Code) bool {
 	return IsConnectionLost(code) && code != status.InUse || code == status.TimeOut
 }
+
+// isSessionEnd reports whether a response with this code means that no later request of the session
+// will succeed.
+func isSessionEnd(code status.Code) bool {
+	switch code {
+	case status.ConnectionReset, status.Shutdown, status.TimeOut, status.InUse:
+		return true
+	}
+	return false
+}

@@ -17,72 +17,23 @@ import (
 // pollBatch is the most responses that one Poll receives.
 const pollBatch = 32
 
-// spareReceives is the number of receives posted beyond the queue's depth: room for the response to
-// a stop message.
-const spareReceives = 4
-
-// Request is one operation of a Queue.
-type Request struct {
-	// Type is iomsg.Read, Write, Flush, Trim, WriteZeroes, or Extents.
-	Type iomsg.Type
-	// Flags may contain iomsg.FUA and iomsg.Deallocate.
-	Flags iomsg.Flags
-	// Length is in bytes, a multiple of the block size. A read or write moves at most
-	// Info.BufferSize bytes. For Extents it is the size of the table, a multiple of
-	// iomsg.ExtentSize, which the request moves to the memory: see iomsg.DecodeExtents.
-	Length uint32
-	// Range is how many bytes of the volume Extents describes, a multiple of the block size, as far
-	// as the table has room. Other types ignore it.
-	Range uint64
-	// Offset is the position in the volume in bytes, a multiple of the block size.
-	Offset uint64
-	// Memory is the offset of the data in Volume.Memory.
-	Memory uint64
-	// Tag is returned in the Result.
-	Tag uint64
-	// Flusher is the user on whose behalf a Flush is submitted, which decides which losses it
-	// reports. nil means a user of the queue's own. Other types ignore it.
-	Flusher *Flusher
-}
-
-// Result is the outcome of the Request with the same tag. The transport does not touch the
-// request's buffer any more, unless Quarantined is set.
-type Result struct {
-	Tag  uint64
-	Code status.Code
-	// Cause says why the target's volume has failed the request, if it has.
-	Cause status.Cause
-	// Quarantined is set if the request has failed with its session while the relay was silent. The
-	// relay may use the buffer whenever it continues: its content after a read is undefined, and
-	// stays so; the data of a write may still be read, by the application as well as by the relay,
-	// so it must not be changed. The buffer, like all of the memory, cannot be used for requests
-	// any more. It is accessible until the volume is closed or has new memory: see
-	// Queue.SwitchMemory.
-	Quarantined bool
-}
-
-// Err returns nil if the request has succeeded, and an error with its code if it has failed, which
-// also matches its cause, such as syscall.ENOSPC, and ErrQuarantined if the buffer is in
-// quarantine.
-func (r *Result) Err() error {
-	switch {
-	case r.Code == status.Success:
-		return nil
-	case r.Quarantined:
-		return fmt.Errorf("%w: %w", r.Code, ErrQuarantined)
-	case r.Cause != status.CauseUnknown:
-		return fmt.Errorf("%w: %w", r.Code, r.Cause)
-	}
-	return r.Code
+// common is what the queues of a volume and its blocking methods share.
+type common struct {
+	terms    *terms
+	life     *life
+	memories *memories
+	writes   *acknowledgedWrites
+	clock    *clock
 }
 
 // Queue submits requests and polls for their results. Requests complete in any order. One thread at
 // a time may use a queue. Submit, Flush, and Poll neither allocate, block, nor lock, except for
 // flush requests and when the session changes.
 type Queue struct {
-	volume   *Volume
+	common
 	index    int
-	pair     *comchPair
+	session  *session
+	pair     *comchPair // that of the session
 	slots    []slot
 	free     []uint32
 	received [pollBatch]comch.Received
@@ -104,14 +55,13 @@ type Queue struct {
 	stopSent      bool
 	stopped       bool  // the relay has returned the stop message
 	unflushed     bool  // the relay has not been woken for the last Submit
-	checkedAt     int64 // when checkDeadlines last ran, according to Volume.clock
+	checkedAt     int64 // when checkDeadlines last ran, according to the clock
 
 	// Other goroutines use the fields below.
-	next         atomic.Pointer[comchPair] // the pair in the session to switch to
-	session      atomic.Pointer[session]   // pair.session, for other threads
-	engine       atomic.Pointer[progress.Engine]
-	acknowledged atomic.Uint64 // volatile writes completed so far
-	user         Flusher       // of flushes that have no other
+	next    atomic.Pointer[session] // to switch to
+	engine  atomic.Pointer[progress.Engine]
+	written queueWrites
+	user    Flusher // of flushes that have no other
 
 	sampler sampler
 }
@@ -126,21 +76,23 @@ type slot struct {
 	changes     bool     // the request changes the volume
 	flush       bool     // a flush that makes cover durable
 	cover       []uint64 // allocated for the slot's first flush
-	since       int64    // when it was submitted, according to Volume.clock
+	since       int64    // when it was submitted, according to the clock
 }
 
-func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
-	depth := volume.info.Depth
+func newQueue(c common, index int, first *session) *Queue {
+	depth := c.terms.info.Depth
 	q := &Queue{
-		volume: volume, index: index, pair: pair, memory: pair.session.memory,
-		slots: make([]slot, depth), free: make([]uint32, depth), failed: make([]uint32, 0, depth),
+		common: c, index: index, session: first, pair: first.pairs[index],
+		memory: first.memory.dataMemory, slots: make([]slot, depth), free: make([]uint32, depth),
+		failed: make([]uint32, 0, depth),
 	}
-	q.sampler = newSampler(&volume.config, index, depth)
-	if q.memoryEnd = volume.config.MemorySize; index == volume.config.Queues {
-		q.memoryEnd += volume.stagingSize() // the queue of the blocking methods
+	q.sampler = newSampler(&c.terms.config, index, depth)
+	if q.memoryEnd = c.terms.config.MemorySize; index == c.terms.config.Queues {
+		q.memoryEnd += c.terms.stagingSize() // the queue of the blocking methods
 	}
 	q.memory.users.Add(1)
-	q.session.Store(pair.session)
+	q.written.session.Store(&first.id)
+	c.writes.queues = append(c.writes.queues, &q.written)
 	for i := range q.free {
 		q.free[i] = uint32(depth - 1 - i)
 	}
@@ -156,7 +108,7 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 // ErrMemoryReplaced until the queue has switched to new memory. After the volume has failed, Submit
 // returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
-	if err := q.check(r); err != nil {
+	if err := q.terms.check(r, q.memoryEnd); err != nil {
 		return err
 	}
 	if q.disconnected || q.draining || q.stopSent {
@@ -178,10 +130,10 @@ func (q *Queue) Submit(r *Request) error {
 	s.flush = r.Type == iomsg.Flush
 	if s.flush {
 		if s.cover == nil {
-			s.cover = make([]uint64, len(q.volume.queues))
+			s.cover = make([]uint64, len(q.writes.queues))
 		}
 		user := cmp.Or(r.Flusher, &q.user)
-		if err := q.volume.writes.beginFlush(q, user, q.volume.queues, s.cover); err != nil {
+		if err := q.writes.beginFlush(&q.written, user, s.cover); err != nil {
 			return err
 		}
 	}
@@ -196,26 +148,27 @@ func (q *Queue) Submit(r *Request) error {
 		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: flags, Range: r.Range,
 		Trace: traceID,
 	})
-	if q.pair.session.foreign != nil {
-		if err := q.encodeForeign(r); err != nil {
-			return err
+	if foreign := q.session.foreign; foreign != nil {
+		if r.Flags != 0 || !foreign.CanCarry(r.Type, r.Memory, r.Offset) {
+			return errNotCarried
 		}
+		foreign.ToTarget(q.encoded[:])
 	}
 	if err := q.pair.producer.Send(q.encoded[:], nil); err != nil {
 		switch {
 		case errors.Is(err, status.Again):
 			return status.Again
-		case q.volume.canReconnect():
+		case q.life.canReconnect:
 			return ErrReopening // Poll will find that the session has ended
 		case q.pair.isLate:
 			q.pair.pollLate() // knows the reason
 		}
-		return q.pair.session.endError()
+		return q.session.endError()
 	}
 	q.unflushed = true
 	q.free = q.free[:n-1]
 	s.generation++
-	s.tag, s.outstanding, s.since = r.Tag, true, q.volume.clock.Load()
+	s.tag, s.outstanding, s.since = r.Tag, true, q.clock.Load()
 	s.volatile, s.changes = r.isVolatile(), r.Type.Changes()
 	if q.sampler.isOn() {
 		q.sampler.begin(index, traceID, r)
@@ -223,53 +176,8 @@ func (q *Queue) Submit(r *Request) error {
 	return nil
 }
 
-// check returns an error for a request that the protocol does not have, or that does not fit the
-// volume or the memory. Relay and target check the same, but know neither which memory is the
-// application's nor which messages only the client itself may send.
-func (q *Queue) check(r *Request) error {
-	info := &q.volume.info
-	size, block := q.volume.size.Load(), uint64(info.BlockSize)
-	covered := uint64(r.Length)
-	if r.Type == iomsg.Extents {
-		covered = r.Range
-	}
-	switch {
-	case !r.Type.IsRequest():
-		return status.Errorf(status.InvalidValue, "type %d is not one of requests", uint32(r.Type))
-	case r.Flags&^(iomsg.FUA|iomsg.Deallocate) != 0:
-		return status.Errorf(status.InvalidValue,
-			"%v with flags %#x: only FUA and Deallocate are for requests", r.Type, uint32(r.Flags))
-	case r.Type == iomsg.Flush:
-		return nil
-	case (r.Offset|covered)&(block-1) != 0:
-		return status.Errorf(status.InvalidValue,
-			"%v of %d bytes at offset %d: volume %q has blocks of %d bytes", r.Type, covered,
-			r.Offset, info.Name, block)
-	case covered > size, r.Offset > size-covered:
-		return status.Errorf(status.InvalidValue,
-			"%v of %d bytes at offset %d of volume %q, which has only %d bytes", r.Type, covered,
-			r.Offset, info.Name, size)
-	case !r.Type.MovesData():
-		return nil
-	case r.Length > info.BufferSize:
-		return status.Errorf(status.TooBig, "%v moves %d bytes, one request at most %d", r.Type,
-			r.Length, info.BufferSize)
-	case r.Length == 0, covered == 0, r.Type == iomsg.Extents && r.Length%iomsg.ExtentSize != 0:
-		return status.Errorf(status.InvalidValue, "%v of %d bytes with %d bytes of memory", r.Type,
-			covered, r.Length)
-	case uint64(r.Length) > q.memoryEnd, r.Memory > q.memoryEnd-uint64(r.Length):
-		return status.Errorf(status.InvalidValue,
-			"%v uses %d bytes of memory at offset %d, of which there are only %d", r.Type, r.Length,
-			r.Memory, q.memoryEnd)
-	}
-	return nil
-}
-
-// isVolatile reports whether a restart of the target can undo the request after it has completed. A
-// trim does not count, because the content that it leaves is undefined anyway.
-func (r *Request) isVolatile() bool {
-	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
-}
+var errNotCarried = status.Errorf(status.NotSupported,
+	"the relay's protocol does not have the request")
 
 // Flush wakes the relay, if it sleeps, for the requests submitted so far.
 func (q *Queue) Flush() {
@@ -317,7 +225,7 @@ func (q *Queue) Poll(results []Result) int {
 // message and for a message that violates the protocol, which ends the session.
 func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	var buf [iomsg.Size]byte
-	consumer, session := q.pair.consumer, q.pair.session
+	consumer, session := q.pair.consumer, q.session
 	if r.Length != iomsg.Size {
 		session.failProtocol(status.Errorf(status.InvalidValue,
 			"relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
@@ -350,14 +258,14 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 		if m.Cause.Known() {
 			result.Cause = m.Cause
 		}
-		if q.volume.canReconnect() && isSessionEnd(m.Result) && !q.draining {
+		if q.life.canReconnect && isSessionEnd(m.Result) && !q.draining {
 			q.draining = true
 			session.expectEnd(m.Result)
 		}
 	case s.volatile:
-		q.acknowledged.Store(q.acknowledged.Load() + 1)
+		q.written.acknowledged.Store(q.written.acknowledged.Load() + 1)
 	case s.flush:
-		q.volume.writes.completeFlush(s.cover)
+		q.writes.completeFlush(s.cover)
 	}
 	if q.sampler.isOn() {
 		q.sampler.end(index, m.Result)
@@ -375,14 +283,14 @@ func (q *Queue) release(index uint32) {
 // checkDeadlines fails the session if a request has exceeded IOTimeout. It runs once per tick of
 // the coarse clock.
 func (q *Queue) checkDeadlines() {
-	now, limit := q.volume.clock.Load(), q.volume.config.IOTimeout
+	now, limit := q.clock.Load(), q.terms.config.IOTimeout
 	if now == q.checkedAt || limit < 0 {
 		return
 	}
 	q.checkedAt = now
 	for i := range q.slots {
 		if s := &q.slots[i]; s.outstanding && time.Duration(now-s.since) > limit {
-			q.pair.session.fail(status.Errorf(status.TimeOut,
+			q.session.fail(status.Errorf(status.TimeOut,
 				"relay did not complete an IO within %v", limit))
 			return
 		}
@@ -417,13 +325,13 @@ func (q *Queue) pollFailed(results []Result) int {
 		q.switchSession()
 		return 0
 	}
-	evidence := q.pair.session.evidence.Load()
+	evidence := q.session.memory.evidence.Load()
 	if evidence == onLoan {
 		return 0 // settle wakes the queue's thread
 	}
-	code := status.CodeOf(q.pair.session.endError())
-	if q.volume.canReconnect() &&
-		(!isSessionEnd(code) || code == status.InUse && !q.pair.session.isPreempted()) {
+	code := status.CodeOf(q.session.endError())
+	if q.life.canReconnect &&
+		(!isSessionEnd(code) || code == status.InUse && !q.session.isPreempted()) {
 		code = status.ConnectionReset // one of the codes that Poll documents
 	}
 	withheld := 0
@@ -442,32 +350,22 @@ func (q *Queue) pollFailed(results []Result) int {
 	return n
 }
 
-// isSessionEnd reports whether a response with this code means that no later request of the session
-// will succeed.
-func isSessionEnd(code status.Code) bool {
-	switch code {
-	case status.ConnectionReset, status.Shutdown, status.TimeOut, status.InUse:
-		return true
-	}
-	return false
-}
-
 // recoverSession makes a queue that accepts no requests usable again by switching to the next
 // session. It returns nil if it has switched, or the reason why requests cannot be submitted.
 func (q *Queue) recoverSession() error {
 	switch {
 	case q.stopSent:
-		return q.pair.session.endError()
+		return q.session.endError()
 	case len(q.failed) > 0:
 		return status.Again
 	case q.disconnected && q.switchSession():
 		return nil
 	}
-	if err := q.volume.Err(); err != nil {
+	if err := q.life.err(); err != nil {
 		return err
 	}
-	if !q.volume.canReconnect() {
-		return q.pair.session.endError()
+	if !q.life.canReconnect {
+		return q.session.endError()
 	}
 	return ErrReopening
 }
@@ -480,24 +378,24 @@ func (q *Queue) switchSession() bool {
 		return false
 	}
 	former := q.pair
-	q.volume.writes.switchSession(q, former.session, next.session)
-	q.pair, q.disconnected, q.draining, q.unflushed = next, false, false, false
-	q.memoryChanged = q.memory != next.session.memory || q.former != nil
-	q.session.Store(next.session)
+	q.writes.switchSession(&q.written, &next.id)
+	q.session, q.pair = next, next.pairs[q.index]
+	q.disconnected, q.draining, q.unflushed = false, false, false
+	q.memoryChanged = q.memory != next.memory.dataMemory || q.former != nil
 	q.closePair(former)
 	if engine := q.engine.Load(); engine != nil {
-		if err := next.attach(engine); err != nil {
-			next.session.fail(err) // Poll will find that it has ended
+		if err := q.pair.attach(engine); err != nil {
+			next.fail(err) // Poll will find that it has ended
 		}
 	}
 	return true
 }
 
-// setNext sets the pair in the next session. It replaces a pair that the queue has not switched to
-// yet. Any goroutine may call it.
-func (q *Queue) setNext(next *comchPair) {
+// setNext sets the session to switch to. It replaces one that the queue has not switched to yet.
+// Any goroutine may call it.
+func (q *Queue) setNext(next *session) {
 	if unused := q.next.Swap(next); unused != nil {
-		q.closePair(unused)
+		q.closePair(unused.pairs[q.index])
 	}
 	q.wake()
 }
@@ -512,9 +410,53 @@ func (q *Queue) wake() {
 // closePair closes the pair of a lost session.
 func (q *Queue) closePair(lost *comchPair) {
 	if err := lost.close(); err != nil {
-		q.volume.config.Logger.Sugar().
+		q.terms.config.Logger.Sugar().
 			Warnf("close queue %d of a lost session: %v", q.index, err)
 	}
+}
+
+// Memory returns the data memory that requests of this queue refer to. It has Config.MemorySize
+// bytes, which all queues share. While a request is outstanding, the transport owns its part of the
+// memory: do not change the data of a write, and do not use the data of a read. Only the queue's
+// thread may call Memory.
+func (q *Queue) Memory() []byte { return q.memory.Bytes()[:q.terms.config.MemorySize] }
+
+// SwitchMemory makes the queue's requests refer to the memory of its current session, and returns
+// that memory. Call it when Submit fails with ErrMemoryReplaced.
+//
+// The memory that the queue has used so far keeps its content until the next Submit of this queue:
+// before that, copy what is still needed, for instance the data of writes to repeat. Do not use it
+// afterwards. It is freed when all queues have switched and the relay has released it. Only the
+// queue's thread may call SwitchMemory.
+func (q *Queue) SwitchMemory() []byte {
+	if next := q.session.memory.dataMemory; next != q.memory {
+		q.dropFormerMemory()
+		q.memory, q.former = next, q.memory
+		next.users.Add(1)
+	}
+	return q.Memory()
+}
+
+// dropFormerMemory ends the queue's use of the memory that it has switched from, if any.
+func (q *Queue) dropFormerMemory() {
+	if q.former != nil {
+		q.former.users.Add(-1)
+		q.former = nil
+	}
+}
+
+// checkMemory is called by Submit after the session's memory has changed, until a request has used
+// the new memory.
+func (q *Queue) checkMemory(r *Request) error {
+	if q.memory != q.session.memory.dataMemory {
+		if r.Type.MovesData() {
+			return ErrMemoryReplaced
+		}
+		return nil
+	}
+	q.dropFormerMemory()
+	q.memoryChanged = false
+	return nil
 }
 
 // Attach lets the engine's thread sleep until the queue has results. The thread polls the queue and
@@ -539,12 +481,12 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
 // WriteVerifier returns the write verifier of the session that the queue uses. It changes whenever
 // writes that were not flushed may have been lost. Only the queue's thread may call it.
-func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
+func (q *Queue) WriteVerifier() uint64 { return q.session.id.writeVerifier }
 
 // Session returns the number of the session that the queue uses. It grows whenever the queue
 // switches to another one, and then no request of an earlier session has an effect any more. Only
 // the queue's thread may call it.
-func (q *Queue) Session() uint64 { return q.pair.session.number }
+func (q *Queue) Session() uint64 { return q.session.id.number }
 
 // stopPollInterval is the pause between polls for the response to a stop message.
 const stopPollInterval = 50 * time.Microsecond
@@ -553,14 +495,14 @@ const stopPollInterval = 50 * time.Microsecond
 // everything submitted before has completed, so nothing of this queue is in flight anywhere
 // afterwards. Without a stop message, stop waits for everything itself.
 func (q *Queue) stop(ctx context.Context) error {
-	if !q.disconnected && q.pair.session != q.volume.session.Load() {
+	if !q.disconnected && q.session != q.life.session.Load() {
 		q.failOutstanding()
 	}
 	results := make([]Result, pollBatch)
 	for q.disconnected {
 		// Discard the results of a session that was lost.
 		if n := q.Poll(results); n == 0 && q.disconnected {
-			return q.pair.session.endError()
+			return q.session.endError()
 		}
 	}
 	q.stopSent = true
@@ -578,7 +520,7 @@ func (q *Queue) stop(ctx context.Context) error {
 		}
 		q.Poll(results) // discard the results: their callers are gone
 		if q.disconnected {
-			return q.pair.session.endError()
+			return q.session.endError()
 		}
 		select {
 		case <-ctx.Done():
@@ -589,6 +531,13 @@ func (q *Queue) stop(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// takesStop reports whether a stop message ends the queue. In the applications' protocols it ends
+// all queues, is sent on the first, and only in 2.10.
+func (q *Queue) takesStop() bool {
+	foreign := q.session.foreign
+	return foreign == nil || foreign.TakesStop() && q.index == 0
 }
 
 // eachOutstanding calls f with the tag of every request whose result has not been polled.
@@ -606,7 +555,28 @@ func (q *Queue) eachOutstanding(f func(tag uint64)) {
 func (q *Queue) close() error {
 	err := q.pair.close()
 	if next := q.next.Swap(nil); next != nil {
-		err = errors.Join(err, next.close())
+		err = errors.Join(err, next.pairs[q.index].close())
 	}
 	return err
+}
+
+// clockTick is the resolution of the clock that checks IOTimeout.
+const clockTick = 100 * time.Millisecond
+
+// clock is a coarse clock: nanoseconds since Open, updated every clockTick.
+type clock struct{ atomic.Int64 }
+
+// run advances the clock until ctx ends.
+func (c *clock) run(ctx context.Context) {
+	start := time.Now()
+	ticker := time.NewTicker(clockTick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			c.Store(int64(time.Since(start)))
+		}
+	}
 }

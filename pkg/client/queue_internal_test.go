@@ -9,7 +9,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
-	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -59,14 +58,17 @@ func (eagerConnection) Abort() {}
 func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 	t.Helper()
 	const block = 512
-	v := &Volume{config: Config{IOTimeout: -1},
-		info: Info{Depth: 2, BlockSize: block, BufferSize: block}}
-	v.size.Store(block)
-	s := &session{volume: v, connection: eagerConnection{}, memory: &dataMemory{}}
-	s.evidence.Store(released)
+	c := common{writes: &acknowledgedWrites{}, clock: &clock{},
+		terms: &terms{config: Config{IOTimeout: -1},
+			info: Info{Depth: 2, BlockSize: block, BufferSize: block}}}
+	c.life = newLife(newBackground(t.Context()), false)
+	c.terms.size.Store(block)
 	r := &eagerRelay{state: progress.Running}
-	q := newQueue(v, 0, &comchPair{session: s, consumer: eagerConsumer{eagerRelay: r},
-		producer: eagerProducer{}})
+	s := &session{terms: c.terms, connection: eagerConnection{}, pairs: []*comchPair{
+		{consumer: eagerConsumer{eagerRelay: r}, producer: eagerProducer{}}}}
+	s.memory.dataMemory = &dataMemory{}
+	s.memory.evidence.Store(released)
+	q := newQueue(c, 0, s)
 	q.memoryEnd = block
 	if err := q.Submit(&Request{Type: iomsg.Read, Length: block, Tag: 7}); err != nil {
 		t.Fatal(err)
@@ -99,7 +101,7 @@ func TestAResponseCompletesItsRequestOnce(t *testing.T) {
 			t.Errorf("%d results, want %d", n, want)
 		}
 	}
-	if err := q.pair.session.failure; !errors.Is(err, status.Unexpected) {
+	if err := q.session.failure; !errors.Is(err, status.Unexpected) {
 		t.Errorf("the session goes on after a second response, or has ended with %v", err)
 	}
 }
@@ -122,56 +124,10 @@ func TestAResponseThatArrivesBeforeTheEndCounts(t *testing.T) {
 	}
 }
 
-// lent returns data memory in quarantine.
-func lent(t *testing.T) *dataMemory {
-	t.Helper()
-	region, err := memory.Alloc("test", 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	loan, err := region.Lend()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = errors.Join(loan.Region().Close(), region.Close()) })
-	return &dataMemory{Region: region, quarantine: loan}
-}
-
-func TestMemoryInQuarantineIsFreedWhenNobodyUsesIt(t *testing.T) {
-	v, m := &Volume{config: Config{Logger: zap.NewNop()}}, lent(t)
-	expect := func(when string, want bool) {
-		t.Helper()
-		if got := v.isUnused(m); got != want {
-			t.Errorf("%s, the memory is unused: %v", when, got)
-		}
-	}
-	m.users.Store(1)
-	expect("while a queue and the relay use it", false)
-	m.users.Store(0)
-	expect("while the relay uses it", false)
-	if err := m.quarantine.Region().Close(); err != nil {
-		t.Fatal(err)
-	}
-	expect("when nobody uses it", true)
-	m.users.Store(1)
-	expect("while a queue uses it", false)
-}
-
-func TestALoanThatCannotBeCheckedHasNotEnded(t *testing.T) {
-	v, m := &Volume{config: Config{Logger: zap.NewNop()}}, lent(t)
-	if err := m.CloseDescriptor(); err != nil {
-		t.Fatal(err)
-	}
-	if v.isReturned(m.quarantine) {
-		t.Error("a loan that cannot be checked counts as ended")
-	}
-}
-
 func TestAReopenedVolumeIsTheSameAndNotSmaller(t *testing.T) {
 	const size = 1 << 20
-	v := &Volume{config: Config{Logger: zap.NewNop()},
+	agreed := &terms{config: Config{Logger: zap.NewNop()},
 		info: Info{UUID: [16]byte{1}, BlockSize: 512, Size: size}}
-	v.size.Store(size)
 	for name, c := range map[string]struct {
 		reply   controlmsg.OpenVolumeReply
 		another bool
@@ -182,8 +138,8 @@ func TestAReopenedVolumeIsTheSameAndNotSmaller(t *testing.T) {
 		"of other blocks":  {controlmsg.OpenVolumeReply{UUID: [16]byte{1}, BlockSize: 4096, Size: size}, true},
 		"the same, larger": {controlmsg.OpenVolumeReply{UUID: [16]byte{1}, BlockSize: 512, Size: 2 * size}, false},
 	} {
-		v.size.Store(size)
-		err := v.checkSameVolume(&session{}, &c.reply)
+		agreed.size.Store(size)
+		err := agreed.negotiate(2, &Info{}, &c.reply)
 		if errors.Is(err, ErrAnotherVolume) != c.another {
 			t.Errorf("a volume that is %s: %v", name, err)
 		}
@@ -193,12 +149,14 @@ func TestAReopenedVolumeIsTheSameAndNotSmaller(t *testing.T) {
 // A call that has requests outstanding takes another slot only if there is one, and does not wait.
 func TestASlotIsLentAgainInALaterSessionThanThatOfARequestThatWasCutOff(t *testing.T) {
 	shared := &dataMemory{}
-	v := &Volume{}
-	s := &syncIO{volume: v, free: make(chan *syncSlot, 1)}
+	s := &syncIO{free: make(chan *syncSlot, 1)}
+	s.life = newLife(newBackground(t.Context()), false)
 	slot := &syncSlot{owner: s, memory: shared, exposedTo: 2}
 	s.free <- slot
 	for number, want := range []*syncSlot{nil, nil, nil, slot} {
-		v.session.Store(&session{number: uint64(number), memory: shared})
+		next := &session{id: sessionID{number: uint64(number)}}
+		next.memory.dataMemory = shared
+		s.life.session.Store(next)
 		if got, err := s.nextSlot(nil, true, false); got != want || err != nil {
 			t.Errorf("in session %d, nextSlot returns %v, %v", number, got, err)
 		}

@@ -2,79 +2,29 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
-	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// Instance identifies a client across sessions. The target may still carry out a write whose
-// session ended before the response. With the same Instance, a new session starts only after all IO
-// of the earlier sessions has finished, so no such write can take effect later. Volumes that are
-// open at the same time need different Instances.
-type Instance struct {
-	id    [16]byte
-	epoch atomic.Uint64
-}
-
-// NewInstance returns an Instance with a random id.
-func NewInstance() *Instance {
-	i := &Instance{}
-	_, _ = rand.Read(i.id[:]) // never fails
-	return i
-}
-
-// next starts a new epoch.
-func (i *Instance) next() (id [16]byte, epoch uint64) { return i.id, i.epoch.Add(1) }
-
-// Owner is a program as others see it whom a volume is refused because that program has it open
-// exclusively.
-type Owner struct {
-	id   [16]byte
-	name string
-}
-
-// NewOwner returns an Owner with a random id. The name is for people, and at most
-// controlmsg.MaxClientLength bytes of it are used; "" means the name of the program and the host,
-// and the process id.
-func NewOwner(name string) *Owner {
-	if name == "" {
-		host, _ := os.Hostname() // "" if it is unknown
-		name = fmt.Sprintf("%s on %s (process %d)", filepath.Base(os.Args[0]), host, os.Getpid())
-	}
-	o := &Owner{name: printable.Line(name, controlmsg.MaxClientLength)}
-	_, _ = rand.Read(o.id[:]) // never fails
-	return o
-}
 
 // session is one connection of a volume to the relay, from the greeting until its end. It is one
 // epoch of the client instance. A volume has one session after another.
 type session struct {
-	volume     *Volume
-	number     uint64 // counts the volume's sessions, from 1
+	terms      *terms
+	id         sessionID
 	connection comch.Connection
 	requester  conversation
 	info       Info // Size is that at the beginning of the session
-	// leases is how long the relay may change volumes after this side has ended the session.
-	leases   time.Duration
-	memory   *dataMemory
-	loan     *memory.Loan               // of the memory, to the relay
-	evidence atomic.Uint32              // that memory is safe to use after the session has ended
-	pairs    []*comchPair               // one for each queue
-	foreign  *dialects.TargetTranslator // of IO messages for a relay of the DOCA applications
+	memory     lending
+	pairs      []*comchPair               // one for each queue
+	foreign    *dialects.TargetTranslator // of IO messages for a relay of the DOCA applications
 
 	mu             sync.Mutex  // guards the fields below
 	failure        error       // why this side ended the session
@@ -85,15 +35,14 @@ type session struct {
 
 // openSession takes ownership of a connection and performs the handshake on it. The time that it
 // takes to allocate memory extends the deadline.
-func (v *Volume) openSession(
-	ctx context.Context, deadline time.Time, connection comch.Connection, number uint64,
-) (*session, error) {
-	s := newSession(v, connection, number)
-	if err := s.handshake(ctx, deadline); err != nil {
+func openSession(ctx context.Context, deadline time.Time, t *terms, m *memories,
+	connection comch.Connection, number uint64) (*session, error) {
+	s := newSession(t, connection, number)
+	if err := s.handshake(ctx, deadline, m); err != nil {
 		s.close(err)
 		for _, pair := range s.pairs {
 			if failure := pair.close(); failure != nil {
-				v.config.Logger.Sugar().
+				t.config.Logger.Sugar().
 					Warnf("close a queue of a session that could not be opened: %v", failure)
 			}
 		}
@@ -103,31 +52,35 @@ func (v *Volume) openSession(
 }
 
 // newSession takes ownership of a connection.
-func newSession(v *Volume, connection comch.Connection, number uint64) *session {
-	s := &session{volume: v, number: number, connection: connection}
-	if v.config.Protocol != dialects.None {
-		s.requester = newDialectRelay(s)
+func newSession(t *terms, connection comch.Connection, number uint64) *session {
+	s := &session{terms: t, id: sessionID{number: number}, connection: connection}
+	if t.config.Protocol != dialects.None {
+		s.requester = newDialectRelay(&t.config, connection)
 		return s
 	}
 	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
-			Timeout: v.config.ControlTimeout, OnKeepAlive: v.keptAlive, Software: v.config.Software,
-			Logger: v.config.Logger,
+			Timeout: t.config.ControlTimeout, Software: t.config.Software,
+			Logger: t.config.Logger,
+			OnKeepAlive: func(m *controlmsg.KeepAlive) error {
+				t.grow(m.VolumeSize)
+				return nil
+			},
 		})
 	return s
 }
 
 // handshake performs all steps from the greeting to the start of storage.
-func (s *session) handshake(ctx context.Context, deadline time.Time) error {
+func (s *session) handshake(ctx context.Context, deadline time.Time, m *memories) error {
 	if err := s.openVolume(ctx, deadline); err != nil {
 		return err
 	}
 	started := time.Now()
-	if err := s.volume.ensureMemory(); err != nil {
+	var err error
+	if s.memory.dataMemory, err = m.ensure(); err != nil {
 		return err
 	}
-	s.memory = s.volume.memory.Load()
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(time.Since(started)))
 	defer cancel()
 	if err := s.configure(ctx); err != nil {
@@ -136,7 +89,7 @@ func (s *session) handshake(ctx context.Context, deadline time.Time) error {
 	if err := s.connectQueues(ctx); err != nil {
 		return err
 	}
-	_, err := s.requester.Call(ctx, &controlmsg.StartStorage{})
+	_, err = s.requester.Call(ctx, &controlmsg.StartStorage{})
 	return err
 }
 
@@ -148,7 +101,7 @@ func (s *session) openVolume(ctx context.Context, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	return s.volume.negotiate(s, reply)
+	return s.terms.negotiate(s.id.number, &s.info, reply)
 }
 
 // describe greets the relay and has it describe the volume.
@@ -164,35 +117,16 @@ func (s *session) describe(ctx context.Context) (*controlmsg.OpenVolumeReply, er
 	}
 	s.info = infoOf(reply)
 	s.info.Relay = hello.Software
-	s.leases = time.Duration(hello.LeaseMs) * time.Millisecond
+	s.id.writeVerifier = s.info.WriteVerifier
+	s.memory.leases = time.Duration(hello.LeaseMs) * time.Millisecond
 	return reply, nil
-}
-
-// negotiate checks what the relay offers. The first session determines the volume; each later
-// session must offer the same one.
-func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error {
-	if v.memory.Load() != nil {
-		return v.checkSameVolume(s, reply)
-	}
-	if err := v.checkLimits(reply); err != nil {
-		return err
-	}
-	s.info.Queues, s.info.BufferSize = v.config.Queues, v.config.BufferSize
-	if s.info.Depth = v.depth(); v.config.SyncDepth > 0 {
-		// As many spare slots as slots, if the relay has room for them.
-		s.info.Depth = min(max(s.info.Depth, 2*v.config.SyncDepth), int(reply.MaxDepth))
-		v.spareSlots = min(v.config.SyncDepth, s.info.Depth-v.config.SyncDepth)
-	}
-	v.info = s.info
-	v.size.Store(s.info.Size) // last: see grow
-	return nil
 }
 
 // configure gives the relay access to the volume's data memory.
 func (s *session) configure(ctx context.Context) error {
-	v := s.volume
+	config, info := &s.terms.config, &s.terms.info
 	access := memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
-	if v.config.ReadOnly {
+	if config.ReadOnly {
 		access = memory.PCIWrite | memory.RemoteWrite // the data of reads is written to it
 	}
 	descriptor, err := s.export(ctx, access)
@@ -200,31 +134,31 @@ func (s *session) configure(ctx context.Context) error {
 		return err
 	}
 	request := &controlmsg.ConfigureDataPath{
-		QueueCount: uint32(v.queueCount()), Depth: uint32(v.info.Depth),
-		BufferSize: v.info.BufferSize,
+		QueueCount: uint32(config.queueCount()), Depth: uint32(info.Depth),
+		BufferSize: info.BufferSize,
 		Export: controlmsg.Export{
 			Access: access, Length: s.memory.Len(), Descriptor: descriptor,
 		},
-		Owner: v.config.Owner.id, Client: v.config.Owner.name,
-		Exclusive: v.config.Exclusive, ReadOnly: v.config.ReadOnly,
+		Owner: config.Owner.id, Client: config.Owner.name,
+		Exclusive: config.Exclusive, ReadOnly: config.ReadOnly,
 	}
-	if v.config.Preempt != "" && s.number == 1 {
+	if config.Preempt != "" && s.id.number == 1 {
 		// Whoever is in the way of a later session has come since.
-		request.Preempt, err = controlmsg.ParseHolderID(v.config.Preempt)
+		request.Preempt, err = controlmsg.ParseHolderID(config.Preempt)
 		if err != nil {
 			return err
 		}
 	}
-	request.ClientInstance, request.Epoch = v.config.Instance.next()
+	request.ClientInstance, request.Epoch = config.Instance.next()
 	reply, err := controlmsg.Call(ctx, s.requester, request)
 	if err != nil {
 		return err
 	}
-	if v.config.Exclusive && !reply.Exclusive || v.config.ReadOnly && !reply.ReadOnly {
+	if config.Exclusive && !reply.Exclusive || config.ReadOnly && !reply.ReadOnly {
 		return status.Errorf(status.NotSupported,
 			"the target cannot open volumes exclusively or for reading: upgrade it")
 	}
-	if v.config.Preempt != "" && reply.HolderID == 0 {
+	if config.Preempt != "" && reply.HolderID == 0 {
 		return status.Errorf(status.NotSupported,
 			"the relay or the target cannot preempt (Preempt): upgrade it")
 	}
@@ -233,12 +167,42 @@ func (s *session) configure(ctx context.Context) error {
 	return nil
 }
 
+// export lends the session's memory to the relay, and returns its descriptor.
+func (s *session) export(ctx context.Context, access memory.Access) ([]byte, error) {
+	var err error
+	if s.memory.loan, err = s.memory.Lend(); err != nil {
+		return nil, err
+	}
+	export := s.connection.ExportMemory
+	if protocol := s.terms.config.Protocol; protocol != dialects.None {
+		exporter, ok := s.connection.(comch.PlainExporter)
+		if !ok {
+			return nil, errors.Join(status.Errorf(status.NotSupported,
+				"protocol %v needs a Comch provider that exports memory as libdoca does: doca, or "+
+					"emulated for a relay on the emulated libdoca", protocol),
+				s.memory.loan.Region().Close())
+		}
+		s.foreign = dialects.NewTargetTranslator(protocol, s.memory.loan.Region().Base())
+		export = exporter.ExportPlain
+	}
+	descriptor, err := export(ctx, s.memory.loan.Region(), access)
+	if errors.Is(err, status.TooBig) {
+		err = fmt.Errorf("%w (limits.export of the relay's channel)", err)
+	}
+	return descriptor, errors.Join(err, s.memory.loan.Region().Close())
+}
+
+// spareReceives is the number of receives posted beyond the queue's depth: room for the response to
+// a stop message.
+const spareReceives = 4
+
 // connectQueues creates a consumer for each queue, exchanges consumer ids with the relay, and
 // creates the producers to the relay's consumers.
 func (s *session) connectQueues(ctx context.Context) error {
 	request := &controlmsg.StartDataPathConnections{}
-	for range s.volume.queueCount() {
-		pair, err := s.newPair(ctx)
+	receives := s.terms.info.Depth + spareReceives
+	for range s.terms.config.queueCount() {
+		pair, err := newPair(ctx, s.connection, receives, s.memory.dataMemory, s.fail)
 		if err != nil {
 			return err
 		}
@@ -262,113 +226,6 @@ func (s *session) connectQueues(ctx context.Context) error {
 		s.pairs[i].setProducer(producer)
 	}
 	return nil
-}
-
-// comchPair is the Comch consumer and producer that a queue uses in one session. producer is nil
-// until connectQueues has created it.
-type comchPair struct {
-	session  *session
-	consumer comch.Consumer
-	producer comch.Producer
-	// lateProducer and lateConsumer are the same objects if their device finds errors late, and
-	// isLate reports whether either does.
-	lateProducer comch.LateProducer
-	lateConsumer comch.LateConsumer
-	isLate       bool
-	// awaitsRoom is set while the engine also sleeps until the producer can send again.
-	awaitsRoom bool
-}
-
-// setProducer completes the pair.
-func (p *comchPair) setProducer(producer comch.Producer) {
-	p.producer = producer
-	p.lateProducer, _ = producer.(comch.LateProducer)
-	p.lateConsumer, _ = p.consumer.(comch.LateConsumer)
-	p.isLate = p.lateProducer != nil || p.lateConsumer != nil
-}
-
-// pollLate collects the sends that have completed. It fails the session if the device has rejected
-// a send or a receive that it had taken.
-func (p *comchPair) pollLate() {
-	if late := p.lateProducer; late != nil {
-		late.Poll()
-		if late.State() != progress.Running && late.Err() != nil {
-			p.session.fail(fmt.Errorf("send a request to the relay: %w", late.Err()))
-		}
-	}
-	if late := p.lateConsumer; late != nil && late.State() != progress.Running &&
-		late.Err() != nil {
-		p.session.fail(fmt.Errorf("receive responses of the relay: %w", late.Err()))
-	}
-}
-
-// attach makes the engine sleep on the pair.
-func (p *comchPair) attach(engine *progress.Engine) error {
-	if err := engine.AddWaiter(p.consumer); err != nil {
-		return err
-	}
-	if p.lateProducer == nil {
-		return nil
-	}
-	err := engine.AddWaiter(p.lateProducer)
-	if err != nil {
-		engine.RemoveWaiter(p.consumer)
-	}
-	return err
-}
-
-// awaitRoom makes the engine wake when the producer, which has no room, can send again. An engine
-// that cannot be made to does not notice before it wakes for another reason.
-func (p *comchPair) awaitRoom(engine *progress.Engine) {
-	if p.lateProducer != nil || p.awaitsRoom {
-		return // attach has done it, or a former call
-	}
-	p.awaitsRoom = engine.AddWaiter(p.producer) == nil
-}
-
-// hasRoom undoes awaitRoom.
-func (p *comchPair) hasRoom(engine *progress.Engine) {
-	if p.awaitsRoom {
-		engine.RemoveWaiter(p.producer)
-		p.awaitsRoom = false
-	}
-}
-
-// detach undoes attach and awaitRoom, and does nothing the second time.
-func (p *comchPair) detach(engine *progress.Engine) {
-	p.hasRoom(engine)
-	engine.RemoveWaiter(p.consumer)
-	if p.lateProducer != nil {
-		engine.RemoveWaiter(p.lateProducer)
-	}
-}
-
-// newPair creates a pair's consumer with all of its receives posted.
-func (s *session) newPair(ctx context.Context) (*comchPair, error) {
-	receives := s.volume.info.Depth + spareReceives
-	consumer, err := s.connection.NewConsumer(ctx,
-		comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size})
-	if err != nil {
-		return nil, err
-	}
-	for i := range uint64(receives) {
-		if err := consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
-			return nil, errors.Join(fmt.Errorf("post receive %d on the Comch consumer: %w", i, err),
-				consumer.Close())
-		}
-	}
-	consumer.Flush()
-	s.memory.users.Add(1)
-	return &comchPair{session: s, consumer: consumer}, nil
-}
-
-func (p *comchPair) close() error {
-	p.session.memory.users.Add(-1)
-	err := p.consumer.Close()
-	if p.producer != nil {
-		err = errors.Join(err, p.producer.Close())
-	}
-	return err
 }
 
 // Err returns why the session has ended, or nil while it has not.
@@ -446,7 +303,7 @@ func (s *session) expectEnd(code status.Code) {
 	if s.deadline != nil {
 		return
 	}
-	bound := s.volume.config.ControlTimeout
+	bound := s.terms.config.ControlTimeout
 	s.deadline = time.AfterFunc(bound, func() {
 		s.fail(status.Errorf(status.ConnectionReset,
 			"the relay completed an IO with %v but did not end the session within %v", code, bound))

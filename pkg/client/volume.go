@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,116 +15,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// clockTick is the resolution of the coarse clock that checks IOTimeout.
-const clockTick = 100 * time.Millisecond
-
 // Volume is an opened remote volume. Its methods may be called by any goroutine unless documented
 // otherwise.
 type Volume struct {
-	config  Config
-	info    Info                       // as negotiated by Open
-	size    atomic.Uint64              // of the volume in bytes; 0 until info is valid
-	memory  atomic.Pointer[dataMemory] // of the next session
-	queues  []*Queue                   // the application's, then that of the blocking methods
-	session atomic.Pointer[session]
-	sync    atomic.Pointer[syncIO]
-	writes  acknowledgedWrites
-	// everybody is the user of Flush.
-	everybody Flusher
-	// spareSlots are those of the blocking methods beyond SyncDepth.
-	spareSlots int
-
-	clock atomic.Int64 // nanoseconds since Open, updated every clockTick
-
-	ctx        context.Context // canceled when the volume is closed
-	cancel     context.CancelFunc
-	background sync.WaitGroup
-	done       chan struct{} // closed once there will be no further session
-
-	callers  sync.RWMutex // read-locked while a blocking method runs
-	released atomic.Bool  // Close or Abort has been called
-
-	mu      sync.Mutex    // guards the fields below
-	failure error         // why there will be no further session
-	changed chan struct{} // closed and replaced when session or failure changes
-	history history
-	// formerMemory is the memory of earlier sessions, in quarantine.
-	formerMemory []*dataMemory
+	blocking
+	keeper     keeper
+	background *background
+	queues     []*Queue // the application's, then that of the blocking methods
 }
-
-// Info describes the volume as its current session negotiated it, with its current size: while the
-// volume is open, it may grow, but not shrink.
-func (v *Volume) Info() Info {
-	info := v.session.Load().info
-	info.Size = v.size.Load()
-	return info
-}
-
-// keptAlive takes what a keep-alive of the relay says.
-func (v *Volume) keptAlive(m *controlmsg.KeepAlive) error {
-	v.grow(m.VolumeSize)
-	return nil
-}
-
-// grow adopts a size in bytes that the relay has announced. It ignores what cannot be the size of
-// the volume, and a relay that announces before the volume is open.
-func (v *Volume) grow(size uint64) {
-	for now := v.size.Load(); now > 0 && size > now &&
-		size%uint64(v.info.BlockSize) == 0; now = v.size.Load() {
-		if v.size.CompareAndSwap(now, size) {
-			v.config.Logger.Info("volume has grown", zap.String("volume", v.info.Name),
-				zap.Uint64("size_bytes", size))
-			return
-		}
-	}
-}
-
-// Queue returns queue i, where i is below Config.Queues.
-func (v *Volume) Queue(i int) *Queue { return v.queues[:v.config.Queues][i] }
-
-// Memory returns the data memory of the volume: see Queue.Memory. After the memory was replaced it
-// returns the new memory, but each queue uses the former until Queue.SwitchMemory.
-func (v *Volume) Memory() []byte { return v.buffers(v.memory.Load()) }
-
-// buffers returns the application's part of m.
-func (v *Volume) buffers(m *dataMemory) []byte { return m.Bytes()[:v.config.MemorySize] }
-
-// ensureMemory allocates the memory of the first session.
-func (v *Volume) ensureMemory() error {
-	if v.memory.Load() != nil {
-		return nil
-	}
-	first, err := v.newMemory(1)
-	if err != nil {
-		return err
-	}
-	v.memory.Store(first)
-	return nil
-}
-
-// Done returns a channel that is closed once there will be no further session: the session has
-// ended and Config.Reconnect does not replace it, or the volume is closed. All outstanding requests
-// then fail.
-func (v *Volume) Done() <-chan struct{} { return v.done }
-
-// Err returns why the volume can no longer be used. It returns nil while the volume works or is
-// being reopened.
-func (v *Volume) Err() error {
-	v.mu.Lock()
-	failure := v.failure
-	v.mu.Unlock()
-	if failure != nil || v.canReconnect() {
-		return failure
-	}
-	return v.session.Load().Err()
-}
-
-// canReconnect reports whether the volume is reopened after the loss of a session.
-func (v *Volume) canReconnect() bool { return v.config.Reconnect != nil }
-
-// connectInterval is the pause between Open's attempts to connect while no relay offers the
-// channel.
-const connectInterval = 50 * time.Millisecond
 
 // Open connects to a relay and opens its volume. While no relay offers the channel, Open keeps
 // trying until ControlTimeout has passed or ctx ends.
@@ -145,14 +41,72 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &Volume{config: config, done: make(chan struct{}), changed: make(chan struct{})}
-	v.everybody = Flusher{volume: v, isEverybody: true}
-	v.ctx, v.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	v := newVolume(context.WithoutCancel(ctx), config)
 	if err := v.open(ctx, deadline, connection); err != nil {
 		err = fmt.Errorf("open channel %q on device %q: %w", config.ChannelName, config.Device, err)
 		return nil, errors.Join(err, v.release())
 	}
 	return v, nil
+}
+
+func newVolume(ctx context.Context, config Config) *Volume {
+	v := &Volume{background: newBackground(ctx)}
+	v.common = common{
+		terms: &terms{config: config}, life: newLife(v.background, config.canReconnect()),
+		writes: &acknowledgedWrites{}, clock: &clock{},
+	}
+	v.memories = &memories{terms: v.terms, background: v.background, onEvidence: v.wakeQueues}
+	v.keeper = keeper{terms: v.terms, life: v.life, memories: v.memories, background: v.background,
+		handOver: v.handOver, onFailure: v.wakeQueues}
+	v.everybody = Flusher{carryOut: v.flush, isEverybody: true}
+	v.writes.onLoss = func(writes uint64) {
+		v.terms.logger().Warn("writes may be lost: they had completed, and were not flushed when "+
+			"the target restarted", zap.Uint64("writes", writes))
+	}
+	return v
+}
+
+// open opens the first session, which determines the queues, and starts the background goroutines.
+func (v *Volume) open(
+	ctx context.Context, deadline time.Time, connection comch.Connection,
+) error {
+	if err := v.keeper.open(ctx, deadline, connection); err != nil {
+		return err
+	}
+	v.background.tasks.Go(func() { v.clock.run(v.background.ctx) })
+	v.background.tasks.Go(v.keeper.keepOpen)
+	if v.terms.config.SyncDepth > 0 {
+		s, err := startSyncIO(v.queues[v.terms.config.Queues])
+		if err != nil {
+			v.Abort()
+			return err
+		}
+		v.sync.Store(s)
+	}
+	return nil
+}
+
+// handOver gives a session to the queues, which the first one creates. Each queue switches to it on
+// its own thread.
+func (v *Volume) handOver(next *session) {
+	if len(v.queues) == 0 {
+		for i := range next.pairs {
+			v.queues = append(v.queues, newQueue(v.common, i, next))
+		}
+		return
+	}
+	for _, q := range v.queues {
+		q.setNext(next)
+	}
+	if s := v.sync.Load(); s != nil {
+		s.switchMemory()
+	}
+}
+
+func (v *Volume) wakeQueues() {
+	for _, q := range v.queues {
+		q.wake()
+	}
 }
 
 // Describe returns what a relay says of its volume, without opening it: it works while another
@@ -170,7 +124,7 @@ func Describe(ctx context.Context, config Config) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	s := newSession(&Volume{config: config}, connection, 1)
+	s := newSession(&terms{config: config}, connection, 1)
 	if _, err = s.describe(ctx); err == nil {
 		_, err = s.requester.Call(ctx, &controlmsg.DestroyObjects{})
 	}
@@ -182,82 +136,62 @@ func Describe(ctx context.Context, config Config) (Info, error) {
 	return s.info, nil
 }
 
-// connectWithRetry connects, waiting until a relay offers the channel.
-func connectWithRetry(ctx context.Context, config *Config) (comch.Connection, error) {
-	var missing error
-	for {
-		connection, err := connect(ctx, config)
-		if missing != nil && errors.Is(err, context.DeadlineExceeded) {
-			return nil, missing // the time was up within an attempt
-		}
-		if err == nil || !errors.Is(err, status.NotFound) {
-			return connection, err
-		}
-		missing = err
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(connectInterval):
-		}
-	}
+// Info describes the volume as its current session negotiated it, with its current size: while the
+// volume is open, it may grow, but not shrink.
+func (v *Volume) Info() Info {
+	info := v.life.session.Load().info
+	info.Size = v.terms.size.Load()
+	return info
 }
 
-func connect(ctx context.Context, config *Config) (comch.Connection, error) {
-	connection, err := config.Provider.Connect(ctx,
-		comch.ClientConfig{Device: config.Device, Name: config.ChannelName})
-	if err != nil {
-		return nil, fmt.Errorf("connect to channel %q on device %q: %w", config.ChannelName,
-			config.Device, err)
-	}
-	return connection, nil
+// Queue returns queue i, where i is below Config.Queues.
+func (v *Volume) Queue(i int) *Queue { return v.queues[:v.terms.config.Queues][i] }
+
+// Memory returns the data memory of the volume: see Queue.Memory. After the memory was replaced it
+// returns the new memory, but each queue uses the former until Queue.SwitchMemory.
+func (v *Volume) Memory() []byte {
+	return v.memories.current.Load().Bytes()[:v.terms.config.MemorySize]
 }
 
-// open opens the first session, which determines the queues, and starts the background goroutines.
-func (v *Volume) open(
-	ctx context.Context, deadline time.Time, connection comch.Connection,
-) error {
-	first, err := v.openSession(ctx, deadline, connection, 1)
-	if err != nil {
-		return err
+// Quarantined returns how much memory, in bytes, silent relays hold from earlier sessions: see
+// Result.Quarantined. Any goroutine may call it.
+func (v *Volume) Quarantined() uint64 { return v.memories.quarantined() }
+
+// NewFlusher returns a user who knows of all losses so far: one who begins to write now.
+func (v *Volume) NewFlusher() *Flusher {
+	f := &Flusher{carryOut: v.flush}
+	v.writes.join(f, &v.life.session.Load().id)
+	return f
+}
+
+// Done returns a channel that is closed once there will be no further session: the session has
+// ended and Config.Reconnect does not replace it, or the volume is closed. All outstanding requests
+// then fail.
+func (v *Volume) Done() <-chan struct{} { return v.life.done }
+
+// Err returns why the volume can no longer be used. It returns nil while the volume works or is
+// being reopened.
+func (v *Volume) Err() error { return v.life.err() }
+
+// Reconnections returns how often the volume was reopened and how long it was unavailable. It
+// includes an outage that is still in progress.
+func (v *Volume) Reconnections() Reconnections {
+	r := v.life.reconnections()
+	r.LostWrites = v.writes.lostCount()
+	return r
+}
+
+// Reopen ends the current session as if it had been lost for this reason, so that Config.Reconnect
+// replaces it. Each request that is outstanding fails, and has no effect any more once the next
+// session has begun. While the volume is being reopened, Reopen does nothing. It fails without
+// Config.Reconnect.
+func (v *Volume) Reopen(reason error) error {
+	if !v.life.canReconnect {
+		return status.Errorf(status.NotSupported,
+			"volume %q is not reopened after the end of a session", v.terms.info.Name)
 	}
-	v.session.Store(first)
-	if least := first.untilHarmless(); v.config.ReleaseTimeout < least {
-		v.config.Logger.Info("buffers stay in the relay's hands for longer than configured if it is "+
-			"silent: its targets' leases last longer", zap.String("volume", v.info.Name),
-			zap.Duration("release_timeout", v.config.ReleaseTimeout), zap.Duration("at_least", least))
-	}
-	for i, pair := range first.pairs {
-		v.queues = append(v.queues, newQueue(v, i, pair))
-	}
-	v.writes.durable = make([]uint64, len(v.queues))
-	v.writes.onLoss = func(writes uint64) {
-		v.config.Logger.Warn("writes may be lost: they had completed, and were not flushed when the "+
-			"target restarted", zap.String("volume", v.info.Name), zap.Uint64("writes", writes))
-	}
-	v.background.Go(v.runClock)
-	v.background.Go(v.keepOpen)
-	if v.config.SyncDepth > 0 {
-		if err := v.startSync(); err != nil {
-			v.Abort()
-			return err
-		}
-	}
+	v.life.session.Load().fail(reason)
 	return nil
-}
-
-// runClock advances the coarse clock until the volume is closed.
-func (v *Volume) runClock() {
-	start := time.Now()
-	ticker := time.NewTicker(clockTick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-v.ctx.Done():
-			return
-		case <-ticker.C:
-			v.clock.Store(int64(time.Since(start)))
-		}
-	}
 }
 
 // Close stops every queue, waits until nothing is in flight, ends the session, and releases the
@@ -267,43 +201,31 @@ func (v *Volume) runClock() {
 // Close does not flush. It fails with ErrWritesLost if writes may have been lost and no flush has
 // reported it. After Close or Abort it does nothing.
 func (v *Volume) Close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, v.config.ControlTimeout)
+	ctx, cancel := context.WithTimeout(ctx, v.terms.config.ControlTimeout)
 	defer cancel()
-	if v.released.Swap(true) {
+	if !v.life.close() {
 		return nil
 	}
 	v.stopBackground()
-	reason := v.sessionError()
+	reason := v.life.sessionErr()
 	if reason == nil {
 		reason = v.stop(ctx)
 	}
 	if reason != nil {
 		v.abort(reason)
-		return fmt.Errorf("close volume %q: %w", v.info.Name, reason)
+		return fmt.Errorf("close volume %q: %w", v.terms.info.Name, reason)
 	}
-	v.session.Load().close(nil)
+	v.life.session.Load().close(nil)
 	if err := errors.Join(v.release(), v.writes.unreported()); err != nil {
-		return fmt.Errorf("close volume %q: %w", v.info.Name, err)
+		return fmt.Errorf("close volume %q: %w", v.terms.info.Name, err)
 	}
 	return nil
 }
 
 // stopBackground stops all background goroutines. The current session stays the last one.
 func (v *Volume) stopBackground() {
-	v.cancel()
 	v.stopSync()
-	v.background.Wait()
-}
-
-// sessionError returns why there is no working session, or nil if there is one.
-func (v *Volume) sessionError() error {
-	v.mu.Lock()
-	failure := v.failure
-	v.mu.Unlock()
-	if failure != nil {
-		return failure
-	}
-	return v.session.Load().Err()
+	v.background.stop()
 }
 
 // stop shuts the session down in the order that Comch requires.
@@ -313,7 +235,7 @@ func (v *Volume) stop(ctx context.Context) error {
 			return fmt.Errorf("stop queue %d: %w", i, err)
 		}
 	}
-	requester := v.session.Load().requester
+	requester := v.life.session.Load().requester
 	if _, err := requester.Call(ctx, &controlmsg.Stop{}); err != nil {
 		return err
 	}
@@ -338,7 +260,7 @@ func (v *Volume) closeQueues() error {
 // Abort ends the session at once without stopping the queues: outstanding requests may have been
 // carried out or not. No queue may be in use.
 func (v *Volume) Abort() {
-	if v.released.Swap(true) {
+	if !v.life.close() {
 		return
 	}
 	v.stopBackground()
@@ -347,25 +269,15 @@ func (v *Volume) Abort() {
 
 // abort ends the session at once and sends the relay the reason if the connection still works.
 func (v *Volume) abort(reason error) {
-	v.session.Load().close(reason)
+	v.life.session.Load().close(reason)
 	if err := errors.Join(v.closeQueues(), v.release()); err != nil {
-		v.config.Logger.Sugar().Warnf("release volume %q: %v", v.info.Name, err)
+		v.terms.config.Logger.Sugar().Warnf("release volume %q: %v", v.terms.info.Name, err)
 	}
 }
 
 // release frees what is left when there is no session.
 func (v *Volume) release() error {
-	v.cancel()
-	v.background.Wait()
-	v.mu.Lock()
-	all := append(v.formerMemory, v.memory.Swap(nil))
-	v.formerMemory = nil
-	v.mu.Unlock()
-	var err error
-	for _, m := range all {
-		if m != nil {
-			err = errors.Join(err, m.Close())
-		}
-	}
-	return err
+	v.life.close()
+	v.background.stop()
+	return v.memories.close()
 }

@@ -152,6 +152,15 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	return pause, nil
 }
 
+// Wait allows one more attempt, as Next does, and waits until its time. It fails if ctx ends first.
+func (s *Schedule) Wait(ctx context.Context) error {
+	pause, err := s.Next(time.Now())
+	if err == nil && pause > 0 && !Sleep(ctx, pause) {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
 // Sleep waits for a pause. It returns false if ctx ends first.
 func Sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)

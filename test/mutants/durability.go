@@ -133,7 +133,7 @@ var durabilityMutants = []mutant{
 	},
 	{
 		name:   "client-sends-what-was-given-up",
-		file:   "pkg/client/synchronous.go",
+		file:   "pkg/client/slots.go",
 		old:    "	if err := slot.call.err(); err != nil {\n		slot.submitErr",
 		new:    "	if err := slot.call.err(); err != nil && false {\n		slot.submitErr",
 		breaks: "A request that was given up is not sent again.",
@@ -141,7 +141,7 @@ var durabilityMutants = []mutant{
 	},
 	{
 		name:   "client-overtakes-what-was-given-up",
-		file:   "pkg/client/context.go",
+		file:   "pkg/client/call.go",
 		old:    "		c.ranges.Abandon(c.hold)\n",
 		new:    "",
 		breaks: "Reads and flushes wait for a change that was given up.",
@@ -158,8 +158,8 @@ var durabilityMutants = []mutant{
 	{
 		name:   "client-newcomer-inherits-a-loss",
 		file:   "pkg/client/losses.go",
-		old:    "	a.recordLosses(queues, session)\n	f.seen = a.losses\n",
-		new:    "	a.recordLosses(queues, session)\n",
+		old:    "	a.recordLosses(session)\n	f.seen = a.losses\n",
+		new:    "	a.recordLosses(session)\n",
 		breaks: "A user who begins to write knows of all losses so far.",
 		tests:  []test{{"./pkg/client", "^TestFlushesReportEveryLossOnceAndNothingElse$"}},
 	},

@@ -210,8 +210,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "client-quarantines-before-the-lease-is-over",
 		file:   "pkg/client/memory.go",
-		old:    "begun.Add(max(v.config.ReleaseTimeout, ended.untilHarmless()))",
-		new:    "begun.Add(v.config.ReleaseTimeout)",
+		old:    "retry.Within(max(m.terms.config.ReleaseTimeout, ended.untilHarmless()))",
+		new:    "retry.Within(m.terms.config.ReleaseTimeout)",
 		breaks: "A silent relay can change nothing any more when its client says quarantined.",
 		tests:  []test{{"./pkg/client", "^TestTheQuarantineBeginsWhenNoLeaseIsLeft$"}},
 	},
@@ -234,7 +234,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "client-fails-changes-of-a-dead-relay-at-once",
 		file:   "pkg/client/memory.go",
-		old:    "	if evidence == released && rest > 0 && ended.farewell() == nil {\n",
+		old:    "	if evidence == released && rest > 0 && !saidWhy {\n",
 		new:    "	if evidence == released && rest > 1<<62 {\n",
 		breaks: "A change that a dead relay has sent fails when it can take effect no more.",
 		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
@@ -242,7 +242,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "client-waits-for-the-lease-of-a-relay-that-has-waited",
 		file:   "pkg/client/memory.go",
-		old:    "	if evidence == released && rest > 0 && ended.farewell() == nil {\n",
+		old:    "	if evidence == released && rest > 0 && !saidWhy {\n",
 		new:    "	if evidence == released && rest > 0 {\n",
 		breaks: "A relay that says why it ends a session has waited itself.",
 		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},

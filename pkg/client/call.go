@@ -5,69 +5,7 @@ import (
 	"sync"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
-
-// ReadAtContext is ReadAt, except that it also returns when ctx ends, with the cause of that. Then
-// it returns 0 bytes, and the content of p is undefined, but does not change any more.
-func (v *Volume) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	return during(ctx, func(c *call) (int, error) { return v.readAt(c, p, off) })
-}
-
-// WriteAtContext is WriteAt, except that it also returns when ctx ends, with the cause of that.
-// Then it returns 0 bytes, and any part of p may have been written, or may be written later. The
-// caller may use p again, and may write again: what it does next comes later. Calls of blocking
-// methods for the same blocks, reads included, and all flushes wait until what was in progress has
-// been carried out, or never will be because the session has ended.
-func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	return during(ctx, func(c *call) (int, error) { return v.writeAt(c, p, off) })
-}
-
-// FlushContext is Flush, except that it also returns when ctx ends, with the cause of that.
-func (v *Volume) FlushContext(ctx context.Context) error { return v.everybody.FlushContext(ctx) }
-
-// TrimContext is Trim, except that it also returns when ctx ends, with the cause of that. Any part
-// of the range may then have been trimmed, or may be trimmed later, with the consequences that
-// WriteAtContext describes.
-func (v *Volume) TrimContext(ctx context.Context, off, length int64) error {
-	_, err := during(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.Trim, 0, off, length)
-	})
-	return err
-}
-
-// WriteZeroesContext is WriteZeroes, except that it also returns when ctx ends, with the cause of
-// that. Any part of the range may then have been zeroed, or may be zeroed later, with the
-// consequences that WriteAtContext describes.
-func (v *Volume) WriteZeroesContext(ctx context.Context, off, length int64) error {
-	_, err := during(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.WriteZeroes, 0, off, length)
-	})
-	return err
-}
-
-// PunchHoleContext is PunchHole, except that it also returns when ctx ends, as WriteZeroesContext
-// does.
-func (v *Volume) PunchHoleContext(ctx context.Context, off, length int64) error {
-	_, err := during(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
-	})
-	return err
-}
-
-// ExtentsContext is Extents, except that it also returns when ctx ends, with the cause of that.
-func (v *Volume) ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error) {
-	var found []iomsg.Extent
-	_, err := during(ctx, func(c *call) (int, error) {
-		var err error
-		found, err = v.extents(c, off, length)
-		return 0, err
-	})
-	if err != nil {
-		return nil, err // the call may still go on
-	}
-	return found, nil
-}
 
 // call is one call of a blocking method whose caller may leave before it has ended. Requests cannot
 // be called back, so the call goes on, but no longer touches the caller's memory, starts nothing
@@ -83,12 +21,22 @@ type call struct {
 	fault  error
 	ranges *rangelock.Locks // that hold belongs to
 	hold   *rangelock.Hold  // of the range that the call is changing; nil for none
-	slots  []*syncSlot      // that the call uses
+	slots  []abandoner      // that the call uses
 	read   *read            // what the call reads; nil for nothing
 }
 
-// during carries out a call on its own goroutine and waits until it has ended, or until ctx ends.
-func during(ctx context.Context, carryOut func(*call) (int, error)) (int, error) {
+// abandoner is a slot that a call uses. abandon is called when the caller leaves, who is perhaps
+// reading; the holder of the call's lock calls it.
+type abandoner interface{ abandon(r *read) }
+
+// read is a range of the volume that a call reads.
+type read struct {
+	start, end uint64
+	ended      chan struct{}
+}
+
+// callUntil carries out a call on its own goroutine and waits until it has ended, or until ctx ends.
+func callUntil(ctx context.Context, carryOut func(*call) (int, error)) (int, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
@@ -124,7 +72,7 @@ func (c *call) leave(cause error) error {
 		c.ranges.Abandon(c.hold)
 	}
 	for _, slot := range c.slots {
-		slot.owner.abandon(slot, c.read)
+		slot.abandon(c.read)
 	}
 	return cause
 }

@@ -1,0 +1,143 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Request is one operation of a Queue.
+type Request struct {
+	// Type is iomsg.Read, Write, Flush, Trim, WriteZeroes, or Extents.
+	Type iomsg.Type
+	// Flags may contain iomsg.FUA and iomsg.Deallocate.
+	Flags iomsg.Flags
+	// Length is in bytes, a multiple of the block size. A read or write moves at most
+	// Info.BufferSize bytes. For Extents it is the size of the table, a multiple of
+	// iomsg.ExtentSize, which the request moves to the memory: see iomsg.DecodeExtents.
+	Length uint32
+	// Range is how many bytes of the volume Extents describes, a multiple of the block size, as far
+	// as the table has room. Other types ignore it.
+	Range uint64
+	// Offset is the position in the volume in bytes, a multiple of the block size.
+	Offset uint64
+	// Memory is the offset of the data in Volume.Memory.
+	Memory uint64
+	// Tag is returned in the Result.
+	Tag uint64
+	// Flusher is the user on whose behalf a Flush is submitted, which decides which losses it
+	// reports. nil means a user of the queue's own. Other types ignore it.
+	Flusher *Flusher
+}
+
+// Result is the outcome of the Request with the same tag. The transport does not touch the
+// request's buffer any more, unless Quarantined is set.
+type Result struct {
+	Tag  uint64
+	Code status.Code
+	// Cause says why the target's volume has failed the request, if it has.
+	Cause status.Cause
+	// Quarantined is set if the request has failed with its session while the relay was silent. The
+	// relay may use the buffer whenever it continues: its content after a read is undefined, and
+	// stays so; the data of a write may still be read, by the application as well as by the relay,
+	// so it must not be changed. The buffer, like all of the memory, cannot be used for requests
+	// any more. It is accessible until the volume is closed or has new memory: see
+	// Queue.SwitchMemory.
+	Quarantined bool
+}
+
+// Err returns nil if the request has succeeded, and an error with its code if it has failed, which
+// also matches its cause, such as syscall.ENOSPC, and ErrQuarantined if the buffer is in
+// quarantine.
+func (r *Result) Err() error {
+	switch {
+	case r.Code == status.Success:
+		return nil
+	case r.Quarantined:
+		return fmt.Errorf("%w: %w", r.Code, ErrQuarantined)
+	case r.Cause != status.CauseUnknown:
+		return fmt.Errorf("%w: %w", r.Code, r.Cause)
+	}
+	return r.Code
+}
+
+// isVolatile reports whether a restart of the target can undo the request after it has completed. A
+// trim does not count, because the content that it leaves is undefined anyway.
+func (r *Request) isVolatile() bool {
+	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
+}
+
+// check returns an error for a request that the protocol does not have, or that does not fit the
+// volume or the memory. Relay and target check the same, but know neither which memory is the
+// application's nor which messages only the client itself may send. memoryEnd is the first offset in
+// memory that the request may not touch.
+func (t *terms) check(r *Request, memoryEnd uint64) error {
+	info := &t.info
+	size, block := t.size.Load(), uint64(info.BlockSize)
+	covered := uint64(r.Length)
+	if r.Type == iomsg.Extents {
+		covered = r.Range
+	}
+	switch {
+	case !r.Type.IsRequest():
+		return status.Errorf(status.InvalidValue, "type %d is not one of requests", uint32(r.Type))
+	case r.Flags&^(iomsg.FUA|iomsg.Deallocate) != 0:
+		return status.Errorf(status.InvalidValue,
+			"%v with flags %#x: only FUA and Deallocate are for requests", r.Type, uint32(r.Flags))
+	case r.Type == iomsg.Flush:
+		return nil
+	case (r.Offset|covered)&(block-1) != 0:
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d: volume %q has blocks of %d bytes", r.Type, covered,
+			r.Offset, info.Name, block)
+	case covered > size, r.Offset > size-covered:
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d of volume %q, which has only %d bytes", r.Type, covered,
+			r.Offset, info.Name, size)
+	case !r.Type.MovesData():
+		return nil
+	case r.Length > info.BufferSize:
+		return status.Errorf(status.TooBig, "%v moves %d bytes, one request at most %d", r.Type,
+			r.Length, info.BufferSize)
+	case r.Length == 0, covered == 0, r.Type == iomsg.Extents && r.Length%iomsg.ExtentSize != 0:
+		return status.Errorf(status.InvalidValue, "%v of %d bytes with %d bytes of memory", r.Type,
+			covered, r.Length)
+	case uint64(r.Length) > memoryEnd, r.Memory > memoryEnd-uint64(r.Length):
+		return status.Errorf(status.InvalidValue,
+			"%v uses %d bytes of memory at offset %d, of which there are only %d", r.Type,
+			r.Length, r.Memory, memoryEnd)
+	}
+	return nil
+}
+
+// checkRange fails unless the range is within the volume.
+func (t *terms) checkRange(operation iomsg.Type, off, length int64) error {
+	if off < 0 || length < 0 || uint64(off) > t.size.Load() ||
+		uint64(length) > t.size.Load()-uint64(off) {
+		return status.Errorf(status.InvalidValue, "%s, which has only %d bytes",
+			t.describe(operation, off, length), t.size.Load())
+	}
+	return nil
+}
+
+// checkBlocks fails unless the range consists of whole blocks of the volume.
+func (t *terms) checkBlocks(operation iomsg.Type, off, length int64) error {
+	if err := t.checkRange(operation, off, length); err != nil {
+		return err
+	}
+	block := int64(t.info.BlockSize)
+	if off%block != 0 || length%block != 0 {
+		return status.Errorf(status.InvalidValue, "%s is not a range of whole blocks of %d bytes",
+			t.describe(operation, off, length), block)
+	}
+	return nil
+}
+
+// describe describes a request for errors.
+func (t *terms) describe(operation iomsg.Type, off, length int64) string {
+	if operation == iomsg.Flush {
+		return fmt.Sprintf("%v of volume %q", operation, t.info.Name)
+	}
+	return fmt.Sprintf("%v of %d bytes at offset %d of volume %q", operation, length, off, t.info.Name)
+}
