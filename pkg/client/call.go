@@ -35,7 +35,7 @@ type read struct {
 	ended      chan struct{}
 }
 
-// callUntil carries out a call on its own goroutine and waits until it has ended, or until ctx ends.
+// callUntil carries out a call on its own goroutine and waits until it or ctx ends.
 func callUntil(ctx context.Context, carryOut func(*call) (int, error)) (int, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err

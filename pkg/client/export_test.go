@@ -8,7 +8,7 @@ func (v *Volume) Parked() int { return onThread(v, func(s *syncIO) int { return 
 // HasLostSession reports whether the queue of the blocking methods knows that its session has
 // ended.
 func (v *Volume) HasLostSession() bool {
-	return onThread(v, func(s *syncIO) bool { return s.queue.disconnected })
+	return onThread(v, func(s *syncIO) bool { return s.queue.state == queueLost })
 }
 
 // onThread calls f on the thread behind the blocking methods.

@@ -46,16 +46,13 @@ type Queue struct {
 	former        *dataMemory // used before SwitchMemory; nil after the next Submit
 	memoryChanged bool        // the session has other memory than the last request
 
-	disconnected bool     // the session has ended: outstanding requests fail
-	draining     bool     // a response showed that the session is about to end
-	failed       []uint32 // slots whose requests failed with the session, not polled yet
-	// failedChanges is how many of failed, at its beginning, were requests that change the volume:
-	// pollFailed reports them last.
-	failedChanges int
-	stopSent      bool
-	stopped       bool  // the relay has returned the stop message
-	unflushed     bool  // the relay has not been woken for the last Submit
-	checkedAt     int64 // when checkDeadlines last ran, according to the clock
+	state queueState
+	lost  []uint32 // slots whose requests were lost with the session, not polled yet
+	// lostChanges is how many of lost, at its beginning, are requests that change the volume:
+	// reportLost reports them last.
+	lostChanges int
+	unflushed   bool  // the relay has not been woken for the last Submit
+	checkedAt   int64 // when checkDeadlines last ran, according to the clock
 
 	// Other goroutines use the fields below.
 	next    atomic.Pointer[session] // to switch to
@@ -65,6 +62,32 @@ type Queue struct {
 
 	sampler sampler
 }
+
+// queueState is what a queue does with requests in its session. The table shows the effect of each
+// event, as that of life does: an arrow precedes the new state, a dash means that the event cannot
+// occur, and a test tries each cell. A violation of the protocol ends the session.
+//
+//	                    accepting   ending      lost         stopping    stopped
+//	Submit              sends       reopening   again¹       ended       ended
+//	response            completes   completes   –            completes   violation
+//	response of an end  → ending²   completes   –            completes   violation
+//	end of the session  → lost      → lost      stays        → lost      –
+//	next session        stays       stays       → accepting  –           –
+//	stop                → stopping  → stopping  stays³       –           –
+//	response to stop    violation   violation   –            → stopped   violation
+//
+//	¹ Submit is told that the volume is being reopened once everything lost is reported.
+//	² Without Config.Reconnect the queue goes on: the application sees the code.
+//	³ The stop fails unless there is a next session.
+type queueState uint8
+
+const (
+	queueAccepting queueState = iota
+	queueEnding               // a response has shown that the session is about to end
+	queueLost                 // the session has ended; what was outstanding is lost
+	queueStopping             // the stop message is sent, and no request may follow
+	queueStopped              // the relay has returned it
+)
 
 // slot holds one outstanding request. The slot's index and generation are the user data of the
 // message and identify the slot when the response arrives.
@@ -84,7 +107,7 @@ func newQueue(c common, index int, first *session) *Queue {
 	q := &Queue{
 		common: c, index: index, session: first, pair: first.pairs[index],
 		memory: first.memory.dataMemory, slots: make([]slot, depth), free: make([]uint32, depth),
-		failed: make([]uint32, 0, depth),
+		lost: make([]uint32, 0, depth),
 	}
 	q.sampler = newSampler(&c.terms.config, index, depth)
 	if q.memoryEnd = c.terms.config.MemorySize; index == c.terms.config.Queues {
@@ -111,7 +134,7 @@ func (q *Queue) Submit(r *Request) error {
 	if err := q.terms.check(r, q.memoryEnd); err != nil {
 		return err
 	}
-	if q.disconnected || q.draining || q.stopSent {
+	if q.state != queueAccepting {
 		if err := q.recoverSession(); err != nil {
 			return err
 		}
@@ -194,8 +217,8 @@ func (q *Queue) Flush() {
 // ReleaseTimeout: see Result.Quarantined. If the relay has died, a change fails when it can take
 // effect no more: when the next session has begun, or after the leases of the relay's targets.
 func (q *Queue) Poll(results []Result) int {
-	if q.disconnected {
-		return q.pollFailed(results)
+	if q.state == queueLost {
+		return q.reportLost(results)
 	}
 	consumer := q.pair.consumer
 	if q.pair.isLate {
@@ -205,8 +228,8 @@ func (q *Queue) Poll(results []Result) int {
 	running := consumer.State() == progress.Running
 	n := consumer.Poll(q.received[:min(len(results), pollBatch)])
 	if n == 0 && !running {
-		q.failOutstanding()
-		return q.pollFailed(results)
+		q.collectLost()
+		return q.reportLost(results)
 	}
 	count := 0
 	for i := range q.received[:n] {
@@ -239,8 +262,8 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	}
 	var m iomsg.Message
 	iomsg.Decode(buf[:], &m)
-	if m.Type == iomsg.Stop && q.stopSent && !q.stopped {
-		q.stopped = true
+	if m.Type == iomsg.Stop && q.state == queueStopping {
+		q.state = queueStopped
 		return false
 	}
 	index, generation := uint32(m.UserData), uint32(m.UserData>>32)
@@ -258,9 +281,11 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 		if m.Cause.Known() {
 			result.Cause = m.Cause
 		}
-		if q.life.canReconnect && isSessionEnd(m.Result) && !q.draining {
-			q.draining = true
+		if q.life.canReconnect && isSessionEnd(m.Result) && q.state != queueEnding {
 			session.expectEnd(m.Result)
+			if q.state == queueAccepting {
+				q.state = queueEnding
+			}
 		}
 	case s.volatile:
 		q.written.acknowledged.Store(q.written.acknowledged.Load() + 1)
@@ -297,19 +322,19 @@ func (q *Queue) checkDeadlines() {
 	}
 }
 
-// failOutstanding moves every outstanding request to failed, for pollFailed to report: first those
-// that change the volume.
-func (q *Queue) failOutstanding() {
-	q.disconnected = true
+// collectLost moves every outstanding request to lost, for reportLost: first those that change the
+// volume.
+func (q *Queue) collectLost() {
+	q.state = queueLost
 	for _, changes := range []bool{true, false} {
 		for i := range q.slots {
 			if s := &q.slots[i]; s.outstanding && s.changes == changes {
 				s.outstanding = false
-				q.failed = append(q.failed, uint32(i))
+				q.lost = append(q.lost, uint32(i))
 			}
 		}
 		if changes {
-			q.failedChanges = len(q.failed)
+			q.lostChanges = len(q.lost)
 		}
 	}
 	if engine := q.engine.Load(); engine != nil {
@@ -318,10 +343,10 @@ func (q *Queue) failOutstanding() {
 	}
 }
 
-// pollFailed reports the requests that failed with the session. When all have been reported it
-// switches to the next session, if there is one.
-func (q *Queue) pollFailed(results []Result) int {
-	if len(q.failed) == 0 {
+// reportLost reports the requests that were lost with the session, as failed. When all have been
+// reported it switches to the next session, if there is one.
+func (q *Queue) reportLost(results []Result) int {
+	if len(q.lost) == 0 {
 		q.switchSession()
 		return 0
 	}
@@ -336,13 +361,13 @@ func (q *Queue) pollFailed(results []Result) int {
 	}
 	withheld := 0
 	if evidence == abandoned {
-		withheld = q.failedChanges
+		withheld = q.lostChanges
 	}
 	n := 0
-	for ; len(q.failed) > withheld && n < len(results); n++ {
-		last := len(q.failed) - 1
-		index := q.failed[last]
-		q.failed = q.failed[:last]
+	for ; len(q.lost) > withheld && n < len(results); n++ {
+		last := len(q.lost) - 1
+		index := q.lost[last]
+		q.lost = q.lost[:last]
 		results[n] = Result{Tag: q.slots[index].tag, Code: code,
 			Quarantined: evidence == quarantined}
 		q.release(index)
@@ -354,11 +379,11 @@ func (q *Queue) pollFailed(results []Result) int {
 // session. It returns nil if it has switched, or the reason why requests cannot be submitted.
 func (q *Queue) recoverSession() error {
 	switch {
-	case q.stopSent:
+	case q.state >= queueStopping:
 		return q.session.endError()
-	case len(q.failed) > 0:
+	case len(q.lost) > 0:
 		return status.Again
-	case q.disconnected && q.switchSession():
+	case q.state == queueLost && q.switchSession():
 		return nil
 	}
 	if err := q.life.err(); err != nil {
@@ -380,7 +405,7 @@ func (q *Queue) switchSession() bool {
 	former := q.pair
 	q.writes.switchSession(&q.written, &next.id)
 	q.session, q.pair = next, next.pairs[q.index]
-	q.disconnected, q.draining, q.unflushed = false, false, false
+	q.state, q.unflushed = queueAccepting, false
 	q.memoryChanged = q.memory != next.memory.dataMemory || q.former != nil
 	q.closePair(former)
 	if engine := q.engine.Load(); engine != nil {
@@ -495,17 +520,17 @@ const stopPollInterval = 50 * time.Microsecond
 // everything submitted before has completed, so nothing of this queue is in flight anywhere
 // afterwards. Without a stop message, stop waits for everything itself.
 func (q *Queue) stop(ctx context.Context) error {
-	if !q.disconnected && q.session != q.life.session.Load() {
-		q.failOutstanding()
+	if q.state != queueLost && q.session != q.life.session.Load() {
+		q.collectLost()
 	}
 	results := make([]Result, pollBatch)
-	for q.disconnected {
+	for q.state == queueLost {
 		// Discard the results of a session that was lost.
-		if n := q.Poll(results); n == 0 && q.disconnected {
+		if n := q.Poll(results); n == 0 && q.state == queueLost {
 			return q.session.endError()
 		}
 	}
-	q.stopSent = true
+	q.state = queueStopping
 	if q.takesStop() {
 		var buf [iomsg.Size]byte
 		iomsg.Encode(buf[:], &iomsg.Message{Type: iomsg.Stop})
@@ -514,12 +539,12 @@ func (q *Queue) stop(ctx context.Context) error {
 		}
 		q.pair.producer.Flush()
 	}
-	for !q.stopped {
+	for q.state != queueStopped {
 		if !q.takesStop() && q.Outstanding() == 0 {
 			return nil
 		}
 		q.Poll(results) // discard the results: their callers are gone
-		if q.disconnected {
+		if q.state == queueLost {
 			return q.session.endError()
 		}
 		select {
@@ -547,7 +572,7 @@ func (q *Queue) eachOutstanding(f func(tag uint64)) {
 			f(q.slots[i].tag)
 		}
 	}
-	for _, index := range q.failed {
+	for _, index := range q.lost {
 		f(q.slots[index].tag)
 	}
 }

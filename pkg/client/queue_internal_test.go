@@ -1,8 +1,10 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -31,6 +33,7 @@ type eagerConsumer struct {
 func (r eagerConsumer) Memory() []byte        { return r.memory[:] }
 func (r eagerConsumer) State() progress.State { return r.state }
 func (r eagerConsumer) Flush()                {}
+func (r eagerConsumer) Close() error          { return nil }
 
 func (r eagerConsumer) PostReceive(_, _ uint32, _ uint64) error {
 	clear(r.memory[:])
@@ -49,25 +52,31 @@ func (r eagerConsumer) Poll(received []comch.Received) int {
 type eagerProducer struct{ comch.Producer }
 
 func (eagerProducer) Send(_, _ []byte) error { return nil }
+func (eagerProducer) Flush()                 {}
+func (eagerProducer) Close() error           { return nil }
 
 type eagerConnection struct{ comch.Connection }
 
-func (eagerConnection) Abort() {}
+func (eagerConnection) Abort()     {}
+func (eagerConnection) Err() error { return nil }
+
+type eagerConversation struct{ conversation }
+
+func (eagerConversation) Err() error { return nil }
 
 // newEagerRelay returns a relay with a queue that has submitted a request.
 func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 	t.Helper()
 	const block = 512
 	c := common{writes: &acknowledgedWrites{}, clock: &clock{},
-		terms: &terms{config: Config{IOTimeout: -1},
+		life: newLife(newBackground(t.Context()), true),
+		terms: &terms{config: Config{IOTimeout: -1, ControlTimeout: time.Hour},
 			info: Info{Depth: 2, BlockSize: block, BufferSize: block}}}
-	c.life = newLife(newBackground(t.Context()), false)
 	c.terms.size.Store(block)
 	r := &eagerRelay{state: progress.Running}
-	s := &session{terms: c.terms, connection: eagerConnection{}, pairs: []*comchPair{
-		{consumer: eagerConsumer{eagerRelay: r}, producer: eagerProducer{}}}}
-	s.memory.dataMemory = &dataMemory{}
+	s := r.session(t, c.terms, 1)
 	s.memory.evidence.Store(released)
+	c.life.session.Store(s)
 	q := newQueue(c, 0, s)
 	q.memoryEnd = block
 	if err := q.Submit(&Request{Type: iomsg.Read, Length: block, Tag: 7}); err != nil {
@@ -76,10 +85,27 @@ func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 	return r, q
 }
 
+// session returns a session with the relay.
+func (r *eagerRelay) session(t *testing.T, agreed *terms, number uint64) *session {
+	s := &session{terms: agreed, id: sessionID{number: number}, connection: eagerConnection{},
+		requester: eagerConversation{}}
+	s.memory.dataMemory = &dataMemory{}
+	s.pairs = []*comchPair{{memory: s.memory.dataMemory, fail: s.fail,
+		consumer: eagerConsumer{eagerRelay: r}, producer: eagerProducer{}}}
+	t.Cleanup(func() {
+		if s.deadline != nil {
+			s.deadline.Stop()
+		}
+	})
+	return s
+}
+
 // respond sends the response to the queue's last request.
-func (r *eagerRelay) respond(q *Queue) {
+func (r *eagerRelay) respond(q *Queue) { r.respondWith(q, status.Success) }
+
+func (r *eagerRelay) respondWith(q *Queue, code status.Code) {
 	r.memory = q.encoded
-	iomsg.TurnIntoResult(r.memory[:], status.Success)
+	iomsg.TurnIntoResult(r.memory[:], code)
 	r.response = []comch.Received{{Length: iomsg.Size}}
 }
 
@@ -122,6 +148,113 @@ func TestAResponseThatArrivesBeforeTheEndCounts(t *testing.T) {
 	if results[0].Tag != 7 || results[0].Code != status.Success {
 		t.Errorf("the request completes with %+v", results[0])
 	}
+}
+
+// TestStatesOfAQueue tries each cell of the table in the comment of queueState.
+func TestStatesOfAQueue(t *testing.T) {
+	states := []string{queueAccepting: "accepting", queueEnding: "ending", queueLost: "lost",
+		queueStopping: "stopping", queueStopped: "stopped"}
+	stopped := func(q *Queue) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // so that stop does not wait for the response
+		return q.stop(ctx)
+	}
+	poll := func(q *Queue) int { return q.Poll(make([]Result, 2)) }
+	respondToStop := func(r *eagerRelay) {
+		iomsg.Encode(r.memory[:], &iomsg.Message{Type: iomsg.Stop})
+		r.response = []comch.Received{{Length: iomsg.Size}}
+	}
+	// begin returns a queue that has come to a state with one request outstanding.
+	begin := func(t *testing.T, state string) (*eagerRelay, *Queue) {
+		r, q := newEagerRelay(t)
+		switch state {
+		case "ending":
+			r.respondWith(q, status.Shutdown)
+			if err := q.Submit(&Request{Type: iomsg.Read, Length: 512, Tag: 8}); err != nil {
+				t.Fatal(err)
+			}
+			poll(q)
+			r.memory = q.encoded
+		case "lost":
+			q.session.memory.evidence.Store(onLoan)
+			r.state = progress.Idle
+			poll(q)
+		case "stopping", "stopped":
+			if err := stopped(q); !errors.Is(err, status.TimeOut) {
+				t.Fatal(err)
+			}
+			if state == "stopped" {
+				respondToStop(r)
+				poll(q)
+				q.slots[0].outstanding = false // the stop message follows all responses
+			}
+		}
+		if got := states[q.state]; got != state {
+			t.Fatalf("the queue is %s instead of %s", got, state)
+		}
+		return r, q
+	}
+	// after returns what an event has done to a queue that was in a state.
+	after := func(q *Queue, state string, completed int) string {
+		switch {
+		case errors.Is(q.session.failure, status.Unexpected):
+			return "violation"
+		case states[q.state] != state:
+			return "→ " + states[q.state]
+		case completed > 0:
+			return "completes"
+		}
+		return "stays"
+	}
+	responds := func(code status.Code) func(*testing.T, string) string {
+		return func(t *testing.T, state string) string {
+			r, q := begin(t, state)
+			r.respondWith(q, code)
+			return after(q, state, poll(q))
+		}
+	}
+	readTable(t, "queue.go", states...).forEachCell(t, map[string]func(*testing.T, string) string{
+		"Submit": func(t *testing.T, state string) string {
+			_, q := begin(t, state)
+			switch err := q.Submit(&Request{Type: iomsg.Read, Length: 512}); {
+			case err == nil:
+				return "sends"
+			case errors.Is(err, ErrReopening):
+				return "reopening"
+			case errors.Is(err, status.Again):
+				return "again"
+			default:
+				return "ended"
+			}
+		},
+		"response":           responds(status.Success),
+		"response of an end": responds(status.Shutdown),
+		"end of the session": func(t *testing.T, state string) string {
+			r, q := begin(t, state)
+			r.state = progress.Idle
+			return after(q, state, poll(q))
+		},
+		"next session": func(t *testing.T, state string) string {
+			r, q := begin(t, state)
+			q.session.memory.evidence.Store(released)
+			q.setNext(r.session(t, q.terms, 2))
+			poll(q)
+			poll(q)
+			return after(q, state, 0)
+		},
+		"stop": func(t *testing.T, state string) string {
+			_, q := begin(t, state)
+			if err := stopped(q); err == nil {
+				t.Error("a stop to which there is no response has succeeded")
+			}
+			return after(q, state, 0)
+		},
+		"response to stop": func(t *testing.T, state string) string {
+			r, q := begin(t, state)
+			respondToStop(r)
+			return after(q, state, poll(q))
+		},
+	})
 }
 
 func TestAReopenedVolumeIsTheSameAndNotSmaller(t *testing.T) {

@@ -25,8 +25,8 @@ var ErrReopening = status.Errorf(status.Again, "the volume is being reopened")
 // status.InUse.
 var ErrPreempted = status.Errorf(status.InUse, "the volume has been given to another owner")
 
-// keeper opens the sessions of a volume, one after another, and moves the volume through its life.
-type keeper struct {
+// sessionKeeper opens the sessions of a volume, one after another, and moves the volume through its life.
+type sessionKeeper struct {
 	terms      *terms
 	life       *life
 	memories   *memories
@@ -38,7 +38,7 @@ type keeper struct {
 }
 
 // open opens the first session on a connection.
-func (k *keeper) open(ctx context.Context, deadline time.Time, connection comch.Connection) error {
+func (k *sessionKeeper) open(ctx context.Context, deadline time.Time, connection comch.Connection) error {
 	first, err := openSession(ctx, deadline, k.terms, k.memories, connection, 1)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (k *keeper) open(ctx context.Context, deadline time.Time, connection comch.
 }
 
 // keepOpen watches one session after another until there are no more.
-func (k *keeper) keepOpen() {
+func (k *sessionKeeper) keepOpen() {
 	for {
 		current := k.life.session.Load()
 		opened := time.Now()
@@ -76,7 +76,7 @@ func (k *keeper) keepOpen() {
 }
 
 // switchTo makes next the volume's session. Each queue switches on its own thread.
-func (k *keeper) switchTo(next *session) {
+func (k *sessionKeeper) switchTo(next *session) {
 	former := k.life.session.Swap(next)
 	if former != nil {
 		k.memories.forgetChanges(&former.memory)
@@ -90,7 +90,7 @@ func (k *keeper) switchTo(next *session) {
 }
 
 // reopen ends the lost session for good and, if there is a policy, opens a new one in its place.
-func (k *keeper) reopen(lost *session, opened time.Time) (*session, error) {
+func (k *sessionKeeper) reopen(lost *session, opened time.Time) (*session, error) {
 	reason := lost.endError()
 	preempted := lost.isPreempted()
 	if preempted {
@@ -138,7 +138,7 @@ func (k *keeper) reopen(lost *session, opened time.Time) (*session, error) {
 }
 
 // attempt tries once to open a session.
-func (k *keeper) attempt(number uint64) (*session, error) {
+func (k *sessionKeeper) attempt(number uint64) (*session, error) {
 	if err := k.memories.leaveQuarantine(); err != nil {
 		return nil, err
 	}

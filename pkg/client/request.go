@@ -69,9 +69,9 @@ func (r *Request) isVolatile() bool {
 }
 
 // check returns an error for a request that the protocol does not have, or that does not fit the
-// volume or the memory. Relay and target check the same, but know neither which memory is the
-// application's nor which messages only the client itself may send. memoryEnd is the first offset in
-// memory that the request may not touch.
+// volume or the memory, of which it may touch what is below memoryEnd. Relay and target check the
+// same, but know neither which memory is the application's nor which messages only the client
+// itself may send.
 func (t *terms) check(r *Request, memoryEnd uint64) error {
 	info := &t.info
 	size, block := t.size.Load(), uint64(info.BlockSize)

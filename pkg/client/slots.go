@@ -273,7 +273,7 @@ func (s *syncIO) checkParked(oldest *syncSlot) {
 // park keeps a request until the queue takes it.
 func (s *syncIO) park(slot *syncSlot) {
 	s.parked = append(s.parked, slot)
-	if s.queue.disconnected {
+	if s.queue.state == queueLost {
 		slot.since = s.clock.Load() // the next session's relay gets all of the time
 	} else {
 		s.queue.pair.awaitRoom(s.engine)

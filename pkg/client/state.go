@@ -8,11 +8,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// life is the state of a volume, and its current session. The keeper serves, loses, and fails; any
-// goroutine may close and ask.
+// life is the state of a volume, and its current session. The sessionKeeper serves, loses, and
+// fails; any goroutine may close and ask.
 //
 //	opening    Open has no session yet, and the program has no volume
-//	serving    a session has begun, and the keeper has not seen its end
+//	serving    a session has begun, and its end has not been noticed
 //	reopening  the session was lost; queues report each outstanding request once,
 //	           as failed, and accept no new ones
 //	failed     there will be no further session

@@ -28,22 +28,22 @@ var errNoSync = status.Errorf(status.BadState,
 
 // ReadAt implements io.ReaderAt for any offset and length; it returns io.EOF at the end of the
 // volume. Requests larger than Info.BufferSize are split and carried out in parallel.
-func (b *blocking) ReadAt(p []byte, off int64) (int, error) { return b.readAt(nil, p, off) }
+func (v *blocking) ReadAt(p []byte, off int64) (int, error) { return v.readAt(nil, p, off) }
 
-func (b *blocking) readAt(c *call, p []byte, off int64) (int, error) {
-	s, err := b.acquireSync()
+func (v *blocking) readAt(c *call, p []byte, off int64) (int, error) {
+	s, err := v.acquireSync()
 	if err != nil {
 		return 0, err
 	}
-	defer b.releaseSync()
+	defer v.releaseSync()
 	if off < 0 {
 		return 0, status.Errorf(status.InvalidValue, "%s: the offset is negative",
-			b.terms.describe(iomsg.Read, off, int64(len(p))))
+			v.terms.describe(iomsg.Read, off, int64(len(p))))
 	}
-	if uint64(off) >= b.terms.size.Load() {
+	if uint64(off) >= v.terms.size.Load() {
 		return 0, io.EOF
 	}
-	rest := b.terms.size.Load() - uint64(off)
+	rest := v.terms.size.Load() - uint64(off)
 	short := uint64(len(p)) > rest
 	if short {
 		p = p[:rest]
@@ -62,23 +62,23 @@ func (b *blocking) readAt(c *call, p []byte, off int64) (int, error) {
 
 // ReadAtContext is ReadAt, except that it also returns when ctx ends, with the cause of that. Then
 // it returns 0 bytes, and the content of p is undefined, but does not change any more.
-func (b *blocking) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	return callUntil(ctx, func(c *call) (int, error) { return b.readAt(c, p, off) })
+func (v *blocking) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return callUntil(ctx, func(c *call) (int, error) { return v.readAt(c, p, off) })
 }
 
 // WriteAt implements io.WriterAt for any offset and length within the volume. It writes a part of a
 // block by reading, changing, and writing back the whole block. That never undoes a concurrent
 // WriteAt, Trim, or WriteZeroes of this Volume, but it may undo a write to the same block by
 // another client or through a Queue.
-func (b *blocking) WriteAt(p []byte, off int64) (int, error) { return b.writeAt(nil, p, off) }
+func (v *blocking) WriteAt(p []byte, off int64) (int, error) { return v.writeAt(nil, p, off) }
 
-func (b *blocking) writeAt(c *call, p []byte, off int64) (int, error) {
-	s, err := b.acquireSync()
+func (v *blocking) writeAt(c *call, p []byte, off int64) (int, error) {
+	s, err := v.acquireSync()
 	if err != nil {
 		return 0, err
 	}
-	defer b.releaseSync()
-	if err := b.terms.checkRange(iomsg.Write, off, int64(len(p))); err != nil {
+	defer v.releaseSync()
+	if err := v.terms.checkRange(iomsg.Write, off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	return s.write(c, p, uint64(off))
@@ -89,25 +89,25 @@ func (b *blocking) writeAt(c *call, p []byte, off int64) (int, error) {
 // caller may use p again, and may write again: what it does next comes later. Calls of blocking
 // methods for the same blocks, reads included, and all flushes wait until what was in progress has
 // been carried out, or never will be because the session has ended.
-func (b *blocking) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	return callUntil(ctx, func(c *call) (int, error) { return b.writeAt(c, p, off) })
+func (v *blocking) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return callUntil(ctx, func(c *call) (int, error) { return v.writeAt(c, p, off) })
 }
 
 // Flush makes all writes that completed before the call durable. Once writes may have been lost, it
 // fails with ErrWritesLost for good, because the volume does not know which of its callers have
 // learned of that. A program that goes on after a loss has a Flusher for each user.
-func (b *blocking) Flush() error { return b.everybody.Flush() }
+func (v *blocking) Flush() error { return v.everybody.Flush() }
 
 // FlushContext is Flush, except that it also returns when ctx ends, with the cause of that.
-func (b *blocking) FlushContext(ctx context.Context) error { return b.everybody.FlushContext(ctx) }
+func (v *blocking) FlushContext(ctx context.Context) error { return v.everybody.FlushContext(ctx) }
 
 // flush carries out a flush of a user, until ctx ends.
-func (b *blocking) flush(ctx context.Context, f *Flusher) error {
+func (v *blocking) flush(ctx context.Context, f *Flusher) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
-		attempt := &Flusher{attempt: f, seen: b.writes.lossesKnownTo(f)}
-		err := b.submitAndWait(c, &Request{Type: iomsg.Flush, Flusher: attempt})
+		attempt := &Flusher{attempt: f, seen: v.writes.lossesKnownTo(f)}
+		err := v.submitAndWait(c, &Request{Type: iomsg.Flush, Flusher: attempt})
 		if c.end(0, err) == nil {
-			b.writes.inform(f, attempt)
+			v.writes.inform(f, attempt)
 		}
 		return 0, err
 	})
@@ -115,47 +115,47 @@ func (b *blocking) flush(ctx context.Context, f *Flusher) error {
 }
 
 // Trim discards the content of a range of whole blocks. What reads return afterwards is undefined.
-func (b *blocking) Trim(off, length int64) error {
-	return b.clearRange(nil, iomsg.Trim, 0, off, length)
+func (v *blocking) Trim(off, length int64) error {
+	return v.clearRange(nil, iomsg.Trim, 0, off, length)
 }
 
 // TrimContext is Trim, except that it also returns when ctx ends, with the cause of that. Any part
 // of the range may then have been trimmed, or may be trimmed later, with the consequences that
 // WriteAtContext describes.
-func (b *blocking) TrimContext(ctx context.Context, off, length int64) error {
+func (v *blocking) TrimContext(ctx context.Context, off, length int64) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
-		return 0, b.clearRange(c, iomsg.Trim, 0, off, length)
+		return 0, v.clearRange(c, iomsg.Trim, 0, off, length)
 	})
 	return err
 }
 
 // WriteZeroes makes a range of whole blocks read as zeroes. Where the volume can do that, the range
 // keeps its space, so that later writes to it do not fail for lack of space.
-func (b *blocking) WriteZeroes(off, length int64) error {
-	return b.clearRange(nil, iomsg.WriteZeroes, 0, off, length)
+func (v *blocking) WriteZeroes(off, length int64) error {
+	return v.clearRange(nil, iomsg.WriteZeroes, 0, off, length)
 }
 
 // WriteZeroesContext is WriteZeroes, except that it also returns when ctx ends, with the cause of
 // that. Any part of the range may then have been zeroed, or may be zeroed later, with the
 // consequences that WriteAtContext describes.
-func (b *blocking) WriteZeroesContext(ctx context.Context, off, length int64) error {
+func (v *blocking) WriteZeroesContext(ctx context.Context, off, length int64) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
-		return 0, b.clearRange(c, iomsg.WriteZeroes, 0, off, length)
+		return 0, v.clearRange(c, iomsg.WriteZeroes, 0, off, length)
 	})
 	return err
 }
 
 // PunchHole makes a range of whole blocks read as zeroes, too, and frees its space where the volume
 // can do that.
-func (b *blocking) PunchHole(off, length int64) error {
-	return b.clearRange(nil, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
+func (v *blocking) PunchHole(off, length int64) error {
+	return v.clearRange(nil, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
 }
 
 // PunchHoleContext is PunchHole, except that it also returns when ctx ends, as WriteZeroesContext
 // does.
-func (b *blocking) PunchHoleContext(ctx context.Context, off, length int64) error {
+func (v *blocking) PunchHoleContext(ctx context.Context, off, length int64) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
-		return 0, b.clearRange(c, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
+		return 0, v.clearRange(c, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
 	})
 	return err
 }
@@ -165,8 +165,8 @@ func (b *blocking) PunchHoleContext(ctx context.Context, off, length int64) erro
 const longestRange = 1 << 30
 
 // clearRange carries out a Trim or WriteZeroes in as many requests as it takes.
-func (b *blocking) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, length int64) error {
-	if err := b.terms.checkBlocks(t, off, length); err != nil {
+func (v *blocking) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, length int64) error {
+	if err := v.terms.checkBlocks(t, off, length); err != nil {
 		return err
 	}
 	for length > 0 {
@@ -175,7 +175,7 @@ func (b *blocking) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, len
 		}
 		n := min(length, longestRange)
 		r := Request{Type: t, Flags: flags, Offset: uint64(off), Length: uint32(n)}
-		if err := b.submitAndWait(c, &r); err != nil {
+		if err := v.submitAndWait(c, &r); err != nil {
 			return err
 		}
 		off += n
@@ -193,16 +193,16 @@ const longestExtents = 64 << 30
 // Extents describes a range of whole blocks by its extents, in order: where data is, and where
 // holes are, which read as zeroes. Neighbors may be of the same kind. If the volume does not know
 // (see Info.CanReportExtents), everything is data. What is written meanwhile may be missing.
-func (b *blocking) Extents(off, length int64) ([]iomsg.Extent, error) {
-	return b.extents(nil, off, length)
+func (v *blocking) Extents(off, length int64) ([]iomsg.Extent, error) {
+	return v.extents(nil, off, length)
 }
 
 // ExtentsContext is Extents, except that it also returns when ctx ends, with the cause of that.
-func (b *blocking) ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error) {
+func (v *blocking) ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error) {
 	var found []iomsg.Extent
 	_, err := callUntil(ctx, func(c *call) (int, error) {
 		var err error
-		found, err = b.extents(c, off, length)
+		found, err = v.extents(c, off, length)
 		return 0, err
 	})
 	if err != nil {
@@ -211,18 +211,18 @@ func (b *blocking) ExtentsContext(ctx context.Context, off, length int64) ([]iom
 	return found, nil
 }
 
-func (b *blocking) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
-	if err := b.terms.checkBlocks(iomsg.Extents, off, length); err != nil || length == 0 {
+func (v *blocking) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
+	if err := v.terms.checkBlocks(iomsg.Extents, off, length); err != nil || length == 0 {
 		return nil, err
 	}
-	if !b.terms.info.CanReportExtents {
+	if !v.terms.info.CanReportExtents {
 		return []iomsg.Extent{{Length: uint64(length)}}, nil
 	}
-	s, err := b.acquireSync()
+	s, err := v.acquireSync()
 	if err != nil {
 		return nil, err
 	}
-	defer b.releaseSync()
+	defer v.releaseSync()
 	r, err := s.beginRead(c, uint64(off), uint64(off)+uint64(length))
 	if err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (b *blocking) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 		slot.request.Range = 0
 		s.release(c, slot)
 	}()
-	size := min(extentsAtOnce*iomsg.ExtentSize, b.terms.info.BufferSize)
+	size := min(extentsAtOnce*iomsg.ExtentSize, v.terms.info.BufferSize)
 	var all []iomsg.Extent
 	for length > 0 {
 		if err := c.err(); err != nil {
@@ -260,12 +260,12 @@ func (b *blocking) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 }
 
 // submitAndWait carries out one request that moves no data.
-func (b *blocking) submitAndWait(c *call, r *Request) error {
-	s, err := b.acquireSync()
+func (v *blocking) submitAndWait(c *call, r *Request) error {
+	s, err := v.acquireSync()
 	if err != nil {
 		return err
 	}
-	defer b.releaseSync()
+	defer v.releaseSync()
 	if r.Type == iomsg.Flush {
 		if !s.ranges.WaitToRead(0, math.MaxUint64, c.hasLeft()) {
 			return c.err()
@@ -292,28 +292,28 @@ func (b *blocking) submitAndWait(c *call, r *Request) error {
 
 // acquireSync returns the syncIO, which carries out blocking requests. If it succeeds, the caller
 // must call releaseSync. The data memory stays allocated until then.
-func (b *blocking) acquireSync() (*syncIO, error) {
-	b.callers.RLock()
-	s := b.sync.Load()
+func (v *blocking) acquireSync() (*syncIO, error) {
+	v.callers.RLock()
+	s := v.sync.Load()
 	if s == nil {
-		b.callers.RUnlock()
+		v.callers.RUnlock()
 		return nil, errNoSync
 	}
 	return s, nil
 }
 
-func (b *blocking) releaseSync() { b.callers.RUnlock() }
+func (v *blocking) releaseSync() { v.callers.RUnlock() }
 
 // stopSync ends the thread of the blocking methods and transfers its queue to the caller. Blocking
 // methods that still wait get status.Shutdown; stopSync waits for them to return.
-func (b *blocking) stopSync() {
-	s := b.sync.Swap(nil)
+func (v *blocking) stopSync() {
+	s := v.sync.Swap(nil)
 	if s == nil {
 		return
 	}
 	s.stop()
-	b.callers.Lock()
-	defer b.callers.Unlock()
+	v.callers.Lock()
+	defer v.callers.Unlock()
 }
 
 // write writes the partial block at the start, the whole blocks, and the partial block at the end,

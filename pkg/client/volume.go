@@ -19,7 +19,7 @@ import (
 // otherwise.
 type Volume struct {
 	blocking
-	keeper     keeper
+	sessions   sessionKeeper
 	background *background
 	queues     []*Queue // the application's, then that of the blocking methods
 }
@@ -56,7 +56,7 @@ func newVolume(ctx context.Context, config Config) *Volume {
 		writes: &acknowledgedWrites{}, clock: &clock{},
 	}
 	v.memories = &memories{terms: v.terms, background: v.background, onEvidence: v.wakeQueues}
-	v.keeper = keeper{terms: v.terms, life: v.life, memories: v.memories, background: v.background,
+	v.sessions = sessionKeeper{terms: v.terms, life: v.life, memories: v.memories, background: v.background,
 		handOver: v.handOver, onFailure: v.wakeQueues}
 	v.everybody = Flusher{carryOut: v.flush, isEverybody: true}
 	v.writes.onLoss = func(writes uint64) {
@@ -70,11 +70,11 @@ func newVolume(ctx context.Context, config Config) *Volume {
 func (v *Volume) open(
 	ctx context.Context, deadline time.Time, connection comch.Connection,
 ) error {
-	if err := v.keeper.open(ctx, deadline, connection); err != nil {
+	if err := v.sessions.open(ctx, deadline, connection); err != nil {
 		return err
 	}
 	v.background.tasks.Go(func() { v.clock.run(v.background.ctx) })
-	v.background.tasks.Go(v.keeper.keepOpen)
+	v.background.tasks.Go(v.sessions.keepOpen)
 	if v.terms.config.SyncDepth > 0 {
 		s, err := startSyncIO(v.queues[v.terms.config.Queues])
 		if err != nil {

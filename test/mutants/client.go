@@ -362,4 +362,28 @@ var clientMutants = []mutant{
 		breaks: "Requests of a queue touch the application's part of the memory only.",
 		tests:  []test{{"./pkg/client", "^TestSubmitRefusesWhatDoesNotFit$"}},
 	},
+	{
+		name:   "client-waits-for-a-session-of-a-closed-volume",
+		file:   "pkg/client/state.go",
+		old:    "		case state == volumeClosed:\n",
+		new:    "		case false:\n",
+		breaks: "Who waits for the next session of a volume learns that it is closed.",
+		tests:  []test{{"./pkg/client", "^(TestLifeOfAVolume|TestEveryEventWakesWhoWaitsForASession)$"}},
+	},
+	{
+		name:   "client-revives-a-closed-volume",
+		file:   "pkg/client/state.go",
+		old:    "	if l.state == volumeClosed {\n		return\n	}\n",
+		new:    "",
+		breaks: "A volume that is closed stays closed.",
+		tests:  []test{{"./pkg/client", "^TestLifeOfAVolume$"}},
+	},
+	{
+		name:   "client-submits-to-a-session-that-is-about-to-end",
+		file:   "pkg/client/queue.go",
+		old:    "	if q.state != queueAccepting {\n",
+		new:    "	if q.state > queueEnding {\n",
+		breaks: "A queue takes no request once a response has shown that its session is about to end.",
+		tests:  []test{{"./pkg/client", "^TestStatesOfAQueue$"}},
+	},
 }

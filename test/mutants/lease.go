@@ -250,8 +250,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "client-fails-reads-of-a-dead-relay-late",
 		file:   "pkg/client/queue.go",
-		old:    "		withheld = q.failedChanges\n",
-		new:    "		withheld = len(q.failed)\n",
+		old:    "		withheld = q.lostChanges\n",
+		new:    "		withheld = len(q.lost)\n",
 		breaks: "Reads fail as soon as nobody touches their buffers.",
 		tests:  []test{{"./pkg/client", "^TestChangesOfADeadRelayFailWhenNoLeaseIsLeft$"}},
 	},
