@@ -25,7 +25,8 @@ var ErrReopening = status.Errorf(status.Again, "the volume is being reopened")
 // status.InUse.
 var ErrPreempted = status.Errorf(status.InUse, "the volume has been given to another owner")
 
-// sessionKeeper opens the sessions of a volume, one after another, and moves the volume through its life.
+// sessionKeeper opens the sessions of a volume, one after another, and moves the volume through its
+// life.
 type sessionKeeper struct {
 	terms      *terms
 	life       *life
@@ -38,7 +39,9 @@ type sessionKeeper struct {
 }
 
 // open opens the first session on a connection.
-func (k *sessionKeeper) open(ctx context.Context, deadline time.Time, connection comch.Connection) error {
+func (k *sessionKeeper) open(
+	ctx context.Context, deadline time.Time, connection comch.Connection,
+) error {
 	first, err := openSession(ctx, deadline, k.terms, k.memories, connection, 1)
 	if err != nil {
 		return err

@@ -139,5 +139,6 @@ func (t *terms) describe(operation iomsg.Type, off, length int64) string {
 	if operation == iomsg.Flush {
 		return fmt.Sprintf("%v of volume %q", operation, t.info.Name)
 	}
-	return fmt.Sprintf("%v of %d bytes at offset %d of volume %q", operation, length, off, t.info.Name)
+	return fmt.Sprintf("%v of %d bytes at offset %d of volume %q", operation, length, off,
+		t.info.Name)
 }

@@ -56,8 +56,8 @@ func newVolume(ctx context.Context, config Config) *Volume {
 		writes: &acknowledgedWrites{}, clock: &clock{},
 	}
 	v.memories = &memories{terms: v.terms, background: v.background, onEvidence: v.wakeQueues}
-	v.sessions = sessionKeeper{terms: v.terms, life: v.life, memories: v.memories, background: v.background,
-		handOver: v.handOver, onFailure: v.wakeQueues}
+	v.sessions = sessionKeeper{terms: v.terms, life: v.life, memories: v.memories,
+		background: v.background, handOver: v.handOver, onFailure: v.wakeQueues}
 	v.everybody = Flusher{carryOut: v.flush, isEverybody: true}
 	v.writes.onLoss = func(writes uint64) {
 		v.terms.logger().Warn("writes may be lost: they had completed, and were not flushed when "+

@@ -13,12 +13,14 @@ import (
 func TestAScheduleWaitsForItsAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		s := Policy{FirstPause: time.Second, LongestPause: time.Second,
-			Total: Within(2500 * time.Millisecond), Random: func() float64 { return 0 }}.Begin(start)
+		policy := Policy{FirstPause: time.Second, LongestPause: time.Second,
+			Total: Within(2500 * time.Millisecond), Random: func() float64 { return 0 }}
+		s := policy.Begin(start)
 		for _, want := range []time.Duration{0, 1000, 2000, 2500} {
-			if err := s.Wait(t.Context()); err != nil || time.Since(start) != want*time.Millisecond {
-				t.Errorf("attempt %d begins after %v, want %d ms: %v", s.Attempt(),
-					time.Since(start), int64(want), err)
+			err := s.Wait(t.Context())
+			if got := time.Since(start); err != nil || got != want*time.Millisecond {
+				t.Errorf("attempt %d begins after %v, want %d ms: %v", s.Attempt(), got,
+					int64(want), err)
 			}
 		}
 		if err := s.Wait(t.Context()); !errors.Is(err, status.TimeOut) {
