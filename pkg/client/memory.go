@@ -189,7 +189,7 @@ func (m *memories) settle(ended *lending, saidWhy bool) {
 	rest := ended.untilHarmless() - time.Since(begun)
 	if evidence == released && rest > 0 && !saidWhy {
 		evidence = abandoned
-		m.background.tasks.Go(func() {
+		m.background.run("await the last lease", func() {
 			if m.background.sleep(rest) {
 				m.forgetChanges(ended)
 			}
@@ -238,7 +238,7 @@ func (m *memories) leaveQuarantine() error {
 	watched := len(m.former) > 1
 	m.mu.Unlock()
 	if !watched {
-		m.background.tasks.Go(m.freeFormer)
+		m.background.run("free former memory", m.freeFormer)
 	}
 	return nil
 }

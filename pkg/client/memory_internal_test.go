@@ -14,7 +14,7 @@ import (
 // newMemories returns the memories of a volume that has none yet.
 func newMemories(t *testing.T) *memories {
 	return &memories{terms: &terms{config: Config{Logger: zap.NewNop()}},
-		background: newBackground(t.Context()), onEvidence: func() {}}
+		background: newBackground(t.Context(), zap.NewNop()), onEvidence: func() {}}
 }
 
 // What a volume does in the background ends with it: nobody uses its queues any more.

@@ -69,7 +69,7 @@ func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 	t.Helper()
 	const block = 512
 	c := common{writes: &acknowledgedWrites{}, clock: &clock{},
-		life: newLife(newBackground(t.Context()), true),
+		life: newLife(newBackground(t.Context(), zap.NewNop()), true),
 		terms: &terms{config: Config{IOTimeout: -1, ControlTimeout: time.Hour},
 			info: Info{Depth: 2, BlockSize: block, BufferSize: block}}}
 	c.terms.size.Store(block)
@@ -283,7 +283,7 @@ func TestAReopenedVolumeIsTheSameAndNotSmaller(t *testing.T) {
 func TestASlotIsLentAgainInALaterSessionThanThatOfARequestThatWasCutOff(t *testing.T) {
 	shared := &dataMemory{}
 	s := &syncIO{free: make(chan *syncSlot, 1)}
-	s.life = newLife(newBackground(t.Context()), false)
+	s.life = newLife(newBackground(t.Context(), zap.NewNop()), false)
 	slot := &syncSlot{owner: s, memory: shared, exposedTo: 2}
 	s.free <- slot
 	for number, want := range []*syncSlot{nil, nil, nil, slot} {

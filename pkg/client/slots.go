@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -223,9 +225,12 @@ func (s *syncIO) endRead(c *call, r *read) {
 // run is the loop of the thread that owns the queue.
 func (s *syncIO) run() {
 	runtime.LockOSThread()
+	log := s.terms.logger()
+	log.Debug("begin in the background", zap.String("task", "blocking methods"))
 	for !s.stopping.Load() {
 		s.engine.Idle(s.engine.Progress())
 	}
+	log.Debug("end in the background", zap.String("task", "blocking methods"))
 }
 
 // Poll passes results to the callers that wait for them, and submits what is parked.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -81,7 +83,7 @@ func TestLifeOfAVolume(t *testing.T) {
 	reason, lost := errors.New("the reason"), errors.New("the session's")
 	// begin returns the life of a volume that has come to a state.
 	begin := func(t *testing.T, state string, canReconnect bool) *life {
-		l := newLife(newBackground(t.Context()), canReconnect)
+		l := newLife(newBackground(t.Context(), zap.NewNop()), canReconnect)
 		if state == "opening" {
 			return l
 		}
@@ -179,7 +181,7 @@ func TestEveryEventWakesWhoWaitsForASession(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLife(newBackground(t.Context()), true)
+				l := newLife(newBackground(t.Context(), zap.NewNop()), true)
 				l.session.Store(&session{id: sessionID{number: 1}})
 				l.serve()
 				l.lose()
@@ -197,7 +199,7 @@ func TestEveryEventWakesWhoWaitsForASession(t *testing.T) {
 
 func TestAClosedVolumeKeepsItsReasonAndItsOutage(t *testing.T) {
 	reason := errors.New("the reason")
-	l := newLife(newBackground(t.Context()), true)
+	l := newLife(newBackground(t.Context(), zap.NewNop()), true)
 	l.session.Store(&session{})
 	l.serve()
 	if !l.close() || l.close() {

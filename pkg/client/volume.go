@@ -50,7 +50,7 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 }
 
 func newVolume(ctx context.Context, config Config) *Volume {
-	v := &Volume{background: newBackground(ctx)}
+	v := &Volume{background: newBackground(ctx, config.Logger)}
 	v.common = common{
 		terms: &terms{config: config}, life: newLife(v.background, config.canReconnect()),
 		writes: &acknowledgedWrites{}, clock: &clock{},
@@ -73,8 +73,8 @@ func (v *Volume) open(
 	if err := v.sessions.open(ctx, deadline, connection); err != nil {
 		return err
 	}
-	v.background.tasks.Go(func() { v.clock.run(v.background.ctx) })
-	v.background.tasks.Go(v.sessions.keepOpen)
+	v.background.run("clock", func() { v.clock.run(v.background.ctx) })
+	v.background.run("keep open", v.sessions.keepOpen)
 	if v.terms.config.SyncDepth > 0 {
 		s, err := startSyncIO(v.queues[v.terms.config.Queues])
 		if err != nil {

@@ -78,6 +78,15 @@ func (p Policy) Begin(now time.Time) *Schedule {
 	return &Schedule{policy: p, begun: now, pause: p.FirstPause}
 }
 
+// Wait allows one more attempt, as Next does, and waits until its time. It fails if ctx ends first.
+func (s *Schedule) Wait(ctx context.Context) error {
+	pause, err := s.Next(time.Now())
+	if err == nil && pause > 0 && !Sleep(ctx, pause) {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
 // Attempt returns how many attempts Next has allowed.
 func (s *Schedule) Attempt() int { return int(s.done) }
 
@@ -150,15 +159,6 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	}
 	s.done++
 	return pause, nil
-}
-
-// Wait allows one more attempt, as Next does, and waits until its time. It fails if ctx ends first.
-func (s *Schedule) Wait(ctx context.Context) error {
-	pause, err := s.Next(time.Now())
-	if err == nil && pause > 0 && !Sleep(ctx, pause) {
-		err = context.Cause(ctx)
-	}
-	return err
 }
 
 // Sleep waits for a pause. It returns false if ctx ends first.
