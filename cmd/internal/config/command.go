@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -19,58 +17,19 @@ import (
 	"github.com/zc-relay/zc-relay/internal/report"
 )
 
-// Command describes a daemon to its config command.
-type Command struct {
-	// VariablePrefix is the prefix of the daemon's environment variables.
-	VariablePrefix string
-	// Subject names the daemon, or the command that runs it, in a sentence.
-	Subject string
-	// File is the configuration file of the daemon's unit.
-	File string
-	// Check reads and checks a configuration file.
-	Check func(file string) (Checked, error)
-	// AddFlags adds the flags of the configuration, and Dump prints the configuration that results
-	// from them.
-	AddFlags func(*pflag.FlagSet)
-	Dump     func(io.Writer) error
-}
-
-// The configuration files of the units.
-const (
-	RelayFile  = "/etc/zc-relay/zc-relay.yaml"
-	TargetFile = "/etc/zc-relay/zc-relay-target.yaml"
-)
-
-// UnitFile returns file, the configuration file of a daemon's unit, if it stands in for a command
-// line: none of the daemon's flags, of which names holds the names, was given, and the file exists.
-// Otherwise it returns "".
-func UnitFile(f *pflag.FlagSet, names []string, file string) string {
-	if slices.ContainsFunc(names, f.Changed) {
-		return ""
-	}
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		return ""
-	}
-	return file
-}
-
-// Checked summarizes a valid configuration.
-type Checked struct {
-	Count int
-	Of    string // "channels" or "volumes"
-}
-
-// NewCommand returns the command that checks and shows a configuration.
-func NewCommand(c Command) *cobra.Command {
+// NewCommand returns the command that checks and shows a configuration. subject names the daemon,
+// or the command that runs it, in a sentence.
+func NewCommand[C Configuration](subject string, from *Source[C]) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check and show the configuration",
 		Long: fmt.Sprintf(`The configuration comes from defaults, a YAML file, environment variables and flags.
 Later sources override earlier ones. The variable of a key begins with %[1]s, and two
-underscores separate sections: %[1]s__LOG__LEVEL is log.level.`, c.VariablePrefix),
+underscores separate sections: %[1]s__LOG__LEVEL is log.level.`,
+			strings.TrimSuffix(from.prefix, levelSeparator)),
 	}
-	cmd.Annotations = map[string]string{variablePrefix: c.VariablePrefix + levelSeparator}
-	cmd.AddCommand(newConfigCheckCommand(c), newConfigDumpCommand(c))
+	cmd.Annotations = map[string]string{variablePrefix: from.prefix}
+	cmd.AddCommand(newConfigCheckCommand(from), newConfigDumpCommand(subject, from))
 	return cmd
 }
 
@@ -94,28 +53,28 @@ type checkReport struct {
 
 // newConfigCheckCommand returns the command that checks a configuration file. As text it prints
 // every problem on a line of its own.
-func newConfigCheckCommand(c Command) *cobra.Command {
+func newConfigCheckCommand[C Configuration](from *Source[C]) *cobra.Command {
 	output, file := report.Text, ""
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a configuration file",
 		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists all
 problems. It needs nothing but the file, and so works on any machine. --config FILE means the same
-as FILE, and no FILE means %s.`, c.File),
+as FILE, and no FILE means %s.`, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := takeFile(cmd, arguments); err != nil {
 				return err
 			}
 			if file == "" {
-				file = UnitFile(cmd.Flags(), nil, c.File)
+				file = from.FindUnitFile()
 			}
 			if file == "" {
-				return program.Usagef("FILE is missing, and there is no %s", c.File)
+				return program.Usagef("FILE is missing, and there is no %s", from.UnitFile)
 			}
-			checked, err := c.Check(file)
+			c, err := from.read(Sources{File: file})
 			if output == report.JSON {
-				document := reportOf(file, checked, err)
+				document := reportOf(file, c, err)
 				return errors.Join(report.WriteJSON(cmd.OutOrStdout(), document),
 					unusable(file, err))
 			}
@@ -123,8 +82,8 @@ as FILE, and no FILE means %s.`, c.File),
 				fmt.Fprintln(cmd.ErrOrStderr(), err)
 				return unusable(file, err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", file, checked.Of,
-				checked.Count)
+			count, of := c.size()
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", file, of, count)
 			return err
 		},
 	}
@@ -155,40 +114,45 @@ func unusable(file string, err error) error {
 }
 
 // reportOf describes the outcome of a check.
-func reportOf(file string, checked Checked, err error) checkReport {
+func reportOf[C Configuration](file string, c C, err error) checkReport {
 	r := checkReport{Schema: checkSchema, File: file, Valid: err == nil, Problems: Problems{}}
-	switch {
-	case err != nil:
+	if err != nil {
 		if !errors.As(err, &r.Problems) {
 			r.Problems = Problems{{Source: file, Text: program.Sentence(err)}}
 		}
-	case checked.Of == "channels":
-		r.Channels = &checked.Count
-	default:
-		r.Volumes = &checked.Count
+		return r
+	}
+	count, of := c.size()
+	if of == "channels" {
+		r.Channels = &count
+	} else {
+		r.Volumes = &count
 	}
 	return r
 }
 
-func newConfigDumpCommand(c Command) *cobra.Command {
+func newConfigDumpCommand[C Configuration](subject string, from *Source[C]) *cobra.Command {
 	output := report.Text
-	var daemonFlags []string
 	cmd := &cobra.Command{
 		Use:   "dump [FILE]",
 		Short: "Print the effective configuration",
 		Long: fmt.Sprintf(`dump prints the configuration that %s would use with the same file, variables and
 flags. The output has every key and is a valid configuration file, as text and as JSON.
 --config FILE means the same as FILE. Without FILE and any of these flags it reads
-%s, if that exists.`, c.Subject, c.File),
+%s, if that exists.`, subject, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, operands []string) error {
 			if err := takeFile(cmd, operands); err != nil {
 				return err
 			}
-			if file := UnitFile(cmd.Flags(), daemonFlags, c.File); file != "" {
+			if file := from.FindUnitFile(); file != "" && !from.HasFlags() {
 				if err := cmd.Flags().Set(configFlag, file); err != nil {
 					return err
 				}
+			}
+			c, err := from.Load()
+			if err != nil {
+				return err
 			}
 			if output == report.Text {
 				return c.Dump(cmd.OutOrStdout())
@@ -204,8 +168,7 @@ flags. The output has every key and is a valid configuration file, as text and a
 			return report.WriteJSON(cmd.OutOrStdout(), document)
 		},
 	}
-	c.AddFlags(cmd.Flags())
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { daemonFlags = append(daemonFlags, f.Name) })
+	from.AddFlags(cmd.Flags())
 	output.AddFlag(cmd.Flags())
 	return cmd
 }

@@ -5,8 +5,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
 )
 
 // The packaged files say that dump prints them, and doctor reads them as well.
@@ -29,29 +27,9 @@ func TestTheFileOfTheUnitStandsInForACommandLine(t *testing.T) {
 		{unitFile, "check " + other, other + " is valid", false},
 		{unit, "check", "FILE is missing, and there is no " + unit, true},
 	} {
-		var from Sources
-		cmd := NewCommand(Command{
-			VariablePrefix: "ZC_RELAY", Subject: "run", File: c.file,
-			Check: func(file string) (Checked, error) {
-				relay, err := LoadRelay(Sources{File: file})
-				if err != nil {
-					return Checked{}, err
-				}
-				return Checked{Count: len(relay.Channels), Of: "channels"}, nil
-			},
-			AddFlags: func(f *pflag.FlagSet) {
-				f.StringVarP(&from.File, "config", "c", "", "")
-				AddRelayFlags(f)
-				from.Flags = f
-			},
-			Dump: func(w io.Writer) error {
-				relay, err := LoadRelay(from)
-				if err != nil {
-					return err
-				}
-				return relay.Dump(w)
-			},
-		})
+		from := RelaySource()
+		from.UnitFile = c.file
+		cmd := NewCommand("run", from)
 		var out bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetErr(io.Discard)

@@ -23,17 +23,10 @@ import (
 
 // Relay is the configuration of zc-relay.
 type Relay struct {
-	Log        Log
-	Operations Operations
-	Metrics    Metrics
-	Workers    Workers
-	RDMA       RDMA
-	TLS        TLS
-	Comch      Comch
-	Control    Control
-	Limits     RelayLimits
-	Shutdown   Shutdown
-	Channels   []Channel
+	Daemon
+	Comch    Comch
+	Limits   RelayLimits
+	Channels []Channel
 }
 
 // Comch chooses the Comch provider.
@@ -58,13 +51,10 @@ type RelayLimits struct {
 // DefaultRelay returns the defaults. They have no channels.
 func DefaultRelay() *Relay {
 	return &Relay{
-		Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(),
-		RDMA:    defaultRDMA(),
-		Comch:   Comch{Provider: providers.DefaultComch, Wait: "auto"},
-		Control: defaultControl(relay.DefaultControlTimeout),
+		Daemon: defaultDaemon(relay.DefaultControlTimeout, relay.DefaultDrainTimeout),
+		Comch:  Comch{Provider: providers.DefaultComch, Wait: "auto"},
 		Limits: RelayLimits{Sessions: relay.DefaultMaxSessionsInAll, RingMemory: 512 << 20,
 			BounceMemory: relay.DefaultMaxBounceMemoryInAll},
-		Shutdown: Shutdown{DrainTimeout: retry.Within(relay.DefaultDrainTimeout)},
 	}
 }
 

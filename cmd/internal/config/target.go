@@ -11,7 +11,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/relay"
-	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -20,19 +19,12 @@ import (
 
 // Target is the configuration of the target.
 type Target struct {
-	Log        Log
-	Operations Operations
-	Metrics    Metrics
-	Workers    Workers
-	RDMA       RDMA
-	TLS        TLS
-	Listen     Listen
-	Control    Control
-	Limits     TargetLimits
-	Startup    Startup
-	Shutdown   Shutdown
-	State      State
-	Volumes    []Volume
+	Daemon
+	Listen  Listen
+	Limits  TargetLimits
+	Startup Startup
+	State   State
+	Volumes []Volume
 }
 
 // Startup configures the start of the target.
@@ -209,15 +201,11 @@ const DefaultBlockSize = 4096
 // DefaultTarget returns the defaults. They have no volumes.
 func DefaultTarget() *Target {
 	return &Target{
-		Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(),
-		RDMA: defaultRDMA(),
+		Daemon: defaultDaemon(target.DefaultControlTimeout, target.DefaultDrainTimeout),
 		Listen: Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: defaultPort,
 			Protocol: string(relay.ProtocolAuto)},
-		Control: defaultControl(target.DefaultControlTimeout),
 		Limits: TargetLimits{Sessions: target.DefaultMaxSessions,
 			SessionsPerSecond: target.DefaultSessionRate, Staging: target.DefaultStagingLimit},
-
-		Shutdown: Shutdown{DrainTimeout: retry.Within(target.DefaultDrainTimeout)},
 	}
 }
 

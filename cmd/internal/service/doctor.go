@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/ops"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -24,30 +24,28 @@ import (
 )
 
 // Doctor describes a daemon to its doctor command.
-type Doctor struct {
+type Doctor[C config.Configuration] struct {
 	// Subject names the daemon, or the command that runs it, in a sentence.
 	Subject string
-	// Unit is its systemd unit, and File the configuration file of that unit. RuntimeDirectory is
-	// the directory that the unit makes while it runs, "" for none.
-	Unit, File, RuntimeDirectory string
-	// AddFlags adds the flags of the daemon.
-	AddFlags func(*pflag.FlagSet)
-	// Complete reads the configuration that the daemon would use and adds it to the options. It
-	// must not fail because flags without a file describe only a part. file is the configuration
-	// file, "" for none.
-	Complete func(o *doctor.Options, file string) error
+	// Unit is its systemd unit. RuntimeDirectory is the directory that the unit makes while it
+	// runs, "" for none.
+	Unit, RuntimeDirectory string
+	// From is where the configuration comes from.
+	From *config.Source[C]
+	// Describe adds to the options what a daemon with this configuration would use, besides what
+	// both daemons have.
+	Describe func(o *doctor.Options, c C) error
 }
 
 // doctorOptions holds the flags that only the doctor has.
 type doctorOptions struct {
 	doctor.Options
-	output      report.Output
-	workers     int
-	daemonFlags []string
+	output  report.Output
+	workers int
 }
 
 // NewDoctorCommand returns the command that checks the machine for a daemon.
-func NewDoctorCommand(c Doctor) *cobra.Command {
+func NewDoctorCommand[C config.Configuration](d Doctor[C]) *cobra.Command {
 	o := doctorOptions{output: report.Text}
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -56,13 +54,17 @@ func NewDoctorCommand(c Doctor) *cobra.Command {
 addresses, credentials and timeouts. It suggests a remedy for every problem. It reads
 the same file, variables and flags. Without any of these flags it reads
 %[2]s, if that exists. The exit code is 1 if a check
-fails, and 0 if there are only warnings or none.`, c.Subject, c.File),
+fails, and 0 if there are only warnings or none.`, d.Subject, d.From.UnitFile),
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, &c) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := d.complete(&o.Options); err != nil {
+				return err
+			}
+			return o.run(cmd)
+		},
 	}
 	f := cmd.Flags()
-	c.AddFlags(f)
-	f.VisitAll(func(flag *pflag.Flag) { o.daemonFlags = append(o.daemonFlags, flag.Name) })
+	d.From.AddFlags(f)
 	o.output.AddFlag(f)
 	f.IntVar(&o.workers, "workers", 0,
 		"number of workers without --cpu (default: that of the configuration)")
@@ -74,12 +76,39 @@ fails, and 0 if there are only warnings or none.`, c.Subject, c.File),
 	return cmd
 }
 
-func (o *doctorOptions) run(cmd *cobra.Command, c *Doctor) error {
-	file := o.chooseFile(cmd.Flags(), c.File)
-	o.Unit, o.RuntimeDirectory, o.FromFile = c.Unit, c.RuntimeDirectory, file != ""
-	if err := c.Complete(&o.Options, file); err != nil {
+// complete adds to the options what the daemon would use. Without flags, the unit's file stands in
+// for the command line.
+func (d *Doctor[C]) complete(o *doctor.Options) error {
+	o.Unit, o.RuntimeDirectory = d.Unit, d.RuntimeDirectory
+	file := d.From.File
+	if !d.From.HasFlags() {
+		file = d.From.FindUnitFile()
+	}
+	switch {
+	case file != "":
+		o.Configuration, o.FromFile = file+", flags and variables", true
+	case d.From.HasFlags():
+		o.Configuration = "flags and variables"
+	default:
+		o.Configuration = "defaults and variables; there is no " + d.From.UnitFile
+		o.IsEmpty = true
+	}
+	c, incomplete, err := d.From.LoadPart(file)
+	if err != nil {
 		return err
 	}
+	o.Incomplete = incomplete
+	if err = describe(o, c.Common()); err == nil {
+		err = d.Describe(o, c)
+	}
+	if err == nil {
+		o.Descriptors = c.Descriptors(o.Workers)
+		o.LimitNOFILE = config.DescriptorLimit(o.Descriptors)
+	}
+	return program.Usage(err)
+}
+
+func (o *doctorOptions) run(cmd *cobra.Command) error {
 	if o.workers > 0 {
 		o.Workers = o.workers
 	}
@@ -94,22 +123,6 @@ func (o *doctorOptions) run(cmd *cobra.Command, c *Doctor) error {
 		err = errors.Join(err, fmt.Errorf("%d of %d checks failed", failed, len(r.Findings)))
 	}
 	return err
-}
-
-// chooseFile returns the configuration file that the daemon would use, "" for none. The unit's file
-// stands in for a command line without flags.
-func (o *doctorOptions) chooseFile(f *pflag.FlagSet, file string) string {
-	if slices.ContainsFunc(o.daemonFlags, f.Changed) {
-		file = f.Lookup("config").Value.String()
-	} else if config.UnitFile(f, nil, file) == "" {
-		o.Configuration, o.IsEmpty = "defaults and variables; there is no "+file, true
-		return ""
-	}
-	o.Configuration = "flags and variables"
-	if file != "" {
-		o.Configuration = file + ", flags and variables"
-	}
-	return file
 }
 
 func writeFindings(w io.Writer, r *doctor.Report) error {
@@ -136,33 +149,18 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// Examined is the part of a configuration that both daemons have, for Describe.
-type Examined struct {
-	Workers    *config.Workers
-	Control    *config.Control
-	Operations *config.Operations
-	TLS        *config.TLS
-	RDMA       *config.RDMA
-	// MoreCPUs holds cores of workers besides those in Workers.
-	MoreCPUs []int
-	// Descriptors returns how many file descriptors the daemon can need with a number of workers.
-	Descriptors func(workers int) int
-}
-
-// Describe adds to o what a daemon with this configuration would use.
-func (c *Examined) Describe(o *doctor.Options) error {
+// describe adds to o what a daemon with this configuration would use.
+func describe(o *doctor.Options, c *config.Daemon) error {
 	mode, err := progress.ParseMode(c.Workers.Poll)
 	if err != nil {
 		return err
 	}
-	cpus, err := workerCPUs(*c.Workers)
+	cpus, err := workerCPUs(c.Workers)
 	if err != nil {
 		return err
 	}
 	o.Busy, o.Workers = mode == progress.Busy, len(cpus)
-	o.CPUs = slices.Concat(c.Workers.CPUs, c.MoreCPUs)
-	o.Descriptors = c.Descriptors(len(cpus))
-	o.LimitNOFILE = config.DescriptorLimit(o.Descriptors)
+	o.CPUs = slices.Clone(c.Workers.CPUs)
 	o.KeepAliveInterval, o.DeadAfter = c.Control.KeepAliveInterval, c.Control.KeepAliveDeadAfter
 	for _, address := range []string{c.Operations.Listen, c.Operations.Admin} {
 		if address != "" && !strings.HasPrefix(address, "unix:") {
@@ -174,17 +172,17 @@ func (c *Examined) Describe(o *doctor.Options) error {
 	}
 	log := zap.NewNop()
 	o.Verbs, o.DocaRDMA = c.RDMA.Provider == verbs.ProviderName, c.RDMA.Provider == "doca"
-	o.OpenRDMA = func() (rdma.Provider, error) { return openRDMA(*c.RDMA, log) }
+	o.OpenRDMA = func() (rdma.Provider, error) { return openRDMA(c.RDMA, log) }
 	if c.TLS.Enabled() {
 		o.LoadTLS = func() (time.Time, error) {
-			credentials, err := loadTLS(*c.TLS, log)
+			credentials, err := loadTLS(c.TLS, log)
 			if err != nil {
 				return time.Time{}, err
 			}
 			return credentials.NotAfter(), nil
 		}
 		o.Secure = func(serverName string) (*tls.Config, error) {
-			credentials, err := loadTLS(*c.TLS, log)
+			credentials, err := loadTLS(c.TLS, log)
 			if err != nil {
 				return nil, err
 			}

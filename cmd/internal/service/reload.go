@@ -47,9 +47,10 @@ type reloader struct {
 	pending []string
 }
 
-// Hangups makes SIGHUP a request to reload, and no longer one to end. A daemon calls it first. It
-// reloads when it has started, even if SIGHUP came before, and ignores SIGHUP while it ends.
-func Hangups() chan os.Signal {
+// listenForHangups makes SIGHUP a request to reload, and no longer one to end. A daemon calls it
+// first. It reloads when it has started, even if SIGHUP came before, and ignores SIGHUP while it
+// ends.
+func listenForHangups() chan os.Signal {
 	hangups := make(chan os.Signal, 1)
 	signal.Ignore(syscall.SIGHUP) // undoes the notification of package program
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -276,15 +277,15 @@ func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log con
 	}
 }
 
-// Load calls load, which may block, and returns its result, or the reason why ctx ended before.
-func Load[T any](ctx context.Context, load func() (T, error)) (T, error) {
+// load calls f, which may block, and returns its result, or the reason why ctx ended before.
+func load[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	loaded := make(chan result, 1)
 	go func() {
-		value, err := load()
+		value, err := f()
 		loaded <- result{value, err}
 	}()
 	select {

@@ -118,11 +118,11 @@ func TestLoadingAtTheStartEndsWithItsContext(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		time.AfterFunc(time.Second, func() { cancel(reason) })
-		_, err := Load(ctx, func() (int, error) { <-release; return 1, nil })
+		_, err := load(ctx, func() (int, error) { <-release; return 1, nil })
 		if !errors.Is(err, reason) {
 			t.Errorf("a blocked load ended with %v", err)
 		}
-		n, err := Load(t.Context(), func() (int, error) { return 2, nil })
+		n, err := load(t.Context(), func() (int, error) { return 2, nil })
 		if n != 2 || err != nil {
 			t.Errorf("loaded %d, %v", n, err)
 		}

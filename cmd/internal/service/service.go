@@ -27,22 +27,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
 
-// Config is the part of a configuration that both daemons have.
-type Config struct {
-	Log        config.Log
-	Operations config.Operations
-	Workers    config.Workers
-	RDMA       config.RDMA
-	TLS        config.TLS
-	Faults     Faults
-	// Hangups is the channel that Hangups has returned.
-	Hangups chan os.Signal
-	// Unit is the systemd unit of the daemon, for messages.
-	Unit string
-	// Descriptors returns how many file descriptors the daemon can need with a number of workers.
-	Descriptors func(workers int) int
-}
-
 // Environment gives a daemon its log, providers, and workers, and connects it to operators and the
 // service manager.
 type Environment struct {
@@ -94,26 +78,33 @@ func (e *Environment) SetReady(err error, missing string) {
 // maxStatusLength keeps the status for the service manager readable.
 const maxStatusLength = 1024
 
-// Run creates the environment that the configuration describes and calls body in it.
-func Run(
-	ctx context.Context, name string, c Config, body func(context.Context, *Environment) error,
-) (err error) {
-	env, err := newEnvironment(ctx, name, c)
+// Run is a daemon: it creates the environment that the configuration describes, and calls body in
+// it. unit is the daemon's systemd unit, for messages.
+func Run[C config.Configuration](ctx context.Context, name, unit string, from *config.Source[C],
+	faults Faults, body func(context.Context, *Environment, C) error) (err error) {
+	program.OutliveReaders()
+	hangups := listenForHangups()
+	c, err := load(ctx, from.Load)
+	if err != nil {
+		return Outcome(ctx, err)
+	}
+	common := c.Common()
+	env, err := newEnvironment(ctx, name, common, faults, hangups)
 	if err != nil {
 		return StartFailure(Outcome(ctx, err))
 	}
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
-	env.reserveDescriptors(c.Unit, c.Descriptors(len(env.CPUs)))
-	listeners, err := listen(c.Operations, env)
+	env.reserveDescriptors(unit, c.Descriptors(len(env.CPUs)))
+	listeners, err := listen(common.Operations, env)
 	defer func() { err = errors.Join(err, endListeners(listeners)) }()
 	if err != nil {
 		return err
 	}
 	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs),
-		zap.String("poll", c.Workers.Poll))
+		zap.String("poll", common.Workers.Poll))
 	env.startFaults()
-	err = Outcome(ctx, env.lifecycle.call(ctx, func() error { return body(ctx, env) }))
+	err = Outcome(ctx, env.lifecycle.call(ctx, func() error { return body(ctx, env, c) }))
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		env.Log.Info("ended", zap.NamedError("reason", cause))
 	}
@@ -152,7 +143,8 @@ func isOnlyCanceled(err error) bool {
 	return errors.Is(err, context.Canceled)
 }
 
-func newEnvironment(ctx context.Context, name string, c Config) (*Environment, error) {
+func newEnvironment(ctx context.Context, name string, c *config.Daemon, injected Faults,
+	hangups chan os.Signal) (*Environment, error) {
 	log, level, err := logging.New(name, logging.Options{Level: c.Log.Level, Format: c.Log.Format,
 		Sampling: c.Log.Sampling})
 	if err != nil {
@@ -170,17 +162,17 @@ func newEnvironment(ctx context.Context, name string, c Config) (*Environment, e
 	if err != nil {
 		return nil, err
 	}
-	credentials, err := Load(ctx, func() (*mutualtls.Credentials, error) {
+	credentials, err := load(ctx, func() (*mutualtls.Credentials, error) {
 		return loadTLS(c.TLS, log)
 	})
 	if err != nil {
 		return nil, err
 	}
-	faults, err := newFaults(c.Faults)
+	faults, err := newFaults(injected)
 	if err != nil {
 		return nil, err
 	}
-	lifecycle := newLifecycle(log, c.Hangups)
+	lifecycle := newLifecycle(log, hangups)
 	env := &Environment{
 		faults: faults, lifecycle: lifecycle,
 		status: newStatusSource(name, lifecycle.reloader, faults.injector),

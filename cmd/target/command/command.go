@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/administer"
@@ -41,31 +39,16 @@ func Main(libdoca providers.Libdoca) {
 	program.Main(newCommand())
 }
 
-// source determines where the configuration comes from.
-type source struct {
-	file     string
-	flags    *pflag.FlagSet
-	original original
-}
-
-// add adds the flags of the configuration to a command.
-func (s *source) add(f *pflag.FlagSet) {
-	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
-	config.AddTargetFlags(f)
-	s.original.add(f)
-	s.flags = f
-}
-
-func (s *source) load() (*config.Target, error) {
-	if err := s.original.translate(s.flags); err != nil {
-		return nil, program.Usage(err)
-	}
-	c, err := config.LoadTarget(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
-	return c, program.Usage(err)
+// newSource returns the source of a command's configuration, with the flags of the DOCA
+// application.
+func newSource() (*config.Source[*config.Target], *original) {
+	from, flags := config.TargetSource(), &original{}
+	from.Translator = flags
+	return from, flags
 }
 
 func newCommand() *cobra.Command {
-	var from source
+	from, original := newSource()
 	var faults service.Faults
 	cmd := &cobra.Command{
 		Use:   "target",
@@ -92,13 +75,17 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return run(cmd.Context(), &from, faults)
+			return service.Run(cmd.Context(), "target", "zc-relay-target", from, faults,
+				func(ctx context.Context, env *service.Environment, c *config.Target) error {
+					return serve(ctx, env, c, from, original)
+				})
 		},
 	}
 	cmd.SetVersionTemplate(buildinfo.String("target") + "\n")
-	from.add(cmd.Flags())
+	from.AddFlags(cmd.Flags())
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
-	cmd.AddCommand(newConfigCommand(), newDoctorCommand(),
+	configured, _ := newSource()
+	cmd.AddCommand(config.NewCommand("the target", configured), newDoctorCommand(),
 		program.NewVersionCommand("target"))
 	cmd.AddCommand(administer.NewCommands(daemon)...)
 	cmd.AddCommand(administer.NewVolumeCommand(daemon))
@@ -106,24 +93,8 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 	return cmd
 }
 
-func run(ctx context.Context, from *source, faults service.Faults) error {
-	program.OutliveReaders()
-	hangups := service.Hangups()
-	c, err := service.Load(ctx, from.load)
-	if err != nil {
-		return service.Outcome(ctx, err)
-	}
-	return service.Run(ctx, "target", service.Config{
-		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
-		Hangups: hangups, Unit: "zc-relay-target", Descriptors: c.Descriptors,
-		Faults: faults,
-	}, func(ctx context.Context, env *service.Environment) error {
-		return serve(ctx, env, c, from)
-	})
-}
-
 func serve(ctx context.Context, env *service.Environment, c *config.Target,
-	from *source) (err error) {
+	from *config.Source[*config.Target], original *original) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
 	volumes, err := openVolumes(c, env.Log, env.HookVolume)
 	if err != nil {
@@ -131,7 +102,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	}
 	defer func() { err = errors.Join(err, volumes.close()) }()
 	if s := volumes.find(argp.VolumeName); s != nil {
-		if err := from.original.fill(ctx, s.Volume); err != nil {
+		if err := original.fill(ctx, s.Volume); err != nil {
 			return err
 		}
 	}
@@ -273,34 +244,10 @@ func writeAtomically(path, content string) error {
 	return nil
 }
 
-func newConfigCommand() *cobra.Command {
-	var from source
-	return config.NewCommand(config.Command{
-		VariablePrefix: "ZC_TARGET",
-		Subject:        "the target",
-		File:           config.TargetFile,
-		Check: func(file string) (config.Checked, error) {
-			c, err := config.LoadTarget(config.Sources{File: file})
-			if err != nil {
-				return config.Checked{}, err
-			}
-			return config.Checked{Count: len(c.Volumes), Of: "volumes"}, nil
-		},
-		AddFlags: from.add,
-		Dump: func(w io.Writer) error {
-			c, err := from.load()
-			if err != nil {
-				return err
-			}
-			return c.Dump(w)
-		},
-	})
-}
-
 // reloader rereads the configuration and applies the changes that do not need a restart.
 type reloader struct {
 	env     *service.Environment
-	from    *source
+	from    *config.Source[*config.Target]
 	target  *target.Target
 	volumes *volumes
 	// started is the configuration that the process started with, applied the one currently in
@@ -310,7 +257,7 @@ type reloader struct {
 
 // read reads the configuration again. The returned function applies it.
 func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
-	c, err := r.from.load()
+	c, err := r.from.Load()
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}

@@ -22,17 +22,17 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // load returns the configuration that a command line results in.
-func load(t *testing.T, line string) (*source, *config.Target, error) {
+func load(t *testing.T, line string) (*config.Source[*config.Target], *config.Target, error) {
 	t.Helper()
-	var s source
+	s, _ := newSource()
 	f := pflag.NewFlagSet("target", pflag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	s.add(f)
+	s.AddFlags(f)
 	if err := f.Parse(strings.Fields(line)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := s.load()
-	return &s, c, err
+	c, err := s.Load()
+	return s, c, err
 }
 
 // contentFile writes a file with a header, unless the block size is 0, and content.
@@ -69,7 +69,7 @@ func TestFlagsOfTheOriginalDescribeOneVolume(t *testing.T) {
 			t.Errorf("%s: %+v, error %v", line, c, err)
 			continue
 		}
-		again, err := s.load() // as a reload does
+		again, err := s.Load() // as a reload does
 		if err != nil || !again.Volumes[0].Equal(&want) {
 			t.Errorf("%s: a reload finds %+v, error %v", line, again, err)
 		}
@@ -176,19 +176,19 @@ func TestTheVolumeBeginsWithTheBinaryContent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.original.fill(t.Context(), v); err != nil ||
+		if err := s.Translator.(*original).fill(t.Context(), v); err != nil ||
 			string(v.Memory().Bytes()) != string(content) {
 			t.Errorf("%s: the content differs, error %v", path, err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := s.original.fill(ended, v); err == nil {
+		if err := s.Translator.(*original).fill(ended, v); err == nil {
 			t.Error("SIGTERM does not end the filling")
 		}
 		if err := os.Truncate(path, 1000); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.original.fill(t.Context(), v); err == nil {
+		if err := s.Translator.(*original).fill(t.Context(), v); err == nil {
 			t.Error("a file that has become shorter is no error")
 		}
 		if err := v.Close(t.Context()); err != nil {

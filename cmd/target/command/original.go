@@ -45,7 +45,8 @@ const (
 	volumeFlag        = "volume"
 )
 
-func (o *original) add(f *pflag.FlagSet) {
+// AddFlags adds the flags.
+func (o *original) AddFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.device, deviceFlag, "d", "",
 		"as in the DOCA application: the RDMA device, which iwarp does not need; see --rdma-device")
 	f.Uint32Var(&o.blockCount, blockCountFlag, defaultBlockCount,
@@ -55,8 +56,8 @@ func (o *original) add(f *pflag.FlagSet) {
 	argp.Mark(f, deviceFlag, blockCountFlag, binaryContentFlag)
 }
 
-// translate sets the flags of the configuration that the original's flags stand for.
-func (o *original) translate(f *pflag.FlagSet) error {
+// Translate sets the flags of the configuration that the original's flags stand for.
+func (o *original) Translate(f *pflag.FlagSet) error {
 	if o.translated {
 		return nil
 	}

@@ -3,7 +3,6 @@ package command
 
 import (
 	"fmt"
-	"io"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -34,36 +33,12 @@ directly between the target and the memory of the application.`,
 	}
 	root.SetVersionTemplate(buildinfo.String("zc-relay") + "\n")
 	runCommand := newRunCommand()
-	root.AddCommand(runCommand, newConfigCommand(), newDrainCommand(), newDevicesCommand(),
+	root.AddCommand(runCommand, config.NewCommand(`"run"`, config.RelaySource()), newDrainCommand(), newDevicesCommand(),
 		newDoctorCommand(), newProvidersCommand(),
 		program.NewVersionCommand("zc-relay"))
 	root.AddCommand(administer.NewCommands(daemon)...)
 	argp.Adopt(root, runCommand)
 	return root
-}
-
-func newConfigCommand() *cobra.Command {
-	var from source
-	return config.NewCommand(config.Command{
-		VariablePrefix: "ZC_RELAY",
-		Subject:        `"run"`,
-		File:           config.RelayFile,
-		Check: func(file string) (config.Checked, error) {
-			c, err := config.LoadRelay(config.Sources{File: file})
-			if err != nil {
-				return config.Checked{}, err
-			}
-			return config.Checked{Count: len(c.Channels), Of: "channels"}, nil
-		},
-		AddFlags: from.add,
-		Dump: func(w io.Writer) error {
-			c, err := from.load()
-			if err != nil {
-				return err
-			}
-			return c.Dump(w)
-		},
-	})
 }
 
 func newProvidersCommand() *cobra.Command {

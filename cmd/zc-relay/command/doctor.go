@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
-	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
@@ -24,24 +22,9 @@ import (
 )
 
 func newDoctorCommand() *cobra.Command {
-	var from source
-	return service.NewDoctorCommand(service.Doctor{
-		Subject: `"run"`, Unit: "zc-relay", File: config.RelayFile,
-		RuntimeDirectory: "/run/zc-relay",
-		AddFlags:         from.add,
-		Complete: func(o *doctor.Options, file string) error {
-			sources := config.Sources{File: file, Environ: os.Environ(), Flags: from.flags,
-				Partial: file == ""}
-			c, err := config.LoadRelay(sources)
-			if err != nil {
-				return program.Usage(err)
-			}
-			if sources.Partial {
-				sources.Partial = false
-				_, o.Incomplete = config.LoadRelay(sources)
-			}
-			return program.Usage(describeRelay(o, c))
-		},
+	return service.NewDoctorCommand(service.Doctor[*config.Relay]{
+		Subject: `"run"`, Unit: "zc-relay", RuntimeDirectory: "/run/zc-relay",
+		From: config.RelaySource(), Describe: describeRelay,
 	})
 }
 
@@ -60,11 +43,10 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 	o.CheckChannels = func() error {
 		return relaySettings(c, newLookups(zap.NewNop(), func(netip.Addr) {})).Check()
 	}
-	var cpus []int
 	var users []string
 	for i := range c.Channels {
 		channel := &c.Channels[i]
-		cpus = append(cpus, channel.CPUs...)
+		o.CPUs = append(o.CPUs, channel.CPUs...)
 		service := comch.Service{Device: channel.Device, Representor: channel.Representor,
 			Name: channel.Name}
 		o.Channels = append(o.Channels, relay.ChannelID{Device: pci.Normalize(channel.Device),
@@ -102,9 +84,5 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 			return err
 		}
 	}
-	common := service.Examined{
-		Workers: &c.Workers, Control: &c.Control, Operations: &c.Operations, TLS: &c.TLS,
-		RDMA: &c.RDMA, MoreCPUs: cpus, Descriptors: c.Descriptors,
-	}
-	return common.Describe(o)
+	return nil
 }

@@ -8,12 +8,10 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
-	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
@@ -23,24 +21,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
-// source determines where the configuration comes from.
-type source struct {
-	file  string
-	flags *pflag.FlagSet
-}
-
-// add adds the flags of the configuration to a command.
-func (s *source) add(f *pflag.FlagSet) {
-	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
-	config.AddRelayFlags(f)
-	s.flags = f
-}
-
-func (s *source) load() (*config.Relay, error) {
-	c, err := config.LoadRelay(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
-	return c, program.Usage(err)
-}
-
 // loadFile reads a configuration file for a command that needs only a part of it.
 func loadFile(file string) (*config.Relay, error) {
 	return config.LoadRelay(config.Sources{File: file, Environ: os.Environ(), Partial: true})
@@ -48,16 +28,17 @@ func loadFile(file string) (*config.Relay, error) {
 
 // chooseVolume completes the command line of the DOCA application, whose storage has one volume
 // without a name.
-func (s *source) chooseVolume() error {
-	if s.file != "" || s.flags.Changed("volume") || !s.flags.Changed("storage-server") &&
-		!s.flags.Changed("storage-servers") {
+func chooseVolume(from *config.Source[*config.Relay]) error {
+	f := from.Flags
+	if from.File != "" || f.Changed("volume") || !f.Changed("storage-server") &&
+		!f.Changed("storage-servers") {
 		return nil
 	}
-	return s.flags.Set("volume", argp.VolumeName)
+	return f.Set("volume", argp.VolumeName)
 }
 
 func newRunCommand() *cobra.Command {
-	var from source
+	from := config.RelaySource()
 	var faults service.Faults
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -84,35 +65,23 @@ called ` + argp.VolumeName + `:
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if argp.Implied(cmd) {
-				if err := from.chooseVolume(); err != nil {
+				if err := chooseVolume(from); err != nil {
 					return err
 				}
 			}
-			return run(cmd.Context(), &from, faults)
+			return service.Run(cmd.Context(), "zc-relay", "zc-relay", from, faults,
+				func(ctx context.Context, env *service.Environment, c *config.Relay) error {
+					return serve(ctx, env, c, from)
+				})
 		},
 	}
-	from.add(cmd.Flags())
+	from.AddFlags(cmd.Flags())
 	faults.AddFlags(cmd.Flags(), fault.RDMA, fault.Comch, fault.Control)
 	return cmd
 }
 
-func run(ctx context.Context, from *source, faults service.Faults) error {
-	program.OutliveReaders()
-	hangups := service.Hangups()
-	c, err := service.Load(ctx, from.load)
-	if err != nil {
-		return service.Outcome(ctx, err)
-	}
-	return service.Run(ctx, "zc-relay", service.Config{
-		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
-		Hangups: hangups, Unit: "zc-relay", Descriptors: c.Descriptors,
-		Faults: faults,
-	}, func(ctx context.Context, env *service.Environment) error {
-		return serve(ctx, env, c, from)
-	})
-}
-
-func serve(ctx context.Context, env *service.Environment, c *config.Relay, from *source) error {
+func serve(ctx context.Context, env *service.Environment, c *config.Relay,
+	from *config.Source[*config.Relay]) error {
 	options := c.Comch.Options()
 	options.RingMemory, options.Logger = c.Limits.RingMemory, env.Log
 	comch, err := providers.Comch(c.Comch.Provider, options)
@@ -173,7 +142,7 @@ func sharedWorkers(c *config.Relay, cpus []int) []int {
 type reloader struct {
 	env   *service.Environment
 	relay *relay.Relay
-	from  *source
+	from  *config.Source[*config.Relay]
 	names *lookups
 	// started is the configuration that the process started with, applied the one currently in
 	// effect, as far as it can be changed.
@@ -183,7 +152,7 @@ type reloader struct {
 // read reads the configuration again. The returned function applies it, without affecting open
 // sessions.
 func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
-	c, err := r.from.load()
+	c, err := r.from.Load()
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
