@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/signature"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 const size = 384 << 20 // the least that every file system accepts
@@ -38,7 +38,7 @@ func TestFindRecognizesWhatToolsMake(t *testing.T) {
 	} {
 		t.Run(test.command, func(t *testing.T) {
 			words := strings.Fields(test.command)
-			tooltest.Require(t, words[0])
+			testkit.RequireTools(t, words[0])
 			path := filepath.Join(t.TempDir(), "device")
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				t.Fatal(err)

@@ -43,25 +43,6 @@ func failureOf(t *testing.T, body func(testing.TB)) string {
 	return r.failure
 }
 
-// skipper is a test that records that it is skipped.
-type skipper struct {
-	testing.TB
-	isSkipped bool
-}
-
-func (s *skipper) Helper() {}
-
-func (s *skipper) Skipf(string, ...any) { s.isSkipped = true }
-
-func TestOnlyCompleteBuildsRunRepetitions(t *testing.T) {
-	s := &skipper{TB: t}
-	testkit.OnlyComplete(s, "another test")
-	if s.isSkipped == testkit.IsComplete() {
-		t.Errorf("the repetition is skipped: %v; the build is complete: %v", s.isSkipped,
-			testkit.IsComplete())
-	}
-}
-
 func TestWaitsEndWhenWhatIsAwaitedHappensOrPatienceEnds(t *testing.T) {
 	for _, c := range []struct {
 		name  string

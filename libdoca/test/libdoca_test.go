@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // objects is a directory for what is compiled once.
@@ -82,7 +81,7 @@ func (c *toolchain) require(t *testing.T) {
 	if !c.inGate {
 		testkit.OnlyComplete(t, "gcc, and clang with its sanitizers")
 	}
-	tooltest.Require(t, c.compiler)
+	testkit.RequireTools(t, c.compiler)
 }
 
 // compile compiles a program, and returns the path of the executable.
@@ -248,7 +247,7 @@ func TestPrograms(t *testing.T) {
 // With ZC_DOCA_DEBUG=abort, the first misuse ends the process.
 func TestMisuseAbortsAProgram(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, toolchains[0].compiler)
+	testkit.RequireTools(t, toolchains[0].compiler)
 	command := exec.Command(toolchains[0].compile(t, "misuse"), "host", "of_states")
 	command.Env = append(environment(t, "{role: host, directory: "+t.TempDir()+"}"),
 		"ZC_DOCA_DEBUG=abort")

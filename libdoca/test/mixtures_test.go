@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
@@ -124,7 +123,7 @@ func TestTheStorageApplicationsWithEachToolchain(t *testing.T) {
 // compileTrio compiles the initiator, the relay, and the target in C.
 func compileTrio(t testing.TB, c *toolchain) map[string]string {
 	t.Helper()
-	tooltest.Require(t, c.compiler)
+	testkit.RequireTools(t, c.compiler)
 	programs := make(map[string]string)
 	for _, name := range []string{"storage_initiator", "storage_relay", "storage_target"} {
 		programs[name] = c.compile(t, name)

@@ -20,7 +20,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // sdk is a tree of our own in the shape of the SDK's samples and applications.
@@ -34,7 +33,7 @@ type user struct {
 }
 
 func newUser(t *testing.T) *user {
-	tooltest.Require(t, "gcc", "pkg-config")
+	testkit.RequireTools(t, "gcc", "pkg-config")
 	return &user{t: t, directory: t.TempDir(), env: append(os.Environ(), "TMPDIR="+t.TempDir())}
 }
 
@@ -263,7 +262,7 @@ func TestHeaders(t *testing.T) {
 		"/include && ./headers")
 	// The compiler for the other architecture finds no headers of librdmacm.
 	if runtime.GOARCH == "amd64" {
-		tooltest.Require(t, "aarch64-linux-gnu-gcc")
+		testkit.RequireTools(t, "aarch64-linux-gnu-gcc")
 		u.write("all.c", all.String())
 		u.shell("aarch64-linux-gnu-gcc -Wall -Wextra -Werror -fsyntax-only -I " + home +
 			"/host/include all.c headers.c")
@@ -456,7 +455,7 @@ func TestSamplesAreBuiltAndRun(t *testing.T) {
 // With meson, samples are projects, and applications are parts of one, which asks for the role.
 func TestSamplesAreBuiltWithMeson(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "meson", "ninja")
+	testkit.RequireTools(t, "meson", "ninja")
 	const works = "dpu host|ok|$"
 	testSamples(t, nil, map[string]string{
 		"applications/note":              works,

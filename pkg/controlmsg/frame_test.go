@@ -7,7 +7,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -49,7 +49,7 @@ func FuzzTCPFrames(f *testing.F) {
 		for {
 			begun := false
 			message, err := readFrame(reader, limit, func() { begun = true })
-			printabletest.Bounded(t, err)
+			testkit.CheckBounded(t, err)
 			if err != nil {
 				if begun == errors.Is(err, io.EOF) {
 					t.Fatalf("a message has begun: %t, and fails with %v", begun, err)
@@ -91,7 +91,7 @@ func FuzzForeignFrames(f *testing.F) {
 		for {
 			begun := false
 			message, err := readFramed(reader, shortFraming{}, limit, func() { begun = true })
-			printabletest.Bounded(t, err)
+			testkit.CheckBounded(t, err)
 			if err != nil {
 				if begun == errors.Is(err, io.EOF) {
 					t.Fatalf("a message has begun: %t, and fails with %v", begun, err)

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
 	"github.com/zc-relay/zc-relay/internal/seedtest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/lease"
@@ -429,7 +429,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := codec.Decode(b)
-		printabletest.Bounded(t, err)
+		testkit.CheckBounded(t, err)
 		if (e == nil) == (err == nil) {
 			t.Fatalf("Decode = %v, %v", e, err)
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
@@ -211,7 +211,7 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			checkError(t, "the relay's error", err, status.Authentication, c.relaySees)
 			s := <-accepted
 			checkError(t, "the target's error", s.err, status.Authentication, c.targetSees)
-			printabletest.Bounded(t, s.err)
+			testkit.CheckBounded(t, s.err)
 		})
 	}
 }

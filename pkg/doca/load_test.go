@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -33,7 +33,7 @@ type stub struct {
 func (s stub) build(t *testing.T) string {
 	t.Helper()
 	compiler := cmp.Or(os.Getenv("CC"), "cc")
-	tooltest.Require(t, compiler)
+	testkit.RequireTools(t, compiler)
 	directory := t.TempDir()
 	for p, name := range partNames {
 		if slices.Contains(s.absent, part(p)) {

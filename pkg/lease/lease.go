@@ -26,7 +26,7 @@ package lease
 import (
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/boottime"
+	"github.com/zc-relay/zc-relay/internal/linux"
 )
 
 // Length is the length of a lease.
@@ -71,4 +71,4 @@ type Answer struct {
 type Clock func() int64
 
 // Boottime is the Clock of this machine, CLOCK_BOOTTIME.
-func Boottime() int64 { return int64(boottime.Now()) }
+func Boottime() int64 { return int64(linux.BootTime()) }

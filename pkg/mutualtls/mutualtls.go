@@ -18,8 +18,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/printable"
-	"github.com/zc-relay/zc-relay/internal/smallfile"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -345,7 +345,7 @@ func readContent(files Files) (content, error) {
 }
 
 func readFile(what, path string) ([]byte, error) {
-	b, err := smallfile.Read(path, maxFileSize)
+	b, err := files.Read(path, maxFileSize)
 	if err != nil {
 		return nil, status.Errorf(status.BadConfig, "TLS %s: %w", what, err)
 	}

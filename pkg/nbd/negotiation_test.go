@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
@@ -139,7 +138,7 @@ func TestRefusalsDoNotEchoAnyAmountOfTheClientsInput(t *testing.T) {
 	}
 	testkit.Eventually(t, "all reasons are logged", func() bool { return logs.Len() == 6 })
 	for _, entry := range logs.All() {
-		printabletest.Bounded(t, errors.New(fmt.Sprint(entry.ContextMap()["error"])))
+		testkit.CheckBounded(t, errors.New(fmt.Sprint(entry.ContextMap()["error"])))
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/zc-relay/zc-relay/internal/rawsocket"
+	"github.com/zc-relay/zc-relay/internal/linux"
 )
 
 // reply is a message to the client: a header, then a payload or the data of an operation, if any.
@@ -190,7 +190,7 @@ func (c *connection) send() {
 		g := &c.worker.out
 		g.Reset()
 		skip := c.sent
-		for i := c.nextReply; i < len(c.replies) && g.Count()+2 <= rawsocket.MaxVectors; i++ {
+		for i := c.nextReply; i < len(c.replies) && g.Count()+2 <= linux.MaxVectors; i++ {
 			p := &c.replies[i]
 			if skip < p.size {
 				g.Add(p.header[skip:p.size])

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/rawsocket"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -64,12 +64,12 @@ func (s socket) closeGently() {
 // receive reads into target and, once that is full, into tail. It returns the total number of
 // bytes, 0 at the end of the input.
 func (s socket) receive(target, tail []byte) (int, unix.Errno) {
-	return rawsocket.Receive(int(s), target, tail)
+	return linux.Receive(int(s), target, tail)
 }
 
 // send sends as much of g as fits into the send buffer, and returns the number of bytes.
-func (s socket) send(g *rawsocket.Gather) (int, unix.Errno) {
-	return rawsocket.Send(int(s), g)
+func (s socket) send(g *linux.Gather) (int, unix.Errno) {
+	return linux.Send(int(s), g)
 }
 
 // peerState reports whether the peer will send nothing more, and whether the connection is lost.

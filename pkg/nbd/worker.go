@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/internal/rawsocket"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -32,7 +32,7 @@ type worker struct {
 	slots    []*connection        // by the slots of the poller; nil where there is none
 	reserved map[*connection]bool // have a place, and negotiate
 	ready    []*connection        // have something to do
-	out      rawsocket.Gather     // of the connection that sends
+	out      linux.Gather         // of the connection that sends
 	draining bool                 // takes no more connections
 	empty    chan struct{}        // closed when no connection is left; nil unless stop waits
 }

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/creatable"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -282,7 +282,7 @@ func (b FileBackend) Check(spec *Spec) error {
 	case errors.Is(err, fs.ErrNotExist) && b.Size == 0:
 		return b.errMissing()
 	case errors.Is(err, fs.ErrNotExist):
-		if err := creatable.Check(b.Path); err != nil {
+		if err := files.CheckCreatable(b.Path); err != nil {
 			return b.explain("create", err)
 		}
 		return nil

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/boottime"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -14,7 +14,7 @@ import (
 // volume that others can take over; pauseClock measures that.
 var (
 	pauseBound = 4 * time.Second
-	pauseClock = boottime.Now
+	pauseClock = linux.BootTime
 )
 
 // pauseGuard keeps a program that has stood still, for instance because it was stopped, from going

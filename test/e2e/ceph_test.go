@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -59,7 +58,7 @@ func newImageAt(t testing.TB, path, size string) string {
 }
 
 func TestCephVolumesServeTheChain(t *testing.T) {
-	tooltest.Require(t, "nbdcopy", "nbdinfo", "qemu-io", "fio")
+	testkit.RequireTools(t, "nbdcopy", "nbdinfo", "qemu-io", "fio")
 	c := startChain(t, newImage(t, "64MiB"))
 	c.mustRun("verify", "--queues", "4", "--queue-depth", "32", "--length", "8MiB")
 	content := someContent(5<<20 + 4711)

@@ -12,7 +12,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // container runs a relay and its clients as a container of the image would: as the image's user,
@@ -77,7 +76,7 @@ func runContainer(t *testing.T, image image, mounts, command, config, script str
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	tooltest.Require(t, "unshare", "chroot")
+	testkit.RequireTools(t, "unshare", "chroot")
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"example=memory:64MiB"},
 		address: listenAddress(t)}
 	c.startTarget()

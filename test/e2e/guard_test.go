@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // TestVolumesAreProtected writes a file system to the volume, with the tools of an administrator.
 func TestVolumesAreProtected(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "mkfs.ext4")
+	testkit.RequireTools(t, "mkfs.ext4")
 	c := startObservedChain(t, "disk=memory:64MiB")
 	image := c.dir + "/image"
 	if output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", image, "32M").

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // linkLocalAddress returns an IPv6 address of this machine with a zone, or skips the test.
@@ -36,7 +36,7 @@ func linkLocalAddress(t *testing.T) netip.Addr {
 // address. The zone of such an address does not travel: each side adds its own.
 func TestAZoneIsKeptOnTheWholeWay(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdcopy")
+	testkit.RequireTools(t, "nbdcopy")
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("the flags choose another provider: this test needs the embedded provider")
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
@@ -60,7 +59,7 @@ func (c *chain) mustServe(script string, flags ...string) string {
 
 func TestNBDInfoDescribesTheExport(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdinfo")
+	testkit.RequireTools(t, "nbdinfo")
 	c, _ := nbdChain(t, "64MiB")
 	var document struct {
 		Protocol string `json:"protocol"`
@@ -110,7 +109,7 @@ func nbdSizeAs(user uint32, socket string) (string, error) {
 
 func TestTheGatewayRefusesOtherUsers(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdinfo")
+	testkit.RequireTools(t, "nbdinfo")
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect as another user")
 	}
@@ -162,7 +161,7 @@ func TestTheGatewayRefusesOtherUsers(t *testing.T) {
 
 func TestNBDClientsSeeTheNewSizeOnReconnect(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdinfo", "qemu-io")
+	testkit.RequireTools(t, "nbdinfo", "qemu-io")
 	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t),
 		volumes: []string{"disk=file:" + filepath.Join(t.TempDir(), "disk.img") + ",size=1MiB"}}
 	admin := "unix:" + filepath.Join(c.dir, "target.sock")
@@ -236,7 +235,7 @@ func TestAGatewayEndsWithItsParent(t *testing.T) {
 
 func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdcopy", "qemu-img")
+	testkit.RequireTools(t, "nbdcopy", "qemu-img")
 	const size, data = 4 << 30, 64 << 20
 	file := filepath.Join(t.TempDir(), "disk.img")
 	c := startObservedChain(t, "disk=file:"+file+",size=4GiB")
@@ -297,7 +296,7 @@ func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
 
 func TestQEMUUsesTheExport(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "qemu-img", "qemu-io")
+	testkit.RequireTools(t, "qemu-img", "qemu-io")
 	c, _ := nbdChain(t, "256MiB")
 	writeFile(t, filepath.Join(c.dir, "data"), someContent(64<<20))
 	c.mustServe(`
@@ -333,7 +332,7 @@ func TestQEMUUsesTheExport(t *testing.T) {
 
 func TestFIOVerifiesTheExport(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "fio")
+	testkit.RequireTools(t, "fio")
 	c, _ := nbdChain(t, "64MiB")
 	c.mustServe(fioVerify("--bsrange=512-128k", "--blockalign=512", "--size=48m"))
 	c.mustServe(fioVerify("--bs=1000", "--size=4000000")) // no block is written as a whole
@@ -348,7 +347,7 @@ func fioVerify(flags ...string) string {
 
 func TestNBDKitForwardsTheExport(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdkit", "nbdcopy")
+	testkit.RequireTools(t, "nbdkit", "nbdcopy")
 	c, file := nbdChain(t, "32MiB")
 	writeFile(t, filepath.Join(c.dir, "data"), someContent(32<<20))
 	c.mustServe(`nbdkit --exit-with-parent -U - nbd uri="$uri" \
@@ -361,7 +360,7 @@ func TestNBDKitForwardsTheExport(t *testing.T) {
 
 func TestFileSystemsSurviveTheTrip(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdcopy", "mke2fs", "e2fsck", "debugfs", "mkfs.xfs", "xfs_repair", "xfs_db")
+	testkit.RequireTools(t, "nbdcopy", "mke2fs", "e2fsck", "debugfs", "mkfs.xfs", "xfs_repair", "xfs_db")
 	c, _ := nbdChain(t, "512MiB")
 	c.mustServe(`
 		mkdir -p tree/d; head -c 3000000 /dev/urandom >tree/file; tac tree/file >tree/d/other
@@ -389,7 +388,7 @@ func TestFileSystemsSurviveTheTrip(t *testing.T) {
 
 func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdinfo")
+	testkit.RequireTools(t, "nbdinfo")
 	c, _ := nbdChain(t, "1MiB")
 	socket := filepath.Join(c.dir, "s")
 	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri",
@@ -448,7 +447,7 @@ func printedURI(t *testing.T, p *testkit.Process) string {
 
 func TestNBDClientsUseTLS(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdinfo")
+	testkit.RequireTools(t, "nbdinfo")
 	c, _ := nbdChain(t, "1MiB")
 	authority := mutualtlstest.NewAuthority(t)
 	own := authority.Write(filepath.Join(c.dir, "gateway"), []string{"localhost", "127.0.0.1"})
@@ -488,7 +487,7 @@ func TestNBDClientsUseTLS(t *testing.T) {
 // flush covers it, so that a killed target has lost nothing.
 func TestNBDConnectionsAreOneDisk(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdsh")
+	testkit.RequireTools(t, "nbdsh")
 	c, _ := nbdChain(t, "1MiB")
 	writeFile(t, filepath.Join(c.dir, "connections.py"), []byte(`
 import errno, os
@@ -537,7 +536,7 @@ b.flush()
 // flush: one that was connected all the time, and one that comes after its death.
 func TestADeadNBDClientWritesNothingMore(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdsh")
+	testkit.RequireTools(t, "nbdsh")
 	c, _ := nbdChain(t, "16MiB")
 	writeFile(t, filepath.Join(c.dir, "victim.py"), []byte(`
 import os, time
@@ -593,7 +592,7 @@ assert not lost, lost
 
 func TestTheEndOfAnNBDExportLeavesTheOthers(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdinfo", "qemu-io")
+	testkit.RequireTools(t, "nbdinfo", "qemu-io")
 	c := startChain(t, "disk=file:"+filepath.Join(t.TempDir(), "disk.img")+",size=1MiB",
 		"ram=memory:2MiB")
 	c.startRelay("comch", "--command-channel-name", "second", "--volume", "ram")
@@ -660,7 +659,7 @@ func anonymousMemory(t *testing.T, p *testkit.Process) int {
 
 func TestHalfOpenNBDConnectionsCostAGatewayLittle(t *testing.T) {
 	// Not parallel: it uses most of the descriptors of this process.
-	tooltest.Require(t, "nbdinfo")
+	testkit.RequireTools(t, "nbdinfo")
 	// At most pending are negotiating (nbd.DefaultMaxPending). More memory would be less than 4 KiB
 	// for each attacker.
 	const attackers, pending, memory = 10_000, 64, 32 << 20
@@ -733,7 +732,7 @@ var nbdKills = 4
 
 func TestNBDClientsNoticeNoKill(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "fio")
+	testkit.RequireTools(t, "fio")
 	c, _ := managedChain(t, "32MiB")
 	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=4k", "--size=24m", "--fsync=50")+
 		`; echo round; done; echo passed`, "--metrics-listen", "127.0.0.1:0")
@@ -784,7 +783,7 @@ func (c *chain) killDaemon(gateway *testkit.Process, i int) {
 // gateway leaves its memory to it, and continues it.
 func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "fio", "nbdcopy")
+	testkit.RequireTools(t, "fio", "nbdcopy")
 	c := startFileChain(t)
 	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=16k", "--size=24m")+
 		`; done; head -c 32M /dev/urandom >data; nbdcopy --flush data "$uri"; nbdcopy "$uri" copy
@@ -826,7 +825,7 @@ func TestNBDClientsNoticeNoStoppedRelay(t *testing.T) {
 
 func TestAFlushReportsWhatAKilledTargetMayHaveLost(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "qemu-io")
+	testkit.RequireTools(t, "qemu-io")
 	t.Run("without a service manager", func(t *testing.T) {
 		c, _ := nbdChain(t, "1MiB")
 		c.flushAfterKill("EIO")
@@ -885,7 +884,7 @@ func TestTheLossOfAMemoryVolumeEndsTheExport(t *testing.T) {
 // fail with the error that the specification demands, and the connection goes on.
 func TestNBDShellGetsTheErrorsOfTheSpecification(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdsh")
+	testkit.RequireTools(t, "nbdsh")
 	c, _ := nbdChain(t, "64MiB")
 	writeFile(t, filepath.Join(c.dir, "writable.py"), []byte(`
 import errno, os

@@ -12,7 +12,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 var (
@@ -30,7 +29,7 @@ const guestFileSize = 64 << 10
 func TestTheFileSystemOfAVirtualMachineSurvivesKills(t *testing.T) {
 	t.Parallel()
 	testkit.OnlyComplete(t, "file systems of this machine, and the commands of QEMU, use exports")
-	tooltest.Require(t, "qemu-system-x86_64", "busybox", "cpio", "depmod", "mke2fs", "e2fsck",
+	testkit.RequireTools(t, "qemu-system-x86_64", "busybox", "cpio", "depmod", "mke2fs", "e2fsck",
 		"nbdcopy", "apt-get")
 	c, file := managedChain(t, "512MiB")
 	makeImage := exec.Command("testdata/vm-image.sh", c.dir)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 func TestMetricsAndHealthFollowTheChain(t *testing.T) {
@@ -114,7 +113,7 @@ func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
 // renderPage returns a daemon's page as a browser shows it.
 func renderPage(t *testing.T, daemon *testkit.Process) string {
 	t.Helper()
-	tooltest.Require(t, "chromium")
+	testkit.RequireTools(t, "chromium")
 	// The page's virtual clock runs ahead of the daemon's, so that the page reads the status
 	// several times in quick succession.
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)

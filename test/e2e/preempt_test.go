@@ -9,7 +9,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // holderOf returns the ID of whoever has the chain's volume, as a host's relay tells it.
@@ -118,7 +117,7 @@ while not ended:
 
 func TestADiskThatIsTakenAwayFailsItsRequests(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "nbdsh")
+	testkit.RequireTools(t, "nbdsh")
 	c := startChain(t, "disk=memory:16MiB,exclusive")
 	disk := c.gateway(writeUntilItFails)
 	testkit.Eventually(t, "the client writes", func() bool { return disk.Stdout.Len() > 0 })

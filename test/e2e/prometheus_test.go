@@ -17,13 +17,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // A Prometheus that ingests native histograms does not store the classic ones beside them.
 func TestLatencyQueriesFindDataWithEitherKindOfHistogram(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "prometheus")
+	testkit.RequireTools(t, "prometheus")
 	queries := latencyQueries(t)
 	// A slow volume, so that the IO leaves the processors to those who are waited for.
 	c := startFaultyChain(t, "volume:any:delay=5ms")

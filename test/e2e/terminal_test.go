@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // terminal is a terminal of tmux with a program in it.
@@ -22,7 +21,7 @@ type terminal struct {
 // startTerminal runs a program of users in a terminal of 40 lines.
 func startTerminal(t *testing.T, command ...string) *terminal {
 	t.Helper()
-	tooltest.Require(t, "tmux")
+	testkit.RequireTools(t, "tmux")
 	x := &terminal{t: t, socket: filepath.Join(t.TempDir(), "tmux")}
 	t.Cleanup(func() { x.do("kill-server") })
 	x.do(append([]string{"-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "40"},
@@ -85,7 +84,7 @@ func TestTopIsLiveInATerminal(t *testing.T) {
 // that a user has pasted for it.
 func TestOnlyTopAsksTheTerminal(t *testing.T) {
 	t.Parallel()
-	tooltest.Require(t, "script")
+	testkit.RequireTools(t, "script")
 	for _, name := range []string{"zc-relay", "target", "initiator"} {
 		command := exec.Command("script", "-qec",
 			"'"+program(t, name)+"' --version", "/dev/null")
@@ -142,7 +141,7 @@ func TestShellsCompleteCommandsFlagsAndWords(t *testing.T) {
 	t.Parallel()
 	for name, shell := range shells {
 		t.Run(name, func(t *testing.T) {
-			tooltest.Require(t, append(shell.files, name)...)
+			testkit.RequireTools(t, append(shell.files, name)...)
 			x := startTerminal(t, append([]string{"env", "HOME=" + t.TempDir(), "TERM=screen",
 				"PATH=" + testkit.Plain.Directory(t) + ":" + os.Getenv("PATH")}, shell.command...)...)
 			x.do("send-keys", shell.prepare, "Enter")

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // tourTime bounds the tour, which includes a benchmark and two passes over a volume of 1 GiB.
@@ -26,7 +26,7 @@ func TestTheTourOfTheReadme(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
 	}
-	tooltest.Require(t, "qemu-img")
+	testkit.RequireTools(t, "qemu-img")
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)

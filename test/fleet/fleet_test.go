@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
@@ -44,7 +44,7 @@ type fleet struct {
 }
 
 func TestAnEventRaisesItsAlertsAndNoOthers(t *testing.T) {
-	tooltest.Require(t, "prometheus")
+	testkit.RequireTools(t, "prometheus")
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	t.Cleanup(cancel)
 	f := &fleet{t: t, ctx: ctx, dir: t.TempDir(), authority: mutualtlstest.NewAuthority(t)}

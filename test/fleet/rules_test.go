@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 // shipped is the folder with the rules and the scrape configuration.
@@ -61,7 +61,7 @@ func installPrometheus(t testing.TB, directory string) (config string) {
 }
 
 func TestThePrometheusThatIsShippedIsShortened(t *testing.T) {
-	tooltest.Require(t, "promtool")
+	testkit.RequireTools(t, "promtool")
 	config := installPrometheus(t, t.TempDir())
 	output, err := exec.Command("promtool", "check", "config", config).CombinedOutput()
 	if err != nil {

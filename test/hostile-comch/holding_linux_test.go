@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/stucktest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated/rawtest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -51,7 +51,7 @@ func abandonPackets(connect func(string) (int, error), packet []byte, others int
 			if err != nil {
 				return err
 			}
-			stuck, _, err := stucktest.Descriptor()
+			stuck, _, err := testkit.StuckDescriptor()
 			if err != nil {
 				return err
 			}

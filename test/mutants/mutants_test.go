@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 const root = "../.."
@@ -113,7 +113,7 @@ func TestBroken(t *testing.T) { t.Error("fails unmutated") }
 }
 
 func TestVerdicts(t *testing.T) {
-	tooltest.Require(t, "git")
+	testkit.RequireTools(t, "git")
 	directory := t.TempDir()
 	for name, text := range smallModule {
 		file := filepath.Join(directory, name)

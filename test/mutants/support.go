@@ -113,22 +113,22 @@ var supportMutants = []mutant{
 	},
 	{
 		name: "rawsocket-sends-the-start-again",
-		file: "internal/rawsocket/rawsocket_unsafe.go",
+		file: "internal/linux/rawsocket_unsafe.go",
 		old: `			v.Base = (*byte)(unsafe.Add(unsafe.Pointer(v.Base), n))
 `,
 		new:    "",
 		breaks: "What a socket did not take at once follows, from where it stopped.",
-		tests:  []test{{"./internal/rawsocket", "^TestWhatIsGatheredArrives$"}},
+		tests:  []test{{"./internal/linux", "^TestWhatIsGatheredArrives$"}},
 	},
 	{
 		name: "rawsocket-forgets-what-follows",
-		file: "internal/rawsocket/rawsocket_unsafe.go",
+		file: "internal/linux/rawsocket_unsafe.go",
 		old: `	v.SetLen(int(v.Len) + n)
 `,
 		new: `	v.SetLen(int(v.Len))
 `,
 		breaks: "Memory that follows the last vector is sent with it.",
-		tests:  []test{{"./internal/rawsocket", "^TestWhatIsGatheredArrives$"}},
+		tests:  []test{{"./internal/linux", "^TestWhatIsGatheredArrives$"}},
 	},
 	{
 		name:   "dma-buffer-outside-of-its-map",

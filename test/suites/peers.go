@@ -86,10 +86,10 @@ var rules = []rule{
 
 	{"internal", "repeat mutants"},
 	{"internal/blockcopy", "arm64 budget repeat mutants"},
+	{"internal/linux", "arm64 repeat providers mutants"},
 	{"internal/prefetch", "arm64 budget repeat"},
 	{"internal/rangelock", "tools repeat ends mutants"},
 	{"internal/rdmadevice", "verbs repeat"},
-	{"internal/wakeup", "arm64 repeat providers"},
 
 	{"libdoca", "arm64 packages sanitizers repeat verbs mutants"},
 	{"libdoca/README.md", ""},

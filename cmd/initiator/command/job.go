@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
-	"github.com/zc-relay/zc-relay/internal/smallfile"
+	"github.com/zc-relay/zc-relay/internal/files"
 )
 
 // fioNames maps names of fio's options to flags of bench that mean the same.
@@ -49,7 +49,7 @@ func addJob(cmd *cobra.Command) {
 
 // loadJob sets the flags in a file. It reports all problems of the file.
 func loadJob(cmd *cobra.Command, path string) error {
-	content, err := smallfile.Read(path, maxJob)
+	content, err := files.Read(path, maxJob)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/zc-relay/zc-relay/internal/smallfile"
+	"github.com/zc-relay/zc-relay/internal/files"
 )
 
 // fileContent is what a file says.
@@ -34,7 +34,7 @@ const (
 // readFile reads a YAML file. It fails if the file cannot be read or is not YAML; the content holds
 // other problems.
 func readFile(path string, root *node) (*fileContent, error) {
-	text, err := smallfile.Read(path, maxFileSize)
+	text, err := files.Read(path, maxFileSize)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}

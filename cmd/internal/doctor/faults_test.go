@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/ops"
-	"github.com/zc-relay/zc-relay/internal/creatable"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -168,7 +168,7 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 		}, "its directory does not exist", "systemctl start zc-relay"},
 		"no state directory": {nil, func(m *machine) {
 			m.Directories = []Directory{{Path: full + "/state", Flag: "--state-directory",
-				Check: creatable.CheckDirectory}}
+				Check: files.CheckDirectory}}
 		}, "not a directory", "--state-directory"},
 		"emulated Comch that others can write to": {nil, func(m *machine) {
 			directory := filepath.Join(t.TempDir(), "comch")

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 // writeManuals writes the pages of all programs, as for packages, and returns their directory.
@@ -67,7 +66,7 @@ func TestManualPages(t *testing.T) {
 		}
 	})
 	t.Run("are rendered without warnings", func(t *testing.T) {
-		tooltest.Require(t, "man")
+		testkit.RequireTools(t, "man")
 		pages, err := filepath.Glob(filepath.Join(directory, "*.[15]"))
 		if err != nil || len(pages) == 0 {
 			t.Fatalf("there are no pages: %v", err)

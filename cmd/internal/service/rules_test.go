@@ -17,7 +17,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 )
 
 const (
@@ -28,7 +27,7 @@ const (
 // The rules are tested with what the daemons export when they have started, so that no rule relies
 // on series that appear only with the condition that it should notice.
 func TestRulesFireAsTheirScenariosSay(t *testing.T) {
-	tooltest.Require(t, "promtool")
+	testkit.RequireTools(t, "promtool")
 	var content struct{ Tests []scenario }
 	readYAML(t, scenariosFile, &content)
 	scrapes := scrapeDaemons(t, rulesText(t))

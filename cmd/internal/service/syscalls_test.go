@@ -23,7 +23,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -594,7 +593,7 @@ func (l *load) end() map[uint64]byte {
 
 func requireStrace(t *testing.T) {
 	t.Helper()
-	tooltest.Require(t, "strace")
+	testkit.RequireTools(t, "strace")
 	if err := exec.Command("strace", "-o", "/dev/null", "true").Run(); err != nil {
 		t.Skipf("strace cannot trace here: %v", err)
 	}

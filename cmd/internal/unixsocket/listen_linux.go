@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/creatable"
+	"github.com/zc-relay/zc-relay/internal/files"
 )
 
 // Listen listens on a Unix socket whose file has the given mode. It replaces the socket of a
@@ -51,7 +51,7 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 // Check returns why Listen would fail, and changes nothing. The error is unix.EADDRINUSE if another
 // process listens on the socket.
 func Check(path string) error {
-	err := creatable.Check(path)
+	err := files.CheckCreatable(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errNoDirectory(path, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
-	"github.com/zc-relay/zc-relay/internal/creatable"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -31,12 +31,12 @@ func describeTarget(o *doctor.Options, c *config.Target) error {
 	}
 	if path := c.State.Path(); path != "" {
 		o.Directories = append(o.Directories, doctor.Directory{Path: path, Key: "state.directory",
-			Flag: "--state-directory", Check: creatable.CheckDirectory})
+			Flag: "--state-directory", Check: files.CheckDirectory})
 	}
 	if file := c.Listen.AddressFile; file != "" {
 		o.Directories = append(o.Directories, doctor.Directory{Path: filepath.Dir(file),
 			Key: "listen.address_file", Flag: "--address-file",
-			Check: func(string) error { return creatable.Check(file) }})
+			Check: func(string) error { return files.CheckCreatable(file) }})
 	}
 	for i := range c.Volumes {
 		v := &c.Volumes[i]

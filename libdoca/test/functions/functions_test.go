@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/goldentest"
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
 const (
@@ -202,7 +202,7 @@ func write(all []function, states map[function]string) []byte {
 }
 
 func TestTheTableHasTheFunctionsOfThisBuild(t *testing.T) {
-	tooltest.Require(t, "gcc")
+	testkit.RequireTools(t, "gcc")
 	all := functionsOfDOCA(t)
 	states, faults := readEmulation(t).states(all)
 	for _, fault := range faults {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/conformancetest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -42,7 +42,7 @@ func Bench(b *testing.B, config Config) {
 	s := &suite{Config: config}
 	var err error
 	s.capabilities, err = config.Provider.Capabilities(s.device())
-	conformancetest.SkipIfNotSupported(b, "get capabilities of device "+s.device(), err)
+	testkit.SkipIfNotSupported(b, "get capabilities of device "+s.device(), err)
 	bare := bareRoundTrip()
 	b.Run("BareCacheLines", func(b *testing.B) {
 		for b.Loop() {

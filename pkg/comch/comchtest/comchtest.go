@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/conformancetest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -92,9 +91,9 @@ func runGroups(t *testing.T, config Config, groups []group) {
 	s := &suite{Config: config}
 	var err error
 	s.capabilities, err = config.Provider.Capabilities(s.device())
-	conformancetest.SkipIfNotSupported(t, "get capabilities of device "+s.device(), err)
+	testkit.SkipIfNotSupported(t, "get capabilities of device "+s.device(), err)
 	host, err := config.Provider.Capabilities(s.hostDevice())
-	conformancetest.SkipIfNotSupported(t, "get capabilities of device "+s.hostDevice(), err)
+	testkit.SkipIfNotSupported(t, "get capabilities of device "+s.hostDevice(), err)
 	s.capabilities.Client = s.capabilities.Client || host.Client // of the pair of devices
 	for _, group := range groups {
 		if len(config.Groups) == 0 || slices.Contains(config.Groups, group.name) {

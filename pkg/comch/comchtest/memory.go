@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/conformancetest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -41,7 +41,7 @@ func export(t *testing.T, from comch.Connection, region *memory.Region,
 	t.Helper()
 	descriptor, err := from.ExportMemory(testContext(t), region, access)
 	// On hardware only the host can export.
-	conformancetest.SkipIfNotSupported(t, "export memory", err)
+	testkit.SkipIfNotSupported(t, "export memory", err)
 	if len(descriptor) == 0 || len(descriptor) > comch.MaxExportLength {
 		t.Fatalf("descriptor has %d bytes, the limit is %d", len(descriptor), comch.MaxExportLength)
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/conformancetest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
@@ -25,7 +24,7 @@ func (s *suite) testMsgQ(t *testing.T) {
 		if err == nil {
 			_, err = provider.NewDPA(comch.DPAConfig{Device: s.Device})
 		}
-		conformancetest.SkipIfNotSupported(t, "create DPA", err)
+		testkit.SkipIfNotSupported(t, "create DPA", err)
 		t.Fatal("the device has a DPA, but its capabilities deny message queues")
 	}
 	t.Run("GoesOneWay", s.testMsgQDirection)

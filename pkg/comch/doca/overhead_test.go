@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
@@ -39,7 +39,7 @@ func BenchmarkOverhead(b *testing.B) {
 
 // instantLibdoca compiles testdata and returns the directory of the libraries.
 func instantLibdoca(b *testing.B) string {
-	tooltest.Require(b, "cc")
+	testkit.RequireTools(b, "cc")
 	directory := b.TempDir()
 	library := filepath.Join(directory, "libdoca_common.so")
 	output, err := exec.Command("cc", "-O2", "-shared", "-fPIC", "-I../../doca", "-o", library,

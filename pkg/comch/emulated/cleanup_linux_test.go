@@ -6,9 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/stucktest"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/internal/wakeup"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -16,7 +15,7 @@ import (
 // blockingDescriptor returns a descriptor whose last close blocks until release is called.
 func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 	t.Helper()
-	descriptor, release, err := stucktest.Descriptor()
+	descriptor, release, err := testkit.StuckDescriptor()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +28,7 @@ func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 func queueBlockingDescriptor(t *testing.T, socket int) (release func()) {
 	t.Helper()
 	descriptor, release := blockingDescriptor(t)
-	if err := unix.Sendmsg(socket, wakeup.Signal, unix.UnixRights(descriptor), nil,
+	if err := unix.Sendmsg(socket, linux.WakeSignal, unix.UnixRights(descriptor), nil,
 		unix.MSG_DONTWAIT); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +78,7 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 	for name, use := range cases {
 		t.Run(name, func(t *testing.T) {
 			bell, button := newTestDoorbell(t)
-			wakeup.Send(button)
+			linux.Wake(button)
 			release := queueBlockingDescriptor(t, button)
 			closeDescriptor(button)
 			wantNoWait(t, release, func() { use(t, bell) })
@@ -139,7 +138,7 @@ func TestDoorbellSignalWithDescriptorsEndsTheConnection(t *testing.T) {
 	defer func() { _ = created.Close() }()
 	server.remote.mu.Lock()
 	button := server.remote.consumers[created.ID()].button
-	err = unix.Sendmsg(button, wakeup.Signal, unix.UnixRights(0), nil, unix.MSG_DONTWAIT)
+	err = unix.Sendmsg(button, linux.WakeSignal, unix.UnixRights(0), nil, unix.MSG_DONTWAIT)
 	server.remote.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/wakeup"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -32,7 +32,7 @@ type doorbell struct {
 	down     bool
 	silenced bool // written only by the thread
 	closed   bool
-	listener wakeup.Listener
+	listener linux.WakeListener
 }
 
 // maxLastSignals is the bound after shutDown, when no more messages can arrive. It exceeds what the
@@ -66,7 +66,7 @@ func (d *doorbell) drain() error {
 	d.mu.Lock()
 	down := d.down
 	d.mu.Unlock()
-	limit := wakeup.MaxSignals
+	limit := linux.MaxWakeSignals
 	if down {
 		limit = maxLastSignals
 	}
@@ -149,7 +149,7 @@ func (d *doorbell) close() error {
 }
 
 // checkButton rejects a descriptor that is not a Unix datagram socket, the only kind on which
-// wakeup.Send cannot block. Closing it can: see cleanupQueue.
+// linux.Wake cannot block. Closing it can: see cleanupQueue.
 func checkButton(descriptor int) error {
 	domain, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {

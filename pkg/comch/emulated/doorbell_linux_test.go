@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/wakeup"
+	"github.com/zc-relay/zc-relay/internal/linux"
 )
 
 func isReadable(tb testing.TB, descriptor int) bool {
@@ -35,8 +35,8 @@ func TestDoorbellRingsAndDrains(t *testing.T) {
 		if isReadable(t, bell.descriptor) {
 			t.Fatal("readable before it was rung")
 		}
-		wakeup.Send(button)
-		wakeup.Send(button)
+		linux.Wake(button)
+		linux.Wake(button)
 		if !isReadable(t, bell.descriptor) {
 			t.Fatal("not readable after it was rung")
 		}
@@ -53,7 +53,7 @@ func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
 	if err := unix.SetNonblock(button, false); err != nil {
 		t.Fatal(err)
 	}
-	wakeup.Send(button)
+	linux.Wake(button)
 	for range 1 << 20 {
 		if err := bell.drain(); err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
 func fillDoorbell(tb testing.TB, button int) {
 	tb.Helper()
 	for range 1 << 20 {
-		if unix.Send(button, wakeup.Signal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) != nil {
+		if unix.Send(button, linux.WakeSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) != nil {
 			return
 		}
 	}

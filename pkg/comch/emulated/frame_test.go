@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -45,7 +45,7 @@ func FuzzParseFrame(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		parsed, err := parseFrame(packet)
-		printabletest.Bounded(t, err)
+		testkit.CheckBounded(t, err)
 		if err != nil {
 			if !isViolation(err) {
 				t.Errorf("error %v is not a violation", err)
@@ -82,11 +82,11 @@ func FuzzHandleFrame(f *testing.F) {
 		defer peer.close()
 		for range 2 {
 			var none descriptors
-			printabletest.Bounded(t, c.handle(&parsed, &none))
+			testkit.CheckBounded(t, c.handle(&parsed, &none))
 		}
 		c.Abort()
 		c.waitStopped(goodbyeTimeout)
-		printabletest.Bounded(t, c.Err())
+		testkit.CheckBounded(t, c.Err())
 	})
 }
 

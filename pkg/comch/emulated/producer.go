@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/zc-relay/zc-relay/internal/wakeup"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -149,7 +149,7 @@ func (p *producer) Flush() {
 	}
 	sleeping := &p.consumer.ring.shared.header.consumerSleeping
 	if sleeping.Load() != 0 && sleeping.Swap(0) != 0 {
-		wakeup.Send(p.consumer.button)
+		linux.Wake(p.consumer.button)
 	}
 }
 

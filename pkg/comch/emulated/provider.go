@@ -24,7 +24,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/internal/openfiles"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -188,7 +188,7 @@ const (
 // withDefaults replaces zeroes with defaults and caps the rest at highestLimits.
 func (l Limits) withDefaults() Limits {
 	d, h := &defaultLimits, &highestLimits
-	descriptors := bounded(l.MaxDescriptors, openfiles.Limit()/2, h.MaxDescriptors)
+	descriptors := bounded(l.MaxDescriptors, linux.OpenFileLimit()/2, h.MaxDescriptors)
 	return Limits{
 		MaxMessageSize:  bounded(l.MaxMessageSize, d.MaxMessageSize, h.MaxMessageSize),
 		MaxReceiveQueue: bounded(l.MaxReceiveQueue, d.MaxReceiveQueue, h.MaxReceiveQueue),

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/zc-relay/zc-relay/internal/wakeup"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -297,7 +297,7 @@ func (r *remoteProducers) wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.list {
-		wakeup.Send(p.button)
+		linux.Wake(p.button)
 	}
 }
 

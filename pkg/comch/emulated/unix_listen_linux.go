@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/creatable"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -67,12 +67,12 @@ func (u unixSockets) check(service comch.Service, public bool) error {
 		}
 	}
 	if errors.Is(err, unix.ENOENT) {
-		return creatable.CheckWithParents(path)
+		return files.CheckCreatableWithParents(path)
 	}
 	if err != nil {
 		return err
 	}
-	return creatable.Check(path + "/" + service.Name)
+	return files.CheckCreatable(path + "/" + service.Name)
 }
 
 // checkDirectory returns why makeDirectory would fail with a directory that exists.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -341,7 +341,7 @@ func fuzz(f *testing.F, v dialects.Version) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := dialects.Decode(v, b)
-		printabletest.Bounded(t, err)
+		testkit.CheckBounded(t, err)
 		if err != nil {
 			return
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/conformancetest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -84,7 +83,7 @@ func newBench(t *testing.T, config Config) *bench {
 func open(t *testing.T, config Config, name string) dma.Device {
 	t.Helper()
 	device, err := config.Provider.Open(name)
-	conformancetest.SkipIfNotSupported(t, "open device "+name, err)
+	testkit.SkipIfNotSupported(t, "open device "+name, err)
 	t.Cleanup(func() {
 		if err := device.Close(); err != nil {
 			t.Errorf("close device at the end of the test: %v", err)

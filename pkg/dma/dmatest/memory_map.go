@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 
-	"github.com/zc-relay/zc-relay/internal/conformancetest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -163,7 +163,7 @@ func (b *bench) importMap(length uint64,
 	b.Helper()
 	if !b.device.Capabilities().ImportedMemory {
 		_, err := dma.ImportMemoryMap(b.device, memory.Wrap(make([]byte, 8)), access)
-		conformancetest.SkipIfNotSupported(b, "import memory map", err)
+		testkit.SkipIfNotSupported(b, "import memory map", err)
 		b.Fatal("a map was imported, although ImportedMemory is false")
 	}
 	o, i := b.config.Import(b.T, length, access)

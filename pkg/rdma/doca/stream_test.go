@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -93,7 +93,7 @@ func FuzzReadFrame(f *testing.F) {
 		from := bytes.NewReader(b)
 		for {
 			read, err := readFrame(from)
-			printabletest.Bounded(t, err)
+			testkit.CheckBounded(t, err)
 			if err != nil {
 				if errors.Is(err, io.EOF) && from.Len() > 0 {
 					t.Errorf("%d bytes are left", from.Len())
@@ -109,8 +109,8 @@ func FuzzReadFrame(f *testing.F) {
 					t.Errorf("%+v is read as %+v, %v", i, again, err)
 				}
 			}
-			printabletest.Bounded(t, parseEnd(read.payload))
-			printabletest.Bounded(t, &rdma.RejectedError{Reason: read.payload})
+			testkit.CheckBounded(t, parseEnd(read.payload))
+			testkit.CheckBounded(t, &rdma.RejectedError{Reason: read.payload})
 		}
 	})
 }

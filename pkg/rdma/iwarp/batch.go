@@ -1,7 +1,7 @@
 package iwarp
 
 import (
-	"github.com/zc-relay/zc-relay/internal/rawsocket"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
 
@@ -29,7 +29,7 @@ const (
 // batch is a run of whole FPDUs on its way to the socket. It is composed when it is empty, and sent
 // to its last byte before the next one is composed.
 type batch struct {
-	gather      rawsocket.Gather
+	gather      linux.Gather
 	used        int  // bytes of scratch
 	joined      bool // the last vector ends at used, so that more scratch can extend it
 	stable      []byte
@@ -53,7 +53,7 @@ func (b *batch) reset() {
 
 // hasRoom reports whether one more FPDU is certain to fit.
 func (b *batch) hasRoom() bool {
-	return b.gather.Count() <= rawsocket.MaxVectors-3 && b.used <= scratchBytes-maxFrameBytes
+	return b.gather.Count() <= linux.MaxVectors-3 && b.used <= scratchBytes-maxFrameBytes
 }
 
 // frame returns an empty slice of the unused scratch, to append to and to pass to addFrame.

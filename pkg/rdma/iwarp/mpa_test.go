@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -137,13 +137,13 @@ func FuzzMPAFrame(f *testing.F) {
 				return
 			}
 			n, err := mpaDataLength(b, key)
-			printabletest.Bounded(t, err)
+			testkit.CheckBounded(t, err)
 			if err != nil || len(b) < mpaHeaderBytes+n {
 				continue
 			}
 			b := b[:mpaHeaderBytes+n]
 			frame, err := parseMPA(b)
-			printabletest.Bounded(t, err)
+			testkit.CheckBounded(t, err)
 			if err != nil {
 				continue
 			}

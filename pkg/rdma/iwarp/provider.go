@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/internal/openfiles"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
@@ -99,7 +99,7 @@ func (o Options) withDefaults() Options {
 		o.HandshakeTimeout = rdma.DefaultHandshakeTimeout
 	}
 	if o.MaxPendingHandshakes <= 0 {
-		o.MaxPendingHandshakes = min(DefaultMaxPendingHandshakes, max(openfiles.Limit()/8, 1))
+		o.MaxPendingHandshakes = min(DefaultMaxPendingHandshakes, max(linux.OpenFileLimit()/8, 1))
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()

@@ -5,17 +5,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/rawsocket"
+	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/network"
 )
 
 // send sends as much as fits into the send buffer, and returns the number of bytes. EFAULT means
 // that the owner of some memory has made it inaccessible.
-func (s *socket) send(g *rawsocket.Gather) (int, errno) {
+func (s *socket) send(g *linux.Gather) (int, errno) {
 	if s.stream != nil {
 		return sendStream(s.stream, g)
 	}
-	return rawsocket.Send(s.descriptor, g)
+	return linux.Send(s.descriptor, g)
 }
 
 // receiveInto reads into target and, once that is full, into tail. It returns the total number of
@@ -24,7 +24,7 @@ func (s *socket) receiveInto(target, tail []byte) (int, errno) {
 	if s.stream != nil {
 		return receiveStream(s.stream, target, tail)
 	}
-	return rawsocket.Receive(s.descriptor, target, tail)
+	return linux.Receive(s.descriptor, target, tail)
 }
 
 // receive reads into a staging buffer. The call is always raw: the buffer's size bounds its
@@ -42,7 +42,7 @@ func (s *socket) receive(b []byte) (int, errno) {
 }
 
 // sendStream does what send does for a socket.
-func sendStream(stream network.Pollable, g *rawsocket.Gather) (sent int, err errno) {
+func sendStream(stream network.Pollable, g *linux.Gather) (sent int, err errno) {
 	for b := range g.Vectors() {
 		n, err := stream.TryWrite(b)
 		sent += n

@@ -10,14 +10,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/tooltest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
 // TestTsharkDecodesSession lets Wireshark's dissectors decode a whole session: connection setup,
 // all kinds of messages, and a Terminate.
 func TestTsharkDecodesSession(t *testing.T) {
-	tooltest.Require(t, "tshark")
+	testkit.RequireTools(t, "tshark")
 	c := newCapture()
 	runCapturedSession(t, c)
 	path := filepath.Join(t.TempDir(), "session.pcap")

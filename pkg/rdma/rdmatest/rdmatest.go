@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/conformancetest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -140,7 +140,7 @@ func newBench(t *testing.T, config Config) *bench {
 func open(t *testing.T, provider rdma.Provider, address netip.Addr) rdma.Device {
 	t.Helper()
 	device, err := provider.Open(address)
-	conformancetest.SkipIfNotSupported(t, "open device "+address.String(), err)
+	testkit.SkipIfNotSupported(t, "open device "+address.String(), err)
 	t.Cleanup(func() {
 		if err := device.Close(); err != nil {
 			t.Errorf("close device: %v", err)

@@ -3,23 +3,23 @@ package shm
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/wakeup"
+	"github.com/zc-relay/zc-relay/internal/linux"
 )
 
 // bell is the socket of a connection after the handshake: each packet wakes its receiver, and its
 // end shows that the peer has ended or died. It belongs to the thread of the completion queue.
 type bell struct {
 	descriptor int
-	listener   wakeup.Listener
+	listener   linux.WakeListener
 }
 
 // ring wakes the peer.
-func (b *bell) ring() { wakeup.Send(b.descriptor) }
+func (b *bell) ring() { linux.Wake(b.descriptor) }
 
 // check receives what has arrived and reports whether the peer has closed its end, or sends what it
 // must not: packets with descriptors.
 func (b *bell) check() (ended bool) {
-	for range wakeup.MaxSignals {
+	for range linux.MaxWakeSignals {
 		n, carriesDescriptors, err := b.listener.Peek(b.descriptor)
 		switch {
 		case err == unix.EAGAIN:

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
@@ -444,7 +444,7 @@ func FuzzHandshake(f *testing.F) {
 	f.Add(reject.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := parsePacket(b)
-		printabletest.Bounded(t, err)
+		testkit.CheckBounded(t, err)
 		if err != nil {
 			return
 		}

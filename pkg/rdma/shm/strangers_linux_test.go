@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/stucktest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -44,7 +43,7 @@ func asStranger(t *testing.T, body func() error) {
 // queueStuck sends a descriptor that cannot be closed to a socket that nobody reads yet, so that
 // this process gives up its reference before the receiver does. It is released when the test ends.
 func queueStuck(t *testing.T, socket int) (release func(), err error) {
-	stuck, release, err := stucktest.Descriptor()
+	stuck, release, err := testkit.StuckDescriptor()
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/zc-relay/zc-relay/internal/printable/printabletest"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -80,7 +80,7 @@ func FuzzMessage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parse(b)
-		printabletest.Bounded(t, err)
+		testkit.CheckBounded(t, err)
 		if err == nil && !bytes.Equal(encode(m), b) {
 			t.Errorf("%x was read as %+v, which is %x", b, m, encode(m))
 		}
@@ -164,7 +164,7 @@ func FuzzOriginalMessage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parseOriginal(b)
-		printabletest.Bounded(t, err)
+		testkit.CheckBounded(t, err)
 		if err != nil {
 			return
 		}

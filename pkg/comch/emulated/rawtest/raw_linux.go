@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/stucktest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -111,7 +110,7 @@ func openTiny(s int, id uint32, doorbell int) error {
 // OpenStuck opens a consumer that the server cannot close before release is called: in the queue of
 // its doorbell is a descriptor whose last close blocks.
 func OpenStuck(s int, id uint32) (release func(), err error) {
-	stuck, release, err := stucktest.Descriptor()
+	stuck, release, err := testkit.StuckDescriptor()
 	if err != nil {
 		return nil, err
 	}

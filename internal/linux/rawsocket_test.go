@@ -1,4 +1,4 @@
-package rawsocket_test
+package linux_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/internal/rawsocket"
+	"github.com/zc-relay/zc-relay/internal/linux"
 )
 
 // TestWhatIsGatheredArrives sends vectors of many sizes, more than the socket takes at once, and
@@ -23,12 +23,12 @@ func TestWhatIsGatheredArrives(t *testing.T) {
 	memory := make([]byte, 4<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(memory) // never fails
 
-	var g rawsocket.Gather
+	var g linux.Gather
 	var got []byte
 	target, tail := make([]byte, 100<<10), make([]byte, 1000)
 	for start := 0; start < len(memory); {
 		g.Reset()
-		for g.Count() < rawsocket.MaxVectors && start < len(memory) {
+		for g.Count() < linux.MaxVectors && start < len(memory) {
 			n := min(1+random.IntN(40<<10), len(memory)-start)
 			first := 1 + random.IntN(n)
 			g.Add(memory[start:][:first])
@@ -43,13 +43,13 @@ func TestWhatIsGatheredArrives(t *testing.T) {
 			if left != g.Bytes() || left != unsent {
 				t.Fatalf("%d bytes are left, of vectors with %d: want %d", g.Bytes(), unsent, left)
 			}
-			n, errno := rawsocket.Send(pair[0], &g)
+			n, errno := linux.Send(pair[0], &g)
 			if errno != 0 && errno != unix.EAGAIN {
 				t.Fatal(errno)
 			}
 			g.Advance(n)
 			left -= n
-			n, errno = rawsocket.Receive(pair[1], target, tail)
+			n, errno = linux.Receive(pair[1], target, tail)
 			if errno != 0 && errno != unix.EAGAIN {
 				t.Fatal(errno)
 			}
@@ -58,7 +58,7 @@ func TestWhatIsGatheredArrives(t *testing.T) {
 		}
 	}
 	for len(got) < len(memory) {
-		n, errno := rawsocket.Receive(pair[1], target, nil)
+		n, errno := linux.Receive(pair[1], target, nil)
 		if errno != 0 {
 			t.Fatal(errno)
 		}

@@ -1,5 +1,4 @@
-// Package stucktest makes descriptors as a hostile peer sends them: nobody can close them.
-package stucktest
+package testkit
 
 import (
 	"errors"
@@ -9,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ends keeps the far ends of stuck descriptors from being collected as garbage, which closes them.
-var ends sync.Map
+// stuckEnds keeps the far ends of stuck descriptors from being collected as garbage, which closes
+// them.
+var stuckEnds sync.Map
 
-// Descriptor returns a descriptor whose last close blocks until release is called, or until this
-// process ends: a lingering socket with data that nobody receives.
-func Descriptor() (descriptor int, release func(), err error) {
+// StuckDescriptor returns a descriptor as a hostile peer sends it: its last close blocks until
+// release is called, or until this process ends: a lingering socket with data that nobody receives.
+func StuckDescriptor() (descriptor int, release func(), err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return -1, nil, err
@@ -29,13 +29,13 @@ func Descriptor() (descriptor int, release func(), err error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	ends.Store(accepted, nil)
+	stuckEnds.Store(accepted, nil)
 	release = func() {
-		ends.Delete(accepted)
+		stuckEnds.Delete(accepted)
 		_ = accepted.(*net.TCPConn).SetLinger(0) // resets the connection
 		_ = accepted.Close()
 	}
-	descriptor, err = fill(dialed.(*net.TCPConn))
+	descriptor, err = fillConnection(dialed.(*net.TCPConn))
 	if err != nil {
 		release()
 		return -1, nil, err
@@ -43,8 +43,8 @@ func Descriptor() (descriptor int, release func(), err error) {
 	return descriptor, release, nil
 }
 
-// fill returns a lingering duplicate of a connection, whose buffers it fills.
-func fill(connection *net.TCPConn) (int, error) {
+// fillConnection returns a lingering duplicate of a connection, whose buffers it fills.
+func fillConnection(connection *net.TCPConn) (int, error) {
 	file, err := connection.File()
 	if err != nil {
 		return -1, err

@@ -1,6 +1,4 @@
-// Package wakeup wakes the thread of another process over a Unix socket that keeps the boundaries
-// of messages: a datagram or sequenced-packet socket. Neither side blocks, whatever the other does.
-package wakeup
+package linux
 
 import (
 	"unsafe"
@@ -8,22 +6,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxSignals bounds the messages that a thread receives at once. A peer that sends without end
+// MaxWakeSignals bounds the messages that a thread receives at once. A peer that sends without end
 // keeps the descriptor readable, but cannot keep the thread.
-const MaxSignals = 16
+const MaxWakeSignals = 16
 
-// Signal is the message that Send sends.
-var Signal = []byte{1}
+// WakeSignal is the message that Wake sends.
+var WakeSignal = []byte{1}
 
-// Send wakes the thread that listens at the other end of a socket. If the socket is full, the
-// thread has signals already; if it is broken, nobody listens. Send may be called concurrently.
-func Send(descriptor int) {
-	_ = unix.Send(descriptor, Signal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+// Wake wakes the thread of another process that listens at the other end of a Unix socket that
+// keeps the boundaries of messages. It does not block, whatever the other side does. If the socket
+// is full, the thread has signals already; if it is broken, nobody listens. Wake may be called
+// concurrently.
+func Wake(descriptor int) {
+	_ = unix.Send(descriptor, WakeSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// Listener receives signals, one at a time. Its fields are what the kernel writes to, so that no
-// call allocates. It belongs to the thread that reads from the socket.
-type Listener struct {
+// WakeListener receives signals, one at a time. Its fields are what the kernel writes to, so that
+// no call allocates. It belongs to the thread that reads from the socket.
+type WakeListener struct {
 	buffer [8]byte
 	header unix.Msghdr
 	vector unix.Iovec
@@ -33,7 +33,7 @@ type Listener struct {
 // carriesDescriptors reports that it must not be received, nor its socket closed by a thread that
 // has to go on: closing what it carries may take as long as the peer likes. Without a message, the
 // error is EAGAIN.
-func (l *Listener) Peek(descriptor int) (length int, carriesDescriptors bool, err unix.Errno) {
+func (l *WakeListener) Peek(descriptor int) (length int, carriesDescriptors bool, err unix.Errno) {
 	l.vector = unix.Iovec{Base: &l.buffer[0], Len: uint64(len(l.buffer))}
 	l.header = unix.Msghdr{Iov: &l.vector, Iovlen: 1}
 	// unix.Recvmsg allocates. The header has no room for descriptors, which sets MSG_CTRUNC.
@@ -46,7 +46,7 @@ func (l *Listener) Peek(descriptor int) (length int, carriesDescriptors bool, er
 }
 
 // Receive receives the message that Peek has examined.
-func (l *Listener) Receive(descriptor int) {
+func (l *WakeListener) Receive(descriptor int) {
 	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(descriptor),
 		uintptr(unsafe.Pointer(&l.buffer[0])), uintptr(len(l.buffer)))
 }

@@ -1,6 +1,6 @@
-// Package rawsocket sends and receives on stream sockets that the Go runtime does not poll, without
-// blocking, from and to several pieces of memory at a time.
-package rawsocket
+// Package linux has the parts of the kernel's interface that Go's packages lack, or offer in a way
+// that allocates or blocks.
+package linux
 
 import (
 	"iter"
@@ -20,8 +20,8 @@ const rawTransferBytes = 32 << 10
 // MaxVectors bounds the vectors of a Gather.
 const MaxVectors = 128
 
-// Gather is a list of vectors, pieces of memory that are sent in order. The memory must stay where
-// it is until it has been sent, and be kept alive by others.
+// Gather is a list of vectors, pieces of memory that Send sends in order. The memory must stay
+// where it is until it has been sent, and be kept alive by others.
 type Gather struct {
 	vectors [MaxVectors]unix.Iovec
 	first   int // the first vector that has not been sent completely

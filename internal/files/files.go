@@ -1,6 +1,6 @@
-// Package smallfile reads the files that operators write for a program, such as configurations and
-// certificates.
-package smallfile
+// Package files reads the files that operators write for a program, such as configurations and
+// certificates, and checks whether this user can create one, without creating it.
+package files
 
 import (
 	"fmt"

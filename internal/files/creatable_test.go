@@ -1,4 +1,4 @@
-package creatable_test
+package files_test
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/creatable"
+	"github.com/zc-relay/zc-relay/internal/files"
 )
 
 func TestWhatCanBeCreatedIsNotCreated(t *testing.T) {
@@ -29,9 +29,9 @@ func TestWhatCanBeCreatedIsNotCreated(t *testing.T) {
 			call func(string) error
 			want error
 		}{
-			"Check":            {creatable.Check, c.alone},
-			"CheckWithParents": {creatable.CheckWithParents, c.with},
-			"CheckDirectory":   {creatable.CheckDirectory, c.inside},
+			"CheckCreatable":            {files.CheckCreatable, c.alone},
+			"CheckCreatableWithParents": {files.CheckCreatableWithParents, c.with},
+			"CheckDirectory":            {files.CheckDirectory, c.inside},
 		} {
 			if err := check.call(c.path); !errors.Is(err, check.want) {
 				t.Errorf("%s(%s): %v, want %v", name, c.path, err, check.want)

@@ -1,4 +1,4 @@
-package smallfile
+package files
 
 import (
 	"net"

@@ -1,5 +1,4 @@
-// Package creatable says whether this user can create a file, without creating it.
-package creatable
+package files
 
 import (
 	"errors"
@@ -10,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Check returns why this user could not create a file of the given path in its directory.
-func Check(path string) error {
+// CheckCreatable returns why this user could not create a file of the given path in its directory.
+func CheckCreatable(path string) error {
 	const mayCreate = unix.W_OK | unix.X_OK
 	directory := filepath.Dir(path)
 	err := unix.Faccessat(unix.AT_FDCWD, directory+"/", mayCreate, unix.AT_EACCESS)
@@ -21,10 +20,10 @@ func Check(path string) error {
 	return nil
 }
 
-// CheckWithParents is Check for whoever creates missing directories, too.
-func CheckWithParents(path string) error {
+// CheckCreatableWithParents is CheckCreatable for whoever creates missing directories, too.
+func CheckCreatableWithParents(path string) error {
 	for {
-		err := Check(path)
+		err := CheckCreatable(path)
 		parent := filepath.Dir(path)
 		if !errors.Is(err, fs.ErrNotExist) || parent == path {
 			return err
@@ -35,7 +34,7 @@ func CheckWithParents(path string) error {
 
 // CheckDirectory returns why this user could not create files in a directory, or the directory.
 func CheckDirectory(path string) error {
-	if err := CheckWithParents(filepath.Join(path, "file")); err != nil {
+	if err := CheckCreatableWithParents(filepath.Join(path, "file")); err != nil {
 		return fmt.Errorf("directory %s: %w", path, err)
 	}
 	return nil
