@@ -329,8 +329,7 @@ const (
 
 // benchFlags holds the flags of "initiator bench".
 type benchFlags struct {
-	set            *pflag.FlagSet
-	queue          queueFlags
+	rangeFlags
 	sessions       int
 	pattern        benchsuite.Pattern
 	strategy       strategy
@@ -342,14 +341,9 @@ type benchFlags struct {
 	runtime        time.Duration
 	operationLimit uint64
 	warmup         time.Duration
-	offset, length size.Bytes
-	seed           uint64
 	validateWrites bool
 	plainContent   string
-	reconnect      reconnectFlags
-	guard          guard
 	rate           uint64
-	trace          traceFlags
 }
 
 // aliases maps flags of the DOCA storage applications to flags of this program.
@@ -370,8 +364,9 @@ func canonicalName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 
 func (b *benchFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	b.set, b.blockSize = f, defaultBlockSize
 	f.SetNormalizeFunc(canonicalName)
+	b.rangeFlags.add(cmd, "seed of offsets and data (default: random, shown in the result)")
+	b.blockSize = defaultBlockSize
 	f.Var(&b.pattern, "rw", "access pattern")
 	f.Var(&b.strategy, "execution-strategy",
 		"access pattern and validation, as a `strategy` of the DOCA storage applications: "+
@@ -380,7 +375,6 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.Var(&b.blockSize, "block-size", "length of each request; 4k is 4KiB")
 	f.Uint32Var(&b.blocksPerIO, "blocks-per-io", 0,
 		"length of each request in blocks of the volume (default 1 with --execution-strategy)")
-	b.queue.add(f, client.DefaultDepth)
 	f.IntVar(&b.batchSize, "batch-size", 0,
 		"flush a queue after this many requests (default: as many as it has room for)")
 	f.Var(&b.localRegion, "local-io-region-size",
@@ -395,23 +389,15 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 		"submit this many requests per second in all, at fixed times; latencies begin when a request is due, and threads do not sleep (default: as many as the queue depth allows)")
 	f.DurationVar(&b.warmup, "warmup", 0,
 		"run this long before measuring (default 1s, or 0 if the number of operations is limited)")
-	f.Var(&b.offset, "offset", "start of the range of the volume to use")
-	f.Var(&b.length, "length", "length of the range (default: to the end of the volume)")
-	f.Uint64Var(&b.seed, "seed", 0,
-		"seed of offsets and data (default: random, shown in the result)")
 	f.BoolVar(&b.validateWrites, "validate-writes", false,
 		"read back and compare everything written")
 	f.StringVar(&b.plainContent, "storage-plain-content", "",
 		"file with the content of the whole volume, to compare reads with and to write")
 	argp.Mark(f, "execution-strategy", "blocks-per-io", "local-io-region-size",
 		"run-limit-operation-count", "storage-plain-content")
-	b.reconnect.add(f)
-	b.guard.add(f, overwriteHelp)
-	b.trace.add(f)
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("block-size", "blocks-per-io")
-	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 }
 
 // parameters returns the parameters that the flags ask for, before the volume is known.
@@ -421,7 +407,7 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth,
 		BatchSize: b.batchSize, Sessions: b.sessions,
 		Runtime: b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
-		Offset: uint64(b.offset), Seed: b.seed, Poll: b.queue.poll,
+		Offset: uint64(b.offset), Seed: b.chooseSeed(), Poll: b.queue.poll,
 		Validate: b.validateWrites, PlainContent: b.plainContent,
 		CPUs: []int{}, DrainTimeout: drainTimeout, Rate: b.rate,
 	}
@@ -436,7 +422,7 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 	}
 	b.applyDefaults(&p)
 	var err error
-	if p.Length, err = rangeLength(b.set, b.length); err != nil {
+	if p.Length, err = b.rangeLength(); err != nil {
 		return p, err
 	}
 	if b.set.Changed("blocks-per-io") && b.blocksPerIO == 0 {
@@ -504,9 +490,6 @@ func (b *benchFlags) applyDefaults(p *bench.Parameters) {
 	}
 	if !b.set.Changed("warmup") && !counted {
 		p.Warmup = defaultWarmup
-	}
-	if !b.set.Changed("seed") {
-		p.Seed = drawSeed()
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -423,16 +422,6 @@ func checkQueues(queues, depth int) error {
 	return nil
 }
 
-// rangeLength returns the value of --length: 0 means up to the end of the volume, which only the
-// absence of the flag can ask for.
-func rangeLength(set *pflag.FlagSet, length size.Bytes) (uint64, error) {
-	if length == 0 && set.Changed("length") {
-		return 0, program.Usagef("--length 0 is an empty range: " +
-			"omit it to use everything up to the end of the volume")
-	}
-	return uint64(length), nil
-}
-
 // policy returns the polling policy of the threads.
 func (q *queueFlags) policy() (progress.Policy, error) {
 	mode, err := progress.ParseMode(q.poll)
@@ -450,6 +439,3 @@ func requestLength(flag string, value size.Bytes) (uint32, error) {
 	}
 	return uint32(value), nil
 }
-
-// drawSeed draws a seed that is short enough to type, and exact in every JSON parser.
-func drawSeed() uint64 { return uint64(rand.Uint32()) }

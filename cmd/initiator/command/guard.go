@@ -17,10 +17,6 @@ type guard struct {
 	overwrite bool
 }
 
-// overwriteHelp is the help of --overwrite for commands that write test data.
-const overwriteHelp = "work on the volume although another client has it open, or although it " +
-	"carries a file system, a partition table, or the like"
-
 func (g *guard) add(f *pflag.FlagSet, help string) {
 	f.BoolVar(&g.overwrite, "overwrite", false, help)
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
@@ -24,19 +23,13 @@ const defaultMaxIOSize = 64 * size.KiB
 // verifyCommand is "initiator verify".
 type verifyCommand struct {
 	connection *connectionFlags
-	set        *pflag.FlagSet
 	status     *program.StatusLine
 
-	queue          queueFlags
-	maxIOSize      size.Bytes
-	passes         uint32
-	runtime        time.Duration
-	offset, length size.Bytes
-	seed           uint64
-	reconnect      reconnectFlags
-	guard          guard
-	trace          traceFlags
-	output         report.Output
+	rangeFlags
+	maxIOSize size.Bytes
+	passes    uint32
+	runtime   time.Duration
+	output    report.Output
 }
 
 func newVerifyCommand(connection *connectionFlags) *cobra.Command {
@@ -52,22 +45,14 @@ OF THE RANGE IS DESTROYED.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	f := cmd.Flags()
-	c.set = f
-	c.queue.add(f, client.DefaultDepth)
+	c.rangeFlags.add(cmd,
+		"seed of the order and sizes of requests (default: random, shown in the result)")
 	f.Var(&c.maxIOSize, "max-io-size", "maximum length of a request; the minimum is one block")
 	f.Uint32Var(&c.passes, "passes", 0,
 		"number of times to write and read the range (default 1, unless --runtime is given)")
 	f.DurationVar(&c.runtime, "runtime", 0, "make passes for this long")
-	f.Var(&c.offset, "offset", "start of the range of the volume to use")
-	f.Var(&c.length, "length", "length of the range (default: to the end of the volume)")
-	f.Uint64Var(&c.seed, "seed", 0,
-		"seed of the order and sizes of requests (default: random, shown in the result)")
 	c.connection.addPreempt(f)
-	c.reconnect.add(f)
-	c.guard.add(f, overwriteHelp)
-	c.trace.add(f)
 	c.output.AddFlag(f)
-	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 	return cmd
 }
 
@@ -143,17 +128,14 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 func (c *verifyCommand) parameters() (verify.Parameters, error) {
 	p := verify.Parameters{
 		QueueDepth: c.queue.depth, Passes: c.passes, Runtime: c.runtime,
-		Offset: uint64(c.offset), Seed: c.seed, Poll: c.queue.poll,
+		Offset: uint64(c.offset), Seed: c.chooseSeed(), Poll: c.queue.poll,
 		CPUs: []int{}, DrainTimeout: c.connection.controlTimeout,
 	}
 	if !c.set.Changed("passes") && !c.set.Changed("runtime") {
 		p.Passes = 1
 	}
-	if !c.set.Changed("seed") {
-		p.Seed = drawSeed()
-	}
 	var err error
-	if p.Length, err = rangeLength(c.set, c.length); err != nil {
+	if p.Length, err = c.rangeLength(); err != nil {
 		return p, err
 	}
 	if p.MaxIOSize, err = requestLength("max-io-size", c.maxIOSize); err != nil {
