@@ -11,22 +11,22 @@ import (
 // File is a trace in the JSON format of Chrome's trace viewer, which Perfetto reads, too ("Trace
 // Event Format"). Files of several programs are combined by joining their TraceEvents.
 type File struct {
-	TraceEvents []Event `json:"traceEvents"`
+	TraceEvents []event `json:"traceEvents"`
 	// DisplayTimeUnit makes viewers show nanoseconds.
 	DisplayTimeUnit string `json:"displayTimeUnit"`
-	OtherData       Origin `json:"otherData"`
+	OtherData       origin `json:"otherData"`
 }
 
-// Origin says where a file comes from.
-type Origin struct {
+// origin says where a file comes from.
+type origin struct {
 	Program string `json:"program"`
 	// Lost is how many IOs are missing because there were too many.
 	Lost uint64 `json:"lost"`
 }
 
-// Event is the start or the end of a part of an IO, or the name of a process. All parts of an IO
+// event is the start or the end of a part of an IO, or the name of a process. All parts of an IO
 // have its ID.
-type Event struct {
+type event struct {
 	Name  string `json:"name"`
 	Phase string `json:"ph"`
 	// Category and ID belong to asynchronous events: IOs of a queue overlap.
@@ -49,8 +49,8 @@ type Program struct {
 
 // NewFile returns the trace of a program.
 func NewFile(p Program, records []Record, lost uint64) *File {
-	f := &File{DisplayTimeUnit: "ns", OtherData: Origin{Program: p.Name, Lost: lost},
-		TraceEvents: []Event{{Name: "process_name", Phase: "M", Process: p.Process,
+	f := &File{DisplayTimeUnit: "ns", OtherData: origin{Program: p.Name, Lost: lost},
+		TraceEvents: []event{{Name: "process_name", Phase: "M", Process: p.Process,
 			Arguments: map[string]any{"name": p.Name}}}}
 	for i := range records {
 		f.add(&p, &records[i])
@@ -60,7 +60,7 @@ func NewFile(p Program, records []Record, lost uint64) *File {
 
 func (f *File) add(p *Program, r *Record) {
 	part := func(name, phase string, atNs int64, arguments map[string]any) {
-		f.TraceEvents = append(f.TraceEvents, Event{Name: name, Phase: phase, Category: "io",
+		f.TraceEvents = append(f.TraceEvents, event{Name: name, Phase: phase, Category: "io",
 			ID: fmt.Sprintf("%#x", r.ID), Timestamp: float64(atNs) / 1000, Process: p.Process,
 			Thread: r.Queue, Arguments: arguments})
 	}

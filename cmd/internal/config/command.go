@@ -173,15 +173,15 @@ flags. The output has every key and is a valid configuration file, as text and a
 	return cmd
 }
 
-// AddRelayFlags adds the flags of zc-relay, for LoadRelay. With a single channel, flags alone can
+// addRelayFlags adds the flags of zc-relay, for LoadRelay. With a single channel, flags alone can
 // describe everything.
-func AddRelayFlags(f *pflag.FlagSet) {
+func addRelayFlags(f *pflag.FlagSet) {
 	addFlags(f, describeSection("", "",
 		DefaultRelay().describe))
 }
 
-// AddTargetFlags adds the flags of the target, for LoadTarget.
-func AddTargetFlags(f *pflag.FlagSet) {
+// addTargetFlags adds the flags of the target, for LoadTarget.
+func addTargetFlags(f *pflag.FlagSet) {
 	addFlags(f, describeSection("", "",
 		DefaultTarget().describe))
 }

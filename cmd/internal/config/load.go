@@ -26,7 +26,7 @@ type Sources struct {
 	File string
 	// Environ holds environment variables in the format of os.Environ.
 	Environ []string
-	// Flags is the flag set with the flags of AddRelayFlags or AddTargetFlags; nil for none.
+	// Flags is the flag set with the flags of addRelayFlags or addTargetFlags; nil for none.
 	Flags *pflag.FlagSet
 	// Partial accepts a configuration that lacks what is required. Without channels or volumes, it
 	// has one with the defaults.

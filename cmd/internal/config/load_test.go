@@ -36,7 +36,7 @@ func write(t testing.TB, text string) string {
 func relayFlags(t testing.TB, arguments ...string) *pflag.FlagSet {
 	t.Helper()
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	AddRelayFlags(f)
+	addRelayFlags(f)
 	if err := f.Parse(arguments); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ volumes:
   - {name: b, backend: "memory:1MiB"}
 `)
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	AddTargetFlags(f)
+	addTargetFlags(f)
 	if err := f.Parse([]string{"--volume", "c=memory:2MiB", "--block-size", "512"}); err != nil {
 		t.Fatal(err)
 	}

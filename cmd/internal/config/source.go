@@ -78,13 +78,13 @@ type Translator interface {
 // RelaySource returns the source of a command of zc-relay.
 func RelaySource() *Source[*Relay] {
 	return &Source[*Relay]{UnitFile: "/etc/zc-relay/zc-relay.yaml", prefix: RelayPrefix,
-		addFlags: AddRelayFlags, read: LoadRelay}
+		addFlags: addRelayFlags, read: LoadRelay}
 }
 
 // TargetSource returns the source of a command of the target.
 func TargetSource() *Source[*Target] {
 	return &Source[*Target]{UnitFile: "/etc/zc-relay/zc-relay-target.yaml", prefix: TargetPrefix,
-		addFlags: AddTargetFlags, read: LoadTarget}
+		addFlags: addTargetFlags, read: LoadTarget}
 }
 
 // AddFlags adds the flags of the configuration to those of a command.

@@ -86,12 +86,12 @@ func Run[C config.Configuration](ctx context.Context, name, unit string, from *c
 	hangups := listenForHangups()
 	c, err := load(ctx, from.Load)
 	if err != nil {
-		return Outcome(ctx, err)
+		return outcomeOf(ctx, err)
 	}
 	common := c.Common()
 	env, err := newEnvironment(ctx, name, common, faults, hangups)
 	if err != nil {
-		return StartFailure(Outcome(ctx, err))
+		return StartFailure(outcomeOf(ctx, err))
 	}
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
@@ -104,7 +104,7 @@ func Run[C config.Configuration](ctx context.Context, name, unit string, from *c
 	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs),
 		zap.String("poll", common.Workers.Poll))
 	env.startFaults()
-	err = Outcome(ctx, env.lifecycle.call(ctx, func() error { return body(ctx, env, c) }))
+	err = outcomeOf(ctx, env.lifecycle.call(ctx, func() error { return body(ctx, env, c) }))
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		env.Log.Info("ended", zap.NamedError("reason", cause))
 	}
@@ -122,9 +122,9 @@ func StartFailure(err error) error {
 	return err
 }
 
-// Outcome returns the error of a daemon whose start or service has returned err. It is nil if err
+// outcomeOf returns the error of a daemon whose start or service has returned err. It is nil if err
 // only says that ctx has ended: a daemon that is told to end while it starts ends without an error.
-func Outcome(ctx context.Context, err error) error {
+func outcomeOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil && isOnlyCanceled(err) {
 		return nil
 	}

@@ -190,7 +190,7 @@ func TestADaemonThatIsToldToEndWhileItStartsHasNotFailed(t *testing.T) {
 		{told, status.IOFailed, status.IOFailed},
 		{context.Background(), canceled, context.Canceled},
 	} {
-		if got := Outcome(c.ctx, c.err); !errors.Is(got, c.want) {
+		if got := outcomeOf(c.ctx, c.err); !errors.Is(got, c.want) {
 			t.Errorf("the outcome of %q is %v, want %v", c.err, got, c.want)
 		}
 	}
