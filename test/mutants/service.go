@@ -23,6 +23,26 @@ var serviceMutants = []mutant{
 		tests:  []test{{"./cmd/internal/program", "^TestACrashIsNoWrongCall$"}},
 	},
 	{
+		name:   "config-dump-reads-the-units-file-in-spite-of-flags",
+		file:   "cmd/internal/config/command.go",
+		old:    `file != "" && !from.HasFlags() {`,
+		new:    `file != "" {`,
+		breaks: "The file of a daemon's unit stands in for a command line only without flags.",
+		tests: []test{{"./cmd/internal/config",
+			"^TestTheFileOfTheUnitStandsInForACommandLine$"}},
+	},
+	{
+		name: "config-flags-reach-only-the-first-element",
+		file: "cmd/internal/config/load.go",
+		old: `	for i := range count {
+		set(join(join(listKey, strconv.Itoa(i)), rest))`,
+		new: `	for i := range min(count, 1) {
+		set(join(join(listKey, strconv.Itoa(i)), rest))`,
+		breaks: "A flag for the elements of a list sets all that the list's flag describes.",
+		tests: []test{{"./cmd/internal/config",
+			"^TestVolumesOfFlagsReplaceThoseOfTheFile$"}},
+	},
+	{
 		name:   "doctor-server-of-other-name",
 		file:   "cmd/internal/doctor/server.go",
 		old:    `	case isTaken(err) && m.daemonRuns():`,

@@ -287,15 +287,17 @@ volumes:
 `)
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	addTargetFlags(f)
-	if err := f.Parse([]string{"--volume", "c=memory:2MiB", "--block-size", "512"}); err != nil {
+	if err := f.Parse([]string{"--volume", "c=memory:2MiB", "--volume", "d=memory:3MiB",
+		"--block-size", "512"}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := LoadTarget(Sources{File: file, Flags: f})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Volume{Name: "c", Backend: "memory:2MiB", BlockSize: 512}
-	if len(c.Volumes) != 1 || !c.Volumes[0].Equal(&want) {
+	want := []Volume{{Name: "c", Backend: "memory:2MiB", BlockSize: 512},
+		{Name: "d", Backend: "memory:3MiB", BlockSize: 512}}
+	if !slices.EqualFunc(c.Volumes, want, func(a, b Volume) bool { return a.Equal(&b) }) {
 		t.Errorf("volumes are %+v", c.Volumes)
 	}
 }
