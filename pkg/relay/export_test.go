@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// SetEndTimes changes the timeout of a session's end and the pause between attempts, for relays that
-// are created from then on, and returns a function that restores them.
+// SetEndTimes changes the timeout of a session's end and the pause between attempts, for relays
+// that are created from then on, and returns a function that restores them.
 func SetEndTimes(timeout, pause time.Duration) (restore func()) {
 	former := usualEndTimes
 	usualEndTimes.attempt, usualEndTimes.pause = timeout, pause

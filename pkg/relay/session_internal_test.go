@@ -284,9 +284,10 @@ func TestAnExportGrantsTheTargetNoMoreThanTheRelay(t *testing.T) {
 		memory.RemoteWrite, memory.RemoteWrite | memory.PCIRead,
 		memory.RemoteRead, memory.RemoteRead | memory.PCIWrite,
 	} {
-		s := &session{channel: &channelCommon{}, sessionMemory: sessionMemory{paths: []MemoryPath{PathMapped}},
-			connection: importing{region: memory.Wrap(make([]byte, 50))},
-			settings:   &ChannelConfig{Limits: Limits{MaxExport: 100}}}
+		s := &session{channel: &channelCommon{},
+			sessionMemory: sessionMemory{paths: []MemoryPath{PathMapped}},
+			connection:    importing{region: memory.Wrap(make([]byte, 50))},
+			settings:      &ChannelConfig{Limits: Limits{MaxExport: 100}}}
 		m := &controlmsg.ConfigureDataPath{Export: controlmsg.Export{Length: 50, Access: access}}
 		if err := s.importMemory(t.Context(), m); !errors.Is(err, status.InvalidValue) {
 			t.Errorf("an export with access %#x: %v", access, err)
@@ -303,9 +304,10 @@ func TestASessionBeginsWhenTheFormerIsReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &session{channel: &channelCommon{clients: clients},
-		epoch: epoch.NewSession(func(error) {}), connection: importing{region: memory.Wrap(make([]byte, 50))},
-		announced: &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
-		settings:  &ChannelConfig{Limits: Limits{MaxExport: 100, MaxOutstanding: 1}}}
+		epoch:      epoch.NewSession(func(error) {}),
+		connection: importing{region: memory.Wrap(make([]byte, 50))},
+		announced:  &controlmsg.OpenVolumeReply{MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512},
+		settings:   &ChannelConfig{Limits: Limits{MaxExport: 100, MaxOutstanding: 1}}}
 	_, err := s.ConfigureDataPath(ctx, &controlmsg.ConfigureDataPath{QueueCount: 1, Depth: 1,
 		BufferSize: 512, Epoch: 2, Export: controlmsg.Export{Length: 50}})
 	if !errors.Is(err, status.Again) || controlmsg.RetryAfter(err) != formerPause {
