@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // background is what a volume does beside its callers' threads, until it is closed.
@@ -32,14 +34,7 @@ func (b *background) run(name string, task func()) {
 }
 
 // sleep waits for the pause. It returns false if the volume is closed meanwhile.
-func (b *background) sleep(pause time.Duration) bool {
-	select {
-	case <-b.ctx.Done():
-		return false
-	case <-time.After(pause):
-		return true
-	}
-}
+func (b *background) sleep(pause time.Duration) bool { return retry.Sleep(b.ctx, pause) }
 
 // stop ends all tasks, and waits for them.
 func (b *background) stop() {
