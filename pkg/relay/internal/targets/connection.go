@@ -216,19 +216,19 @@ func (t *Connection) OpenError(err error) error {
 	return fmt.Errorf("open volume %q of target %v: %w", t.name, t.Address, AsTemporary(err))
 }
 
-// NoVolumeError is the answer of a target that does not have the volume.
-type NoVolumeError struct {
+// noVolumeError is the answer of a target that does not have the volume.
+type noVolumeError struct {
 	error
 	target netip.AddrPort
 	volume string
 }
 
 // Unwrap returns the target's own error.
-func (e *NoVolumeError) Unwrap() error { return e.error }
+func (e *noVolumeError) Unwrap() error { return e.error }
 
 // forClient returns the error for clients. The names of the volumes that the target has are for the
 // relay's operator only: they are in its log and status.
-func (e *NoVolumeError) forClient() error {
+func (e *noVolumeError) forClient() error {
 	return status.Errorf(status.NotFound, "target %v has no volume %q, which this channel of the "+
 		"relay is configured for: the relay's log and status list the volumes that it has",
 		e.target, e.volume)
@@ -236,7 +236,7 @@ func (e *NoVolumeError) forClient() error {
 
 // ForClient returns the error for the client of a session in place of one of OpenVolume's.
 func ForClient(err error) error {
-	if missing, is := errors.AsType[*NoVolumeError](err); is {
+	if missing, is := errors.AsType[*noVolumeError](err); is {
 		return missing.forClient()
 	}
 	switch status.CodeOf(err) {
@@ -268,7 +268,7 @@ func (t *Connection) OpenVolume(ctx context.Context) error {
 	volume, err := controlmsg.Call(ctx, t.Requester,
 		&controlmsg.OpenVolume{Volume: t.name, Confirm: confirm})
 	if errors.Is(err, status.NotFound) {
-		err = &NoVolumeError{err, t.Address, t.name}
+		err = &noVolumeError{err, t.Address, t.name}
 	}
 	if err != nil {
 		return err

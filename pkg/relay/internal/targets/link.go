@@ -446,7 +446,7 @@ func (l *Link) unavailable(s *LinkStatus) error {
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)
 	}
-	if missing, is := errors.AsType[*NoVolumeError](s.LastError); is {
+	if missing, is := errors.AsType[*noVolumeError](s.LastError); is {
 		return missing.forClient()
 	}
 	if s.LastError == nil {

@@ -22,7 +22,7 @@ var anAddress = netip.MustParseAddrPort("10.0.0.5:7470")
 func TestClientsDoNotLearnTheNamesOfOtherVolumes(t *testing.T) {
 	l := &Link{Address: anAddress}
 	for state := LinkConnecting; state <= LinkStandBy; state++ {
-		err := l.unavailable(&LinkStatus{State: state, LastError: &NoVolumeError{
+		err := l.unavailable(&LinkStatus{State: state, LastError: &noVolumeError{
 			status.Errorf(status.NotFound, `the target has no volume "other": it has ["secret"]`),
 			anAddress, "other"}})
 		if strings.Contains(err.Error(), "secret") {
@@ -41,7 +41,7 @@ func TestOnlyATargetsAnswerMeansThatItHasNoVolume(t *testing.T) {
 		text string
 	}{
 		{failed, status.NotConnected, "there is no device"},
-		{&NoVolumeError{failed, anAddress, "disk"}, status.NotFound, `has no volume "disk"`},
+		{&noVolumeError{failed, anAddress, "disk"}, status.NotFound, `has no volume "disk"`},
 	} {
 		cause := fmt.Errorf("open volume: %w", c.err)
 		err := l.unavailable(&LinkStatus{State: LinkWaiting, LastError: cause})
