@@ -545,7 +545,7 @@ func TestAnHeirLearnsInTimeWhatItWaitsFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var targetGate gate
 			c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(),
-				controlTimeout: time.Second})
+				controlTimeout: 3 * time.Second})
 			send := c.openQueue()
 			open := targetGate.close(t)
 			t.Cleanup(open)

@@ -555,7 +555,7 @@ func TestTargetsOfTheApplicationsHaveNoLeases(t *testing.T) {
 
 // A client that gives up before session_wait is over gets the reason before it does.
 func TestAClientWithLittleTimeLearnsWhyThereIsNoTarget(t *testing.T) {
-	c := &chain{t: t, options: chainOptions{controlTimeout: 500 * time.Millisecond}}
+	c := &chain{t: t, options: chainOptions{controlTimeout: 2 * time.Second}}
 	nobody := netip.MustParseAddrPort("127.0.0.1:1")
 	c.startRelay(relay.ChannelConfig{Targets: []netip.AddrPort{nobody},
 		SessionWait: retry.Within(testkit.Patience)})
