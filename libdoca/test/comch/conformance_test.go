@@ -18,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts/contextstest"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -67,7 +68,9 @@ func TestConformance(t *testing.T) {
 	if !testkit.IsComplete() {
 		limitRandomRuns(t, 20)
 	}
-	comchtest.Run(t, comchtest.Config{Provider: newProvider(t, libdoca.Config{})})
+	config := comchtest.Config{Provider: newProvider(t, libdoca.Config{})}
+	comchtest.Run(t, config)
+	contextstest.Run(t, config)
 }
 
 // limitRandomRuns bounds the random runs of the suite, each of which makes many connections.

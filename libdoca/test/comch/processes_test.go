@@ -18,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/libdoca"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts/contextstest"
 	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
@@ -228,6 +229,7 @@ func TestConformanceOfDPUAndHost(t *testing.T) {
 	provider, end := comchtest.WithHost(comchdoca.New(comchdoca.Options{Loader: loader}), peer)
 	config.Provider = provider
 	comchtest.Run(t, config)
+	contextstest.Run(t, config)
 	if err := errors.Join(end(), listener.Close()); err != nil {
 		t.Error(err)
 	}

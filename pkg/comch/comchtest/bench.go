@@ -39,10 +39,10 @@ var payloads = []payload{
 // least that any provider needs. The metric x-bare is a multiple of that time. It also measures how
 // long it takes to ask for the end of a connection.
 func Bench(b *testing.B, config Config) {
-	s := &suite{Config: config}
+	s := &Suite{Config: config}
 	var err error
-	s.capabilities, err = config.Provider.Capabilities(s.device())
-	testkit.SkipIfNotSupported(b, "get capabilities of device "+s.device(), err)
+	s.Capabilities, err = config.Provider.Capabilities(s.ServerDevice())
+	testkit.SkipIfNotSupported(b, "get capabilities of device "+s.ServerDevice(), err)
 	bare := bareRoundTrip()
 	b.Run("BareCacheLines", func(b *testing.B) {
 		for b.Loop() {
@@ -62,13 +62,13 @@ func Bench(b *testing.B, config Config) {
 	}
 }
 
-func (s *suite) benchHasEnded(b *testing.B) {
-	config := s.serverConfig()
+func (s *Suite) benchHasEnded(b *testing.B) {
+	config := s.ServerConfig()
 	server, err := s.Provider.Listen(b.Context(), config)
 	if err != nil {
 		b.Fatal(err)
 	}
-	client, err := s.Provider.Connect(b.Context(), s.clientConfig(config.Name))
+	client, err := s.Provider.Connect(b.Context(), s.ClientConfig(config.Name))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -145,14 +145,14 @@ func onThreads(functions ...func()) {
 }
 
 // benchConnection returns both sides of a connection.
-func (s *suite) benchConnection(b *testing.B) (client, server comch.Connection) {
+func (s *Suite) benchConnection(b *testing.B) (client, server comch.Connection) {
 	b.Helper()
-	config := s.serverConfig()
+	config := s.ServerConfig()
 	listener, err := s.Provider.Listen(context.Background(), config)
 	if err != nil {
 		b.Fatal(err)
 	}
-	client, err = s.Provider.Connect(context.Background(), s.clientConfig(config.Name))
+	client, err = s.Provider.Connect(context.Background(), s.ClientConfig(config.Name))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func (p *benchProducer) finish() {
 	}
 }
 
-// send sends count messages as fast as the consumer has room for them.
+// Send sends count messages as fast as the consumer has room for them.
 func (p *benchProducer) send(b *testing.B, count int) {
 	var wait impatience
 	for sent := 0; sent < count; {
@@ -274,7 +274,7 @@ func (c *benchConsumer) receive(b *testing.B, count int, producer *benchProducer
 	}
 }
 
-func (s *suite) benchRoundTrip(b *testing.B, load payload, bare float64) {
+func (s *Suite) benchRoundTrip(b *testing.B, load payload, bare float64) {
 	client, server := s.benchConnection(b)
 	there, back := newBenchConsumer(b, server, load), newBenchConsumer(b, client, load)
 	ping, pong := newBenchProducer(b, client, there, load), newBenchProducer(b, server, back, load)
@@ -297,7 +297,7 @@ func (s *suite) benchRoundTrip(b *testing.B, load payload, bare float64) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/bare, "x-bare")
 }
 
-func (s *suite) benchRate(b *testing.B, load payload, producers int, bare float64) {
+func (s *Suite) benchRate(b *testing.B, load payload, producers int, bare float64) {
 	client, server := s.benchConnection(b)
 	consumer := newBenchConsumer(b, server, load)
 	each := (b.N + producers - 1) / producers

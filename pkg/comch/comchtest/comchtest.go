@@ -1,6 +1,6 @@
-// Package comchtest is the conformance suite for providers of package comch, and for package
-// contexts on top of them. It follows the DOCA Comch guide sentence by sentence;
-// docs/comch-conformance.md names the tests of each sentence.
+// Package comchtest is the conformance suite for providers of package comch. It follows the DOCA
+// Comch guide sentence by sentence; docs/comch-conformance.md names the tests of each sentence.
+// Package contextstest is the part for package contexts on top of them.
 package comchtest
 
 import (
@@ -37,18 +37,19 @@ type Config struct {
 	Groups []string
 }
 
-// suite is one run of the suite.
-type suite struct {
+// Suite is one run of the suite.
+type Suite struct {
 	Config
-	capabilities comch.Capabilities
+	// Capabilities are those of the device of servers. Client says whether clients can connect.
+	Capabilities comch.Capabilities
 }
 
 var nameCounter atomic.Uint64
 
-// group is a part of the suite.
-type group struct {
-	name string
-	run  func(*suite, *testing.T)
+// Group is a part of the suite.
+type Group struct {
+	Name string
+	Run  func(*Suite, *testing.T)
 }
 
 // Run runs the part of the suite that every provider passes, hardware included, as subtests of t.
@@ -56,57 +57,50 @@ type group struct {
 // the device or an empty field of config say that there is nothing to test.
 func Run(t *testing.T, config Config) {
 	t.Helper()
-	runGroups(t, config, []group{
-		{"Provider", (*suite).testProvider},
-		{"Server", (*suite).testServer},
-		{"Connect", (*suite).testConnect},
-		{"Messages", (*suite).testMessages},
-		{"Consumers", (*suite).testConsumers},
-		{"DataPath", (*suite).testDataPath},
-		{"Parallel", (*suite).testParallel},
-		{"Wait", (*suite).testWait},
-		{"Ending", (*suite).testEnding},
-		{"Memory", (*suite).testMemory},
-		{"ContextStates", (*suite).testContextStates},
-		{"ContextConfiguration", (*suite).testContextConfiguration},
-		{"ContextMessages", (*suite).testContextMessages},
-		{"ContextConnections", (*suite).testContextConnections},
-		{"ContextFastPath", (*suite).testContextFastPath},
-		{"ContextEnding", (*suite).testContextEnding},
-		{"MsgQ", (*suite).testMsgQ},
-		{"ContextThreads", (*suite).testContextThreads},
+	RunGroups(t, config, []Group{
+		{"Provider", (*Suite).testProvider},
+		{"Server", (*Suite).testServer},
+		{"Connect", (*Suite).testConnect},
+		{"Messages", (*Suite).testMessages},
+		{"Consumers", (*Suite).testConsumers},
+		{"DataPath", (*Suite).testDataPath},
+		{"Parallel", (*Suite).testParallel},
+		{"Wait", (*Suite).testWait},
+		{"Ending", (*Suite).testEnding},
+		{"Memory", (*Suite).testMemory},
 	})
 }
 
 // RunOnOneMachine runs the part that only an emulation passes, because it sees both sides.
 func RunOnOneMachine(t *testing.T, config Config) {
 	t.Helper()
-	runGroups(t, config, []group{
-		{"OneMachine", (*suite).testOneMachine},
+	RunGroups(t, config, []Group{
+		{"OneMachine", (*Suite).testOneMachine},
 	})
 }
 
-func runGroups(t *testing.T, config Config, groups []group) {
+// RunGroups runs those of the groups that config.Groups names.
+func RunGroups(t *testing.T, config Config, groups []Group) {
 	t.Helper()
-	s := &suite{Config: config}
+	s := &Suite{Config: config}
 	var err error
-	s.capabilities, err = config.Provider.Capabilities(s.device())
-	testkit.SkipIfNotSupported(t, "get capabilities of device "+s.device(), err)
-	host, err := config.Provider.Capabilities(s.hostDevice())
-	testkit.SkipIfNotSupported(t, "get capabilities of device "+s.hostDevice(), err)
-	s.capabilities.Client = s.capabilities.Client || host.Client // of the pair of devices
+	s.Capabilities, err = config.Provider.Capabilities(s.ServerDevice())
+	testkit.SkipIfNotSupported(t, "get capabilities of device "+s.ServerDevice(), err)
+	host, err := config.Provider.Capabilities(s.ClientDevice())
+	testkit.SkipIfNotSupported(t, "get capabilities of device "+s.ClientDevice(), err)
+	s.Capabilities.Client = s.Capabilities.Client || host.Client // of the pair of devices
 	for _, group := range groups {
-		if len(config.Groups) == 0 || slices.Contains(config.Groups, group.name) {
-			t.Run(group.name, func(t *testing.T) { group.run(s, t) })
+		if len(config.Groups) == 0 || slices.Contains(config.Groups, group.Name) {
+			t.Run(group.Name, func(t *testing.T) { group.Run(s, t) })
 		}
 	}
 }
 
-// device returns the device that servers listen on.
-func (s *suite) device() string { return cmp.Or(s.Device, "03:00.0") }
+// ServerDevice returns the device that servers listen on.
+func (s *Suite) ServerDevice() string { return cmp.Or(s.Device, "03:00.0") }
 
-// hostDevice returns the device that clients connect from.
-func (s *suite) hostDevice() string { return cmp.Or(s.HostDevice, "b1:00.0") }
+// ClientDevice returns the device that clients connect from.
+func (s *Suite) ClientDevice() string { return cmp.Or(s.HostDevice, "b1:00.0") }
 
 // testContext returns a context that bounds a test.
 func testContext(t *testing.T) context.Context {
@@ -114,14 +108,16 @@ func testContext(t *testing.T) context.Context {
 	return testkit.Context(t)
 }
 
-// newName returns a server name that no other test uses.
-func newName() string { return fmt.Sprintf("comchtest %d", nameCounter.Add(1)) }
+// NewName returns a server name that no other test uses.
+func NewName() string { return fmt.Sprintf("comchtest %d", nameCounter.Add(1)) }
 
-func (s *suite) serverConfig() comch.ServerConfig {
-	return comch.ServerConfig{Device: s.Device, Representor: s.Representor, Name: newName()}
+// ServerConfig returns the configuration of a server with a new name.
+func (s *Suite) ServerConfig() comch.ServerConfig {
+	return comch.ServerConfig{Device: s.Device, Representor: s.Representor, Name: NewName()}
 }
 
-func (s *suite) listen(t *testing.T, config comch.ServerConfig) comch.Server {
+// Listen opens a server, and closes it when the test ends.
+func (s *Suite) Listen(t *testing.T, config comch.ServerConfig) comch.Server {
 	t.Helper()
 	server, err := s.Provider.Listen(testContext(t), config)
 	if err != nil {
@@ -131,7 +127,8 @@ func (s *suite) listen(t *testing.T, config comch.ServerConfig) comch.Server {
 	return server
 }
 
-func (s *suite) clientConfig(name string) comch.ClientConfig {
+// ClientConfig returns the configuration of a client of the server with that name.
+func (s *Suite) ClientConfig(name string) comch.ClientConfig {
 	return comch.ClientConfig{Device: s.HostDevice, Name: name}
 }
 
@@ -148,22 +145,22 @@ func (p pair) sides() map[string][2]comch.Connection {
 	}
 }
 
-func (s *suite) connect(t *testing.T) pair {
+func (s *Suite) connect(t *testing.T) pair {
 	t.Helper()
-	return s.connectWith(t, s.serverConfig())
+	return s.connectWith(t, s.ServerConfig())
 }
 
-func (s *suite) connectWith(t *testing.T, config comch.ServerConfig) pair {
+func (s *Suite) connectWith(t *testing.T, config comch.ServerConfig) pair {
 	t.Helper()
-	server := s.listen(t, config)
+	server := s.Listen(t, config)
 	return s.join(t, server, config)
 }
 
 // join connects another client to a server.
-func (s *suite) join(t *testing.T, server comch.Server, config comch.ServerConfig) pair {
+func (s *Suite) join(t *testing.T, server comch.Server, config comch.ServerConfig) pair {
 	t.Helper()
 	ctx := testContext(t)
-	client := s.clientConfig(config.Name)
+	client := s.ClientConfig(config.Name)
 	client.MaxMessageSize, client.ReceiveQueue = config.MaxMessageSize, config.ReceiveQueue
 	connected, err := s.Provider.Connect(ctx, client)
 	if err != nil {
@@ -180,8 +177,8 @@ func (s *suite) join(t *testing.T, server comch.Server, config comch.ServerConfi
 	return pair{server: accepted, client: connected}
 }
 
-// wantCode fails the test unless err has the code.
-func wantCode(t *testing.T, what string, err error, code status.Code) {
+// WantCode fails the test unless err has the code.
+func WantCode(t *testing.T, what string, err error, code status.Code) {
 	t.Helper()
 	if !errors.Is(err, code) {
 		t.Errorf("%s: got error %v, want %v", what, err, code)
@@ -194,15 +191,16 @@ func awaitDone(t *testing.T, connection comch.Connection) {
 	testkit.Receive(t, "the connection has ended", connection.Done())
 }
 
-// awaitReceived polls until a receive completes.
-func awaitReceived(t *testing.T, consumer comch.Consumer) comch.Received {
+// AwaitReceived polls until a receive completes.
+func AwaitReceived(t *testing.T, consumer comch.Consumer) comch.Received {
 	t.Helper()
 	var received [1]comch.Received
 	testkit.Eventually(t, "a message arrives", func() bool { return consumer.Poll(received[:]) == 1 })
 	return received[0]
 }
 
-func closeAll(t *testing.T, closers ...interface{ Close() error }) {
+// CloseAll closes objects, one after the other.
+func CloseAll(t *testing.T, closers ...interface{ Close() error }) {
 	t.Helper()
 	for _, c := range closers {
 		if err := c.Close(); err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func (s *suite) testProvider(t *testing.T) {
+func (s *Suite) testProvider(t *testing.T) {
 	t.Run("HasAName", func(t *testing.T) {
 		if s.Provider.Name() == "" {
 			t.Error("the provider has no name")
 		}
 	})
 	t.Run("CapabilitiesAreUsable", func(t *testing.T) {
-		c := s.capabilities
+		c := s.Capabilities
 		if !c.Server || !c.Client || !c.Consumer || !c.Producer {
 			t.Errorf("the device lacks a role: %+v", c)
 		}
@@ -45,22 +45,22 @@ func (s *suite) testProvider(t *testing.T) {
 	})
 }
 
-func (s *suite) testServer(t *testing.T) {
+func (s *Suite) testServer(t *testing.T) {
 	s.testFreeNames(t)
 	t.Run("SeveralNamesLiveSideBySide", func(t *testing.T) {
-		first, second := s.serverConfig(), s.serverConfig()
-		firstServer, secondServer := s.listen(t, first), s.listen(t, second)
+		first, second := s.ServerConfig(), s.ServerConfig()
+		firstServer, secondServer := s.Listen(t, first), s.Listen(t, second)
 		s.join(t, secondServer, second)
 		s.join(t, firstServer, first)
 	})
 	t.Run("LongestNameIsUsable", func(t *testing.T) {
-		config := s.serverConfig()
-		config.Name += strings.Repeat("n", s.capabilities.MaxNameLength-len(config.Name))
+		config := s.ServerConfig()
+		config.Name += strings.Repeat("n", s.Capabilities.MaxNameLength-len(config.Name))
 		s.connectWith(t, config)
 	})
 	t.Run("BadNamesAreRejected", s.testBadNames)
 	t.Run("AcceptEndsWithItsContext", func(t *testing.T) {
-		server := s.listen(t, s.serverConfig())
+		server := s.Listen(t, s.ServerConfig())
 		ctx, cancel := context.WithCancel(testContext(t))
 		cancel()
 		if _, err := server.Accept(ctx); !errors.Is(err, context.Canceled) {
@@ -68,105 +68,105 @@ func (s *suite) testServer(t *testing.T) {
 		}
 	})
 	t.Run("CloseEndsAccept", func(t *testing.T) {
-		server := s.listen(t, s.serverConfig())
+		server := s.Listen(t, s.ServerConfig())
 		failed := make(chan error, 1)
 		go func() {
 			_, err := server.Accept(context.Background())
 			failed <- err
 		}()
-		closeAll(t, server)
-		wantCode(t, "accept on a closed server", <-failed, status.Shutdown)
+		CloseAll(t, server)
+		WantCode(t, "accept on a closed server", <-failed, status.Shutdown)
 	})
 	t.Run("ConnectionsOutliveTheServer", func(t *testing.T) {
-		config := s.serverConfig()
-		server := s.listen(t, config)
+		config := s.ServerConfig()
+		server := s.Listen(t, config)
 		p := s.join(t, server, config)
-		closeAll(t, server)
+		CloseAll(t, server)
 		exchange(t, p.client, p.server, "still here")
 		exchange(t, p.server, p.client, "so am I")
 	})
 	t.Run("AddressIsNotEmpty", func(t *testing.T) {
-		if server := s.listen(t, s.serverConfig()); server.Address() == "" {
+		if server := s.Listen(t, s.ServerConfig()); server.Address() == "" {
 			t.Error("no address")
 		}
 	})
 }
 
 // testFreeNames tests when a name can be used again.
-func (s *suite) testFreeNames(t *testing.T) {
+func (s *Suite) testFreeNames(t *testing.T) {
 	t.Run("NameIsUniqueUntilClosed", func(t *testing.T) {
-		config := s.serverConfig()
-		first := s.listen(t, config)
+		config := s.ServerConfig()
+		first := s.Listen(t, config)
 		_, err := s.Provider.Listen(testContext(t), config)
-		wantCode(t, "listen under a name in use", err, status.AlreadyExist)
-		closeAll(t, first)
-		closeAll(t, s.listen(t, config))
+		WantCode(t, "listen under a name in use", err, status.AlreadyExist)
+		CloseAll(t, first)
+		CloseAll(t, s.Listen(t, config))
 	})
 	t.Run("NameIsFreeOnceTheLastConnectionIsClosed", func(t *testing.T) {
-		config := s.serverConfig()
+		config := s.ServerConfig()
 		for range 20 {
-			server := s.listen(t, config)
+			server := s.Listen(t, config)
 			first, second := s.join(t, server, config), s.join(t, server, config)
-			closeAll(t, first.server, server, second.server)
+			CloseAll(t, first.server, server, second.server)
 		}
 	})
 	t.Run("NameIsFreeAlthoughAClientWasNotAccepted", func(t *testing.T) {
-		config := s.serverConfig()
+		config := s.ServerConfig()
 		for range 20 {
-			server := s.listen(t, config)
-			client, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
+			server := s.Listen(t, config)
+			client, err := s.Provider.Connect(testContext(t), s.ClientConfig(config.Name))
 			if err != nil {
 				t.Fatal(err)
 			}
-			closeAll(t, server)
-			closeAll(t, s.listen(t, config), client)
+			CloseAll(t, server)
+			CloseAll(t, s.Listen(t, config), client)
 		}
 	})
 }
 
-func (s *suite) testBadNames(t *testing.T) {
-	tooLong := strings.Repeat("n", s.capabilities.MaxNameLength+1)
+func (s *Suite) testBadNames(t *testing.T) {
+	tooLong := strings.Repeat("n", s.Capabilities.MaxNameLength+1)
 	for _, name := range []string{"", ".", "..", "a/b", "a\x00b", tooLong} {
-		config := s.serverConfig()
+		config := s.ServerConfig()
 		config.Name = name
 		_, err := s.Provider.Listen(testContext(t), config)
-		wantCode(t, "listen as "+name, err, status.InvalidValue)
-		_, err = s.Provider.Connect(testContext(t), s.clientConfig(name))
-		wantCode(t, "connect to "+name, err, status.InvalidValue)
+		WantCode(t, "listen as "+name, err, status.InvalidValue)
+		_, err = s.Provider.Connect(testContext(t), s.ClientConfig(name))
+		WantCode(t, "connect to "+name, err, status.InvalidValue)
 	}
 }
 
-func (s *suite) testConnect(t *testing.T) {
+func (s *Suite) testConnect(t *testing.T) {
 	t.Run("MissingServerIsNotFound", func(t *testing.T) {
-		_, err := s.Provider.Connect(testContext(t), s.clientConfig(newName()))
-		s.wantRejection(t, "connect without a server", err, status.NotFound)
+		_, err := s.Provider.Connect(testContext(t), s.ClientConfig(NewName()))
+		s.WantRejection(t, "connect without a server", err, status.NotFound)
 	})
 	t.Run("ClosedServerIsNotFound", func(t *testing.T) {
-		config := s.serverConfig()
-		closeAll(t, s.listen(t, config))
-		_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
-		s.wantRejection(t, "connect to a closed server", err, status.NotFound)
+		config := s.ServerConfig()
+		CloseAll(t, s.Listen(t, config))
+		_, err := s.Provider.Connect(testContext(t), s.ClientConfig(config.Name))
+		s.WantRejection(t, "connect to a closed server", err, status.NotFound)
 	})
 	t.Run("PeersKnowEachOther", s.testPeers)
 	t.Run("UsersNeedCredentials", func(t *testing.T) {
-		config := s.serverConfig()
+		config := s.ServerConfig()
 		config.AllowUsers = []uint32{uint32(os.Geteuid())}
 		server, err := s.Provider.Listen(testContext(t), config)
-		if s.capabilities.PeerCredentials {
+		if s.Capabilities.PeerCredentials {
 			if err != nil {
 				t.Fatal(err)
 			}
-			closeAll(t, server)
+			CloseAll(t, server)
 			return
 		}
-		wantCode(t, "listen for some users", err, status.InvalidValue)
+		WantCode(t, "listen for some users", err, status.InvalidValue)
 	})
 	t.Run("MessageSizesHaveToAgree", func(t *testing.T) {
-		config := s.serverConfig()
-		config.MaxMessageSize = s.capabilities.MaxMessageSize / 2
-		server := s.listen(t, config)
-		_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
-		s.wantRejection(t, "connect with another message size", err, status.InvalidValue)
+		config := s.ServerConfig()
+		config.MaxMessageSize = s.Capabilities.MaxMessageSize / 2
+		server := s.Listen(t, config)
+		_, err := s.Provider.Connect(testContext(t), s.ClientConfig(config.Name))
+		s.WantRejection(t, "connect with another message size", err, status.InvalidValue)
 		p := s.join(t, server, config)
 		if p.client.MaxMessageSize() != config.MaxMessageSize ||
 			p.server.MaxMessageSize() != config.MaxMessageSize {
@@ -177,29 +177,29 @@ func (s *suite) testConnect(t *testing.T) {
 	})
 	t.Run("TooManyClientsAreRejectedUntilOneDisconnects", s.testFullServer)
 	t.Run("ConnectEndsWithItsContext", func(t *testing.T) {
-		config := s.serverConfig()
-		s.listen(t, config)
+		config := s.ServerConfig()
+		s.Listen(t, config)
 		ctx, cancel := context.WithCancel(testContext(t))
 		cancel()
-		if _, err := s.Provider.Connect(ctx, s.clientConfig(config.Name)); err == nil {
+		if _, err := s.Provider.Connect(ctx, s.ClientConfig(config.Name)); err == nil {
 			t.Error("connected although the context was canceled")
 		}
 	})
 	t.Run("ImpossibleLimitsAreRejected", func(t *testing.T) {
-		config := s.serverConfig()
-		config.MaxMessageSize = s.capabilities.MaxMessageSize + 1
+		config := s.ServerConfig()
+		config.MaxMessageSize = s.Capabilities.MaxMessageSize + 1
 		_, err := s.Provider.Listen(testContext(t), config)
-		wantCode(t, "listen with too large messages", err, status.InvalidValue)
-		client := s.clientConfig(newName())
+		WantCode(t, "listen with too large messages", err, status.InvalidValue)
+		client := s.ClientConfig(NewName())
 		client.ReceiveQueue = -1
 		_, err = s.Provider.Connect(testContext(t), client)
-		wantCode(t, "connect with a negative receive queue", err, status.InvalidValue)
+		WantCode(t, "connect with a negative receive queue", err, status.InvalidValue)
 	})
 }
 
-func (s *suite) testPeers(t *testing.T) {
+func (s *Suite) testPeers(t *testing.T) {
 	p := s.connect(t)
-	if !s.capabilities.PeerCredentials {
+	if !s.Capabilities.PeerCredentials {
 		if p.server.Peer() != (comch.Peer{}) || p.client.Peer() != (comch.Peer{}) {
 			t.Errorf("peers are %+v and %+v, but the provider does not know them",
 				p.server.Peer(), p.client.Peer())
@@ -216,12 +216,12 @@ func (s *suite) testPeers(t *testing.T) {
 	}
 }
 
-// wantRejection fails the test unless a connection was rejected with the code or, if the provider
+// WantRejection fails the test unless a connection was rejected with the code or, if the provider
 // has no reasons, in any way that a client can find out.
-func (s *suite) wantRejection(t *testing.T, what string, err error, code status.Code) {
+func (s *Suite) WantRejection(t *testing.T, what string, err error, code status.Code) {
 	t.Helper()
-	if s.capabilities.RejectionReasons || errors.Is(err, code) {
-		wantCode(t, what, err, code)
+	if s.Capabilities.RejectionReasons || errors.Is(err, code) {
+		WantCode(t, what, err, code)
 		return
 	}
 	if !errors.Is(err, status.ConnectionReset) && !errors.Is(err, status.NotFound) &&
@@ -232,26 +232,26 @@ func (s *suite) wantRejection(t *testing.T, what string, err error, code status.
 }
 
 // testOneMachine tests what only an emulation can promise, which sees both sides of the bus.
-func (s *suite) testOneMachine(t *testing.T) {
+func (s *Suite) testOneMachine(t *testing.T) {
 	t.Run("TwoServersOfOneNameAreAnError", func(t *testing.T) {
 		if s.OtherDevice == "" {
 			t.Skip("Config.OtherDevice names no other DPU device")
 		}
-		config := s.serverConfig()
-		s.listen(t, config)
+		config := s.ServerConfig()
+		s.Listen(t, config)
 		other := config
 		other.Device = s.OtherDevice
-		second := s.listen(t, other)
-		_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
-		wantCode(t, "connect to an ambiguous name", err, status.InvalidValue)
-		closeAll(t, second)
-		if _, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name)); err != nil {
+		second := s.Listen(t, other)
+		_, err := s.Provider.Connect(testContext(t), s.ClientConfig(config.Name))
+		WantCode(t, "connect to an ambiguous name", err, status.InvalidValue)
+		CloseAll(t, second)
+		if _, err := s.Provider.Connect(testContext(t), s.ClientConfig(config.Name)); err != nil {
 			t.Errorf("connect after one of them was closed: %v", err)
 		}
 	})
 	t.Run("TheEndIsKnownAtOnce", func(t *testing.T) {
 		s.bothWays(t, func(t *testing.T, from, to comch.Connection) {
-			closeAll(t, from)
+			CloseAll(t, from)
 			if !comch.HasEnded(to, time.Now()) {
 				t.Error("the peer does not know of a close")
 			}
@@ -265,32 +265,32 @@ func (s *suite) testOneMachine(t *testing.T) {
 		})
 	})
 	t.Run("KnowsPeersAndReasons", func(t *testing.T) {
-		if c := s.capabilities; !c.PeerCredentials || !c.RejectionReasons {
+		if c := s.Capabilities; !c.PeerCredentials || !c.RejectionReasons {
 			t.Errorf("the device does not know its peers (%v), or has no reasons for them (%v)",
 				c.PeerCredentials, c.RejectionReasons)
 		}
 	})
 }
 
-func (s *suite) testFullServer(t *testing.T) {
-	config := s.serverConfig()
+func (s *Suite) testFullServer(t *testing.T) {
+	config := s.ServerConfig()
 	config.MaxClients = 2
 	rejected := make(chan error, 1)
 	config.Refused = func(_ comch.Peer, reason error) { rejected <- reason }
-	server := s.listen(t, config)
+	server := s.Listen(t, config)
 	first := s.join(t, server, config)
 	s.join(t, server, config)
-	third, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
-	if err == nil && !s.capabilities.RejectionReasons { // it finds out at once
+	third, err := s.Provider.Connect(testContext(t), s.ClientConfig(config.Name))
+	if err == nil && !s.Capabilities.RejectionReasons { // it finds out at once
 		awaitDone(t, third)
 		err = third.Err()
-		closeAll(t, third)
+		CloseAll(t, third)
 	}
-	s.wantRejection(t, "connect one client too many", err, status.Full)
-	if s.capabilities.RejectionReasons {
-		wantCode(t, "reason reported to the server", <-rejected, status.Full)
+	s.WantRejection(t, "connect one client too many", err, status.Full)
+	if s.Capabilities.RejectionReasons {
+		WantCode(t, "reason reported to the server", <-rejected, status.Full)
 	}
-	closeAll(t, first.client)
+	CloseAll(t, first.client)
 	awaitDone(t, first.server)
 	s.join(t, server, config)
 }
@@ -311,7 +311,7 @@ func exchange(t *testing.T, from, to comch.Connection, text string) {
 	}
 }
 
-func (s *suite) testMessages(t *testing.T) {
+func (s *Suite) testMessages(t *testing.T) {
 	t.Run("ArriveWholeAndInOrder", func(t *testing.T) { s.bothWays(t, testOrder) })
 	t.Run("MayHaveAnySizeUpToTheLimit", func(t *testing.T) { s.bothWays(t, testSizes) })
 	t.Run("BelongToTheReceiver", func(t *testing.T) { s.bothWays(t, testOwnership) })
@@ -329,7 +329,7 @@ func (s *suite) testMessages(t *testing.T) {
 }
 
 // bothWays runs a test in either direction of a connection.
-func (s *suite) bothWays(t *testing.T, run func(t *testing.T, from, to comch.Connection)) {
+func (s *Suite) bothWays(t *testing.T, run func(t *testing.T, from, to comch.Connection)) {
 	t.Run("ClientToServer", func(t *testing.T) {
 		p := s.connect(t)
 		run(t, p.client, p.server)
@@ -429,10 +429,10 @@ func testSizes(t *testing.T, from, to comch.Connection) {
 			t.Errorf("received %q, %v instead of an empty message", message, err)
 		}
 	} else {
-		wantCode(t, "send an empty message", err, status.NotSupported)
+		WantCode(t, "send an empty message", err, status.NotSupported)
 	}
 	err = from.Send(testContext(t), make([]byte, limit+1))
-	wantCode(t, "send more than the limit", err, status.TooBig)
+	WantCode(t, "send more than the limit", err, status.TooBig)
 	exchange(t, from, to, "after the rejection")
 }
 
@@ -459,8 +459,8 @@ func testOwnership(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-func (s *suite) testFullQueue(t *testing.T) {
-	config := s.serverConfig()
+func (s *Suite) testFullQueue(t *testing.T) {
+	config := s.ServerConfig()
 	config.ReceiveQueue = 3
 	p := s.connectWith(t, config)
 	ctx := testContext(t)
@@ -490,9 +490,9 @@ func (s *suite) testFullQueue(t *testing.T) {
 	}
 }
 
-func (s *suite) testSeveralClients(t *testing.T) {
-	config := s.serverConfig()
-	server := s.listen(t, config)
+func (s *Suite) testSeveralClients(t *testing.T) {
+	config := s.ServerConfig()
+	server := s.Listen(t, config)
 	var pairs []pair
 	for range 4 {
 		pairs = append(pairs, s.join(t, server, config))
@@ -510,7 +510,7 @@ func testLastWords(t *testing.T, from, to comch.Connection) {
 			t.Fatal(err)
 		}
 	}
-	closeAll(t, from)
+	CloseAll(t, from)
 	awaitDone(t, to)
 	for i := range 5 {
 		message, err := to.Receive(ctx)
@@ -522,10 +522,10 @@ func testLastWords(t *testing.T, from, to comch.Connection) {
 		}
 	}
 	_, err := to.Receive(ctx)
-	wantCode(t, "receive after the last message", err, status.NotConnected)
+	WantCode(t, "receive after the last message", err, status.NotConnected)
 }
 
-func (s *suite) testEnding(t *testing.T) {
+func (s *Suite) testEnding(t *testing.T) {
 	t.Run("CloseIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, s.testClose) })
 	t.Run("AbortIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testAbort) })
 	t.Run("MessagesInFlightSurviveAbort",
@@ -541,21 +541,21 @@ func (s *suite) testEnding(t *testing.T) {
 		p := s.connect(t)
 		p.client.Abort()
 		p.client.Abort()
-		closeAll(t, p.client, p.client)
+		CloseAll(t, p.client, p.client)
 		awaitDone(t, p.server)
-		closeAll(t, p.server, p.server)
+		CloseAll(t, p.server, p.server)
 	})
 }
 
-func (s *suite) testClose(t *testing.T, from, to comch.Connection) {
+func (s *Suite) testClose(t *testing.T, from, to comch.Connection) {
 	if from.Err() != nil || to.Err() != nil {
 		t.Errorf("errors before the end: %v, %v", from.Err(), to.Err())
 	}
-	closeAll(t, from)
+	CloseAll(t, from)
 	awaitDone(t, from)
 	awaitDone(t, to)
-	wantCode(t, "reason of the side that closed", from.Err(), status.Shutdown)
-	wantCode(t, "reason of the other side", to.Err(), s.codeOfEnd())
+	WantCode(t, "reason of the side that closed", from.Err(), status.Shutdown)
+	WantCode(t, "reason of the other side", to.Err(), s.CodeOfEnd())
 }
 
 func testAbort(t *testing.T, from, to comch.Connection) {
@@ -564,8 +564,8 @@ func testAbort(t *testing.T, from, to comch.Connection) {
 	from.Abort()
 	awaitDone(t, from)
 	awaitDone(t, to)
-	wantCode(t, "reason of the side that aborted", from.Err(), status.ConnectionAborted)
-	wantCode(t, "reason of the other side", to.Err(), status.ConnectionReset)
+	WantCode(t, "reason of the side that aborted", from.Err(), status.ConnectionAborted)
+	WantCode(t, "reason of the other side", to.Err(), status.ConnectionReset)
 	for what, state := range map[string]func() progress.State{
 		"consumer": x.consumer.State, "producer": x.producer.State,
 		"consumer back": back.consumer.State, "producer back": back.producer.State,
@@ -574,11 +574,11 @@ func testAbort(t *testing.T, from, to comch.Connection) {
 			t.Errorf("%s is running after the end", what)
 		}
 	}
-	wantCode(t, "send after the end", x.producer.Send([]byte("x"), nil), status.NotConnected)
-	wantCode(t, "send back after the end", back.producer.Send([]byte("x"), nil),
+	WantCode(t, "send after the end", x.producer.Send([]byte("x"), nil), status.NotConnected)
+	WantCode(t, "send back after the end", back.producer.Send([]byte("x"), nil),
 		status.NotConnected)
-	wantCode(t, "close with consumers", from.Close(), status.InUse)
-	closeAll(t, x.consumer, x.producer, back.consumer, back.producer, from, to)
+	WantCode(t, "close with consumers", from.Close(), status.InUse)
+	CloseAll(t, x.consumer, x.producer, back.consumer, back.producer, from, to)
 }
 
 // testProbe asks for the end of a connection with messages that nobody has read.
@@ -600,7 +600,7 @@ func testProbe(t *testing.T, from, to comch.Connection) {
 		t.Error("a connection goes on for the side that has aborted it")
 	}
 	testkit.Eventually(t, "the peer finds the end", func() bool { return comch.HasEnded(to, time.Now()) })
-	closeAll(t, x.consumer, x.producer, from, to)
+	CloseAll(t, x.consumer, x.producer, from, to)
 	if !comch.HasEnded(to, time.Now()) {
 		t.Error("a connection goes on although both sides have closed it")
 	}
@@ -612,12 +612,12 @@ func testAbortWithMessages(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)
 	for i := range 5 {
-		send(t, x.producer, []byte{byte(i)}, nil)
+		Send(t, x.producer, []byte{byte(i)}, nil)
 	}
 	from.Abort()
 	awaitDone(t, to)
 	for i := range 5 {
-		if got := awaitReceived(t, x.consumer); x.consumer.Memory()[got.Offset] != byte(i) {
+		if got := AwaitReceived(t, x.consumer); x.consumer.Memory()[got.Offset] != byte(i) {
 			t.Errorf("message %d arrived as %+v", i, got)
 		}
 	}
@@ -631,9 +631,9 @@ func testAbortWithMessages(t *testing.T, from, to comch.Connection) {
 func testOwnAbortWithMessages(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)
-	send(t, x.producer, []byte("first"), nil)
-	awaitReceived(t, x.consumer)
-	send(t, x.producer, []byte("second"), nil)
+	Send(t, x.producer, []byte("first"), nil)
+	AwaitReceived(t, x.consumer)
+	Send(t, x.producer, []byte("second"), nil)
 	to.Abort()
 	var received [1]comch.Received
 	if n := x.consumer.Poll(received[:]); n != 0 {
@@ -678,7 +678,7 @@ func testAbortDuringTraffic(t *testing.T, from, to comch.Connection) {
 		}
 	}
 	<-stopped
-	closeAll(t, x.consumer, x.producer)
+	CloseAll(t, x.consumer, x.producer)
 }
 
 func testWaitingCalls(t *testing.T, from, to comch.Connection) {
@@ -705,7 +705,7 @@ func testWaitingCalls(t *testing.T, from, to comch.Connection) {
 	from.Abort()
 	for range calls {
 		got := <-outcomes
-		wantCode(t, got.what, got.err, status.NotConnected)
+		WantCode(t, got.what, got.err, status.NotConnected)
 	}
 }
 
@@ -717,12 +717,20 @@ func testAfterTheEnd(t *testing.T, from, to comch.Connection) {
 	awaitDone(t, from)
 	for _, side := range []comch.Connection{from, to} {
 		_, err := side.NewConsumer(ctx, comch.ConsumerConfig{Receives: 1, MemorySize: 1})
-		wantCode(t, "create a consumer", err, status.NotConnected)
-		wantCode(t, "send", side.Send(ctx, []byte("x")), status.NotConnected)
+		WantCode(t, "create a consumer", err, status.NotConnected)
+		WantCode(t, "send", side.Send(ctx, []byte("x")), status.NotConnected)
 		_, err = side.Receive(ctx)
-		wantCode(t, "receive", err, status.NotConnected)
+		WantCode(t, "receive", err, status.NotConnected)
 		if _, err := side.NewProducer(ctx, consumer.ID()); err == nil {
 			t.Error("created a producer")
 		}
 	}
+}
+
+// CodeOfEnd returns what a side learns when the other has ended the connection in order.
+func (s *Suite) CodeOfEnd() status.Code {
+	if s.Capabilities.RejectionReasons {
+		return status.Shutdown
+	}
+	return status.ConnectionReset
 }

@@ -34,7 +34,8 @@ func newConsumer(t *testing.T, connection comch.Connection,
 	return consumer
 }
 
-func newProducer(t *testing.T, connection comch.Connection, id comch.ConsumerID) comch.Producer {
+// NewProducer returns a producer that is closed when the test ends.
+func NewProducer(t *testing.T, connection comch.Connection, id comch.ConsumerID) comch.Producer {
 	t.Helper()
 	producer, err := connection.NewProducer(testContext(t), id)
 	if err != nil {
@@ -53,7 +54,7 @@ type path struct {
 func newPath(t *testing.T, from, to comch.Connection) path {
 	t.Helper()
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: receives, MemorySize: memorySize})
-	return path{consumer: consumer, producer: newProducer(t, from, consumer.ID())}
+	return path{consumer: consumer, producer: NewProducer(t, from, consumer.ID())}
 }
 
 // nextEvent waits for the next event, which must be want.
@@ -68,7 +69,7 @@ func nextEvent(t *testing.T, connection comch.Connection, want comch.ConsumerEve
 	}
 }
 
-func (s *suite) testConsumers(t *testing.T) {
+func (s *Suite) testConsumers(t *testing.T) {
 	t.Run("ComeAndGoWithEventsInOrder", func(t *testing.T) { s.bothWays(t, testEvents) })
 	t.Run("IDsAreUniqueAndNotZero", s.testIDs)
 	t.Run("AreRunningAndHaveMemory", func(t *testing.T) { s.bothWays(t, testNewConsumer) })
@@ -83,7 +84,7 @@ func (s *suite) testConsumers(t *testing.T) {
 	t.Run("CanBeClosedTwice", func(t *testing.T) {
 		p := s.connect(t)
 		x := newPath(t, p.client, p.server)
-		closeAll(t, x.producer, x.producer, x.consumer, x.consumer)
+		CloseAll(t, x.producer, x.producer, x.consumer, x.consumer)
 	})
 	t.Run("EventsEndWithTheirContext", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(testContext(t))
@@ -97,9 +98,9 @@ func (s *suite) testConsumers(t *testing.T) {
 func testEvents(t *testing.T, from, to comch.Connection) {
 	config := comch.ConsumerConfig{Receives: receives, MemorySize: memorySize}
 	first, second := newConsumer(t, to, config), newConsumer(t, to, config)
-	closeAll(t, first)
+	CloseAll(t, first)
 	third := newConsumer(t, to, config)
-	closeAll(t, third, second)
+	CloseAll(t, third, second)
 	for _, want := range []comch.ConsumerEvent{
 		{ID: first.ID(), Created: true}, {ID: second.ID(), Created: true}, {ID: first.ID()},
 		{ID: third.ID(), Created: true}, {ID: third.ID()}, {ID: second.ID()},
@@ -108,7 +109,7 @@ func testEvents(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-func (s *suite) testIDs(t *testing.T) {
+func (s *Suite) testIDs(t *testing.T) {
 	p := s.connect(t)
 	seen := make(map[comch.ConsumerID]bool)
 	for range 3 {
@@ -140,30 +141,30 @@ func testNewConsumer(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-func (s *suite) testImpossibleSizes(t *testing.T) {
+func (s *Suite) testImpossibleSizes(t *testing.T) {
 	p := s.connect(t)
 	for _, config := range []comch.ConsumerConfig{
 		{Receives: 0, MemorySize: 64},
 		{Receives: -1, MemorySize: 64},
-		{Receives: s.capabilities.MaxReceives + 1, MemorySize: 64},
+		{Receives: s.Capabilities.MaxReceives + 1, MemorySize: 64},
 		{Receives: 1, MemorySize: 0},
-		{Receives: 1, MemorySize: s.capabilities.MaxMemorySize + 1},
+		{Receives: 1, MemorySize: s.Capabilities.MaxMemorySize + 1},
 		{Receives: 1, MemorySize: 64, ImmediateLength: -1},
-		{Receives: 1, MemorySize: 64, ImmediateLength: s.capabilities.MaxImmediateLength + 1},
+		{Receives: 1, MemorySize: 64, ImmediateLength: s.Capabilities.MaxImmediateLength + 1},
 	} {
 		_, err := p.client.NewConsumer(testContext(t), config)
-		wantCode(t, "create an impossible consumer", err, status.InvalidValue)
+		WantCode(t, "create an impossible consumer", err, status.InvalidValue)
 	}
 }
 
-func (s *suite) testTooManyConsumers(t *testing.T) {
+func (s *Suite) testTooManyConsumers(t *testing.T) {
 	p := s.connect(t)
 	config := comch.ConsumerConfig{Receives: 1, MemorySize: 1}
-	for range s.capabilities.MaxConsumers {
+	for range s.Capabilities.MaxConsumers {
 		newConsumer(t, p.client, config)
 	}
 	_, err := p.client.NewConsumer(testContext(t), config)
-	wantCode(t, "create one consumer too many", err, status.Full)
+	WantCode(t, "create one consumer too many", err, status.Full)
 	newConsumer(t, p.server, config)
 }
 
@@ -171,33 +172,33 @@ func testMissingConsumer(t *testing.T, from, to comch.Connection) {
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 	ctx := testContext(t)
 	_, err := from.NewProducer(ctx, consumer.ID()+100)
-	wantCode(t, "create a producer to an unknown consumer", err, status.NotFound)
+	WantCode(t, "create a producer to an unknown consumer", err, status.NotFound)
 	_, err = to.NewProducer(ctx, consumer.ID())
-	wantCode(t, "create a producer to a consumer of the same side", err, status.NotFound)
-	closeAll(t, consumer)
+	WantCode(t, "create a producer to a consumer of the same side", err, status.NotFound)
+	CloseAll(t, consumer)
 	nextEvent(t, from, comch.ConsumerEvent{ID: consumer.ID(), Created: true})
 	nextEvent(t, from, comch.ConsumerEvent{ID: consumer.ID()})
 	_, err = from.NewProducer(ctx, consumer.ID())
-	wantCode(t, "create a producer to a closed consumer", err, status.NotFound)
+	WantCode(t, "create a producer to a closed consumer", err, status.NotFound)
 }
 
 func testInUse(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
-	wantCode(t, "close a connection with a consumer", to.Close(), status.InUse)
-	wantCode(t, "close a connection with a producer", from.Close(), status.InUse)
+	WantCode(t, "close a connection with a consumer", to.Close(), status.InUse)
+	WantCode(t, "close a connection with a producer", from.Close(), status.InUse)
 	exchange(t, from, to, "not closed")
-	closeAll(t, x.producer, from)
+	CloseAll(t, x.producer, from)
 	awaitDone(t, to)
-	wantCode(t, "close an ended connection with a consumer", to.Close(), status.InUse)
-	closeAll(t, x.consumer, to)
+	WantCode(t, "close an ended connection with a consumer", to.Close(), status.InUse)
+	CloseAll(t, x.consumer, to)
 }
 
 func testConsumerClosed(t *testing.T, from, to comch.Connection) {
 	x, other := newPath(t, from, to), newPath(t, from, to)
-	closeAll(t, x.consumer)
+	CloseAll(t, x.consumer)
 	testkit.Eventually(t, "the producer has ended",
 		func() bool { return x.producer.State() != progress.Running })
-	wantCode(t, "send to a closed consumer", x.producer.Send([]byte("x"), nil), status.NotConnected)
+	WantCode(t, "send to a closed consumer", x.producer.Send([]byte("x"), nil), status.NotConnected)
 	if got := other.producer.State(); got != progress.Running {
 		t.Errorf("the producer of another consumer is %v", got)
 	}
@@ -207,22 +208,22 @@ func testConsumerClosed(t *testing.T, from, to comch.Connection) {
 func testStop(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, 2)
-	send(t, x.producer, []byte("kept"), nil)
+	Send(t, x.producer, []byte("kept"), nil)
 	x.consumer.Stop()
 	x.consumer.Stop()
 	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID(), Created: true})
 	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID()})
 	testkit.Eventually(t, "the producer has ended",
 		func() bool { return x.producer.State() != progress.Running })
-	wantCode(t, "send to a stopped consumer", x.producer.Send([]byte("lost"), nil),
+	WantCode(t, "send to a stopped consumer", x.producer.Send([]byte("lost"), nil),
 		status.NotConnected)
-	wantCode(t, "post on a stopped consumer", x.consumer.PostReceive(0, 1, 0), status.BadState)
+	WantCode(t, "post on a stopped consumer", x.consumer.PostReceive(0, 1, 0), status.BadState)
 	if got := x.consumer.State(); got == progress.Running {
 		t.Errorf("a stopped consumer is %v", got)
 	}
-	closeAll(t, x.producer)
+	CloseAll(t, x.producer)
 	exchange(t, from, to, "the producer has been closed")
-	got := awaitReceived(t, x.consumer)
+	got := AwaitReceived(t, x.consumer)
 	if text := x.consumer.Memory()[got.Offset:][:got.Length]; string(text) != "kept" {
 		t.Errorf("received %q", text)
 	}
@@ -230,39 +231,39 @@ func testStop(t *testing.T, from, to comch.Connection) {
 	if n := x.consumer.Poll(received[:]); n != 0 {
 		t.Errorf("polled %d messages that were not sent", n)
 	}
-	wantCode(t, "close a connection with a stopped consumer", to.Close(), status.InUse)
+	WantCode(t, "close a connection with a stopped consumer", to.Close(), status.InUse)
 }
 
 func testImmediateLimit(t *testing.T, from, to comch.Connection) {
 	const limit = 5
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: bufferSize,
 		ImmediateLength: limit})
-	producer := newProducer(t, from, consumer.ID())
+	producer := NewProducer(t, from, consumer.ID())
 	post(t, consumer, 1)
 	producer = wantRejected(t, "send more immediate data than the consumer allows", from,
 		path{consumer, producer}, nil, make([]byte, limit+1))
-	send(t, producer, nil, []byte("12345"))
-	if got := awaitReceived(t, consumer); string(got.Immediate[:got.ImmediateLength]) != "12345" {
+	Send(t, producer, nil, []byte("12345"))
+	if got := AwaitReceived(t, consumer); string(got.Immediate[:got.ImmediateLength]) != "12345" {
 		t.Errorf("received %+v", got)
 	}
 }
 
 func testProducerIDs(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
-	second := newProducer(t, from, x.consumer.ID())
+	second := NewProducer(t, from, x.consumer.ID())
 	if x.producer.ID() == 0 || x.producer.ID() == second.ID() {
 		t.Errorf("two producers have the ids %d and %d", x.producer.ID(), second.ID())
 	}
 	for _, producer := range []comch.Producer{second, x.producer} {
 		post(t, x.consumer, 1)
-		send(t, producer, []byte("x"), nil)
-		if got := awaitReceived(t, x.consumer).Producer; got != producer.ID() {
+		Send(t, producer, []byte("x"), nil)
+		if got := AwaitReceived(t, x.consumer).Producer; got != producer.ID() {
 			t.Errorf("message came from producer %d, want %d", got, producer.ID())
 		}
 	}
 }
 
-func (s *suite) testDataPath(t *testing.T) {
+func (s *Suite) testDataPath(t *testing.T) {
 	t.Run("NothingArrivesUnasked", func(t *testing.T) { s.bothWays(t, testNothingPosted) })
 	t.Run("FlushMakesReceivesVisible", func(t *testing.T) { s.bothWays(t, testFlushTwice) })
 	t.Run("CarriesMessageAndImmediate", func(t *testing.T) { s.bothWays(t, testContents) })
@@ -292,8 +293,8 @@ func post(t *testing.T, consumer comch.Consumer, count int) {
 	consumer.Flush()
 }
 
-// send sends a message and waits until it has been sent.
-func send(t *testing.T, producer comch.Producer, message, immediate []byte) {
+// Send sends a message and waits until it has been sent.
+func Send(t *testing.T, producer comch.Producer, message, immediate []byte) {
 	t.Helper()
 	testkit.Eventually(t, "there is room for a message", func() bool {
 		collect(producer)
@@ -336,7 +337,7 @@ func wantRejected(t *testing.T, what string, from comch.Connection, x path,
 	err := x.producer.Send(message, immediate)
 	late, isLate := x.producer.(comch.LateProducer)
 	if err != nil || !isLate {
-		wantCode(t, what, err, status.InvalidValue)
+		WantCode(t, what, err, status.InvalidValue)
 		return x.producer
 	}
 	late.Flush()
@@ -346,8 +347,8 @@ func wantRejected(t *testing.T, what string, from comch.Connection, x path,
 		}
 		return late.State() != progress.Running
 	})
-	wantCode(t, what, late.Err(), status.InvalidValue)
-	return newProducer(t, from, x.consumer.ID())
+	WantCode(t, what, late.Err(), status.InvalidValue)
+	return NewProducer(t, from, x.consumer.ID())
 }
 
 func testNothingPosted(t *testing.T, from, to comch.Connection) {
@@ -355,7 +356,7 @@ func testNothingPosted(t *testing.T, from, to comch.Connection) {
 	err := x.producer.Send([]byte("x"), nil)
 	held := err == nil && isLate(x.producer)
 	if !held {
-		wantCode(t, "send without receives", err, status.Again)
+		WantCode(t, "send without receives", err, status.Again)
 	}
 	x.producer.Flush()
 	var received [1]comch.Received
@@ -366,10 +367,10 @@ func testNothingPosted(t *testing.T, from, to comch.Connection) {
 	if held {
 		testkit.Eventually(t, "the send completes", func() bool { return collect(x.producer) == 1 })
 	} else {
-		send(t, x.producer, []byte("x"), nil)
-		wantCode(t, "send a second message", x.producer.Send([]byte("y"), nil), status.Again)
+		Send(t, x.producer, []byte("x"), nil)
+		WantCode(t, "send a second message", x.producer.Send([]byte("y"), nil), status.Again)
 	}
-	awaitReceived(t, x.consumer)
+	AwaitReceived(t, x.consumer)
 	if n := x.consumer.Poll(received[:]); n != 0 {
 		t.Errorf("polled %d messages without a receive", n)
 	}
@@ -382,8 +383,8 @@ func testFlushTwice(t *testing.T, from, to comch.Connection) {
 	}
 	x.consumer.Flush()
 	x.consumer.Flush()
-	send(t, x.producer, []byte("visible"), nil)
-	if got := awaitReceived(t, x.consumer); got.UserData != 1 || got.Length != 7 {
+	Send(t, x.producer, []byte("visible"), nil)
+	if got := AwaitReceived(t, x.consumer); got.UserData != 1 || got.Length != 7 {
 		t.Errorf("received %+v", got)
 	}
 }
@@ -399,8 +400,8 @@ func testContents(t *testing.T, from, to comch.Connection) {
 			}
 			x.consumer.Flush()
 			message := bytes.Repeat([]byte{byte(size)}, size)
-			send(t, x.producer, message, immediate[:immediateLength])
-			got := awaitReceived(t, x.consumer)
+			Send(t, x.producer, message, immediate[:immediateLength])
+			got := AwaitReceived(t, x.consumer)
 			if got.UserData != 1<<63|uint64(size) || got.Offset != offset ||
 				got.Length != uint32(size) ||
 				got.Producer == 0 {
@@ -430,9 +431,9 @@ func testTooLong(t *testing.T, from, to comch.Connection) {
 	}
 	x.producer = wantRejected(t, "send 11 bytes into 10", from, x, make([]byte, 11), nil)
 	tooLong := make([]byte, comch.MaxImmediateLength+1)
-	wantCode(t, "send too much immediate data", x.producer.Send(nil, tooLong), status.InvalidValue)
-	send(t, x.producer, bytes.Repeat([]byte{0xff}, 10), nil)
-	if got := awaitReceived(t, x.consumer); got.Length != 10 {
+	WantCode(t, "send too much immediate data", x.producer.Send(nil, tooLong), status.InvalidValue)
+	Send(t, x.producer, bytes.Repeat([]byte{0xff}, 10), nil)
+	if got := AwaitReceived(t, x.consumer); got.Length != 10 {
 		t.Errorf("received %+v", got)
 	}
 	memory := x.consumer.Memory()
@@ -448,14 +449,14 @@ func testOutside(t *testing.T, from, to comch.Connection) {
 		{0xffffffff, 0xffffffff}, {1, 0xffffffff},
 	} {
 		err := x.consumer.PostReceive(r.offset, r.length, 0)
-		wantCode(t, "post outside the memory", err, status.InvalidValue)
+		WantCode(t, "post outside the memory", err, status.InvalidValue)
 	}
 	if err := x.consumer.PostReceive(memorySize, 0, 7); err != nil {
 		t.Errorf("post an empty buffer at the end of the memory: %v", err)
 	}
 	x.consumer.Flush()
-	send(t, x.producer, nil, []byte{1})
-	if got := awaitReceived(t, x.consumer); got.UserData != 7 || got.Length != 0 ||
+	Send(t, x.producer, nil, []byte{1})
+	if got := AwaitReceived(t, x.consumer); got.UserData != 7 || got.Length != 0 ||
 		got.ImmediateLength != 1 {
 		t.Errorf("received %+v", got)
 	}
@@ -464,16 +465,16 @@ func testOutside(t *testing.T, from, to comch.Connection) {
 func testFullRing(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)
-	wantCode(t, "post one receive too many", x.consumer.PostReceive(0, 1, 0), status.Full)
+	WantCode(t, "post one receive too many", x.consumer.PostReceive(0, 1, 0), status.Full)
 	for range receives {
-		send(t, x.producer, []byte("x"), nil)
+		Send(t, x.producer, []byte("x"), nil)
 	}
-	wantCode(t, "post while nothing was polled", x.consumer.PostReceive(0, 1, 0), status.Full)
-	awaitReceived(t, x.consumer)
+	WantCode(t, "post while nothing was polled", x.consumer.PostReceive(0, 1, 0), status.Full)
+	AwaitReceived(t, x.consumer)
 	if err := x.consumer.PostReceive(0, 1, 0); err != nil {
 		t.Errorf("post after a poll: %v", err)
 	}
-	wantCode(t, "post one receive too many again", x.consumer.PostReceive(0, 1, 0), status.Full)
+	WantCode(t, "post one receive too many again", x.consumer.PostReceive(0, 1, 0), status.Full)
 }
 
 // testRounds goes around the ring many times, one message at a time.
@@ -483,8 +484,8 @@ func testRounds(t *testing.T, from, to comch.Connection) {
 	message := make([]byte, 8)
 	for i := range uint64(20 * receives) {
 		binary.LittleEndian.PutUint64(message, i)
-		send(t, x.producer, message, nil)
-		got := awaitReceived(t, x.consumer)
+		Send(t, x.producer, message, nil)
+		got := AwaitReceived(t, x.consumer)
 		if value := binary.LittleEndian.Uint64(x.consumer.Memory()[got.Offset:]); value != i ||
 			got.UserData != i%receives {
 			t.Fatalf("message %d arrived as %d in receive %d", i, value, got.UserData)
@@ -500,7 +501,7 @@ func testPartialPoll(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)
 	for range 5 {
-		send(t, x.producer, []byte("x"), nil)
+		Send(t, x.producer, []byte("x"), nil)
 	}
 	if n := x.consumer.Poll(nil); n != 0 {
 		t.Errorf("poll without room returned %d", n)
@@ -520,17 +521,17 @@ func testPartialPoll(t *testing.T, from, to comch.Connection) {
 
 // testOwnMemory receives into memory that the application gives, and checks that nothing else of it
 // changes.
-func (s *suite) testOwnMemory(t *testing.T) {
-	if !s.capabilities.ConsumerMemory {
+func (s *Suite) testOwnMemory(t *testing.T) {
+	if !s.Capabilities.ConsumerMemory {
 		t.Run("IsRejected", func(t *testing.T) {
 			_, err := s.connect(t).client.NewConsumer(testContext(t),
-				comch.ConsumerConfig{Receives: 1, Memory: allocate(t, memorySize)})
-			wantCode(t, "create a consumer with memory", err, status.NotSupported)
+				comch.ConsumerConfig{Receives: 1, Memory: Allocate(t, memorySize)})
+			WantCode(t, "create a consumer with memory", err, status.NotSupported)
 		})
 		return
 	}
 	s.bothWays(t, func(t *testing.T, from, to comch.Connection) {
-		region := allocate(t, memorySize)
+		region := Allocate(t, memorySize)
 		want := bytes.Repeat([]byte{0xee}, memorySize)
 		copy(region.Bytes(), want)
 		for name, config := range map[string]comch.ConsumerConfig{
@@ -538,14 +539,14 @@ func (s *suite) testOwnMemory(t *testing.T) {
 			"without receives": {Memory: region},
 		} {
 			_, err := to.NewConsumer(testContext(t), config)
-			wantCode(t, "create a consumer "+name, err, status.InvalidValue)
+			WantCode(t, "create a consumer "+name, err, status.InvalidValue)
 		}
 		consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 2, Memory: region})
-		producer := newProducer(t, from, consumer.ID())
+		producer := NewProducer(t, from, consumer.ID())
 		if got := consumer.Memory(); len(got) != memorySize || &got[0] != &region.Bytes()[0] {
 			t.Errorf("the consumer's memory is not the application's: %d bytes", len(got))
 		}
-		wantCode(t, "post outside the memory", consumer.PostReceive(memorySize-1, 2, 0),
+		WantCode(t, "post outside the memory", consumer.PostReceive(memorySize-1, 2, 0),
 			status.InvalidValue)
 		for i, message := range []string{"first", "", "a message that fills it", "last"} {
 			offset := uint32(7 + 3*bufferSize*(i%2))
@@ -554,8 +555,8 @@ func (s *suite) testOwnMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			consumer.Flush()
-			send(t, producer, []byte(message), []byte{byte(i)})
-			got := awaitReceived(t, consumer)
+			Send(t, producer, []byte(message), []byte{byte(i)})
+			got := AwaitReceived(t, consumer)
 			copy(want[offset:], message)
 			if got.Offset != offset || got.Length != uint32(len(message)) ||
 				got.UserData != uint64(i) || got.Immediate[0] != byte(i) {
@@ -565,7 +566,7 @@ func (s *suite) testOwnMemory(t *testing.T) {
 				t.Errorf("after %q the memory is %q", message, region.Bytes())
 			}
 		}
-		closeAll(t, consumer)
+		CloseAll(t, consumer)
 		if !bytes.Equal(region.Bytes(), want) {
 			t.Error("closing the consumer has changed the memory")
 		}
@@ -574,12 +575,12 @@ func (s *suite) testOwnMemory(t *testing.T) {
 
 func testOddSize(t *testing.T, from, to comch.Connection) {
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 3, MemorySize: 3 * bufferSize})
-	producer := newProducer(t, from, consumer.ID())
+	producer := NewProducer(t, from, consumer.ID())
 	post(t, consumer, 3)
-	wantCode(t, "post a fourth receive", consumer.PostReceive(0, 1, 0), status.Full)
+	WantCode(t, "post a fourth receive", consumer.PostReceive(0, 1, 0), status.Full)
 	for i := range uint64(20) {
-		send(t, producer, []byte{byte(i)}, nil)
-		got := awaitReceived(t, consumer)
+		Send(t, producer, []byte{byte(i)}, nil)
+		got := AwaitReceived(t, consumer)
 		if got.UserData != i%3 || consumer.Memory()[got.Offset] != byte(i) {
 			t.Fatalf("message %d arrived as %+v", i, got)
 		}
@@ -631,8 +632,8 @@ func testAbortedProducer(t *testing.T, from, to comch.Connection) {
 		}
 	}
 	post(t, x.consumer, 1)
-	send(t, newProducer(t, from, x.consumer.ID()), []byte("next"), nil)
-	got := awaitReceived(t, x.consumer)
+	Send(t, NewProducer(t, from, x.consumer.ID()), []byte("next"), nil)
+	got := AwaitReceived(t, x.consumer)
 	if text := x.consumer.Memory()[got.Offset:][:got.Length]; string(text) != "next" {
 		t.Errorf("received %q", text)
 	}
@@ -643,7 +644,7 @@ const (
 	parallelMessages  = 5000 // of each producer
 )
 
-func (s *suite) testParallel(t *testing.T) {
+func (s *Suite) testParallel(t *testing.T) {
 	s.skipWithHost(t, "each of its many messages would take several calls to the host")
 	t.Run("ProducersOfOneConsumerKeepTheirOrder",
 		func(t *testing.T) { s.bothWays(t, testManyProducers) })
@@ -656,7 +657,7 @@ func testManyProducers(t *testing.T, from, to comch.Connection) {
 	post(t, consumer, receives)
 	var wg sync.WaitGroup
 	for i := range parallelProducers {
-		producer := newProducer(t, from, consumer.ID())
+		producer := NewProducer(t, from, consumer.ID())
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -682,7 +683,7 @@ func testManyProducers(t *testing.T, from, to comch.Connection) {
 }
 
 // testManyPaths uses several paths in both directions, each on two threads of its own.
-func (s *suite) testManyPaths(t *testing.T) {
+func (s *Suite) testManyPaths(t *testing.T) {
 	p := s.connect(t)
 	var wg sync.WaitGroup
 	for _, sides := range p.sides() {

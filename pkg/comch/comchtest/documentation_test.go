@@ -10,17 +10,22 @@ import (
 
 var (
 	testName  = regexp.MustCompile("`([A-Z][A-Za-z]+)/([A-Z][A-Za-z]+)`")
-	groupLine = regexp.MustCompile(`\{"([A-Za-z]+)", \(\*suite\)\.`)
+	groupLine = regexp.MustCompile(`\{"([A-Za-z]+)", \(\*[Ss]uite\)\.`)
 	runLine   = regexp.MustCompile(`(?:t\.Run\(|^\s*)"([A-Z][A-Za-z]+)"[,:]`)
 )
 
 // TestDocumentedTestsExist reads the names in the documentation and looks for them in the sources
-// of the suite.
+// of this suite and of that for contexts.
 func TestDocumentedTestsExist(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
+	ofContexts, err := filepath.Glob("../contexts/contextstest/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, ofContexts...)
 	known := make(map[string]bool)
 	for _, file := range files {
 		source, err := os.ReadFile(file)

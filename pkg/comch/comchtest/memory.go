@@ -15,7 +15,7 @@ const (
 	readWrite    = memory.PCIRead | memory.PCIWrite
 )
 
-func (s *suite) testMemory(t *testing.T) {
+func (s *Suite) testMemory(t *testing.T) {
 	s.skipWithHost(t, "memory of this process is not on the host")
 	t.Run("ImportReachesTheExportedBytes", func(t *testing.T) { s.bothWays(t, testImport) })
 	t.Run("RightsTravelWithTheExport", func(t *testing.T) { s.bothWays(t, testRights) })
@@ -26,7 +26,8 @@ func (s *suite) testMemory(t *testing.T) {
 	t.Run("BadExportsAreRejected", func(t *testing.T) { s.bothWays(t, s.testBadExports) })
 }
 
-func allocate(t *testing.T, length uint64) *memory.Region {
+// Allocate returns memory that is released when the test ends.
+func Allocate(t *testing.T, length uint64) *memory.Region {
 	t.Helper()
 	region, err := memory.Alloc("comchtest", length)
 	if err != nil {
@@ -49,12 +50,12 @@ func export(t *testing.T, from comch.Connection, region *memory.Region,
 }
 
 func testImport(t *testing.T, from, to comch.Connection) {
-	region := allocate(t, exportLength)
+	region := Allocate(t, exportLength)
 	imported, access, err := to.ImportMemory(export(t, from, region, readWrite))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(t, imported)
+	defer CloseAll(t, imported)
 	if imported.Len() != exportLength || access != readWrite {
 		t.Errorf("imported %d bytes with rights %#x", imported.Len(), uint32(access))
 	}
@@ -85,7 +86,7 @@ func testImport(t *testing.T, from, to comch.Connection) {
 }
 
 func testRights(t *testing.T, from, to comch.Connection) {
-	region := allocate(t, exportLength)
+	region := Allocate(t, exportLength)
 	for _, access := range []memory.Access{
 		memory.PCIRead, readWrite, readWrite | memory.RemoteRead,
 		readWrite | memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite,
@@ -97,18 +98,18 @@ func testRights(t *testing.T, from, to comch.Connection) {
 		if got != access {
 			t.Errorf("imported with rights %#x, exported %#x", uint32(got), uint32(access))
 		}
-		closeAll(t, imported)
+		CloseAll(t, imported)
 	}
 }
 
 func testImportOutlives(t *testing.T, from, to comch.Connection) {
-	region := allocate(t, exportLength)
+	region := Allocate(t, exportLength)
 	copy(region.Bytes(), "lasting")
 	imported, _, err := to.ImportMemory(export(t, from, region, readWrite))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(t, imported)
+	defer CloseAll(t, imported)
 	from.Abort()
 	awaitDone(t, to)
 	if !imported.Mapped() {
@@ -121,7 +122,7 @@ func testImportOutlives(t *testing.T, from, to comch.Connection) {
 }
 
 func testBadDescriptors(t *testing.T, from, to comch.Connection) {
-	good := export(t, from, allocate(t, exportLength), readWrite)
+	good := export(t, from, Allocate(t, exportLength), readWrite)
 	bad := [][]byte{nil, {}, {1}, make([]byte, len(good)), good[:len(good)-1],
 		append(bytes.Clone(good), 0),
 		make([]byte, comch.MaxExportLength)}
@@ -138,73 +139,73 @@ func testBadDescriptors(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-func (s *suite) testForeignDescriptor(t *testing.T) {
-	if s.capabilities.OpaqueImports {
+func (s *Suite) testForeignDescriptor(t *testing.T) {
+	if s.Capabilities.OpaqueImports {
 		t.Skip("whoever has a descriptor can import the memory (OpaqueImports is true)")
 	}
-	config := s.serverConfig()
-	server := s.listen(t, config)
+	config := s.ServerConfig()
+	server := s.Listen(t, config)
 	first, second := s.join(t, server, config), s.join(t, server, config)
-	descriptor := export(t, first.client, allocate(t, exportLength), readWrite)
+	descriptor := export(t, first.client, Allocate(t, exportLength), readWrite)
 	if region, _, err := second.server.ImportMemory(descriptor); err == nil {
 		_ = region.Close()
 		t.Error("imported memory that another client has exported")
 	}
 }
 
-func (s *suite) testExportLimit(t *testing.T) {
-	config := s.serverConfig()
+func (s *Suite) testExportLimit(t *testing.T) {
+	config := s.ServerConfig()
 	config.MaxExportBytes = 3 * exportLength
 	p := s.connectWith(t, config)
-	if s.capabilities.OpaqueImports { // the exporting side does not know the limit
+	if s.Capabilities.OpaqueImports { // the exporting side does not know the limit
 		s.testImportLimit(t, p)
 		return
 	}
 	var exported []byte
 	for range 3 {
-		exported = export(t, p.client, allocate(t, exportLength), readWrite)
+		exported = export(t, p.client, Allocate(t, exportLength), readWrite)
 	}
-	_, err := p.client.ExportMemory(testContext(t), allocate(t, exportLength), readWrite)
-	wantCode(t, "export beyond the limit", err, status.TooBig)
+	_, err := p.client.ExportMemory(testContext(t), Allocate(t, exportLength), readWrite)
+	WantCode(t, "export beyond the limit", err, status.TooBig)
 	imported, _, err := p.server.ImportMemory(exported)
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeAll(t, imported)
+	CloseAll(t, imported)
 	exchange(t, p.client, p.server, "still connected")
 }
 
 // testImportLimit exports more than the server admits, and imports as much as it admits.
-func (s *suite) testImportLimit(t *testing.T, p pair) {
+func (s *Suite) testImportLimit(t *testing.T, p pair) {
 	for range 2 {
 		var imported []*memory.Region
 		for range 3 {
-			region, _, err := p.server.ImportMemory(export(t, p.client, allocate(t, exportLength),
+			region, _, err := p.server.ImportMemory(export(t, p.client, Allocate(t, exportLength),
 				readWrite))
 			if err != nil {
 				t.Fatal(err)
 			}
 			imported = append(imported, region)
 		}
-		_, _, err := p.server.ImportMemory(export(t, p.client, allocate(t, exportLength),
+		_, _, err := p.server.ImportMemory(export(t, p.client, Allocate(t, exportLength),
 			readWrite))
-		wantCode(t, "import beyond the limit", err, status.TooBig)
+		WantCode(t, "import beyond the limit", err, status.TooBig)
 		for _, region := range imported {
-			closeAll(t, region)
+			CloseAll(t, region)
 		}
 	}
 	exchange(t, p.client, p.server, "still connected")
 }
 
-func (s *suite) testBadExports(t *testing.T, from, _ comch.Connection) {
+func (s *Suite) testBadExports(t *testing.T, from, _ comch.Connection) {
 	ctx := testContext(t)
-	region := allocate(t, exportLength)
+	region := Allocate(t, exportLength)
 	for _, access := range []memory.Access{0, 1 << 31} {
 		_, err := from.ExportMemory(ctx, region, access)
-		wantCode(t, "export with impossible rights", err, status.InvalidValue)
+		WantCode(t, "export with impossible rights", err, status.InvalidValue)
 	}
 	if s.ExportNeedsDescriptor {
 		_, err := from.ExportMemory(ctx, memory.Wrap(make([]byte, 10)), readWrite)
-		wantCode(t, "export memory without descriptor", err, status.NotSupported)
+		WantCode(t, "export memory without descriptor", err, status.NotSupported)
 	}
 }

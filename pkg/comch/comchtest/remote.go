@@ -367,7 +367,7 @@ func (p *withHost) call(ctx context.Context, object uint64, call HostCall) (Host
 }
 
 // skipWithHost skips a test that a provider of WithHost cannot pass.
-func (s *suite) skipWithHost(t *testing.T, reason string) {
+func (s *Suite) skipWithHost(t *testing.T, reason string) {
 	if _, ok := s.Provider.(*withHost); ok {
 		t.Skip(reason)
 	}

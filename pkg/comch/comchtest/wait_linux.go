@@ -17,9 +17,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func (s *suite) testWait(t *testing.T) {
+func (s *Suite) testWait(t *testing.T) {
 	s.skipWithHost(t, "only this side can sleep")
-	if !s.capabilities.CanWait {
+	if !s.Capabilities.CanWait {
 		t.Run("DescriptorIsAbsent", func(t *testing.T) { s.bothWays(t, testNoDescriptor) })
 		return
 	}
@@ -86,7 +86,7 @@ func testArm(t *testing.T, from, to comch.Connection) {
 		t.Error("consumer did not arm although there is no message")
 	}
 	x.consumer.Disarm()
-	send(t, x.producer, []byte("x"), nil)
+	Send(t, x.producer, []byte("x"), nil)
 	testkit.Eventually(t, "the message arrives", func() bool {
 		armed := x.consumer.Arm()
 		if armed {
@@ -94,7 +94,7 @@ func testArm(t *testing.T, from, to comch.Connection) {
 		}
 		return !armed
 	})
-	awaitReceived(t, x.consumer)
+	AwaitReceived(t, x.consumer)
 	if !x.consumer.Arm() {
 		t.Error("consumer did not arm after the message was polled")
 	}
@@ -111,9 +111,9 @@ func testConsumerWakes(t *testing.T, from, to comch.Connection) {
 		if readable(t, x.consumer.Descriptor(), 0) {
 			t.Error("descriptor is readable before there is work")
 		}
-		send(t, x.producer, []byte("x"), nil)
+		Send(t, x.producer, []byte("x"), nil)
 		sleep(t, x.consumer)
-		awaitReceived(t, x.consumer)
+		AwaitReceived(t, x.consumer)
 	}
 }
 
@@ -123,15 +123,15 @@ func testProducersWake(t *testing.T, from, to comch.Connection) {
 		testLateProducerWakes(t, x)
 		return
 	}
-	second := newProducer(t, from, x.consumer.ID())
+	second := NewProducer(t, from, x.consumer.ID())
 	if !x.producer.Arm() || !second.Arm() {
 		t.Fatal("producers did not arm")
 	}
 	post(t, x.consumer, 1)
 	sleep(t, x.producer)
 	sleep(t, second)
-	send(t, second, []byte("x"), nil)
-	awaitReceived(t, x.consumer)
+	Send(t, second, []byte("x"), nil)
+	AwaitReceived(t, x.consumer)
 	if !x.producer.Arm() || !second.Arm() {
 		t.Fatal("producers did not arm again")
 	}
@@ -145,7 +145,7 @@ func testLateProducerWakes(t *testing.T, x path) {
 	for range 20 {
 		err := x.producer.Send([]byte("x"), nil)
 		if err != nil {
-			wantCode(t, "send without receives", err, status.Again)
+			WantCode(t, "send without receives", err, status.Again)
 		}
 		x.producer.Flush()
 		if !x.producer.Arm() {
@@ -156,9 +156,9 @@ func testLateProducerWakes(t *testing.T, x path) {
 		if err == nil {
 			testkit.Eventually(t, "the send completes", func() bool { return collect(x.producer) == 1 })
 		} else {
-			send(t, x.producer, []byte("x"), nil)
+			Send(t, x.producer, []byte("x"), nil)
 		}
-		awaitReceived(t, x.consumer)
+		AwaitReceived(t, x.consumer)
 	}
 }
 
@@ -205,7 +205,7 @@ func testCloseWakes(t *testing.T, from, to comch.Connection) {
 	if !x.producer.Arm() {
 		t.Fatal("producer did not arm")
 	}
-	closeAll(t, x.consumer)
+	CloseAll(t, x.consumer)
 	sleep(t, x.producer)
 	if x.producer.State() == progress.Running {
 		t.Error("producer was woken before its state changed")
@@ -220,7 +220,7 @@ func testCloseWakes(t *testing.T, from, to comch.Connection) {
 func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
 	const messages = 3000
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 2, MemorySize: 2 * bufferSize})
-	producer := newProducer(t, from, consumer.ID())
+	producer := NewProducer(t, from, consumer.ID())
 	var sender sync.WaitGroup
 	defer sender.Wait()
 	pause, pauseSender := pauses{seedtest.Random(t, 0)}, pauses{seedtest.Random(t, 1)}

@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts/contextstest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 )
 
@@ -25,6 +26,7 @@ func TestProviderConforms(t *testing.T) {
 		ExportNeedsDescriptor: true,
 	}
 	comchtest.Run(t, config)
+	contextstest.Run(t, config)
 	comchtest.RunOnOneMachine(t, config)
 	awaitNothingHeld(t, &tested.(*provider).account, func() {})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts/contextstest"
 	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -83,9 +84,11 @@ func (s *stranger) Err() error {
 func TestTheSuiteAcceptsWhatHardwareCanDo(t *testing.T) {
 	testkit.OnlyComplete(t, "the suite runs over the emulation of libdoca")
 	injector, _ := faulttest.New(t, "comch:producer.complete:trace", "comch:consumer.post:trace")
-	comchtest.Run(t, comchtest.Config{Provider: hardwareLike{wrap(t, injector)},
+	config := comchtest.Config{Provider: hardwareLike{wrap(t, injector)},
 		ExportNeedsDescriptor: true,
 		Groups: []string{"Provider", "Server", "Connect", "Consumers", "DataPath", "Wait", "Ending",
 			"Memory", "ContextConnections", "ContextFastPath", "ContextEnding", "MsgQ"},
-	})
+	}
+	comchtest.Run(t, config)
+	contextstest.Run(t, config)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts/contextstest"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/comch/hook"
 	"github.com/zc-relay/zc-relay/pkg/fault"
@@ -39,10 +40,12 @@ func TestHookedProvidersConform(t *testing.T) {
 				testkit.OnlyComplete(t, "the rules that delay record operations, too")
 			}
 			injector, recorder := faulttest.New(t, rules...)
-			comchtest.Run(t, comchtest.Config{
+			config := comchtest.Config{
 				Provider: wrap(t, injector), OtherDevice: "03:00.1", OtherHostDevice: "b1:00.1",
 				ExportNeedsDescriptor: true,
-			})
+			}
+			comchtest.Run(t, config)
+			contextstest.Run(t, config)
 			if recorder.Drain(make([]fault.Event, 1)) != 1 {
 				t.Error("nothing was recorded")
 			}

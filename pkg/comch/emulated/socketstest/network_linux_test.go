@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts/contextstest"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -29,6 +30,7 @@ func TestProviderConformsOnSocketsInMemory(t *testing.T) {
 			"Memory", "ContextConnections", "ContextEnding"}
 	}
 	comchtest.Run(t, config)
+	contextstest.Run(t, config)
 }
 
 // processes returns two connected processes.

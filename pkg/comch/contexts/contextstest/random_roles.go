@@ -1,4 +1,4 @@
-package comchtest
+package contextstest
 
 import (
 	"encoding/binary"
@@ -140,8 +140,8 @@ type serverRole struct {
 func newServerRole(a *actor) role {
 	s := &serverRole{controlRole: controlRole{actor: a}}
 	var err error
-	if s.server, err = contexts.NewServer(a.suite.Provider, a.suite.device(), a.suite.Representor,
-		a.name); err != nil {
+	if s.server, err = contexts.NewServer(a.suite.Provider, a.suite.ServerDevice(),
+		a.suite.Representor, a.name); err != nil {
 		a.fail("%v", err)
 		return s
 	}
@@ -194,7 +194,7 @@ func (s *serverRole) step(choice int) {
 // newClientRole returns a client that sends the server its number once it is connected.
 func newClientRole(a *actor, number int) role {
 	c := &controlRole{actor: a}
-	client, err := contexts.NewClient(a.suite.Provider, a.suite.hostDevice(), a.name)
+	client, err := contexts.NewClient(a.suite.Provider, a.suite.ClientDevice(), a.name)
 	if err != nil {
 		a.fail("%v", err)
 		return c

@@ -1,10 +1,11 @@
-package comchtest
+package contextstest
 
 import (
 	"fmt"
 	"os"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -29,7 +30,7 @@ func (s *suite) testConnectionEvents(t *testing.T) {
 	if event.what != "connected" || !event.successful || event.connection.Err() != nil {
 		t.Errorf("first event is %+v", event)
 	}
-	if s.capabilities.PeerCredentials &&
+	if s.Capabilities.PeerCredentials &&
 		(event.connection.Peer().PID != os.Getpid() || c.atClient.Peer().PID != os.Getpid()) {
 		t.Errorf("peers are %+v and %+v", event.connection.Peer(), c.atClient.Peer())
 	}
@@ -37,19 +38,11 @@ func (s *suite) testConnectionEvents(t *testing.T) {
 	c.must(c.client.Stop())
 	c.await("the disconnection", func() bool { return len(c.server.events) == 2 })
 	event = c.server.events[1]
-	if event.what != "disconnected" || event.successful != s.capabilities.RejectionReasons ||
+	if event.what != "disconnected" || event.successful != s.Capabilities.RejectionReasons ||
 		event.connection != c.atServer || event.connection.UserData != "mine" {
 		t.Errorf("second event is %+v", event)
 	}
-	wantCode(t, "why the connection ended", event.connection.Err(), s.codeOfEnd())
-}
-
-// codeOfEnd returns what a side learns when the other has ended the connection in order.
-func (s *suite) codeOfEnd() status.Code {
-	if s.capabilities.RejectionReasons {
-		return status.Shutdown
-	}
-	return status.ConnectionReset
+	wantCode(t, "why the connection ended", event.connection.Err(), s.CodeOfEnd())
 }
 
 func (s *suite) testRefusedEvent(t *testing.T) {
@@ -59,8 +52,8 @@ func (s *suite) testRefusedEvent(t *testing.T) {
 	second := h.newClient(server.name, nil)
 	h.must(second.Start(h.engine))
 	h.awaitState(second, progress.Idle)
-	s.wantRejection(t, "why the second client is idle", second.Err(), status.Full)
-	if !s.capabilities.RejectionReasons {
+	s.WantRejection(t, "why the second client is idle", second.Err(), status.Full)
+	if !s.Capabilities.RejectionReasons {
 		return // the server learns nothing of the client
 	}
 	second.check(t, progress.Idle, progress.Starting, progress.Idle)
@@ -83,7 +76,7 @@ func (s *suite) testRefusedEvent(t *testing.T) {
 func (s *suite) testBrokenEvent(t *testing.T) {
 	h := s.newHarness(t)
 	server := h.startServer(nil)
-	peer, err := s.Provider.Connect(testContext(t), s.clientConfig(server.name))
+	peer, err := s.Provider.Connect(testContext(t), s.ClientConfig(server.name))
 	h.must(err)
 	h.await("the connection", func() bool { return len(server.events) == 1 })
 	peer.Abort()
@@ -97,10 +90,10 @@ func (s *suite) testBrokenEvent(t *testing.T) {
 
 func (s *suite) testNoServer(t *testing.T) {
 	h := s.newHarness(t)
-	client := h.newClient(newName(), nil)
+	client := h.newClient(comchtest.NewName(), nil)
 	h.must(client.Start(h.engine))
 	h.awaitState(client, progress.Idle)
-	s.wantRejection(t, "why the client is idle", client.Err(), status.NotFound)
+	s.WantRejection(t, "why the client is idle", client.Err(), status.NotFound)
 }
 
 // testOtherHost connects from another host function, which must not find the server.
@@ -115,9 +108,9 @@ func (s *suite) testOtherHost(t *testing.T) {
 	h.must(client.Configure(contexts.ClientConfig{ControlConfig: new(recorder).controlConfig()}))
 	h.must(client.Start(h.engine))
 	h.awaitState(client, progress.Idle)
-	s.wantRejection(t, "why a client of another function is idle", client.Err(), status.NotFound)
+	s.WantRejection(t, "why a client of another function is idle", client.Err(), status.NotFound)
 	// Another representor can have a server of the same name.
-	other, err := contexts.NewServer(s.Provider, s.device(), s.OtherHostDevice, server.name)
+	other, err := contexts.NewServer(s.Provider, s.ServerDevice(), s.OtherHostDevice, server.name)
 	h.must(err)
 	h.must(other.Configure(new(recorder).serverConfig()))
 	h.must(other.Start(h.engine))
@@ -139,7 +132,7 @@ func (s *suite) testDisconnectOne(t *testing.T) {
 	h.must(server.Disconnect(first.atServer))
 	wantCode(t, "disconnect a second time", server.Disconnect(first.atServer), status.NotConnected)
 	h.awaitState(first.client, progress.Idle)
-	wantCode(t, "why the first client is idle", first.client.Err(), s.codeOfEnd())
+	wantCode(t, "why the first client is idle", first.client.Err(), s.CodeOfEnd())
 	first.client.check(t, progress.Idle, progress.Starting, progress.Running, progress.Stopping,
 		progress.Idle)
 	h.await("the disconnection", func() bool { return len(server.events) == 3 })
@@ -197,7 +190,7 @@ func (s *suite) testServerStop(t *testing.T) {
 	h.awaitState(consumer, progress.Idle)
 	for _, c := range pairs {
 		h.awaitState(c.client, progress.Idle)
-		wantCode(t, "why a client is idle", c.client.Err(), s.codeOfEnd())
+		wantCode(t, "why a client is idle", c.client.Err(), s.CodeOfEnd())
 	}
 	ended := 0
 	for _, event := range server.events {
@@ -211,7 +204,7 @@ func (s *suite) testServerStop(t *testing.T) {
 	again := h.newClient(server.name, nil)
 	h.must(again.Start(h.engine))
 	h.awaitState(again, progress.Idle)
-	s.wantRejection(t, "why a client of a stopped server is idle", again.Err(), status.NotFound)
+	s.WantRejection(t, "why a client of a stopped server is idle", again.Err(), status.NotFound)
 }
 
 func (s *suite) testClientStop(t *testing.T) {
@@ -428,7 +421,7 @@ func (s *suite) testSendToGonePeer(t *testing.T) {
 func (s *suite) testBlockingPeer(t *testing.T) {
 	h := s.newHarness(t)
 	server := h.startServer(nil)
-	peer, err := s.Provider.Connect(testContext(t), s.clientConfig(server.name))
+	peer, err := s.Provider.Connect(testContext(t), s.ClientConfig(server.name))
 	h.must(err)
 	defer peer.Abort()
 	h.must(peer.Send(testContext(t), []byte("plain")))

@@ -1,4 +1,4 @@
-package comchtest
+package contextstest
 
 import (
 	"testing"

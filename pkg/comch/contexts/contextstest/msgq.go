@@ -1,4 +1,4 @@
-package comchtest
+package contextstest
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -19,7 +20,7 @@ import (
 const dpaUserData = 0xd9a
 
 func (s *suite) testMsgQ(t *testing.T) {
-	if !s.capabilities.MsgQ {
+	if !s.Capabilities.MsgQ {
 		provider, err := comch.AsMsgQProvider(s.Provider)
 		if err == nil {
 			_, err = provider.NewDPA(comch.DPAConfig{Device: s.Device})
@@ -508,7 +509,7 @@ func (s *suite) testDPAWakesForRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		consumer.Flush()
-		awaitReceived(t, consumer)
+		comchtest.AwaitReceived(t, consumer)
 	}
 	if bound.Err() != nil {
 		t.Error("only timeouts woke the kernel")
@@ -526,7 +527,7 @@ func (s *suite) testDMACopy(t *testing.T) {
 	dpa := s.newDPA(t)
 	queue := s.newMsgQ(t, dpa, comch.DPAProducers)
 	consumer, producer := newCPUConsumer(t, queue, 3), newDPAProducer(t, queue, 2)
-	region, other := allocate(t, 1<<20), allocate(t, 4096)
+	region, other := comchtest.Allocate(t, 1<<20), comchtest.Allocate(t, 4096)
 	for i := range region.Bytes() {
 		region.Bytes()[i] = byte(i * 7)
 	}
@@ -555,7 +556,7 @@ func (s *suite) testDMACopy(t *testing.T) {
 			false),
 			status.Again)
 	})
-	got := awaitReceived(t, consumer)
+	got := comchtest.AwaitReceived(t, consumer)
 	if string(got.Immediate[:got.ImmediateLength]) != "copied" ||
 		!bytes.Equal(region.Bytes()[1<<19:][:length], want) {
 		t.Errorf("after message %q the destination differs from the source",
@@ -570,7 +571,7 @@ func (s *suite) testBadDMACopies(t *testing.T) {
 	dpa := s.newDPA(t)
 	queue := s.newMsgQ(t, dpa, comch.DPAProducers)
 	consumer, producer := newCPUConsumer(t, queue, 1), newDPAProducer(t, queue, 1)
-	region, other := allocate(t, 8192), allocate(t, 8192)
+	region, other := comchtest.Allocate(t, 8192), comchtest.Allocate(t, 8192)
 	region.Bytes()[0] = 1
 	good := comch.DPABuffer{Region: other, Access: readWrite}
 	at := func(r *memory.Region, access memory.Access, offset uint64) comch.DPABuffer {

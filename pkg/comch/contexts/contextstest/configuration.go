@@ -1,10 +1,11 @@
-package comchtest
+package contextstest
 
 import (
 	"bytes"
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -25,15 +26,15 @@ func (s *suite) testContextConfiguration(t *testing.T) {
 }
 
 func (s *suite) testContextNames(t *testing.T) {
-	for _, name := range []string{"", strings.Repeat("n", s.capabilities.MaxNameLength+1)} {
-		_, err := contexts.NewServer(s.Provider, s.device(), s.Representor, name)
+	for _, name := range []string{"", strings.Repeat("n", s.Capabilities.MaxNameLength+1)} {
+		_, err := contexts.NewServer(s.Provider, s.ServerDevice(), s.Representor, name)
 		wantCode(t, "create server "+name, err, status.InvalidValue)
-		_, err = contexts.NewClient(s.Provider, s.hostDevice(), name)
+		_, err = contexts.NewClient(s.Provider, s.ClientDevice(), name)
 		wantCode(t, "create client of "+name, err, status.InvalidValue)
 	}
 	h := s.newHarness(t)
 	first := h.startServer(nil)
-	second, err := contexts.NewServer(s.Provider, s.device(), s.Representor, first.name)
+	second, err := contexts.NewServer(s.Provider, s.ServerDevice(), s.Representor, first.name)
 	h.must(err)
 	h.must(second.Configure(first.serverConfig()))
 	wantCode(t, "start a second server of one name", second.Start(h.engine), status.AlreadyExist)
@@ -56,21 +57,22 @@ func (s *suite) spoiledControl() []without[contexts.ControlConfig] {
 		{"one consumer callback", func(c *contexts.ControlConfig) { c.ConsumerExpired = nil }},
 		{"send tasks", func(c *contexts.ControlConfig) { c.SendTasks = 0 }},
 		{"possible send tasks",
-			func(c *contexts.ControlConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
+			func(c *contexts.ControlConfig) { c.SendTasks = s.Capabilities.MaxSendTasks + 1 }},
 		{"possible message size",
 			func(c *contexts.ControlConfig) {
-				c.MaxMessageSize = s.capabilities.MaxMessageSize + 1
+				c.MaxMessageSize = s.Capabilities.MaxMessageSize + 1
 			}},
 		{"positive message size", func(c *contexts.ControlConfig) { c.MaxMessageSize = -1 }},
 		{"possible receive queue",
 			func(c *contexts.ControlConfig) {
-				c.ReceiveQueue = s.capabilities.MaxReceiveQueue + 1
+				c.ReceiveQueue = s.Capabilities.MaxReceiveQueue + 1
 			}},
 	}
 }
 
 func (s *suite) testServerConfiguration(t *testing.T) {
-	server, err := contexts.NewServer(s.Provider, s.device(), s.Representor, newName())
+	server, err := contexts.NewServer(s.Provider, s.ServerDevice(), s.Representor,
+		comchtest.NewName())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +86,7 @@ func (s *suite) testServerConfiguration(t *testing.T) {
 		{"connection callback", func(c *contexts.ServerConfig) { c.Connected = nil }},
 		{"disconnection callback", func(c *contexts.ServerConfig) { c.Disconnected = nil }},
 		{"possible number of clients",
-			func(c *contexts.ServerConfig) { c.MaxClients = s.capabilities.MaxClients + 1 }},
+			func(c *contexts.ServerConfig) { c.MaxClients = s.Capabilities.MaxClients + 1 }},
 	} {
 		config := new(recorder).serverConfig()
 		c.spoil(&config)
@@ -94,7 +96,7 @@ func (s *suite) testServerConfiguration(t *testing.T) {
 }
 
 func (s *suite) testClientConfiguration(t *testing.T) {
-	client, err := contexts.NewClient(s.Provider, s.hostDevice(), newName())
+	client, err := contexts.NewClient(s.Provider, s.ClientDevice(), comchtest.NewName())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +110,7 @@ func (s *suite) testClientConfiguration(t *testing.T) {
 
 func (s *suite) testConsumerConfiguration(t *testing.T) {
 	c := s.newContextPair(t)
-	for _, size := range []int{0, -1, s.capabilities.MaxMemorySize + 1} {
+	for _, size := range []int{0, -1, s.Capabilities.MaxMemorySize + 1} {
 		_, err := contexts.NewConsumer(c.atClient, size)
 		wantCode(t, "create a consumer with impossible memory", err, status.InvalidValue)
 	}
@@ -118,10 +120,10 @@ func (s *suite) testConsumerConfiguration(t *testing.T) {
 		{"receive error callback", func(c *contexts.ConsumerConfig) { c.Failed = nil }},
 		{"tasks", func(c *contexts.ConsumerConfig) { c.ReceiveTasks = 0 }},
 		{"possible tasks",
-			func(c *contexts.ConsumerConfig) { c.ReceiveTasks = s.capabilities.MaxReceives + 1 }},
+			func(c *contexts.ConsumerConfig) { c.ReceiveTasks = s.Capabilities.MaxReceives + 1 }},
 		{"possible immediate data",
 			func(c *contexts.ConsumerConfig) {
-				c.ImmediateLength = s.capabilities.MaxImmediateLength + 1
+				c.ImmediateLength = s.Capabilities.MaxImmediateLength + 1
 			}},
 	} {
 		config := r.config()
@@ -138,7 +140,7 @@ func (s *suite) testProducerConfiguration(t *testing.T) {
 		{"send error callback", func(c *contexts.ProducerConfig) { c.Failed = nil }},
 		{"tasks", func(c *contexts.ProducerConfig) { c.SendTasks = 0 }},
 		{"possible tasks",
-			func(c *contexts.ProducerConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
+			func(c *contexts.ProducerConfig) { c.SendTasks = s.Capabilities.MaxSendTasks + 1 }},
 	} {
 		config := p.config()
 		x.spoil(&config)
@@ -148,9 +150,10 @@ func (s *suite) testProducerConfiguration(t *testing.T) {
 
 func (s *suite) testStartNeeds(t *testing.T) {
 	c := s.newContextPair(t)
-	server, err := contexts.NewServer(s.Provider, s.device(), s.Representor, newName())
+	server, err := contexts.NewServer(s.Provider, s.ServerDevice(), s.Representor,
+		comchtest.NewName())
 	c.must(err)
-	client, err := contexts.NewClient(s.Provider, s.hostDevice(), newName())
+	client, err := contexts.NewClient(s.Provider, s.ClientDevice(), comchtest.NewName())
 	c.must(err)
 	consumer, err := contexts.NewConsumer(c.atClient, memorySize)
 	c.must(err)
@@ -167,7 +170,7 @@ func (s *suite) testStartNeeds(t *testing.T) {
 		}
 	}
 	wantCode(t, "start a server without engine", c.newServer(nil).Start(nil), status.NotConnected)
-	wantCode(t, "start a client without engine", c.newClient(newName(), nil).Start(nil),
+	wantCode(t, "start a client without engine", c.newClient(comchtest.NewName(), nil).Start(nil),
 		status.NotConnected)
 	wantCode(t, "start a consumer without engine", c.newReceiver(c.atClient).Start(nil),
 		status.NotConnected)
@@ -177,7 +180,7 @@ func (s *suite) testStartNeeds(t *testing.T) {
 
 func (s *suite) testDefaultMessageSize(t *testing.T) {
 	c := s.newContextPair(t)
-	longest := string(bytes.Repeat([]byte{'m'}, s.capabilities.MaxMessageSize))
+	longest := string(bytes.Repeat([]byte{'m'}, s.Capabilities.MaxMessageSize))
 	c.submitMessage(c.client, c.atClient, longest)
 	c.submitMessage(c.server, c.atServer, longest)
 	c.await("both messages", func() bool {
@@ -203,7 +206,7 @@ func (s *suite) testMessageSizes(t *testing.T) {
 	other := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 101 })
 	h.must(other.Start(h.engine))
 	h.awaitState(other, progress.Idle)
-	s.wantRejection(t, "why a client of another message size did not start", other.Err(),
+	s.WantRejection(t, "why a client of another message size did not start", other.Err(),
 		status.InvalidValue)
 	same := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 100 })
 	h.must(same.Start(h.engine))

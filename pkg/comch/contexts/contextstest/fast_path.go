@@ -1,4 +1,4 @@
-package comchtest
+package contextstest
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/inorder"
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -35,7 +36,7 @@ func (s *suite) testContextFastPath(t *testing.T) {
 
 func testMixes(l *link, _, _ *contexts.Connection) {
 	full := strings.Repeat("f", bufferSize)
-	immediate := strings.Repeat("i", l.suite.capabilities.MaxImmediateLength)
+	immediate := strings.Repeat("i", l.suite.Capabilities.MaxImmediateLength)
 	for _, buffer := range []uint32{0, 1, bufferSize} {
 		for _, message := range []string{"", "m", full} {
 			if len(message) > int(buffer) {
@@ -57,11 +58,11 @@ func testMixes(l *link, _, _ *contexts.Connection) {
 }
 
 func testApplicationMemory(l *link, from, to *contexts.Connection) {
-	region := allocate(l.t, memorySize)
+	region := comchtest.Allocate(l.t, memorySize)
 	_, err := contexts.NewConsumerOnMemory(to, nil)
 	wantCode(l.t, "create a consumer on no memory", err, status.InvalidValue)
 	consumer, err := contexts.NewConsumerOnMemory(to, region)
-	if !l.suite.capabilities.ConsumerMemory {
+	if !l.suite.Capabilities.ConsumerMemory {
 		wantCode(l.t, "create a consumer with memory", err, status.NotSupported)
 		return
 	}
@@ -157,7 +158,7 @@ func testLongerThanBuffer(l *link, _, _ *contexts.Connection) {
 }
 
 func testImpossibleMessages(l *link, _, _ *contexts.Connection) {
-	c := l.suite.capabilities
+	c := l.suite.Capabilities
 	_, err := l.transmitter.AllocateSend(1, make([]byte, c.MaxBufferLength+1), nil)
 	wantCode(l.t, "allocate a send beyond any buffer", err, status.InvalidValue)
 	_, err = l.transmitter.AllocateSend(1, nil, make([]byte, c.MaxImmediateLength+1))
@@ -410,8 +411,8 @@ func (s *suite) newBrokenClient(t *testing.T) (w *brokenClient, vanish func(),
 	deliver func(text string)) {
 	t.Helper()
 	h := s.newHarness(t)
-	config := s.serverConfig()
-	server := s.listen(t, config)
+	config := s.ServerConfig()
+	server := s.Listen(t, config)
 	client := h.startClient(config.Name)
 	peer, err := server.Accept(testContext(t))
 	h.must(err)
@@ -421,8 +422,8 @@ func (s *suite) newBrokenClient(t *testing.T) (w *brokenClient, vanish func(),
 	l := &link{harness: h, receiver: h.startReceiver(atClient),
 		transmitter: h.startTransmitter(atClient)}
 	deliver = func(text string) {
-		producer := newProducer(t, peer, l.receiver.ID())
-		send(t, producer, []byte(text), nil)
+		producer := comchtest.NewProducer(t, peer, l.receiver.ID())
+		comchtest.Send(t, producer, []byte(text), nil)
 	}
 	return &brokenClient{l, client, atClient}, peer.Abort, deliver
 }
@@ -507,7 +508,7 @@ func (s *suite) testContextOrder(t *testing.T) {
 	h := s.newHarness(t)
 	// The server has room for all messages: the one engine is not progressed all the time.
 	p := h.join(h.startServer(func(c *contexts.ServerConfig) {
-		c.ReceiveQueue = s.capabilities.MaxReceiveQueue
+		c.ReceiveQueue = s.Capabilities.MaxReceiveQueue
 	}))
 	var did []string
 	free := sendTasks

@@ -1,4 +1,4 @@
-package comchtest
+package contextstest
 
 import (
 	"runtime"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -172,8 +173,8 @@ type recordingClient struct {
 // newServer returns a configured server. change, if set, alters the configuration.
 func (h *harness) newServer(change func(*contexts.ServerConfig)) *recordingServer {
 	h.t.Helper()
-	p := &recordingServer{name: newName()}
-	server, err := contexts.NewServer(h.suite.Provider, h.suite.device(), h.suite.Representor,
+	p := &recordingServer{name: comchtest.NewName()}
+	server, err := contexts.NewServer(h.suite.Provider, h.suite.ServerDevice(), h.suite.Representor,
 		p.name)
 	if err != nil {
 		h.t.Fatal(err)
@@ -197,7 +198,7 @@ func (h *harness) startServer(change func(*contexts.ServerConfig)) *recordingSer
 
 func (h *harness) newClient(name string, change func(*contexts.ClientConfig)) *recordingClient {
 	h.t.Helper()
-	client, err := contexts.NewClient(h.suite.Provider, h.suite.hostDevice(), name)
+	client, err := contexts.NewClient(h.suite.Provider, h.suite.ClientDevice(), name)
 	if err != nil {
 		h.t.Fatal(err)
 	}

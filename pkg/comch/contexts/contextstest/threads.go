@@ -1,4 +1,4 @@
-package comchtest
+package contextstest
 
 import (
 	"encoding/binary"
@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -219,7 +220,7 @@ type randomRun struct {
 func (s *suite) testRandomCalls(t *testing.T) {
 	var received int64
 	seedtest.Check(t, func(r *rapid.T) {
-		p := &randomRun{suite: s, name: newName()}
+		p := &randomRun{suite: s, name: comchtest.NewName()}
 		actors := 1 + randomClients*(1+2*randomWorkers)
 		numbers := rapid.SliceOfN(rapid.IntRange(0, 1<<16), randomSteps/4, randomSteps)
 		for i := range actors {
