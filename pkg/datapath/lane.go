@@ -20,14 +20,16 @@ import (
 // to close. Once it is attached, its state belongs to the worker's thread, except inFlight, ready,
 // quiesced, and released.
 //
-// A lane ends in three steps, which the control plane takes after the lane has failed or when it
-// wants the session to end:
+// A lane ends in steps, which the control plane takes after the lane has failed or when it wants the
+// session to end:
 //
 //  1. Revoke closes both connections. From then on the peer has no access to memory through this
 //     lane.
-//  2. FailRequests, on the relay only, completes every request in flight with a code, and rejects
-//     every later one with it until Close. All lanes of the session must have been revoked.
-//  3. Close waits until the lane is quiesced, which means that no connection, volume request, or
+//  2. FailReads, on the relay only, completes every read in flight with a code. All lanes of the
+//     session must have been revoked, and the client's memory deregistered.
+//  3. FailRequests, on the relay only, does the same with what is left, and rejects every later
+//     request with the code until Close. No change in flight may take effect any more.
+//  4. Close waits until the lane is quiesced, which means that no connection, volume request, or
 //     copy uses its memory any more, and releases it.
 //
 // The table shows the effect of each event. An arrow precedes the new state; without one, the state

@@ -295,17 +295,7 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 	}
 	releasing, cancel := s.withinRequest(ctx)
 	defer cancel()
-	err = s.revoke(releasing)
-	if err == nil {
-		err = s.failRequests(releasing, status.Shutdown)
-	}
-	if err == nil {
-		err = s.closeLanes(releasing)
-	}
-	if err == nil {
-		err = s.releaseMemory(releasing)
-	}
-	if err != nil {
+	if _, err := s.takeSteps(releasing, status.Shutdown); err != nil {
 		return false, err
 	}
 	if s.target != nil {

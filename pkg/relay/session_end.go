@@ -144,25 +144,34 @@ func (s *session) awaitLastResponses() {
 	datapath.DrainAll(ctx, s.openLanes())
 }
 
-// release takes the steps of the end in their order, each on all lanes. Then the client's next
-// session may begin. If a step fails, release can be called again.
+// release takes the steps of the end, and tells the client. Then the client's next session may
+// begin. If a step fails, release can be called again.
 func (s *session) release(ctx context.Context, reason error) error {
-	if err := s.revoke(ctx); err != nil {
-		return err
+	answered, err := s.takeSteps(ctx, reason)
+	if answered {
+		s.client.Close(reason)
 	}
-	if err := s.failRequests(ctx, reason); err != nil {
-		return err
-	}
-	err := s.closeLanes(ctx)
-	if err == nil {
-		err = s.releaseMemory(ctx)
-	}
-	// What the session has used of the limits is free when the client learns that it has ended.
-	s.client.Close(reason)
 	if err == nil {
 		s.channel.clients.Release(s.epoch)
 	}
 	return err
+}
+
+// takeSteps takes the steps of the end in their order, each on all lanes: no IO is answered before
+// the target has lost its access, and what the session has used of the limits is free before the
+// client learns of the end. answered means that every IO has an outcome, even if a later step has
+// failed. After an error, takeSteps can be called again.
+func (s *session) takeSteps(ctx context.Context, reason error) (answered bool, err error) {
+	if err := s.revoke(ctx); err != nil {
+		return false, err
+	}
+	if err := s.failRequests(ctx, reason); err != nil {
+		return false, err
+	}
+	if err := s.closeLanes(ctx); err != nil {
+		return true, err
+	}
+	return true, s.releaseMemory(ctx)
 }
 
 // revoke closes all RDMA connections and deregisters the client's memory. Afterwards neither the

@@ -70,15 +70,15 @@ func (l *Link) snapshot() LinkStatus {
 	return l.status
 }
 
-// untilMove returns a channel that is closed when the relay's channel moves to another target.
+// untilMove returns a Go channel that is closed when the relay's channel moves to another target.
 func (l *Link) untilMove() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.moved
 }
 
-// endSessions ends the sessions at the target.
-func (l *Link) endSessions() {
+// announceMove lets the sessions at the target know that the relay's channel has moved: they end.
+func (l *Link) announceMove() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.moved)

@@ -203,7 +203,7 @@ func (t *Set) moveLocked(to *member) {
 			zap.Stringer("from", from.Address), zap.Stringer("target", to.Address),
 			zap.Error(from.snapshot().LastError))
 		if from.snapshot().State == LinkReady {
-			from.endSessions()
+			from.announceMove()
 		}
 	}
 	t.chosen = to
