@@ -5,17 +5,19 @@ package shm
 // queue. The peer sees two of them, in the header of this side's outbox: published as tail, told as
 // consumed. What holds of the own ring and of told holds whatever the peer publishes.
 //
-//	cursor       | ring | written by      | read by                   | what holds
-//	tail         | own  | put             | put, hasRoom, publish,    | tail ≤ peerConsumed + ringBytes
-//	             |      |                 | transmit, transmitWrite,  |
-//	             |      |                 | refreshConsumed           |
-//	published    | own  | publish         | publish, transmit         | published ≤ tail
-//	peerConsumed | own  | refreshConsumed | refreshConsumed, hasRoom, | peerConsumed ≤ tail
-//	             |      |                 | transmit, completeSends   |
-//	blockedAt    | own  | transmit        | turn, hasWork             | blockedAt ≤ peerConsumed
-//	position     | peer | receive         | receive, turn, publish,   | position ≤ the peer's published
-//	             |      |                 | hasWork                   |
-//	told         | peer | publish         | publish                   | told ≤ position
+//	cursor       | ring | written by      | read by            | what holds
+//	tail         | own  | put             | put, hasRoom,      | tail ≤ peerConsumed + ringBytes
+//	             |      |                 | publish, transmit, |
+//	             |      |                 | transmitWrite,     |
+//	             |      |                 | refreshConsumed    |
+//	published    | own  | publish         | publish, transmit  | published ≤ tail
+//	peerConsumed | own  | refreshConsumed | refreshConsumed,   | peerConsumed ≤ tail
+//	             |      |                 | hasRoom, transmit, |
+//	             |      |                 | completeSends      |
+//	blockedAt    | own  | transmit        | turn, hasWork      | blockedAt ≤ peerConsumed
+//	position     | peer | receive         | receive, turn,     | position ≤ the peer's published
+//	             |      |                 | publish, hasWork   |
+//	told         | peer | publish         | publish            | told ≤ position
 type cursors struct {
 	tail         uint64 // written, or skipped at the end of the ring
 	published    uint64 // of tail: what the peer has been told
