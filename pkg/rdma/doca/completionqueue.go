@@ -9,6 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // completionQueue drives its connections, each of which has a progress engine of its own, and
@@ -25,7 +26,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 		return nil, err
 	}
 	q := &completionQueue{device: d, poller: p}
-	q.Queue = softrdma.NewQueue(capacity, p.Wake, func(c *connection) {
+	q.Queue = softrdma.NewQueue(workqueue.NewCompletions(capacity), p.Wake, func(c *connection) {
 		if err := c.discard(); err != nil {
 			d.log.Error("an RDMA connection cannot be released", zap.Error(err))
 		}
@@ -38,7 +39,11 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if q.IsShort(completions) {
 		q.progress()
 	}
-	return q.Collect(completions)
+	n := q.Completions.Collect(completions)
+	if q.Connections.HasEnded() {
+		n += q.CollectEnded(completions[n:])
+	}
+	return n
 }
 
 func (q *completionQueue) progress() {

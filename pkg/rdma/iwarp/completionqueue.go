@@ -7,6 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // completionQueue drives its connections and collects their completions.
@@ -24,7 +25,8 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 		return nil, err
 	}
 	return &completionQueue{
-		Queue:  softrdma.NewQueue(capacity, p.Wake, func(c *connection) { c.Domain.Release() }),
+		Queue: softrdma.NewQueue(workqueue.NewCompletions(capacity), p.Wake,
+			func(c *connection) { c.Domain.Release() }),
 		device: d, poller: poller{Poller: p}, staging: make([]byte, stagingBytes),
 	}, nil
 }
@@ -34,7 +36,11 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if q.IsShort(completions) {
 		q.progress()
 	}
-	return q.Collect(completions)
+	n := q.Completions.Collect(completions)
+	if q.Connections.HasEnded() {
+		n += q.CollectEnded(completions[n:])
+	}
+	return n
 }
 
 // progress drives all connections once.
@@ -45,7 +51,9 @@ func (q *completionQueue) progress() {
 	if q.Connections.Notified() {
 		q.handleNotification()
 	}
-	q.transmitScheduled()
+	if q.HasScheduled() {
+		q.transmitScheduled()
+	}
 	if len(q.Connections.Open) == 0 {
 		return
 	}
@@ -72,7 +80,9 @@ func (q *completionQueue) progress() {
 			c.receive()
 		}
 	}
-	q.transmitScheduled() // responses to Reads that have just arrived
+	if q.HasScheduled() { // responses to Reads that have just arrived
+		q.transmitScheduled()
+	}
 }
 
 // sharing returns the part of an event's connection in the fairness. Events without one

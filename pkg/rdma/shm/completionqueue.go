@@ -7,6 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // completionQueue drives its connections and collects their completions.
@@ -25,7 +26,8 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 		return nil, err
 	}
 	return &completionQueue{
-		Queue:  softrdma.NewQueue(capacity, p.Wake, func(c *connection) { c.Domain.Release() }),
+		Queue: softrdma.NewQueue(workqueue.NewCompletions(capacity), p.Wake,
+			func(c *connection) { c.Domain.Release() }),
 		device: d, poller: p,
 	}, nil
 }
@@ -39,7 +41,11 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if q.IsShort(completions) {
 		q.progress()
 	}
-	return q.Collect(completions)
+	n := q.Completions.Collect(completions)
+	if q.Connections.HasEnded() {
+		n += q.CollectEnded(completions[n:])
+	}
+	return n
 }
 
 // progress drives all connections once.
@@ -61,7 +67,9 @@ func (q *completionQueue) progress() {
 			i++ // otherwise another connection has taken its place
 		}
 	}
-	q.transmitScheduled()
+	if q.HasScheduled() {
+		q.transmitScheduled()
+	}
 	q.held.ReleaseAll()
 }
 

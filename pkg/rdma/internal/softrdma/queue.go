@@ -20,12 +20,14 @@ type Queue[C any] struct {
 	release          func(*C)
 }
 
-// NewQueue returns a queue for about capacity completions. It calls wake to end the sleep of its
-// thread, from any goroutine, and release for a connection whose OpDisconnected is being polled.
-func NewQueue[C any](capacity int, wake func(), release func(*C)) Queue[C] {
+// NewQueue returns a queue that collects completions. It calls wake to end the sleep of its thread,
+// from any goroutine, and release for a connection whose OpDisconnected is being polled.
+func NewQueue[C any](
+	completions workqueue.Completions, wake func(), release func(*C),
+) Queue[C] {
 	return Queue[C]{
-		Completions: workqueue.NewCompletions(capacity),
-		Connections: connections.Set[Attached[C]]{Wake: wake}, release: release,
+		Completions: completions, Connections: connections.Set[Attached[C]]{Wake: wake},
+		release: release,
 	}
 }
 
@@ -36,9 +38,10 @@ func (q *Queue[C]) IsShort(completions []rdma.Completion) bool {
 	return len(completions) == 0 || q.Completions.Len() < len(completions)
 }
 
-// Collect fills completions and returns their number. OpDisconnected comes after all others.
-func (q *Queue[C]) Collect(completions []rdma.Completion) int {
-	n := q.Completions.Collect(completions)
+// CollectEnded fills completions with the OpDisconnected of connections that have ended, and
+// returns their number. All other completions have been collected before.
+func (q *Queue[C]) CollectEnded(completions []rdma.Completion) int {
+	n := 0
 	for ; n < len(completions) && q.Connections.HasEnded(); n++ {
 		c := q.Connections.Detach()
 		c.Phase = PhaseDetached
@@ -69,12 +72,12 @@ func (q *Queue[C]) Activate() []*Attached[C] {
 	return arrived
 }
 
+// HasScheduled reports whether a connection is to have a turn to transmit.
+func (q *Queue[C]) HasScheduled() bool { return len(q.scheduled) > 0 }
+
 // TakeScheduled returns the connections that are to have a turn to transmit, in which a connection
 // may schedule itself again for the next call. The result is valid until then.
 func (q *Queue[C]) TakeScheduled() []*Attached[C] {
-	if len(q.scheduled) == 0 {
-		return nil
-	}
 	clear(q.spare) // it must not keep connections that have ended
 	list := q.scheduled
 	connections.SortByWait(&q.Fairness, connections.Transmitting, list, SharingOf[C])
