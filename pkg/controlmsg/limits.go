@@ -111,8 +111,8 @@ func checkPowerOfTwo(field string, value, limit uint32) error {
 	return nil
 }
 
-// checkAddress returns an error unless address can be connected to or from. Its zone means something
-// on one machine only, and does not travel.
+// checkAddress returns an error unless address can be connected to or from. Its zone means
+// something on one machine only, and does not travel.
 func checkAddress(field string, address netip.Addr) error {
 	if !address.IsValid() || address.IsUnspecified() || address.IsMulticast() {
 		return status.Errorf(status.InvalidValue, "%s %q is not a unicast IP address", field,

@@ -20,8 +20,8 @@ import (
 // to close. Once it is attached, its state belongs to the worker's thread, except inFlight, ready,
 // quiesced, and released.
 //
-// A lane ends in steps, which the control plane takes after the lane has failed or when it wants the
-// session to end:
+// A lane ends in steps, which the control plane takes after the lane has failed or when it wants
+// the session to end:
 //
 //  1. Revoke closes both connections. From then on the peer has no access to memory through this
 //     lane.
