@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/internal/size"
@@ -368,12 +368,12 @@ func (c *nbdCommand) closeExports(ctx context.Context, exports []servedExport,
 
 // listenOperations starts the listener for metrics and status, nil if there is none.
 func (c *nbdCommand) listenOperations(server *nbd.Server,
-	exports []servedExport) (*ops.Server, error) {
+	exports []servedExport) (*adminserver.Server, error) {
 	if c.metrics == "" {
 		return nil, nil
 	}
 	report := func() any { return nbdStatusOf(server, exports) }
-	operations, err := ops.Listen(c.metrics, report, c.log)
+	operations, err := adminserver.Listen(c.metrics, report, c.log)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-listen: %w", err)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -156,15 +156,15 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 		}, "no such way", "correct the channel"},
 		"no directory for administrators": {nil, func(m *machine) {
 			m.FromFile, m.Admin = true, "unix:/no/such/directory/admin.sock"
-			m.CheckAdmin = func() error { return ops.CheckAdmin(m.Admin) }
+			m.CheckAdmin = func() error { return adminserver.CheckAdmin(m.Admin) }
 		}, "its directory does not exist", "install -d -o"},
 		"another file in place of the admin socket": {nil, func(m *machine) {
 			m.Admin = "unix:" + full
-			m.CheckAdmin = func() error { return ops.CheckAdmin(m.Admin) }
+			m.CheckAdmin = func() error { return adminserver.CheckAdmin(m.Admin) }
 		}, "not a socket", "--admin-listen"},
 		"runtime directory of a unit that does not run": {nil, func(m *machine) {
 			m.RuntimeDirectory, m.Admin = "/no/such", "unix:/no/such/admin.sock"
-			m.CheckAdmin = func() error { return ops.CheckAdmin(m.Admin) }
+			m.CheckAdmin = func() error { return adminserver.CheckAdmin(m.Admin) }
 		}, "its directory does not exist", "systemctl start zc-relay"},
 		"no state directory": {nil, func(m *machine) {
 			m.Directories = []Directory{{Path: full + "/state", Flag: "--state-directory",

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -101,7 +101,7 @@ func TestOperatorsSeeWhatEachClientDoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var document statusreport.Document
+	var document adminserver.Document
 	if err := json.Unmarshal(content, &document); err != nil {
 		t.Fatal(err)
 	}

@@ -12,15 +12,15 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 )
 
 // known returns the labels of each metric of the daemons.
 func known() map[string][]string {
 	names := map[string][]string{
-		ops.BuildInfoMetric: nil, service.CertificateExpiryMetric: nil,
+		adminserver.BuildInfoMetric: nil, service.CertificateExpiryMetric: nil,
 	}
 	for _, d := range metrics.Definitions() {
 		names[d.Name] = d.Labels

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -168,7 +168,7 @@ func describe(o *doctor.Options, c *config.Daemon) error {
 		}
 	}
 	if o.Admin = c.Operations.Admin; o.Admin != "" {
-		o.CheckAdmin = func() error { return ops.CheckAdmin(o.Admin) }
+		o.CheckAdmin = func() error { return adminserver.CheckAdmin(o.Admin) }
 	}
 	log := zap.NewNop()
 	o.Verbs, o.DocaRDMA = c.RDMA.Provider == verbs.ProviderName, c.RDMA.Provider == "doca"

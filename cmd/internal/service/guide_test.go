@@ -138,7 +138,7 @@ func TestTheStatesOfAChannelAreTheSameEverywhere(t *testing.T) {
 		}
 	}
 	checkStates(t, "zc_relay_channel_state", names, alerting, "status")
-	checkContains(t, "../ops/page.html", `["`+strings.Join(closed, `","`)+`"]`)
+	checkContains(t, "../adminserver/page.html", `["`+strings.Join(closed, `","`)+`"]`)
 }
 
 // checkStates fails unless schemas list the states, and the alert that uses the metric those that

@@ -10,10 +10,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/pkg/fault"
@@ -30,11 +29,11 @@ type listener interface {
 func listen(c config.Operations, env *Environment) ([]listener, error) {
 	var listeners []listener
 	if c.Listen != "" {
-		server, err := ops.Listen(c.Listen, env.status.document, env.Log)
+		server, err := adminserver.Listen(c.Listen, env.status.document, env.Log)
 		if err != nil {
 			return listeners, fmt.Errorf("operations.listen (--metrics-listen): %w", err)
 		}
-		env.ops = server
+		env.server = server
 		listeners = append(listeners, server)
 		err = env.Register(metrics.NewDaemonCollector(env.lifecycle.reloader))
 		if err == nil {
@@ -46,7 +45,7 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		env.Log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
 	}
 	if c.Admin != "" {
-		admin, err := ops.ListenAdmin(ops.AdminConfig{
+		admin, err := adminserver.ListenAdmin(adminserver.AdminConfig{
 			Address: c.Admin, Status: env.status.document, Level: env.LogLevel, Log: env.Log,
 			Audit: env.lifecycle.reloader.audit,
 		})
@@ -62,21 +61,21 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 }
 
 // SetDrainer lets administrators drain the daemon.
-func (e *Environment) SetDrainer(d ops.Drainer) {
+func (e *Environment) SetDrainer(d adminserver.Drainer) {
 	if e.admin != nil {
 		e.admin.HandleDrain(d)
 	}
 }
 
 // SetSessions lets administrators list and end sessions.
-func (e *Environment) SetSessions(k ops.SessionKeeper) {
+func (e *Environment) SetSessions(k adminserver.SessionKeeper) {
 	if e.admin != nil {
 		e.admin.HandleSessions(k)
 	}
 }
 
 // SetVolumes lets administrators list and change the volumes.
-func (e *Environment) SetVolumes(k ops.VolumeKeeper) {
+func (e *Environment) SetVolumes(k adminserver.VolumeKeeper) {
 	if e.admin != nil {
 		e.admin.HandleVolumes(k)
 	}
@@ -121,7 +120,7 @@ type statusSource struct {
 	unready atomic.Pointer[error]
 	reload  *reloader
 	// describe adds what the daemon serves; nil until it serves.
-	describe atomic.Pointer[func(*statusreport.Document)]
+	describe atomic.Pointer[func(*adminserver.Document)]
 	faults   *fault.Injector // nil without rules
 }
 
@@ -135,13 +134,13 @@ func newStatusSource(program string, reload *reloader, faults *fault.Injector) *
 
 func (s *statusSource) setReady(reason error) { s.unready.Store(&reason) }
 
-// document returns the status (ops.Status).
+// document returns the status (adminserver.Status).
 func (s *statusSource) document() any {
-	d := &statusreport.Document{
-		Schema: statusreport.Schema, Program: s.program, Version: buildinfo.Version(),
+	d := &adminserver.Document{
+		Schema: adminserver.Schema, Program: s.program, Version: buildinfo.Version(),
 		PID:     os.Getpid(),
-		Started: s.started.UTC(), Now: time.Now().UTC(), Workers: []statusreport.Worker{},
-		Faults: statusreport.Faults(s.faults),
+		Started: s.started.UTC(), Now: time.Now().UTC(), Workers: []adminserver.Worker{},
+		Faults: adminserver.Faults(s.faults),
 	}
 	if reason := *s.unready.Load(); reason != nil {
 		d.Reason = reason.Error()
@@ -156,6 +155,6 @@ func (s *statusSource) document() any {
 
 // SetStatus registers describe, which adds what the daemon serves to its status. Several goroutines
 // call it concurrently.
-func (e *Environment) SetStatus(describe func(*statusreport.Document)) {
+func (e *Environment) SetStatus(describe func(*adminserver.Document)) {
 	e.status.describe.Store(&describe)
 }

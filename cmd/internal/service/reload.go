@@ -11,11 +11,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/audit"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -42,7 +41,7 @@ type reloader struct {
 
 	mu     sync.Mutex // guards what follows
 	reads  []ReadFunc
-	latest *statusreport.Reload // nil before the first
+	latest *adminserver.Reload // nil before the first
 	// pending holds the keys of the settings that take effect with the next start.
 	pending []string
 }
@@ -81,7 +80,7 @@ func (r *reloader) run(ctx context.Context) {
 		default:
 		}
 		r.notifier.Reloading()
-		r.report(&statusreport.Reload{Started: time.Now().UTC()})
+		r.report(&adminserver.Reload{Started: time.Now().UTC()})
 		apply, err := r.await(ctx)
 		if ctx.Err() != nil {
 			return
@@ -105,7 +104,7 @@ func (r *reloader) recordSignal(err error) {
 	if err != nil {
 		err = status.Errorf(status.BadConfig, "%w", err)
 	}
-	r.audit.Record(audit.Entry{Operation: ops.OperationReload, Object: ops.DaemonObject,
+	r.audit.Record(audit.Entry{Operation: adminserver.OperationReload, Object: adminserver.DaemonObject,
 		By: audit.Signal(syscall.SIGHUP), Err: err})
 }
 
@@ -167,7 +166,7 @@ func (r *reloader) reportBlocked() {
 	r.mu.Lock()
 	started := r.latest.Started
 	r.mu.Unlock()
-	r.report(&statusreport.Reload{Started: started, Error: blockedReload})
+	r.report(&adminserver.Reload{Started: started, Error: blockedReload})
 	r.notifier.Ready()
 }
 
@@ -175,7 +174,7 @@ func (r *reloader) reportBlocked() {
 // continues.
 func (r *reloader) finish(err error) {
 	r.mu.Lock()
-	done := statusreport.Reload{Started: r.latest.Started, Ended: new(time.Now().UTC())}
+	done := adminserver.Reload{Started: r.latest.Started, Ended: new(time.Now().UTC())}
 	r.mu.Unlock()
 	if err != nil {
 		done.Error = err.Error()
@@ -186,7 +185,7 @@ func (r *reloader) finish(err error) {
 	r.report(&done)
 }
 
-func (r *reloader) report(state *statusreport.Reload) {
+func (r *reloader) report(state *adminserver.Reload) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latest = state
@@ -218,7 +217,7 @@ func (r *reloader) request(ctx context.Context) admin.Reload {
 }
 
 // state returns the latest reload for the status, nil if there was none.
-func (r *reloader) state() *statusreport.Reload {
+func (r *reloader) state() *adminserver.Reload {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.latest

@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
@@ -40,8 +40,8 @@ type Environment struct {
 	// Tracer records traced IOs while an administrator wants it.
 	Tracer *trace.Tracer
 
-	ops       *ops.Server // nil without this listener
-	admin     *ops.Admin  // nil without this listener
+	server    *adminserver.Server // nil without this listener
+	admin     *adminserver.Admin  // nil without this listener
 	status    *statusSource
 	lifecycle *lifecycle
 	faults    *faults
@@ -49,10 +49,10 @@ type Environment struct {
 
 // Register adds metrics. It does nothing without a listener for metrics.
 func (e *Environment) Register(collector prometheus.Collector) error {
-	if e.ops == nil {
+	if e.server == nil {
 		return nil
 	}
-	if err := e.ops.Register(collector); err != nil {
+	if err := e.server.Register(collector); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	return nil
@@ -70,8 +70,8 @@ func (e *Environment) SetReady(err error, missing string) {
 		text += ", " + printable.Line(missing, maxStatusLength)
 	}
 	e.lifecycle.notifier.Status(text)
-	if e.ops != nil {
-		e.ops.SetReady(err, missing)
+	if e.server != nil {
+		e.server.SetReady(err, missing)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
@@ -194,14 +194,14 @@ func TestPackagedDaemonsListenWhereTheirCommandsLook(t *testing.T) {
 		files         []string
 		load          func(config.Sources) (*config.Operations, error)
 	}{
-		{"zc-relay.service", ops.DefaultRelayAdminAddress,
+		{"zc-relay.service", adminserver.DefaultRelayAdminAddress,
 			[]string{"config/zc-relay.yaml", "examples/relay.yaml",
 				"examples/relay-many-channels.yaml"},
 			func(s config.Sources) (*config.Operations, error) {
 				c, err := config.LoadRelay(s)
 				return &c.Operations, err
 			}},
-		{"zc-relay-target.service", ops.DefaultTargetAdminAddress,
+		{"zc-relay-target.service", adminserver.DefaultTargetAdminAddress,
 			[]string{"config/zc-relay-target.yaml", "examples/target.yaml"},
 			func(s config.Sources) (*config.Operations, error) {
 				c, err := config.LoadTarget(s)

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/administer"
+	"github.com/zc-relay/zc-relay/cmd/internal/admincommands"
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -20,7 +20,7 @@ import (
 )
 
 // daemon is where commands find a target.
-var daemon = administer.Daemon{Address: ops.DefaultTargetAdminAddress,
+var daemon = admincommands.Daemon{Address: adminserver.DefaultTargetAdminAddress,
 	AddressIn: func(file string) (string, error) {
 		c, err := config.LoadTarget(config.Sources{File: file, Environ: os.Environ(),
 			Partial: true})
@@ -46,7 +46,7 @@ func (a *administered) AdminSessions() []admin.Session {
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = admin.Session{ID: s.ID, Opened: s.Opened.UTC(), Peer: s.Relay, Volume: s.Volume,
-			Client: s.Client, HolderID: s.HolderID.String(), IO: ops.CountIO(s.Counts),
+			Client: s.Client, HolderID: s.HolderID.String(), IO: adminserver.CountIO(s.Counts),
 			Queues: s.Queues, Transports: admin.DistinctTransports(s.Transports)}
 	}
 	return all

@@ -16,14 +16,14 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/administer"
+	"github.com/zc-relay/zc-relay/cmd/internal/admincommands"
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -87,8 +87,8 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 	configured, _ := newSource()
 	cmd.AddCommand(config.NewCommand("the target", configured), newDoctorCommand(),
 		program.NewVersionCommand("target"))
-	cmd.AddCommand(administer.NewCommands(daemon)...)
-	cmd.AddCommand(administer.NewVolumeCommand(daemon))
+	cmd.AddCommand(admincommands.NewCommands(daemon)...)
+	cmd.AddCommand(admincommands.NewVolumeCommand(daemon))
 	argp.Adopt(cmd, cmd)
 	return cmd
 }
@@ -276,21 +276,21 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 }
 
 // describe returns a function that adds a target's volumes, sessions and workers to its status.
-func describe(t *administered) func(*statusreport.Document) {
-	return func(d *statusreport.Document) {
-		d.Workers = statusreport.Workers(t.Workers())
-		d.Sessions = &statusreport.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
+func describe(t *administered) func(*adminserver.Document) {
+	return func(d *adminserver.Document) {
+		d.Workers = adminserver.Workers(t.Workers())
+		d.Sessions = &adminserver.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
 		offered, counters, uses := t.Offered(), t.Counters(), t.Uses()
 		for _, name := range slices.Sorted(maps.Keys(offered)) {
 			info := offered[name].Volume.Info()
 			now := offered[name].Volume.Status()
-			v := statusreport.Volume{
+			v := adminserver.Volume{
 				State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
 				Attempt: now.Attempt,
 				Name:    name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
 				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
 				Holder:   uses[name].Holder, HolderID: uses[name].HolderID.String(),
-				Queues: statusreport.Queues(counters[name]),
+				Queues: adminserver.Queues(counters[name]),
 			}
 			if !now.NextTry.IsZero() {
 				v.NextAttempt = new(now.NextTry.UTC())

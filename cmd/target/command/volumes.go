@@ -13,9 +13,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -94,16 +94,16 @@ func (v *volumes) begins(c config.Volume, state volume.State) (ended func()) {
 }
 
 // describePending returns the volumes for the status that are not offered.
-func (v *volumes) describePending(offered map[string]target.Export) []statusreport.Volume {
+func (v *volumes) describePending(offered map[string]target.Export) []adminserver.Volume {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var all []statusreport.Volume
+	var all []adminserver.Volume
 	for _, name := range slices.Sorted(maps.Keys(v.pending)) {
 		if _, isOffered := offered[name]; !isOffered {
 			p := v.pending[name]
-			all = append(all, statusreport.Volume{Name: name, UUID: volume.UUID{}.String(),
+			all = append(all, adminserver.Volume{Name: name, UUID: volume.UUID{}.String(),
 				BlockSize: p.config.BlockSize, State: string(p.state), Since: p.since.UTC(),
-				Queues: []statusreport.Queue{}})
+				Queues: []adminserver.Queue{}})
 		}
 	}
 	return all

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/administer"
-	"github.com/zc-relay/zc-relay/cmd/internal/ops"
+	"github.com/zc-relay/zc-relay/cmd/internal/admincommands"
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/admin"
@@ -20,7 +20,7 @@ import (
 )
 
 // daemon is where commands find a relay.
-var daemon = administer.Daemon{Address: ops.DefaultRelayAdminAddress,
+var daemon = admincommands.Daemon{Address: adminserver.DefaultRelayAdminAddress,
 	AddressIn: func(file string) (string, error) {
 		c, err := loadFile(file)
 		if err != nil {
@@ -57,7 +57,7 @@ func (a administered) AdminSessions() []admin.Session {
 			}
 			all = append(all, admin.Session{ID: s.ID, Opened: s.Opened.UTC(),
 				Channel: c.ChannelID.String(), Peer: peer, Volume: c.Volume, Queues: len(s.Queues),
-				Client: s.Name, IO: ops.CountIO(s.Counts),
+				Client: s.Name, IO: adminserver.CountIO(s.Counts),
 				Transports: admin.DistinctTransports(transports)})
 		}
 	}
@@ -67,7 +67,7 @@ func (a administered) AdminSessions() []admin.Session {
 
 // drainOptions holds the flags of "zc-relay drain".
 type drainOptions struct {
-	administer.Connection
+	admincommands.Connection
 	timeout retry.Bound
 	resume  bool
 	output  report.Output
@@ -103,10 +103,10 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	outcome := administer.Outcome{Operation: administer.OperationDrain}
+	outcome := admincommands.Outcome{Operation: admincommands.OperationDrain}
 	send := client.Drain
 	if o.resume {
-		outcome.Operation, send = administer.OperationResume, client.Resume
+		outcome.Operation, send = admincommands.OperationResume, client.Resume
 	}
 	state, err := request(cmd.Context(), send)
 	if err != nil {
@@ -136,7 +136,7 @@ func openSessions(n int) string {
 // request bounds the time of a request, to which the relay replies at once.
 func request(ctx context.Context, send func(context.Context) (admin.DrainState, error)) (
 	admin.DrainState, error) {
-	ctx, cancel := context.WithTimeout(ctx, administer.DefaultTimeout)
+	ctx, cancel := context.WithTimeout(ctx, admincommands.DefaultTimeout)
 	defer cancel()
 	return send(ctx)
 }

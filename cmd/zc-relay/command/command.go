@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/administer"
+	"github.com/zc-relay/zc-relay/cmd/internal/admincommands"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -36,7 +36,7 @@ directly between the target and the memory of the application.`,
 	root.AddCommand(runCommand, config.NewCommand(`"run"`, config.RelaySource()), newDrainCommand(), newDevicesCommand(),
 		newDoctorCommand(), newProvidersCommand(),
 		program.NewVersionCommand("zc-relay"))
-	root.AddCommand(administer.NewCommands(daemon)...)
+	root.AddCommand(admincommands.NewCommands(daemon)...)
 	argp.Adopt(root, runCommand)
 	return root
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/administer"
+	"github.com/zc-relay/zc-relay/cmd/internal/admincommands"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
@@ -357,7 +357,7 @@ func TestWithoutADaemonAdministrationReportsTheFailure(t *testing.T) {
 		code, text, _ := execute(t, append(strings.Fields(command), "--admin", address, "-o",
 			"json")...)
 		checkDocument(t, "administration", text)
-		var r administer.Outcome
+		var r admincommands.Outcome
 		decode(t, text, &r)
 		if code != program.ExitConnect || r.Error == nil || r.Error.Phase != "connect" {
 			t.Errorf("%s: exit code %d: %s", command, code, text)

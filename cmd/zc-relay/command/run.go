@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/fault"
@@ -255,21 +255,21 @@ func textOf(a netip.AddrPort) string {
 }
 
 // describe returns a function that adds the relay's channels and workers to its status.
-func describe(r *relay.Relay) func(*statusreport.Document) {
-	return func(d *statusreport.Document) {
-		d.Workers = statusreport.Workers(r.Workers())
+func describe(r *relay.Relay) func(*adminserver.Document) {
+	return func(d *adminserver.Document) {
+		d.Workers = adminserver.Workers(r.Workers())
 		for _, c := range r.Channels() {
-			channel := statusreport.Channel{
+			channel := adminserver.Channel{
 				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
 				Service: c.ChannelID.Name,
 				Address: c.Address, Target: textOf(c.Target), Volume: c.Volume,
 				Retiring: c.Retiring, Link: linkOf(&c.Link), Targets: targetsOf(c.Targets),
 				TargetMoves: c.TargetMoves,
 				MemoryPath:  string(c.MemoryPath), MemoryPathReason: c.MemoryPathReason,
-				SessionCount: statusreport.SessionCount{Open: c.Sessions,
+				SessionCount: adminserver.SessionCount{Open: c.Sessions,
 					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
 				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
-				Queues: statusreport.Queues(c.Counters),
+				Queues: adminserver.Queues(c.Counters),
 				State:  string(c.Listen.State), Since: c.Listen.Since.UTC(),
 				Attempt: c.Listen.Attempt,
 			}
@@ -284,30 +284,30 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 	}
 }
 
-func qosOf(q *relay.QoS) *statusreport.QoS {
-	limits := statusreport.QoS{Channel: statusreport.RateLimitsOf(q.Channel),
-		Session: statusreport.RateLimitsOf(q.Session)}
-	if limits == (statusreport.QoS{}) {
+func qosOf(q *relay.QoS) *adminserver.QoS {
+	limits := adminserver.QoS{Channel: adminserver.RateLimitsOf(q.Channel),
+		Session: adminserver.RateLimitsOf(q.Session)}
+	if limits == (adminserver.QoS{}) {
 		return nil
 	}
 	return &limits
 }
 
 // targetsOf describes the targets of a channel that has several.
-func targetsOf(targets []relay.TargetStatus) []statusreport.Target {
+func targetsOf(targets []relay.TargetStatus) []adminserver.Target {
 	if len(targets) < 2 {
 		return nil
 	}
-	all := make([]statusreport.Target, len(targets))
+	all := make([]adminserver.Target, len(targets))
 	for i := range targets {
-		all[i] = statusreport.Target{Address: targets[i].Address.String(),
+		all[i] = adminserver.Target{Address: targets[i].Address.String(),
 			Link: linkOf(&targets[i].Link)}
 	}
 	return all
 }
 
-func linkOf(l *relay.LinkStatus) statusreport.Link {
-	link := statusreport.Link{
+func linkOf(l *relay.LinkStatus) adminserver.Link {
+	link := adminserver.Link{
 		State: l.State.String(), Since: l.Since.UTC(), Attempt: l.Attempt, Connects: l.Connects,
 		Losses: l.Losses, Failures: l.Failures,
 	}
@@ -323,20 +323,20 @@ func linkOf(l *relay.LinkStatus) statusreport.Link {
 	return link
 }
 
-func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
-	all := make([]statusreport.Session, len(sessions))
+func sessionsOf(sessions []relay.SessionStatus) []adminserver.Session {
+	all := make([]adminserver.Session, len(sessions))
 	for i, s := range sessions {
-		all[i] = statusreport.Session{
+		all[i] = adminserver.Session{
 			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID,
 			ClientUnknown: !s.Client.Known, ClientName: s.Name, Opened: s.Opened.UTC(),
-			Operations: statusreport.Operations(s.Counts),
-			Queues:     []statusreport.SessionQueue{}, Unreleased: s.Unreleased != nil,
+			Operations: adminserver.Operations(s.Counts),
+			Queues:     []adminserver.SessionQueue{}, Unreleased: s.Unreleased != nil,
 		}
 		if s.Unreleased != nil {
 			all[i].UnreleasedReason = printable.Line(s.Unreleased.Error(), 1024)
 		}
 		for _, q := range s.Queues {
-			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index,
+			all[i].Queues = append(all[i].Queues, adminserver.SessionQueue{Index: q.Index,
 				Depth: q.Depth, InFlight: q.InFlight,
 				Throttled: uint64(q.Throttled), Transport: q.Transport})
 		}

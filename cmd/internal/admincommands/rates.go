@@ -1,9 +1,9 @@
-package administer
+package admincommands
 
 import (
 	"time"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 )
 
 // counts are what all operations of some queues add up to.
@@ -12,14 +12,14 @@ type counts struct {
 	inFlight                  int64
 }
 
-func (c *counts) add(queues []statusreport.Queue) {
+func (c *counts) add(queues []adminserver.Queue) {
 	for i := range queues {
 		c.inFlight += queues[i].InFlight
 		c.addOperations(queues[i].Operations)
 	}
 }
 
-func (c *counts) addOperations(operations map[string]statusreport.Operation) {
+func (c *counts) addOperations(operations map[string]adminserver.Operation) {
 	for _, o := range operations {
 		c.ios += o.Succeeded
 		for _, n := range o.Failed {
@@ -32,7 +32,7 @@ func (c *counts) addOperations(operations map[string]statusreport.Operation) {
 }
 
 // sessionCounts returns what the sessions of a relay have done so far, by their numbers.
-func sessionCounts(d *statusreport.Document) map[uint64]counts {
+func sessionCounts(d *adminserver.Document) map[uint64]counts {
 	all := make(map[uint64]counts)
 	if d == nil {
 		return all
@@ -60,7 +60,7 @@ type owner struct {
 }
 
 // add counts queues.
-func (o *owner) add(queues []statusreport.Queue) {
+func (o *owner) add(queues []adminserver.Queue) {
 	o.counts.add(queues)
 	o.queues = make(map[int]counts)
 	for i := range queues {
@@ -70,7 +70,7 @@ func (o *owner) add(queues []statusreport.Queue) {
 	}
 }
 
-func ownersOf(d *statusreport.Document) []owner {
+func ownersOf(d *adminserver.Document) []owner {
 	var owners []owner
 	for i := range d.Channels {
 		c := &d.Channels[i]

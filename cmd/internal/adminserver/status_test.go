@@ -1,4 +1,4 @@
-package statusreport
+package adminserver
 
 import (
 	"bytes"
@@ -6,13 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/schematest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const schemaPath = "../../../docs/status.schema.json"
 

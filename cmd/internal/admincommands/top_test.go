@@ -1,4 +1,4 @@
-package administer
+package admincommands
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"go.uber.org/goleak"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -17,25 +17,25 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var testStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // documentAt returns the status of a relay that has done so many reads of 4 KiB in 20 µs each.
-func documentAt(seconds int, reads uint64) *statusreport.Document {
-	return &statusreport.Document{
+func documentAt(seconds int, reads uint64) *adminserver.Document {
+	return &adminserver.Document{
 		Program: "zc-relay", Version: "v1", PID: 42, Started: testStart, Ready: true,
 		Now:     testStart.Add(time.Duration(seconds) * time.Second),
-		Workers: []statusreport.Worker{{Hits: reads, Misses: reads, Sleeps: uint64(seconds)}},
-		Channels: []statusreport.Channel{
-			{Name: "one", Link: statusreport.Link{State: "ready"},
-				Sessions: []statusreport.Session{{ID: 7, ClientPID: 99, Opened: testStart,
+		Workers: []adminserver.Worker{{Hits: reads, Misses: reads, Sleeps: uint64(seconds)}},
+		Channels: []adminserver.Channel{
+			{Name: "one", Link: adminserver.Link{State: "ready"},
+				Sessions: []adminserver.Session{{ID: 7, ClientPID: 99, Opened: testStart,
 					ClientName: "bench",
-					Operations: map[string]statusreport.Operation{"read": {
+					Operations: map[string]adminserver.Operation{"read": {
 						Succeeded: reads / 2, Failed: map[string]uint64{"IO_FAILED": reads / 25600},
 						Bytes:   reads / 2 * 4096,
-						Latency: statusreport.Latency{Sum: reads * 20_000}}},
-					Queues: []statusreport.SessionQueue{{Depth: 8, InFlight: 5}}}},
-				Queues: []statusreport.Queue{{InFlight: 5,
-					Operations: map[string]statusreport.Operation{"read": {
+						Latency: adminserver.Latency{Sum: reads * 20_000}}},
+					Queues: []adminserver.SessionQueue{{Depth: 8, InFlight: 5}}}},
+				Queues: []adminserver.Queue{{InFlight: 5,
+					Operations: map[string]adminserver.Operation{"read": {
 						Succeeded: reads, Bytes: reads * 4096,
-						Latency: statusreport.Latency{Sum: reads * 20_000}}}}}},
-			{Name: "two", Link: statusreport.Link{State: "waiting"}},
+						Latency: adminserver.Latency{Sum: reads * 20_000}}}}}},
+			{Name: "two", Link: adminserver.Link{State: "waiting"}},
 		},
 	}
 }

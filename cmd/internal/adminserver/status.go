@@ -1,6 +1,4 @@
-// Package statusreport describes the status of a daemon, as a document for machines and as text for
-// people.
-package statusreport
+package adminserver
 
 import (
 	"math"

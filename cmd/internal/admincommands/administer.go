@@ -1,5 +1,5 @@
-// Package administer holds the commands that talk to a running daemon through its admin listener.
-package administer
+// Package admincommands holds the commands that talk to a running daemon through its admin listener.
+package admincommands
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -95,14 +95,14 @@ sessions, queues and workers. docs/status.schema.json describes the JSON documen
 			_, err := cmd.OutOrStdout().Write(content)
 			return err
 		}
-		var document statusreport.Document
+		var document adminserver.Document
 		if err := json.Unmarshal(content, &document); err != nil {
 			return o.report(cmd, operationStatus,
 				fmt.Errorf("read the status of the daemon at %s: %w", o.address, err))
 		}
-		if document.Schema != statusreport.Schema {
+		if document.Schema != adminserver.Schema {
 			return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version, or -o json",
-				o.address, document.Schema, statusreport.Schema)
+				o.address, document.Schema, adminserver.Schema)
 		}
 		return document.WriteText(cmd.OutOrStdout())
 	})

@@ -1,4 +1,4 @@
-package statusreport
+package adminserver
 
 import (
 	"fmt"

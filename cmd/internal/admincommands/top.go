@@ -1,4 +1,4 @@
-package administer
+package admincommands
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
@@ -75,7 +75,7 @@ type top struct {
 	client   *admin.Client
 	interval time.Duration
 
-	now, before   *statusreport.Document
+	now, before   *adminserver.Document
 	err           error // of the last reading
 	paused        bool
 	width, height int
@@ -109,7 +109,7 @@ func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // reading is a status, or why there is none.
 type reading struct {
-	document *statusreport.Document
+	document *adminserver.Document
 	err      error
 }
 
@@ -122,7 +122,7 @@ func (m *top) read() reading {
 	if err != nil {
 		return reading{err: err}
 	}
-	d := new(statusreport.Document)
+	d := new(adminserver.Document)
 	if err := json.Unmarshal(content, d); err != nil {
 		return reading{err: fmt.Errorf("read the status: %w", err)}
 	}
@@ -276,7 +276,7 @@ func (m *top) formerOwners() map[string]owner {
 
 func (m *top) writeOwners(b *strings.Builder) {
 	before := m.formerOwners()
-	t := statusreport.Table{Heads: []string{"CHANNEL OR VOLUME", "STATE", "SESSIONS", "IOPS",
+	t := adminserver.Table{Heads: []string{"CHANNEL OR VOLUME", "STATE", "SESSIONS", "IOPS",
 		"THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S"},
 		Texts: []string{"CHANNEL OR VOLUME", "STATE"}}
 	for _, o := range ownersOf(m.now) {
@@ -289,7 +289,7 @@ func (m *top) writeOwners(b *strings.Builder) {
 }
 
 func (m *top) writeSessions(b *strings.Builder) {
-	t := statusreport.Table{Heads: []string{"SESSION", "CHANNEL", "CLIENT", "OPEN FOR", "QUEUES",
+	t := adminserver.Table{Heads: []string{"SESSION", "CHANNEL", "CLIENT", "OPEN FOR", "QUEUES",
 		"IOPS", "THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S", "NAME"},
 		Texts: []string{"CHANNEL", "NAME"}}
 	now, before := sessionCounts(m.now), sessionCounts(m.before)
@@ -317,7 +317,7 @@ func (m *top) writeSessions(b *strings.Builder) {
 // in all sessions together.
 func (m *top) writeQueues(b *strings.Builder) {
 	before := m.formerOwners()
-	t := statusreport.Table{Heads: []string{"CHANNEL OR VOLUME", "QUEUE", "IOPS", "THROUGHPUT",
+	t := adminserver.Table{Heads: []string{"CHANNEL OR VOLUME", "QUEUE", "IOPS", "THROUGHPUT",
 		"LATENCY", "IN FLIGHT", "FAILED/S"}, Texts: []string{"CHANNEL OR VOLUME"}}
 	for _, o := range ownersOf(m.now) {
 		for _, index := range slices.Sorted(maps.Keys(o.queues)) {
@@ -334,7 +334,7 @@ func (m *top) writeQueues(b *strings.Builder) {
 }
 
 func (m *top) writeWorkers(b *strings.Builder) {
-	t := statusreport.Table{Heads: []string{"WORKER", "CORE", "QUEUES", "HIT RATE", "SLEEPS/S",
+	t := adminserver.Table{Heads: []string{"WORKER", "CORE", "QUEUES", "HIT RATE", "SLEEPS/S",
 		"LATE WAKE-UPS"}}
 	for i, w := range m.now.Workers {
 		core, hitRate, sleeps := "any", "-", "-"

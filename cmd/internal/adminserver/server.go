@@ -1,6 +1,6 @@
-// Package ops lets people and machines monitor and control a daemon over HTTP, apart from
+// Package adminserver lets people and machines monitor and control a daemon over HTTP, apart from
 // everything that serves IO. Server is for the management network, Admin only for this machine.
-package ops
+package adminserver
 
 import (
 	_ "embed"

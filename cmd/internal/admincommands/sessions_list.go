@@ -1,4 +1,4 @@
-package administer
+package admincommands
 
 import (
 	"context"
