@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 )
 
 // counts are what all operations of some queues add up to.
@@ -12,14 +13,14 @@ type counts struct {
 	inFlight                  int64
 }
 
-func (c *counts) add(queues []adminserver.Queue) {
+func (c *counts) add(queues []datapath.QueueStatus) {
 	for i := range queues {
 		c.inFlight += queues[i].InFlight
 		c.addOperations(queues[i].Operations)
 	}
 }
 
-func (c *counts) addOperations(operations map[string]adminserver.Operation) {
+func (c *counts) addOperations(operations map[string]datapath.Operation) {
 	for _, o := range operations {
 		c.ios += o.Succeeded
 		for _, n := range o.Failed {
@@ -60,7 +61,7 @@ type owner struct {
 }
 
 // add counts queues.
-func (o *owner) add(queues []adminserver.Queue) {
+func (o *owner) add(queues []datapath.QueueStatus) {
 	o.counts.add(queues)
 	o.queues = make(map[int]counts)
 	for i := range queues {

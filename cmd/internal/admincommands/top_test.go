@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,20 +22,20 @@ func documentAt(seconds int, reads uint64) *adminserver.Document {
 	return &adminserver.Document{
 		Program: "zc-relay", Version: "v1", PID: 42, Started: testStart, Ready: true,
 		Now:     testStart.Add(time.Duration(seconds) * time.Second),
-		Workers: []adminserver.Worker{{Hits: reads, Misses: reads, Sleeps: uint64(seconds)}},
+		Workers: []datapath.WorkerStatus{{Hits: reads, Misses: reads, Sleeps: uint64(seconds)}},
 		Channels: []adminserver.Channel{
 			{Name: "one", Link: adminserver.Link{State: "ready"},
 				Sessions: []adminserver.Session{{ID: 7, ClientPID: 99, Opened: testStart,
 					ClientName: "bench",
-					Operations: map[string]adminserver.Operation{"read": {
+					Operations: map[string]datapath.Operation{"read": {
 						Succeeded: reads / 2, Failed: map[string]uint64{"IO_FAILED": reads / 25600},
 						Bytes:   reads / 2 * 4096,
-						Latency: adminserver.Latency{Sum: reads * 20_000}}},
+						Latency: datapath.LatencyStatus{Sum: reads * 20_000}}},
 					Queues: []adminserver.SessionQueue{{Depth: 8, InFlight: 5}}}},
-				Queues: []adminserver.Queue{{InFlight: 5,
-					Operations: map[string]adminserver.Operation{"read": {
+				Queues: []datapath.QueueStatus{{InFlight: 5,
+					Operations: map[string]datapath.Operation{"read": {
 						Succeeded: reads, Bytes: reads * 4096,
-						Latency: adminserver.Latency{Sum: reads * 20_000}}}}}},
+						Latency: datapath.LatencyStatus{Sum: reads * 20_000}}}}}},
 			{Name: "two", Link: adminserver.Link{State: "waiting"}},
 		},
 	}

@@ -1,13 +1,10 @@
 package adminserver
 
 import (
-	"math"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Schema names the format of the document. Fields may be added within a version;
@@ -31,7 +28,7 @@ type Document struct {
 	// effect with the next start, as of the latest reload.
 	RestartPending []string `json:"restart_pending,omitempty"`
 
-	Workers []Worker `json:"workers"`
+	Workers []datapath.WorkerStatus `json:"workers"`
 	// Only a relay has Channels, and only a target Volumes.
 	Channels []Channel `json:"channels,omitempty"`
 	Volumes  []Volume  `json:"volumes,omitempty"`
@@ -56,17 +53,6 @@ type Reload struct {
 	Ended *time.Time `json:"ended_at"`
 	// Error explains what the reload could not apply, or why it has not ended.
 	Error string `json:"error,omitempty"`
-}
-
-// Worker is a data-path thread.
-type Worker struct {
-	Index       int    `json:"index"`
-	CPU         *int   `json:"cpu"` // null if the thread is not pinned
-	Queues      int    `json:"queues"`
-	Hits        uint64 `json:"poll_hits"`
-	Misses      uint64 `json:"poll_misses"`
-	Sleeps      uint64 `json:"sleeps"`
-	LateWakeups uint64 `json:"late_wakeups"`
 }
 
 // Channel is a Comch service with its targets.
@@ -104,9 +90,9 @@ type Channel struct {
 	Exported uint64 `json:"exported_bytes"`
 	// Retiring means that the channel was removed from the configuration and waits for its sessions
 	// to end.
-	Retiring bool      `json:"retiring"`
-	Sessions []Session `json:"sessions"`
-	Queues   []Queue   `json:"queues"`
+	Retiring bool                   `json:"retiring"`
+	Sessions []Session              `json:"sessions"`
+	Queues   []datapath.QueueStatus `json:"queues"`
 }
 
 // QoS holds the rate limits of a channel's sessions together, and of each of them. Limits are nil
@@ -176,7 +162,7 @@ type Session struct {
 	Opened     time.Time      `json:"opened_at"`
 	Queues     []SessionQueue `json:"queues"`
 	// Operations counts the IOs of all queues of the session.
-	Operations map[string]Operation `json:"operations"`
+	Operations map[string]datapath.Operation `json:"operations"`
 	// Unreleased means that the session has ended, but that the relay still tries to take away the
 	// target's access to the client's memory, or waits until the target has finished its changes.
 	// UnreleasedReason says what has failed last.
@@ -212,54 +198,9 @@ type Volume struct {
 	Attempt     int        `json:"attempt,omitempty"`
 	NextAttempt *time.Time `json:"next_attempt_at,omitempty"`
 	// Holder is the client that has the volume open exclusively, and HolderID names it for preempt.
-	Holder   string  `json:"holder,omitempty"`
-	HolderID string  `json:"holder_id,omitempty"`
-	Queues   []Queue `json:"queues"`
-}
-
-// Queue sums up all queues with one index, over all sessions so far.
-type Queue struct {
-	Index        int               `json:"index"`
-	InFlight     int64             `json:"in_flight"`
-	BackPressure map[string]uint64 `json:"back_pressure"`
-	// Throttled is how long rate limits have made IOs wait, by whose limits: "channel" or
-	// "session".
-	Throttled  map[string]uint64    `json:"throttled_ns,omitempty"`
-	Operations map[string]Operation `json:"operations"`
-}
-
-// Operation counts the IOs of one kind.
-type Operation struct {
-	Succeeded uint64            `json:"succeeded"`
-	Failed    map[string]uint64 `json:"failed"` // by symbolic code
-	Bytes     uint64            `json:"bytes"`
-	Latency   Latency           `json:"latency"`
-}
-
-// Latency is the distribution of all latencies since the start. Percentiles are upper bounds of
-// histogram buckets that are 9 % wide; nil if there are no latencies.
-type Latency struct {
-	Sum  uint64  `json:"sum_ns"` // of all IOs, including failed ones
-	Mean *uint64 `json:"mean_ns"`
-	P50  *uint64 `json:"p50_ns"`
-	P99  *uint64 `json:"p99_ns"`
-	P999 *uint64 `json:"p99_9_ns"`
-}
-
-// Workers describes data-path workers.
-func Workers(workers []*datapath.Worker) []Worker {
-	all := make([]Worker, len(workers))
-	for i, w := range workers {
-		stats := w.Stats()
-		all[i] = Worker{
-			Index: i, Queues: w.Lanes(), Hits: stats.Hits, Misses: stats.Misses,
-			Sleeps: stats.Sleeps, LateWakeups: stats.LateWakeups,
-		}
-		if cpu := w.CPU(); cpu != datapath.NoCPU {
-			all[i].CPU = &cpu
-		}
-	}
-	return all
+	Holder   string                 `json:"holder,omitempty"`
+	HolderID string                 `json:"holder_id,omitempty"`
+	Queues   []datapath.QueueStatus `json:"queues"`
 }
 
 // Faults describes the rules of an injector, which may be nil.
@@ -269,89 +210,4 @@ func Faults(injector *fault.Injector) []Fault {
 		all = append(all, Fault{Rule: r.Rule.String(), Operations: r.Seen, Matches: r.Matches})
 	}
 	return all
-}
-
-// Queues describes the counters of queues.
-func Queues(counters *datapath.CounterSet) []Queue {
-	counts := counters.Queues()
-	all := make([]Queue, len(counts))
-	for i := range counts {
-		all[i] = queueOf(&counts[i])
-	}
-	return all
-}
-
-func queueOf(counts *datapath.QueueCounts) Queue {
-	q := Queue{
-		Index: counts.Queue, InFlight: counts.InFlight,
-		BackPressure: make(map[string]uint64), Operations: Operations(counts),
-	}
-	for cause := range datapath.BackPressureCount {
-		if n := counts.BackPressure(cause); n > 0 {
-			q.BackPressure[cause.String()] = n
-		}
-	}
-	for level := range datapath.ThrottleLevelCount {
-		if d := counts.Throttled(level); d > 0 {
-			if q.Throttled == nil {
-				q.Throttled = make(map[string]uint64)
-			}
-			q.Throttled[level.String()] = uint64(d)
-		}
-	}
-	return q
-}
-
-// Operations describes what counts hold of each operation that was requested.
-func Operations(counts *datapath.QueueCounts) map[string]Operation {
-	all := make(map[string]Operation)
-	for operation := range iomsg.OperationCount {
-		if counts.Total(operation) > 0 {
-			all[operation.String()] = operationOf(counts, operation)
-		}
-	}
-	return all
-}
-
-func operationOf(counts *datapath.QueueCounts, operation iomsg.Operation) Operation {
-	o := Operation{
-		Succeeded: counts.IO(operation, status.Success), Bytes: counts.Bytes(operation),
-		Failed: make(map[string]uint64), Latency: latencyOf(counts.Latency(operation)),
-	}
-	for code := status.Success + 1; int(code) < status.CodeCount; code++ {
-		if n := counts.IO(operation, code); n > 0 {
-			o.Failed[code.String()] = n
-		}
-	}
-	return o
-}
-
-func latencyOf(latency *datapath.Latency) Latency {
-	var count uint64
-	for _, n := range latency.Buckets {
-		count += n
-	}
-	if count == 0 {
-		return Latency{}
-	}
-	return Latency{
-		Sum: latency.SumNs, Mean: new(latency.SumNs / count),
-		P50: percentileNs(latency, count, 0.5), P99: percentileNs(latency, count, 0.99),
-		P999: percentileNs(latency, count, 0.999),
-	}
-}
-
-// percentileNs returns the upper bound of the bucket that holds the percentile. For the last
-// bucket, which has none, it returns the lower bound.
-func percentileNs(latency *datapath.Latency, count uint64, part float64) *uint64 {
-	rank := uint64(math.Ceil(part * float64(count)))
-	var below uint64
-	bucket := 0
-	for ; bucket < datapath.LatencyBuckets-2; bucket++ {
-		if below += latency.Buckets[bucket]; below >= rank {
-			break
-		}
-	}
-	const nanosecondsPerSecond = 1e9
-	return new(uint64(datapath.LatencyBound(bucket) * nanosecondsPerSecond))
 }

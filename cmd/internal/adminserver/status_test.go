@@ -8,20 +8,21 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 )
 
 const schemaPath = "../../../docs/status.schema.json"
 
 var testNow = time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
 
-func exampleQueues() []Queue {
-	return []Queue{{
+func exampleQueues() []datapath.QueueStatus {
+	return []datapath.QueueStatus{{
 		Index: 0, InFlight: 3, BackPressure: map[string]uint64{"client_receive": 2},
-		Operations: map[string]Operation{
+		Operations: map[string]datapath.Operation{
 			"read": {
 				Succeeded: 1000, Failed: map[string]uint64{"IO_FAILED": 1, "TIME_OUT": 2},
 				Bytes: 4096000,
-				Latency: Latency{Sum: 20_000_000, Mean: new(uint64(20_000)),
+				Latency: datapath.LatencyStatus{Sum: 20_000_000, Mean: new(uint64(20_000)),
 					P50: new(uint64(19_000)), P99: new(uint64(50_100)), P999: new(uint64(99_000))},
 			},
 			"flush": {Succeeded: 0, Failed: map[string]uint64{"SHUTDOWN": 1}},
@@ -34,7 +35,7 @@ func exampleRelay() *Document {
 		Schema: Schema, Program: "zc-relay", Version: "v1.2.3", PID: 42,
 		Started: testNow.Add(-90 * time.Minute), Now: testNow,
 		Reason: "1 of 2 channels cannot serve",
-		Workers: []Worker{{Index: 0, CPU: new(3), Queues: 1, Hits: 10, Misses: 20, Sleeps: 5},
+		Workers: []datapath.WorkerStatus{{Index: 0, CPU: new(3), Queues: 1, Hits: 10, Misses: 20, Sleeps: 5},
 			{Index: 1}},
 		Channels: []Channel{
 			{
@@ -66,7 +67,7 @@ func exampleRelay() *Document {
 				Link: Link{State: "waiting", Failures: 3, Since: testNow,
 					Reason: "target cannot be reached", Attempt: 3, MaxAttempts: new(8),
 					NextAttempt: new(testNow.Add(1500 * time.Millisecond))},
-				Sessions: []Session{}, Queues: []Queue{}, Retiring: true, Refused: 1,
+				Sessions: []Session{}, Queues: []datapath.QueueStatus{}, Retiring: true, Refused: 1,
 				Exported: 1 << 20,
 			},
 			{
@@ -76,7 +77,7 @@ func exampleRelay() *Document {
 				Reason:      "device 03:00.0 has no representor b1:00.2 [NOT_FOUND]",
 				NextAttempt: new(testNow.Add(4 * time.Second)),
 				Link:        Link{State: "ready", Since: testNow, Connects: 1},
-				Sessions:    []Session{}, Queues: []Queue{},
+				Sessions:    []Session{}, Queues: []datapath.QueueStatus{},
 			},
 		},
 	}
@@ -89,13 +90,13 @@ func exampleTarget() *Document {
 		Reload: &Reload{Started: testNow.Add(-time.Minute), Ended: new(testNow),
 			Error: "the configuration is unchanged"},
 		RestartPending: []string{"listen.port", "workers.count"},
-		Workers:        []Worker{}, Sessions: &SessionCount{Open: 2, Total: 9},
+		Workers:        []datapath.WorkerStatus{}, Sessions: &SessionCount{Open: 2, Total: 9},
 		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
 			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed", Since: testNow,
 			Reason: "another program has truncated it", Holder: "verify on host-a",
 			HolderID: "0123456789abcdef", Queues: exampleQueues()},
 			{Name: "late", UUID: "00000000-0000-0000-0000-000000000000", BlockSize: 4096,
-				State: "failed", Since: testNow.Add(-time.Minute), Attempt: 6, Queues: []Queue{},
+				State: "failed", Since: testNow.Add(-time.Minute), Attempt: 6, Queues: []datapath.QueueStatus{},
 				Reason:      "file \"/srv/late\" does not exist [NOT_FOUND]",
 				NextAttempt: new(testNow.Add(20 * time.Second))}},
 		Faults: []Fault{{Rule: "volume:write:p=0.01:delay=5ms", Operations: 1000, Matches: 9}},

@@ -278,7 +278,7 @@ func writeVolume(w io.Writer, v *Volume, now time.Time) {
 	writeQueues(w, v.Queues)
 }
 
-func writeQueues(w io.Writer, queues []Queue) {
+func writeQueues(w io.Writer, queues []datapath.QueueStatus) {
 	t := Table{Indent: "  ", Heads: []string{"QUEUE", "OPERATION", "SUCCEEDED", "FAILED", "BYTES",
 		"MEAN", "P50", "P99", "P99.9", "IN FLIGHT", "BACK PRESSURE"},
 		Texts: []string{"OPERATION", "FAILED", "BACK PRESSURE"}}
@@ -299,7 +299,7 @@ func writeQueues(w io.Writer, queues []Queue) {
 	t.Write(w)
 }
 
-func writeWorkers(w io.Writer, workers []Worker) {
+func writeWorkers(w io.Writer, workers []datapath.WorkerStatus) {
 	t := Table{Heads: []string{"WORKER", "CORE", "QUEUES", "POLL HITS", "MISSES", "SLEEPS",
 		"LATE WAKE-UPS"}}
 	for _, worker := range workers {

@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
@@ -139,7 +140,7 @@ func (s *statusSource) document() any {
 	d := &adminserver.Document{
 		Schema: adminserver.Schema, Program: s.program, Version: buildinfo.Version(),
 		PID:     os.Getpid(),
-		Started: s.started.UTC(), Now: time.Now().UTC(), Workers: []adminserver.Worker{},
+		Started: s.started.UTC(), Now: time.Now().UTC(), Workers: []datapath.WorkerStatus{},
 		Faults: adminserver.Faults(s.faults),
 	}
 	if reason := *s.unready.Load(); reason != nil {

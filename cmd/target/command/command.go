@@ -27,6 +27,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -278,7 +279,7 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 // describe returns a function that adds a target's volumes, sessions and workers to its status.
 func describe(t *administered) func(*adminserver.Document) {
 	return func(d *adminserver.Document) {
-		d.Workers = adminserver.Workers(t.Workers())
+		d.Workers = datapath.WorkerStatuses(t.Workers())
 		d.Sessions = &adminserver.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
 		offered, counters, uses := t.Offered(), t.Counters(), t.Uses()
 		for _, name := range slices.Sorted(maps.Keys(offered)) {
@@ -290,7 +291,7 @@ func describe(t *administered) func(*adminserver.Document) {
 				Name:    name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
 				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
 				Holder:   uses[name].Holder, HolderID: uses[name].HolderID.String(),
-				Queues: adminserver.Queues(counters[name]),
+				Queues: counters[name].Status(),
 			}
 			if !now.NextTry.IsZero() {
 				v.NextAttempt = new(now.NextTry.UTC())

@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -103,7 +104,7 @@ func (v *volumes) describePending(offered map[string]target.Export) []adminserve
 			p := v.pending[name]
 			all = append(all, adminserver.Volume{Name: name, UUID: volume.UUID{}.String(),
 				BlockSize: p.config.BlockSize, State: string(p.state), Since: p.since.UTC(),
-				Queues: []adminserver.Queue{}})
+				Queues: []datapath.QueueStatus{}})
 		}
 	}
 	return all

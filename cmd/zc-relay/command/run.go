@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/printable"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
@@ -257,7 +258,7 @@ func textOf(a netip.AddrPort) string {
 // describe returns a function that adds the relay's channels and workers to its status.
 func describe(r *relay.Relay) func(*adminserver.Document) {
 	return func(d *adminserver.Document) {
-		d.Workers = adminserver.Workers(r.Workers())
+		d.Workers = datapath.WorkerStatuses(r.Workers())
 		for _, c := range r.Channels() {
 			channel := adminserver.Channel{
 				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
@@ -269,7 +270,7 @@ func describe(r *relay.Relay) func(*adminserver.Document) {
 				SessionCount: adminserver.SessionCount{Open: c.Sessions,
 					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
 				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
-				Queues: adminserver.Queues(c.Counters),
+				Queues: c.Counters.Status(),
 				State:  string(c.Listen.State), Since: c.Listen.Since.UTC(),
 				Attempt: c.Listen.Attempt,
 			}
@@ -329,7 +330,7 @@ func sessionsOf(sessions []relay.SessionStatus) []adminserver.Session {
 		all[i] = adminserver.Session{
 			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID,
 			ClientUnknown: !s.Client.Known, ClientName: s.Name, Opened: s.Opened.UTC(),
-			Operations: adminserver.Operations(s.Counts),
+			Operations: s.Counts.Operations(),
 			Queues:     []adminserver.SessionQueue{}, Unreleased: s.Unreleased != nil,
 		}
 		if s.Unreleased != nil {

@@ -1,18 +1,14 @@
-package adminserver
+package datapath
 
-import (
-	"testing"
-
-	"github.com/zc-relay/zc-relay/pkg/datapath"
-)
+import "testing"
 
 func TestPercentilesAreBoundsOfTheBucketsThatHoldThem(t *testing.T) {
-	var latency datapath.Latency
+	var latency Latency
 	latency.Buckets[80] = 90 // up to 2^-10 s
 	latency.Buckets[88] = 9  // up to 2^-9 s
-	latency.Buckets[datapath.LatencyBuckets-1] = 1
+	latency.Buckets[LatencyBuckets-1] = 1
 	latency.SumNs = 1000
-	l := latencyOf(&latency)
+	l := latency.status()
 	for name, c := range map[string]struct {
 		got  *uint64
 		want uint64
@@ -24,7 +20,7 @@ func TestPercentilesAreBoundsOfTheBucketsThatHoldThem(t *testing.T) {
 			t.Errorf("%s is %v, want %d", name, c.got, c.want)
 		}
 	}
-	if l := latencyOf(&datapath.Latency{}); l.Mean != nil || l.P50 != nil || l.P999 != nil {
+	if l := new(Latency).status(); l.Mean != nil || l.P50 != nil || l.P999 != nil {
 		t.Errorf("without IOs there are %+v", l)
 	}
 }
