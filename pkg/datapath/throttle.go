@@ -10,12 +10,15 @@ import (
 type RateLimits struct {
 	// IOPS is the number of requests per second, Bandwidth the data of reads and writes in bytes
 	// per second; 0 sets no limit.
-	IOPS      uint32
-	Bandwidth uint64
+	IOPS      uint32 `json:"iops,omitempty"`
+	Bandwidth uint64 `json:"bytes_per_s,omitempty"`
 	// Burst is how long unused rates add up: so much of what they allow may follow a pause at once.
 	// One request may always follow a pause.
-	Burst time.Duration
+	Burst time.Duration `json:"burst_ns"`
 }
+
+// IsZero reports whether there are no limits.
+func (l RateLimits) IsZero() bool { return l.IOPS == 0 && l.Bandwidth == 0 }
 
 // Throttle holds the lanes that share it to common rate limits, set for a channel or for a
 // session. The zero value sets no limits. Its methods may be called concurrently.

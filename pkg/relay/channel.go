@@ -61,7 +61,7 @@ func newChannel(
 	id := config.ChannelID
 	c := &channel{
 		channelCommon: channelCommon{
-			relay: relay, id: id, counters: counters,
+			relay: relay, id: id, name: id.String(), counters: counters,
 			clients: epoch.NewRegistry(epoch.Config{Restart: true}),
 			dials:   retry.NewPace(channelDialInterval),
 		},
@@ -69,7 +69,7 @@ func newChannel(
 		sessions: make(map[uint64]*session),
 		changed:  make(chan struct{}, 1),
 
-		listening: ListenStatus{State: ChannelOpening, Since: time.Now()},
+		listening: ListenStatus{State: ChannelOpening, Since: time.Now().UTC()},
 	}
 	if len(former) > 0 {
 		c.clients = former[0].clients // their sessions and the new ones may be the same clients'
@@ -81,7 +81,7 @@ func newChannel(
 	c.settings.Store(config)
 	c.throttle.SetLimits(config.QoS.Channel)
 	c.targets = targets.New(&targets.Config{
-		Channel: id.String(), Network: relay.config.Network, TLS: relay.config.TLS,
+		Channel: c.name, Network: relay.config.Network, TLS: relay.config.TLS,
 		HookTransport: relay.config.HookTransport, Software: relay.config.Software,
 		Lessee: relay.lessee, Device: relay.rdmaDevice, Logger: c.log,
 		OnChange: relay.onReadiness,

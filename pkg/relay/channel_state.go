@@ -61,15 +61,16 @@ func ChannelStateNames() string {
 
 // ListenStatus describes whether clients can connect to a channel at one moment.
 type ListenStatus struct {
-	State ChannelState
+	State ChannelState `json:"state"`
 	// Since is when the channel entered State.
-	Since time.Time
-	// Reason is why clients cannot connect; nil unless waiting.
-	Reason error
-	// Attempt counts the attempts to open the channel since clients could last connect. NextTry is
-	// when the next one begins; zero unless waiting.
-	Attempt int
-	NextTry time.Time
+	Since time.Time `json:"since"`
+	// LastError is why clients cannot connect; nil unless waiting. Reason is its text.
+	LastError error  `json:"-"`
+	Reason    string `json:"reason,omitempty"`
+	// Attempt counts the attempts to open the channel since clients could last connect. NextAttempt
+	// is when the next one begins; zero unless waiting.
+	Attempt     int       `json:"attempt,omitempty"`
+	NextAttempt time.Time `json:"next_attempt_at,omitzero"`
 }
 
 // listenStatus returns whether clients can connect.
@@ -86,7 +87,7 @@ func (c *channel) setListening(to ListenStatus) {
 	if c.removed {
 		return
 	}
-	if to.Since = time.Now(); to.State == c.listening.State {
+	if to.Since = time.Now().UTC(); to.State == c.listening.State {
 		to.Since = c.listening.Since
 	}
 	c.listening = to
@@ -104,8 +105,8 @@ func (c *channel) unavailable() error {
 	switch {
 	case s.State.Means().IsOpen:
 		return c.targets.Unavailable()
-	case s.Reason == nil:
+	case s.LastError == nil:
 		return fmt.Errorf("channel %v is %s", c.id, s.State)
 	}
-	return fmt.Errorf("channel %v: clients cannot connect: %w", c.id, s.Reason)
+	return fmt.Errorf("channel %v: clients cannot connect: %w", c.id, s.LastError)
 }

@@ -59,6 +59,7 @@ var usualEndTimes = endTimes{attempt: 10 * time.Second, pause: time.Second,
 type channelCommon struct {
 	relay    *relayCommon
 	id       ChannelID
+	name     string // id as text
 	log      *zap.Logger
 	targets  *targets.Set
 	workers  *datapath.Pool // nil until the first attempt to open the channel

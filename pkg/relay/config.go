@@ -109,9 +109,9 @@ type Settings struct {
 // ChannelID identifies a channel: a Comch service on one device, for one representor.
 type ChannelID struct {
 	// Device and Representor say where the Comch server listens, Name is the service.
-	Device      string
-	Representor string
-	Name        string
+	Device      string `json:"device"`
+	Representor string `json:"representor"`
+	Name        string `json:"service"`
 }
 
 // String returns device, representor and name.
@@ -189,9 +189,12 @@ const HighestMaxTargets = 16
 // queues that wait for the same limits share them equally.
 type QoS struct {
 	// Channel limits all sessions together, Session each of them.
-	Channel datapath.RateLimits
-	Session datapath.RateLimits
+	Channel datapath.RateLimits `json:"channel,omitzero"`
+	Session datapath.RateLimits `json:"session,omitzero"`
 }
+
+// IsZero reports whether there are no limits.
+func (q QoS) IsZero() bool { return q.Channel.IsZero() && q.Session.IsZero() }
 
 // Access lists who may use a channel besides root and the relay's own user.
 type Access struct {

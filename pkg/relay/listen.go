@@ -170,20 +170,20 @@ func (c *channel) failed(reason error) {
 	}
 	attempt := c.schedule.Attempt()
 	pause, _ := c.schedule.Next(time.Now()) // has no end
-	level, former := zap.WarnLevel, c.listenStatus().Reason
+	level, former := zap.WarnLevel, c.listenStatus().LastError
 	if former != nil && former.Error() == reason.Error() {
 		level = zap.DebugLevel
 	}
 	c.log.Log(level, "clients cannot connect: the relay tries again to open the channel",
 		zap.Error(reason), zap.Int("attempt", attempt), zap.Duration("next_in", pause))
-	c.setListening(ListenStatus{State: ChannelWaiting, Reason: reason, Attempt: attempt,
-		NextTry: time.Now().Add(pause)})
+	c.setListening(ListenStatus{State: ChannelWaiting, LastError: reason, Attempt: attempt,
+		NextAttempt: time.Now().Add(pause).UTC()})
 }
 
 // awaitAttempt waits until the next attempt to open the channel is due, or the settings change. It
 // returns false if ctx ends.
 func (c *channel) awaitAttempt(ctx context.Context) bool {
-	due := c.listenStatus().NextTry
+	due := c.listenStatus().NextAttempt
 	if due.IsZero() {
 		return ctx.Err() == nil
 	}

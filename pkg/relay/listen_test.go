@@ -197,10 +197,10 @@ func (y *yard) expect(serving int, states ...relay.ChannelState) {
 		y.t.Fatalf("there are %d channels, want %d", len(channels), len(states))
 	}
 	for i, want := range states {
-		got := channels[i].Listen
-		if got.State != want || (got.Reason != nil) != (want == relay.ChannelWaiting) ||
-			(channels[i].Address != "") != (want == relay.ChannelListening) {
-			y.t.Errorf("channel %d is %+v at %q, want %s", i, got, channels[i].Address, want)
+		got := channels[i]
+		if got.State != want || (got.LastError != nil) != (want == relay.ChannelWaiting) ||
+			(got.Address != "") != (want == relay.ChannelListening) {
+			y.t.Errorf("channel %d is %+v, want %s", i, got, want)
 		}
 	}
 	if now := y.readiness(); now.Serving != serving || now.Channels != len(states) ||
@@ -323,7 +323,7 @@ func TestADeviceThatDoesNotAnswerHoldsUpOnlyItsChannel(t *testing.T) {
 			t.Errorf("the others were not served for %v", waited)
 		}
 		y.expect(1, relay.ChannelListening, relay.ChannelWaiting)
-		if reason := y.Channels()[1].Listen.Reason; !errors.Is(reason, status.TimeOut) {
+		if reason := y.Channels()[1].LastError; !errors.Is(reason, status.TimeOut) {
 			t.Errorf("the channel waits because of %v", reason)
 		}
 		time.Sleep(2 * time.Hour)

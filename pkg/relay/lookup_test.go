@@ -64,7 +64,7 @@ func TestAChannelWaitsUntilItsTargetsAreKnown(t *testing.T) {
 			t.Errorf("Reconfigure returned %v", err)
 		}
 		y.expect(1, relay.ChannelListening, relay.ChannelWaiting)
-		if reason := y.Channels()[1].Listen.Reason; !errors.Is(reason, errNoName) {
+		if reason := y.Channels()[1].LastError; !errors.Is(reason, errNoName) {
 			t.Errorf("the channel waits because of %v", reason)
 		}
 		// An answer that cannot be right today may be so tomorrow.

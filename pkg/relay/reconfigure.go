@@ -233,7 +233,7 @@ func (c *ChannelConfig) hasSameDevices(other *ChannelConfig) bool {
 func (r *Relay) removeChannel(c *channel) {
 	c.mu.Lock()
 	c.removed = true
-	c.listening = ListenStatus{State: ChannelRetiring, Since: time.Now()}
+	c.listening = ListenStatus{State: ChannelRetiring, Since: time.Now().UTC()}
 	c.mu.Unlock()
 	c.log.Info("channel removed; open sessions continue")
 	c.stop()

@@ -99,8 +99,8 @@ func TestALinkFollowsTheRDMAAddressOfItsChannel(t *testing.T) {
 	}
 	testkit.Eventually(t, "the relay knows that it cannot serve", func() bool {
 		s := c.status()
-		return s.Link.State == relay.LinkWaiting && s.Listen.State == relay.ChannelWaiting &&
-			strings.Contains(s.Listen.Reason.Error(), "192.0.2.77")
+		return s.Link.State == relay.LinkWaiting && s.State == relay.ChannelWaiting &&
+			strings.Contains(s.LastError.Error(), "192.0.2.77")
 	})
 	if err := c.relay.Reconfigure(t.Context(),
 		relay.Settings{Channels: []relay.ChannelConfig{c.channel}}); err != nil {
@@ -108,7 +108,7 @@ func TestALinkFollowsTheRDMAAddressOfItsChannel(t *testing.T) {
 	}
 	c.awaitReady()
 	testkit.Eventually(t, "clients can connect again",
-		func() bool { return c.status().Listen.State == relay.ChannelListening })
+		func() bool { return c.status().State == relay.ChannelListening })
 }
 
 // turncoat is a Comch provider whose device does not let the CPU address clients' memory any more.

@@ -130,8 +130,8 @@ func (c *chain) expectUnreleased(reason string) {
 		c.t.Errorf("%d requests completed while the target had access", n)
 	}
 	channel := c.relay.Channels()[0]
-	if s := channel.OpenSessions; len(s) != 1 || s[0].Unreleased == nil ||
-		!strings.Contains(s[0].Unreleased.Error(), reason) {
+	if s := channel.OpenSessions; len(s) != 1 || !s[0].Unreleased ||
+		!strings.Contains(s[0].UnreleasedReason, reason) {
 		c.t.Errorf("the status shows %+v, want an unreleased session (%s)", s, reason)
 	}
 	if channel.ExportedBytes == 0 {
@@ -338,7 +338,7 @@ func TestASessionEndsAlthoughADeviceKeepsItsRequest(t *testing.T) {
 	configuring.Wait()
 	testkit.Eventually(t, "the session is said to be unreleased", func() bool {
 		s := c.relay.Channels()[0].OpenSessions
-		return len(s) == 1 && s[0].Unreleased != nil
+		return len(s) == 1 && s[0].Unreleased
 	})
 	c.expectUnreleased("carry out a request of the client: the device has not answered")
 	close(provider.keeps.letGo)

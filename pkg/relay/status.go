@@ -6,52 +6,66 @@ import (
 	"slices"
 	"time"
 
-	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ChannelStatus is the state of a channel at one moment.
+// ChannelStatus is the state of a channel at one moment: what the status of the relay shows of it,
+// from which metrics and the list of sessions are made, too.
 type ChannelStatus struct {
+	// FullName is the ChannelID as text.
+	FullName string `json:"name"`
 	ChannelID
-	// Address is where clients connect; empty while they cannot. Listen says why not.
-	Address string
-	Listen  ListenStatus
+	// Address is where clients connect; empty while they cannot. Reason says why not.
+	Address string `json:"address,omitempty"`
+	ListenStatus
 	// Target is the target that serves new sessions or was the last to do so, the first one if none
 	// has, and invalid while its host cannot be looked up; Link is the connection to it.
-	Target netip.AddrPort
-	Volume string
-	Link   LinkStatus
+	Target netip.AddrPort `json:"target"`
+	Volume string         `json:"volume"`
+	Link   LinkStatus     `json:"link"`
 	// Targets holds all targets, in the order of the configuration. TargetMoves counts how often
 	// the channel has moved from one to another.
-	Targets     []TargetStatus
-	TargetMoves uint64
+	Targets     []TargetStatus `json:"targets,omitempty"`
+	TargetMoves uint64         `json:"target_moves"`
 	// MemoryPath is how the target reaches the memory of the last session's client, and
 	// MemoryPathReason why no better way works, or none (PathNone); empty until there was one, or
 	// if this is the best.
-	MemoryPath       MemoryPath
-	MemoryPathReason string
-	Limits           Limits
-	QoS              QoS
+	MemoryPath       MemoryPath `json:"memory_path,omitempty"`
+	MemoryPathReason string     `json:"memory_path_reason,omitempty"`
+	Limits           Limits     `json:"-"`
+	// Sessions is the number of open sessions. SessionsAccepted and SessionsRefused count since the
+	// start. Clients rejected by the Comch server itself are not included.
+	Sessions         int    `json:"sessions_open"`
+	SessionsAccepted uint64 `json:"sessions_total"`
+	SessionsRefused  uint64 `json:"sessions_refused"`
+	QoS              QoS    `json:"qos,omitzero"`
+	// ExportedBytes is the client memory that the open sessions export.
+	ExportedBytes uint64 `json:"exported_bytes"`
 	// Retiring reports that the channel has been removed from the configuration and waits for its
 	// sessions to end.
-	Retiring bool
-	// OwnWorkers is the number of workers that serve this channel only.
-	OwnWorkers int
-
+	Retiring     bool            `json:"retiring"`
+	OpenSessions []SessionStatus `json:"sessions"`
+	// Queues sums up Counters; nil before ReadCounters.
+	Queues []datapath.QueueStatus `json:"queues"`
 	// Counters holds the counters of the channel's queues, and Clients the counts of its clients by
 	// name, as far as Config.CountedClients allows.
-	Counters *datapath.CounterSet
-	Clients  []datapath.ClientCounts
-	// Sessions is the number of open sessions, ExportedBytes the client memory that they export.
-	Sessions      int
-	ExportedBytes uint64
-	OpenSessions  []SessionStatus
-	// SessionsAccepted and SessionsRefused count since the start. Clients rejected by the Comch
-	// server itself are not included.
-	SessionsAccepted uint64
-	SessionsRefused  uint64
+	Counters *datapath.CounterSet    `json:"-"`
+	Clients  []datapath.ClientCounts `json:"-"`
+	// OwnWorkers is the number of workers that serve this channel only.
+	OwnWorkers int `json:"-"`
+}
+
+// ReadCounters completes the status by what the counters of the channel and its sessions add up to,
+// as it is now. That takes longer than all else, so it is left to those who show it.
+func (c *ChannelStatus) ReadCounters() {
+	c.Queues = c.Counters.Status()
+	for i := range c.OpenSessions {
+		s := &c.OpenSessions[i]
+		s.Operations = s.Counters.Total().Operations()
+	}
 }
 
 // TargetStatus is the state of one of a channel's targets at one moment.
@@ -75,33 +89,39 @@ const (
 // SessionStatus is the state of a session at one moment.
 type SessionStatus struct {
 	// ID is the session's number in the log.
-	ID     uint64
-	Client comch.Peer
-	// Name is the name that the client has given itself, as one printable line; "" if it has none
-	// yet.
-	Name   string
-	Opened time.Time
-	// Unreleased is why the session has ended, but is not released: the relay could not yet take
-	// away the target's access to the client's memory, or close the queues that remain, or the
-	// target has not finished changes of the session. It is nil as long as the session has not
-	// ended.
-	Unreleased error
+	ID uint64 `json:"id"`
+	// ClientPID and ClientUID are the client's process and its user, unless ClientUnknown: then it
+	// is on a host across the PCIe bus.
+	ClientPID     int    `json:"client_pid"`
+	ClientUID     uint32 `json:"client_uid"`
+	ClientUnknown bool   `json:"client_unknown,omitempty"`
+	// ClientName is the name that the client has given itself, as one printable line; "" if it has
+	// none yet.
+	ClientName string    `json:"client_name,omitempty"`
+	Opened     time.Time `json:"opened_at"`
 	// Queues are the queues created so far.
-	Queues []QueueStatus
-	// Counts holds the counts of all queues together.
-	Counts *datapath.QueueCounts
+	Queues []QueueStatus `json:"queues"`
+	// Operations sums up Counters; nil before ReadCounters.
+	Operations map[string]datapath.Operation `json:"operations"`
+	// Counters holds the counters of the session's queues.
+	Counters *datapath.CounterSet `json:"-"`
+	// Unreleased means that the session has ended, but is not released: the relay could not yet
+	// take away the target's access to the client's memory, or close the queues that remain, or the
+	// target has not finished changes of the session. UnreleasedReason says what has failed last.
+	Unreleased       bool   `json:"unreleased,omitempty"`
+	UnreleasedReason string `json:"unreleased_reason,omitempty"`
 }
 
 // QueueStatus is the state of a session's queue at one moment.
 type QueueStatus struct {
-	Index    int
-	Depth    int
-	InFlight int // IOs without a response from the target
+	Index    int `json:"index"`
+	Depth    int `json:"depth"`
+	InFlight int `json:"in_flight"` // IOs without a response from the target
 	// Throttled is how long rate limits have made IOs wait.
-	Throttled time.Duration
+	Throttled time.Duration `json:"throttled_ns"`
 	// Transport is the RDMA transport of the queue's data, for instance "iwarp"; empty until the
 	// queue is connected.
-	Transport string
+	Transport string `json:"transport,omitempty"`
 }
 
 // DrainStatus is the progress of a drain.
@@ -153,23 +173,29 @@ func (r *Relay) Channels() []ChannelStatus {
 func (c *channel) status() ChannelStatus {
 	settings := c.settings.Load()
 	s := ChannelStatus{
-		ChannelID: c.id, Address: c.address(), Listen: c.listenStatus(), Volume: settings.Volume,
+		FullName: c.name, ChannelID: c.id, Address: c.address(), ListenStatus: c.listenStatus(),
+		Volume: settings.Volume,
 		Limits: settings.Limits, QoS: settings.QoS, Retiring: c.isRemoved(),
 		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()),
 		SessionsAccepted: c.accepted.Load(), SessionsRefused: c.rejected.Load(),
 	}
+	if s.LastError != nil {
+		s.Reason = printable.Line(s.LastError.Error(), maxReasonLength)
+	}
 	if taken := c.path.Load(); taken != nil {
 		s.MemoryPath, s.MemoryPathReason = taken.path, taken.reason
 	}
-	s.Clients = c.relay.clientCounters.Counts(c.id.String())
+	s.Clients = c.relay.clientCounters.Counts(c.name)
 	var serving int
 	s.Targets, serving, s.TargetMoves = c.targets.Status()
 	if serving < len(s.Targets) {
 		s.Target, s.Link = s.Targets[serving].Address, s.Targets[serving].Link
 	}
 	s.OwnWorkers = len(c.ownWorkers())
-	for _, session := range c.openSessions() {
-		s.OpenSessions = append(s.OpenSessions, session.status())
+	open := c.openSessions()
+	s.OpenSessions = make([]SessionStatus, len(open))
+	for i, session := range open {
+		s.OpenSessions[i] = session.status()
 	}
 	slices.SortFunc(s.OpenSessions, func(a, b SessionStatus) int { return cmp.Compare(a.ID, b.ID) })
 	s.Sessions = len(s.OpenSessions)
@@ -197,12 +223,20 @@ func (s *session) status() SessionStatus {
 		queues[i] = QueueStatus{Index: i, Depth: lane.Depth(), InFlight: lane.InFlight(),
 			Throttled: lane.Throttled(), Transport: lane.Transport()}
 	}
-	s.mu.Lock()
-	unreleased := s.unreleased
-	name := s.name
-	s.mu.Unlock()
-	return SessionStatus{
-		ID: s.id, Client: s.connection.Peer(), Name: name, Opened: s.opened,
-		Unreleased: unreleased, Queues: queues, Counts: s.counters.Total(),
+	peer := s.connection.Peer()
+	now := SessionStatus{
+		ID: s.id, ClientPID: peer.PID, ClientUID: peer.UID, ClientUnknown: !peer.Known,
+		Opened: s.opened.UTC(), Queues: queues, Counters: &s.counters,
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now.ClientName = s.name
+	if s.unreleased != nil {
+		now.Unreleased = true
+		now.UnreleasedReason = printable.Line(s.unreleased.Error(), maxReasonLength)
+	}
+	return now
 }
+
+// maxReasonLength keeps the reason why something does not work readable.
+const maxReasonLength = 1024

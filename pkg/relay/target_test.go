@@ -240,7 +240,7 @@ func TestATargetThatDisconnectsAtOnceIsNotDialledInALoop(t *testing.T) {
 			t.Fatal("the target is dialled without a pause")
 		}
 		s := c.link()
-		return s.State == relay.LinkWaiting && time.Until(s.NextTry) > 30*time.Minute
+		return s.State == relay.LinkWaiting && time.Until(*s.NextAttempt) > 30*time.Minute
 	})
 	if s := c.link(); s.Connects != 2 || s.Losses != 2 || s.Attempt != 2 || s.LastError == nil {
 		t.Errorf("the link is %+v", s)

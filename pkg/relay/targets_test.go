@@ -125,7 +125,7 @@ func TestAChannelFollowsItsVolumeFromTargetToTarget(t *testing.T) {
 				testkit.Eventually(t, "the others are stand-bys with a next attempt", func() bool {
 					for i, target := range c.status().Targets {
 						l := &target.Link
-						if i != next && (l.State != relay.LinkStandBy || l.NextTry.IsZero() ||
+						if i != next && (l.State != relay.LinkStandBy || l.NextAttempt == nil ||
 							!errors.Is(l.LastError, status.NoLock)) {
 							return false
 						}

@@ -166,7 +166,7 @@ func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
 	address := f.targets[0].Target.Address()
 	f.targets[0].StopTarget()
 	if s := f.AwaitState("hit", relay.LinkWaiting).Link; s.Losses != 1 || s.LastError == nil ||
-		s.Attempt == 0 || s.NextTry.IsZero() {
+		s.Attempt == 0 || s.NextAttempt == nil {
 		t.Errorf("the link to the lost target is %+v", s)
 	}
 	if _, err := hit.WriteAt([]byte("lost"), 0); err == nil {

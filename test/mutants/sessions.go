@@ -491,8 +491,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-hides-a-session-that-is-not-released",
 		file:   "pkg/relay/status.go",
-		old:    "	unreleased := s.unreleased\n",
-		new:    "	var unreleased error\n",
+		old:    "		now.Unreleased = true\n",
+		new:    "",
 		breaks: "The status shows a session that could not be released.",
 		tests:  []test{{"./pkg/relay", "^TestNoRequestCompletesWhileTheMemoryIsRegistered$"}},
 	},

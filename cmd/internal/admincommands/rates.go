@@ -1,6 +1,7 @@
 package admincommands
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
@@ -39,8 +40,8 @@ func sessionCounts(d *adminserver.Document) map[uint64]counts {
 		return all
 	}
 	for i := range d.Channels {
-		for j := range d.Channels[i].Sessions {
-			s := &d.Channels[i].Sessions[j]
+		for j := range d.Channels[i].OpenSessions {
+			s := &d.Channels[i].OpenSessions[j]
 			var c counts
 			c.addOperations(s.Operations)
 			for _, q := range s.Queues {
@@ -75,7 +76,7 @@ func ownersOf(d *adminserver.Document) []owner {
 	var owners []owner
 	for i := range d.Channels {
 		c := &d.Channels[i]
-		o := owner{name: c.Name, state: c.Link.State, sessions: number(uint64(c.Open))}
+		o := owner{name: c.FullName, state: string(c.Link.State), sessions: strconv.Itoa(c.Sessions)}
 		o.add(c.Queues)
 		owners = append(owners, o)
 	}

@@ -105,8 +105,6 @@ func latencyOf(r rates) string {
 	return size.FormatDuration(r.latency)
 }
 
-func number(n uint64) string { return strconv.FormatUint(n, 10) }
-
 // reading is a status, or why there is none.
 type reading struct {
 	document *adminserver.Document
@@ -249,7 +247,7 @@ func (m *top) text() string {
 	case m.paused:
 		b.WriteString("\npaused: the space bar continues")
 	default:
-		b.WriteString("\n" + d.ChannelSummary())
+		b.WriteString("\n" + channelSummary(d))
 	}
 	b.WriteString("\n\n")
 	total := m.total()
@@ -276,27 +274,27 @@ func (m *top) formerOwners() map[string]owner {
 
 func (m *top) writeOwners(b *strings.Builder) {
 	before := m.formerOwners()
-	t := adminserver.Table{Heads: []string{"CHANNEL OR VOLUME", "STATE", "SESSIONS", "IOPS",
+	t := table{heads: []string{"CHANNEL OR VOLUME", "STATE", "SESSIONS", "IOPS",
 		"THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S"},
-		Texts: []string{"CHANNEL OR VOLUME", "STATE"}}
+		texts: []string{"CHANNEL OR VOLUME", "STATE"}}
 	for _, o := range ownersOf(m.now) {
 		r := ratesBetween(o.counts, before[o.name].counts, m.seconds())
-		t.Add(o.name, o.state, o.sessions, fmt.Sprintf("%.0f", r.ios),
+		t.add(o.name, o.state, o.sessions, fmt.Sprintf("%.0f", r.ios),
 			size.FormatThroughput(r.bytes), latencyOf(r), r.inFlight,
 			fmt.Sprintf("%.0f", r.failed))
 	}
-	t.Write(b)
+	t.write(b)
 }
 
 func (m *top) writeSessions(b *strings.Builder) {
-	t := adminserver.Table{Heads: []string{"SESSION", "CHANNEL", "CLIENT", "OPEN FOR", "QUEUES",
+	t := table{heads: []string{"SESSION", "CHANNEL", "CLIENT", "OPEN FOR", "QUEUES",
 		"IOPS", "THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S", "NAME"},
-		Texts: []string{"CHANNEL", "NAME"}}
+		texts: []string{"CHANNEL", "NAME"}}
 	now, before := sessionCounts(m.now), sessionCounts(m.before)
 	for i := range m.now.Channels {
 		c := &m.now.Channels[i]
-		for j := range c.Sessions {
-			s := &c.Sessions[j]
+		for j := range c.OpenSessions {
+			s := &c.OpenSessions[j]
 			client, seconds := strconv.Itoa(s.ClientPID), 0.0
 			if s.ClientUnknown {
 				client = "host"
@@ -305,20 +303,20 @@ func (m *top) writeSessions(b *strings.Builder) {
 				seconds = m.seconds()
 			}
 			r := ratesBetween(now[s.ID], before[s.ID], seconds)
-			t.Add(s.ID, c.Name, client, m.now.Now.Sub(s.Opened).Round(time.Second),
+			t.add(s.ID, c.FullName, client, m.now.Now.Sub(s.Opened).Round(time.Second),
 				len(s.Queues), fmt.Sprintf("%.0f", r.ios), size.FormatThroughput(r.bytes),
 				latencyOf(r), r.inFlight, fmt.Sprintf("%.0f", r.failed), orNone(s.ClientName))
 		}
 	}
-	t.Write(b)
+	t.write(b)
 }
 
 // writeQueues writes the queues that have done anything. The daemon counts queues of the same index
 // in all sessions together.
 func (m *top) writeQueues(b *strings.Builder) {
 	before := m.formerOwners()
-	t := adminserver.Table{Heads: []string{"CHANNEL OR VOLUME", "QUEUE", "IOPS", "THROUGHPUT",
-		"LATENCY", "IN FLIGHT", "FAILED/S"}, Texts: []string{"CHANNEL OR VOLUME"}}
+	t := table{heads: []string{"CHANNEL OR VOLUME", "QUEUE", "IOPS", "THROUGHPUT",
+		"LATENCY", "IN FLIGHT", "FAILED/S"}, texts: []string{"CHANNEL OR VOLUME"}}
 	for _, o := range ownersOf(m.now) {
 		for _, index := range slices.Sorted(maps.Keys(o.queues)) {
 			q := o.queues[index]
@@ -326,15 +324,15 @@ func (m *top) writeQueues(b *strings.Builder) {
 				continue
 			}
 			r := ratesBetween(q, before[o.name].queues[index], m.seconds())
-			t.Add(o.name, index, fmt.Sprintf("%.0f", r.ios), size.FormatThroughput(r.bytes),
+			t.add(o.name, index, fmt.Sprintf("%.0f", r.ios), size.FormatThroughput(r.bytes),
 				latencyOf(r), r.inFlight, fmt.Sprintf("%.0f", r.failed))
 		}
 	}
-	t.Write(b)
+	t.write(b)
 }
 
 func (m *top) writeWorkers(b *strings.Builder) {
-	t := adminserver.Table{Heads: []string{"WORKER", "CORE", "QUEUES", "HIT RATE", "SLEEPS/S",
+	t := table{heads: []string{"WORKER", "CORE", "QUEUES", "HIT RATE", "SLEEPS/S",
 		"LATE WAKE-UPS"}}
 	for i, w := range m.now.Workers {
 		core, hitRate, sleeps := "any", "-", "-"
@@ -349,9 +347,9 @@ func (m *top) writeWorkers(b *strings.Builder) {
 			}
 			sleeps = fmt.Sprintf("%.0f", grown(w.Sleeps, was.Sleeps)/seconds)
 		}
-		t.Add(w.Index, core, w.Queues, hitRate, sleeps, w.LateWakeups)
+		t.add(w.Index, core, w.Queues, hitRate, sleeps, w.LateWakeups)
 	}
-	t.Write(b)
+	t.write(b)
 }
 
 // sparklineWidth is the number of readings that a sparkline shows.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,20 +24,20 @@ func documentAt(seconds int, reads uint64) *adminserver.Document {
 		Program: "zc-relay", Version: "v1", PID: 42, Started: testStart, Ready: true,
 		Now:     testStart.Add(time.Duration(seconds) * time.Second),
 		Workers: []datapath.WorkerStatus{{Hits: reads, Misses: reads, Sleeps: uint64(seconds)}},
-		Channels: []adminserver.Channel{
-			{Name: "one", Link: adminserver.Link{State: "ready"},
-				Sessions: []adminserver.Session{{ID: 7, ClientPID: 99, Opened: testStart,
+		Channels: []relay.ChannelStatus{
+			{FullName: "one", Link: relay.LinkStatus{State: "ready"},
+				OpenSessions: []relay.SessionStatus{{ID: 7, ClientPID: 99, Opened: testStart,
 					ClientName: "bench",
 					Operations: map[string]datapath.Operation{"read": {
 						Succeeded: reads / 2, Failed: map[string]uint64{"IO_FAILED": reads / 25600},
 						Bytes:   reads / 2 * 4096,
 						Latency: datapath.LatencyStatus{Sum: reads * 20_000}}},
-					Queues: []adminserver.SessionQueue{{Depth: 8, InFlight: 5}}}},
+					Queues: []relay.QueueStatus{{Depth: 8, InFlight: 5}}}},
 				Queues: []datapath.QueueStatus{{InFlight: 5,
 					Operations: map[string]datapath.Operation{"read": {
 						Succeeded: reads, Bytes: reads * 4096,
 						Latency: datapath.LatencyStatus{Sum: reads * 20_000}}}}}},
-			{Name: "two", Link: adminserver.Link{State: "waiting"}},
+			{FullName: "two", Link: relay.LinkStatus{State: "waiting"}},
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -45,16 +47,22 @@ func TestEveryMetricIsDefinedAsPrometheusWantsIt(t *testing.T) {
 	}
 }
 
-type fakeRelay []Channel
+type fakeRelay []relay.ChannelStatus
 
-func (f fakeRelay) Channels() []Channel         { return f }
-func (f fakeRelay) Workers() []*datapath.Worker { return nil }
+func (f fakeRelay) Channels() []relay.ChannelStatus { return f }
+func (f fakeRelay) Workers() []*datapath.Worker     { return nil }
 
 func TestChannelsAreToldApart(t *testing.T) {
 	collector := NewRelayCollector(fakeRelay{
-		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsAccepted: 5,
-			ConnectedQueues: map[string]int{"shm": 3, "iwarp": 1}},
-		{Name: "b", Counters: &datapath.CounterSet{}, SessionsUnreleased: 1},
+		{FullName: "a", ChannelID: relay.ChannelID{Name: "a"}, Counters: &datapath.CounterSet{},
+			Sessions: 1, SessionsAccepted: 5, OpenSessions: []relay.SessionStatus{
+				{Queues: []relay.QueueStatus{{Transport: "shm"}, {Transport: "iwarp"}, {}}}}},
+		{FullName: "b", ChannelID: relay.ChannelID{Name: "b"}, Counters: &datapath.CounterSet{},
+			OpenSessions: []relay.SessionStatus{{Unreleased: true}}},
+		// A session of a channel that was removed before it was added again.
+		{FullName: "a", ChannelID: relay.ChannelID{Name: "a"}, Counters: &datapath.CounterSet{},
+			Sessions: 1, OpenSessions: []relay.SessionStatus{
+				{Queues: []relay.QueueStatus{{Transport: "shm"}, {Transport: "shm"}}}}},
 	}, Options{})
 	want := `
 # HELP zc_relay_connected_queues Queues of open sessions that are connected to the target, by RDMA transport.
@@ -80,14 +88,17 @@ zc_relay_sessions_unreleased{channel="b"} 1
 }
 
 func TestTheStateOfAChannelAndEachOfItsTargetsAreExported(t *testing.T) {
-	collector := NewRelayCollector(fakeRelay{{Name: "a", State: "waiting",
-		Counters: &datapath.CounterSet{},
-		Targets: []Target{
-			{Address: "10.0.0.5:7470", State: "ready", Usable: true, Connects: 1},
-			{Address: "10.0.0.6:7470", State: "waiting", NextAttempt: time.UnixMilli(1700000000500),
-				Connects: 2, Losses: 2, FailuresByCode: map[status.Code]uint64{
-					status.NotConnected: 3, status.NotFound: 1}},
-			{Address: "10.0.0.7:7470", State: "waiting", Deserted: true},
+	collector := NewRelayCollector(fakeRelay{{FullName: "a",
+		ListenStatus: relay.ListenStatus{State: "waiting"}, Counters: &datapath.CounterSet{},
+		Targets: []relay.TargetStatus{
+			{Address: netip.MustParseAddrPort("10.0.0.5:7470"),
+				Link: relay.LinkStatus{State: "ready", Connects: 1}},
+			{Address: netip.MustParseAddrPort("10.0.0.6:7470"), Link: relay.LinkStatus{
+				State: "waiting", NextAttempt: new(time.UnixMilli(1700000000500)), Connects: 2,
+				Losses: 2, FailuresByCode: map[status.Code]uint64{
+					status.NotConnected: 3, status.NotFound: 1}}},
+			{Address: netip.MustParseAddrPort("10.0.0.7:7470"),
+				Link: relay.LinkStatus{State: "waiting"}, Deserted: true},
 		}}}, Options{})
 	want := `
 # HELP zc_relay_channel_state Always 1; the label says whether a channel is opening, listening, waiting, or retiring.
@@ -203,7 +214,7 @@ func counts(t *testing.T, collector prometheus.Collector, name string) map[strin
 
 // A rate needs two samples: a counter that appears with its first failures raises no alert.
 func TestFailuresAreCountedFromZeroOn(t *testing.T) {
-	relay := counts(t, NewRelayCollector(fakeRelay{{Name: "a",
+	relay := counts(t, NewRelayCollector(fakeRelay{{FullName: "a",
 		Counters: &datapath.CounterSet{}}}, Options{}),
 		"zc_relay_io_failures_total")
 	target := counts(t, NewTargetCollector(fakeTarget{"disk": nil}, Options{}), "zc_target_io_failures_total")
@@ -384,7 +395,7 @@ zc_rdma_scrape_success 1
 
 // Without the label of queues, the sums are there from the start.
 func TestQueuesCanBeLeftOut(t *testing.T) {
-	channel := Channel{Name: "a", Counters: &datapath.CounterSet{},
+	channel := relay.ChannelStatus{FullName: "a", Counters: &datapath.CounterSet{},
 		Clients: []datapath.ClientCounts{{Client: "bench", QueueCounts: &datapath.QueueCounts{}}}}
 	for _, c := range []struct {
 		options Options

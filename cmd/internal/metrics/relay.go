@@ -3,67 +3,18 @@
 package metrics
 
 import (
+	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// Channel holds the values of a channel's metrics.
-type Channel struct {
-	// Name is unique among the relay's channels.
-	Name string
-	// Device, Representor and Service make up Name. Target is the address that the channel forwards
-	// to, and Volume the volume there.
-	Device, Representor, Service, Target, Volume string
-	// State is a relay.ChannelState.
-	State string
-
-	Counters *datapath.CounterSet
-	// Clients holds the counts of clients by name.
-	Clients            []datapath.ClientCounts
-	Sessions           int
-	SessionsUnreleased int
-	SessionsAccepted   uint64
-	SessionsRefused    uint64
-	ExportedBytes      uint64
-	// ConnectedQueues counts the queues of open sessions by their RDMA transport.
-	ConnectedQueues map[string]int
-
-	TargetReady bool
-	// TargetMoves counts the moves from one target to another.
-	TargetMoves uint64
-	Targets     []Target
-}
-
-// Target is one of a channel's targets.
-type Target struct {
-	Address string
-	State   string // a relay.LinkState
-	// Usable reports that the target serves, or is ready to take over from the one that does.
-	Usable bool
-	// Deserted reports that the address leads nowhere, while another one of the same name leads to
-	// the target.
-	Deserted bool
-	// Attempt is the number of the latest attempt to connect, 0 while the target is usable.
-	Attempt int
-	// NextAttempt is when the relay connects again; zero if that is not scheduled.
-	NextAttempt time.Time
-	// Connects and Losses count how often the connection was set up and lost. Postponed counts
-	// attempts that the target has answered by a time to try again.
-	Connects, Losses, Postponed uint64
-	// Failures counts the failed attempts, and FailuresByCode those with each code.
-	Failures       uint64
-	FailuresByCode map[status.Code]uint64
-}
 
 // RelaySource is a relay. Its channels and workers may change over time.
 type RelaySource interface {
-	Channels() []Channel
+	Channels() []relay.ChannelStatus
 	Workers() []*datapath.Worker
 }
 
@@ -116,16 +67,41 @@ func (c *RelayCollector) Describe(out chan<- *prometheus.Desc) { describe(out, c
 
 // Collect sends the current values of all metrics.
 func (c *RelayCollector) Collect(out chan<- prometheus.Metric) {
-	for _, channel := range c.source.Channels() {
-		c.channel.collect(out, &channel)
-		c.sessions.collect(out, &channel)
-		c.link.collect(out, &channel)
+	channels := merge(c.source.Channels())
+	for i := range channels {
+		channel := &channels[i]
+		c.channel.collect(out, channel)
+		c.sessions.collect(out, channel)
+		c.link.collect(out, channel)
 		queues := channel.Counters.Queues()
-		c.queues.collect(out, channel.Name, queues)
-		c.collectThrottled(out, channel.Name, queues)
-		c.clients.collect(out, channel.Name, channel.Clients)
+		c.queues.collect(out, channel.FullName, queues)
+		c.collectThrottled(out, channel.FullName, queues)
+		c.clients.collect(out, channel.FullName, channel.Clients)
 	}
 	c.workers.collect(out, c.source.Workers())
+}
+
+// merge makes one channel of those with the same name: one that was removed from the configuration
+// and added again is there twice while sessions of the former continue.
+func merge(channels []relay.ChannelStatus) []relay.ChannelStatus {
+	places := make(map[relay.ChannelID]int, len(channels))
+	merged := make([]relay.ChannelStatus, 0, len(channels))
+	for i := range channels {
+		c := &channels[i]
+		place, isKnown := places[c.ChannelID]
+		if !isKnown {
+			places[c.ChannelID] = len(merged)
+			merged = append(merged, *c)
+			continue
+		}
+		m := &merged[place]
+		m.Sessions += c.Sessions
+		m.SessionsAccepted += c.SessionsAccepted
+		m.SessionsRefused += c.SessionsRefused
+		m.ExportedBytes += c.ExportedBytes
+		m.OpenSessions = append(m.OpenSessions, c.OpenSessions...)
+	}
+	return merged
 }
 
 func (c *RelayCollector) collectThrottled(out chan<- prometheus.Metric, channel string,
@@ -161,9 +137,18 @@ func newChannelMetrics() channelMetrics {
 
 func (m *channelMetrics) all() []*metric { return []*metric{m.info, m.state} }
 
-func (m *channelMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
-	m.info.send(out, 1, c.Name, c.Device, c.Representor, c.Service, c.Target, c.Volume)
-	m.state.send(out, 1, c.Name, c.State)
+func (m *channelMetrics) collect(out chan<- prometheus.Metric, c *relay.ChannelStatus) {
+	m.info.send(out, 1, c.FullName, c.Device, c.Representor, c.ChannelID.Name,
+		addressText(c.Target), c.Volume)
+	m.state.send(out, 1, c.FullName, string(c.State))
+}
+
+// addressText returns an address as text, "" if it is not known yet.
+func addressText(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }
 
 // sessionMetrics are the metrics of a channel's sessions.
@@ -190,14 +175,26 @@ func (m *sessionMetrics) all() []*metric {
 	return []*metric{m.open, m.unreleased, m.accepted, m.refused, m.exported, m.queues}
 }
 
-func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
-	m.open.send(out, float64(c.Sessions), c.Name)
-	m.unreleased.send(out, float64(c.SessionsUnreleased), c.Name)
-	m.accepted.send(out, float64(c.SessionsAccepted), c.Name)
-	m.refused.send(out, float64(c.SessionsRefused), c.Name)
-	m.exported.send(out, float64(c.ExportedBytes), c.Name)
-	for transport, count := range c.ConnectedQueues {
-		m.queues.send(out, float64(count), c.Name, transport)
+func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *relay.ChannelStatus) {
+	unreleased, connected := 0, make(map[string]int) // queues by transport
+	for i := range c.OpenSessions {
+		session := &c.OpenSessions[i]
+		if session.Unreleased {
+			unreleased++
+		}
+		for _, q := range session.Queues {
+			if q.Transport != "" {
+				connected[q.Transport]++
+			}
+		}
+	}
+	m.open.send(out, float64(c.Sessions), c.FullName)
+	m.unreleased.send(out, float64(unreleased), c.FullName)
+	m.accepted.send(out, float64(c.SessionsAccepted), c.FullName)
+	m.refused.send(out, float64(c.SessionsRefused), c.FullName)
+	m.exported.send(out, float64(c.ExportedBytes), c.FullName)
+	for transport, count := range connected {
+		m.queues.send(out, float64(count), c.FullName, transport)
 	}
 }
 
@@ -248,29 +245,31 @@ func (m *linkMetrics) all() []*metric {
 		m.postponed, m.state, m.nextAttempt, m.failuresByCode}
 }
 
-func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
-	m.ready.send(out, truth(c.TargetReady), c.Name, c.Target)
-	m.moves.send(out, float64(c.TargetMoves), c.Name)
+func (m *linkMetrics) collect(out chan<- prometheus.Metric, c *relay.ChannelStatus) {
+	m.ready.send(out, truth(c.Link.State == relay.LinkReady), c.FullName, addressText(c.Target))
+	m.moves.send(out, float64(c.TargetMoves), c.FullName)
 	for i := range c.Targets {
-		m.collectTarget(out, c.Name, &c.Targets[i])
+		m.collectTarget(out, c.FullName, &c.Targets[i])
 	}
 }
 
-func (m *linkMetrics) collectTarget(out chan<- prometheus.Metric, channel string, t *Target) {
+func (m *linkMetrics) collectTarget(out chan<- prometheus.Metric, channel string,
+	t *relay.TargetStatus) {
+	address, link := t.Address.String(), &t.Link
 	if !t.Deserted {
-		m.usable.send(out, truth(t.Usable), channel, t.Address)
+		m.usable.send(out, truth(link.State.IsUsable()), channel, address)
 	}
-	m.attempt.send(out, float64(t.Attempt), channel, t.Address)
-	m.connects.send(out, float64(t.Connects), channel, t.Address)
-	m.losses.send(out, float64(t.Losses), channel, t.Address)
-	m.failures.send(out, float64(t.Failures), channel, t.Address)
-	m.postponed.send(out, float64(t.Postponed), channel, t.Address)
-	m.state.send(out, 1, channel, t.Address, t.State)
-	if !t.NextAttempt.IsZero() {
-		m.nextAttempt.send(out, float64(t.NextAttempt.UnixMilli())/1000, channel, t.Address)
+	m.attempt.send(out, float64(link.Attempt), channel, address)
+	m.connects.send(out, float64(link.Connects), channel, address)
+	m.losses.send(out, float64(link.Losses), channel, address)
+	m.failures.send(out, float64(link.Failures), channel, address)
+	m.postponed.send(out, float64(link.Postponed), channel, address)
+	m.state.send(out, 1, channel, address, string(link.State))
+	if link.NextAttempt != nil {
+		m.nextAttempt.send(out, float64(link.NextAttempt.UnixMilli())/1000, channel, address)
 	}
-	for code, count := range t.FailuresByCode {
-		m.failuresByCode.send(out, float64(count), channel, t.Address, code.String())
+	for code, count := range link.FailuresByCode {
+		m.failuresByCode.send(out, float64(count), channel, address, code.String())
 	}
 }
 

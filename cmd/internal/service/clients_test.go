@@ -105,7 +105,7 @@ func TestOperatorsSeeWhatEachClientDoes(t *testing.T) {
 	if err := json.Unmarshal(content, &document); err != nil {
 		t.Fatal(err)
 	}
-	for _, session := range document.Channels[0].Sessions {
+	for _, session := range document.Channels[0].OpenSessions {
 		writes := session.Operations["write"]
 		if writes.Succeeded != blocks || writes.Latency.P99 == nil || session.ClientName == "" {
 			t.Errorf("the status of session %d is %+v", session.ID, session)

@@ -41,7 +41,7 @@ type reloader struct {
 
 	mu     sync.Mutex // guards what follows
 	reads  []ReadFunc
-	latest *adminserver.Reload // nil before the first
+	latest *admin.Reload // nil before the first
 	// pending holds the keys of the settings that take effect with the next start.
 	pending []string
 }
@@ -80,7 +80,7 @@ func (r *reloader) run(ctx context.Context) {
 		default:
 		}
 		r.notifier.Reloading()
-		r.report(&adminserver.Reload{Started: time.Now().UTC()})
+		r.report(&admin.Reload{Started: time.Now().UTC()})
 		apply, err := r.await(ctx)
 		if ctx.Err() != nil {
 			return
@@ -166,7 +166,7 @@ func (r *reloader) reportBlocked() {
 	r.mu.Lock()
 	started := r.latest.Started
 	r.mu.Unlock()
-	r.report(&adminserver.Reload{Started: started, Error: blockedReload})
+	r.report(&admin.Reload{Started: started, Error: blockedReload})
 	r.notifier.Ready()
 }
 
@@ -174,7 +174,7 @@ func (r *reloader) reportBlocked() {
 // continues.
 func (r *reloader) finish(err error) {
 	r.mu.Lock()
-	done := adminserver.Reload{Started: r.latest.Started, Ended: new(time.Now().UTC())}
+	done := admin.Reload{Started: r.latest.Started, Ended: new(time.Now().UTC())}
 	r.mu.Unlock()
 	if err != nil {
 		done.Error = err.Error()
@@ -185,7 +185,7 @@ func (r *reloader) finish(err error) {
 	r.report(&done)
 }
 
-func (r *reloader) report(state *adminserver.Reload) {
+func (r *reloader) report(state *admin.Reload) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latest = state
@@ -205,8 +205,9 @@ func (r *reloader) request(ctx context.Context) admin.Reload {
 		latest := r.state()
 		if latest != nil && !latest.Started.Before(asked) &&
 			(latest.Ended != nil || latest.Error != "") {
-			return admin.Reload{Started: latest.Started, Ended: latest.Ended, Error: latest.Error,
-				RestartPending: r.restartPending()}
+			outcome := *latest
+			outcome.RestartPending = r.restartPending()
+			return outcome
 		}
 		select {
 		case <-ctx.Done():
@@ -217,7 +218,7 @@ func (r *reloader) request(ctx context.Context) admin.Reload {
 }
 
 // state returns the latest reload for the status, nil if there was none.
-func (r *reloader) state() *adminserver.Reload {
+func (r *reloader) state() *admin.Reload {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.latest

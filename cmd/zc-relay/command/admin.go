@@ -46,18 +46,19 @@ func (a administered) DrainState() admin.DrainState {
 func (a administered) AdminSessions() []admin.Session {
 	var all []admin.Session
 	for _, c := range a.Channels() {
-		for _, s := range c.OpenSessions {
+		for i := range c.OpenSessions {
+			s := &c.OpenSessions[i]
 			peer := "host"
-			if s.Client.Known {
-				peer = fmt.Sprintf("process %d of user %d", s.Client.PID, s.Client.UID)
+			if !s.ClientUnknown {
+				peer = fmt.Sprintf("process %d of user %d", s.ClientPID, s.ClientUID)
 			}
 			var transports []string
 			for _, q := range s.Queues {
 				transports = append(transports, q.Transport)
 			}
-			all = append(all, admin.Session{ID: s.ID, Opened: s.Opened.UTC(),
-				Channel: c.ChannelID.String(), Peer: peer, Volume: c.Volume, Queues: len(s.Queues),
-				Client: s.Name, IO: adminserver.CountIO(s.Counts),
+			all = append(all, admin.Session{ID: s.ID, Opened: s.Opened, Channel: c.FullName,
+				Peer: peer, Volume: c.Volume, Queues: len(s.Queues), Client: s.ClientName,
+				IO:         adminserver.CountIO(s.Counters.Total()),
 				Transports: admin.DistinctTransports(transports)})
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -16,7 +15,6 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
-	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -111,7 +109,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	if err != nil {
 		return service.StartFailure(fmt.Errorf("start: %w", err))
 	}
-	if err := env.Register(metrics.NewRelayCollector(observed{r},
+	if err := env.Register(metrics.NewRelayCollector(r,
 		metrics.Options{Queues: c.Metrics.Queues})); err != nil {
 		return errors.Join(err, r.Close())
 	}
@@ -190,157 +188,17 @@ func inEffect(c, former *config.Relay, err error) *config.Relay {
 	return c.KeepChannels(failed, former)
 }
 
-// observed adapts a relay to the metrics collector.
-type observed struct{ *relay.Relay }
-
-// Channels returns the channels of the relay. A channel that was removed from the configuration and
-// added again can be there twice while sessions of the former continue; it is reported as one.
-func (o observed) Channels() []metrics.Channel {
-	var channels []metrics.Channel
-	places := make(map[relay.ChannelID]int)
-	for _, c := range o.Relay.Channels() {
-		place, known := places[c.ChannelID]
-		if !known {
-			place = len(channels)
-			places[c.ChannelID] = place
-			channels = append(channels, channelOf(&c))
-		}
-		channel := &channels[place]
-		channel.Sessions += c.Sessions
-		channel.SessionsAccepted += c.SessionsAccepted
-		channel.SessionsRefused += c.SessionsRefused
-		channel.ExportedBytes += c.ExportedBytes
-		for i := range c.OpenSessions {
-			if c.OpenSessions[i].Unreleased != nil {
-				channel.SessionsUnreleased++
-			}
-			for _, q := range c.OpenSessions[i].Queues {
-				if q.Transport != "" {
-					channel.ConnectedQueues[q.Transport]++
-				}
-			}
-		}
-	}
-	return channels
-}
-
-// channelOf describes a channel, without the counts that Channels adds up.
-func channelOf(c *relay.ChannelStatus) metrics.Channel {
-	channel := metrics.Channel{
-		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
-		Service: c.ChannelID.Name,
-		State:   string(c.Listen.State),
-		Target:  textOf(c.Target), Volume: c.Volume, Counters: c.Counters, Clients: c.Clients,
-		TargetReady: c.Link.State == relay.LinkReady,
-		TargetMoves: c.TargetMoves, ConnectedQueues: make(map[string]int),
-	}
-	for i := range c.Targets {
-		t := &c.Targets[i]
-		channel.Targets = append(channel.Targets, metrics.Target{
-			Address: t.Address.String(), State: t.Link.State.String(),
-			Usable:   t.Link.State == relay.LinkReady || t.Link.State == relay.LinkStandBy,
-			Deserted: t.Deserted, Attempt: t.Link.Attempt, NextAttempt: t.Link.NextTry,
-			Connects: t.Link.Connects, Losses: t.Link.Losses, Postponed: t.Link.Postponed,
-			Failures: t.Link.Failures, FailuresByCode: t.Link.FailuresByCode,
-		})
-	}
-	return channel
-}
-
-// textOf returns an address as text, "" if it is not known yet.
-func textOf(a netip.AddrPort) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
-}
-
 // describe returns a function that adds the relay's channels and workers to its status.
 func describe(r *relay.Relay) func(*adminserver.Document) {
 	return func(d *adminserver.Document) {
 		d.Workers = datapath.WorkerStatuses(r.Workers())
-		for _, c := range r.Channels() {
-			channel := adminserver.Channel{
-				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
-				Service: c.ChannelID.Name,
-				Address: c.Address, Target: textOf(c.Target), Volume: c.Volume,
-				Retiring: c.Retiring, Link: linkOf(&c.Link), Targets: targetsOf(c.Targets),
-				TargetMoves: c.TargetMoves,
-				MemoryPath:  string(c.MemoryPath), MemoryPathReason: c.MemoryPathReason,
-				SessionCount: adminserver.SessionCount{Open: c.Sessions,
-					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
-				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
-				Queues: c.Counters.Status(),
-				State:  string(c.Listen.State), Since: c.Listen.Since.UTC(),
-				Attempt: c.Listen.Attempt,
+		d.Channels = r.Channels()
+		for i := range d.Channels {
+			c := &d.Channels[i]
+			c.ReadCounters()
+			if len(c.Targets) == 1 {
+				c.Targets = nil // Link says it all
 			}
-			if c.Listen.Reason != nil {
-				channel.Reason = printable.Line(c.Listen.Reason.Error(), 1024)
-			}
-			if !c.Listen.NextTry.IsZero() {
-				channel.NextAttempt = new(c.Listen.NextTry.UTC())
-			}
-			d.Channels = append(d.Channels, channel)
 		}
 	}
-}
-
-func qosOf(q *relay.QoS) *adminserver.QoS {
-	limits := adminserver.QoS{Channel: adminserver.RateLimitsOf(q.Channel),
-		Session: adminserver.RateLimitsOf(q.Session)}
-	if limits == (adminserver.QoS{}) {
-		return nil
-	}
-	return &limits
-}
-
-// targetsOf describes the targets of a channel that has several.
-func targetsOf(targets []relay.TargetStatus) []adminserver.Target {
-	if len(targets) < 2 {
-		return nil
-	}
-	all := make([]adminserver.Target, len(targets))
-	for i := range targets {
-		all[i] = adminserver.Target{Address: targets[i].Address.String(),
-			Link: linkOf(&targets[i].Link)}
-	}
-	return all
-}
-
-func linkOf(l *relay.LinkStatus) adminserver.Link {
-	link := adminserver.Link{
-		State: l.State.String(), Since: l.Since.UTC(), Attempt: l.Attempt, Connects: l.Connects,
-		Losses: l.Losses, Failures: l.Failures,
-	}
-	if l.LastError != nil {
-		link.Reason = l.LastError.Error()
-	}
-	if n, limited := l.Attempts.Number(); limited {
-		link.MaxAttempts = new(int(n))
-	}
-	if !l.NextTry.IsZero() {
-		link.NextAttempt = new(l.NextTry.UTC())
-	}
-	return link
-}
-
-func sessionsOf(sessions []relay.SessionStatus) []adminserver.Session {
-	all := make([]adminserver.Session, len(sessions))
-	for i, s := range sessions {
-		all[i] = adminserver.Session{
-			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID,
-			ClientUnknown: !s.Client.Known, ClientName: s.Name, Opened: s.Opened.UTC(),
-			Operations: s.Counts.Operations(),
-			Queues:     []adminserver.SessionQueue{}, Unreleased: s.Unreleased != nil,
-		}
-		if s.Unreleased != nil {
-			all[i].UnreleasedReason = printable.Line(s.Unreleased.Error(), 1024)
-		}
-		for _, q := range s.Queues {
-			all[i].Queues = append(all[i].Queues, adminserver.SessionQueue{Index: q.Index,
-				Depth: q.Depth, InFlight: q.InFlight,
-				Throttled: uint64(q.Throttled), Transport: q.Transport})
-		}
-	}
-	return all
 }

@@ -60,7 +60,8 @@ func newLink(config linkConfig, address netip.AddrPort) *Link {
 		log:    config.Logger.With(zap.Stringer("target", address)),
 		wanted: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		asked:  make(chan struct{}, 1),
-		status: LinkStatus{Since: time.Now()}, moved: make(chan struct{}),
+		status: LinkStatus{State: LinkConnecting, Since: time.Now().UTC()},
+		moved:  make(chan struct{}),
 	}
 }
 
@@ -89,7 +90,7 @@ func (l *Link) announceMove() {
 func (l *Link) setState(state LinkState, change func(*LinkStatus)) {
 	l.mu.Lock()
 	s := &l.status
-	s.State, s.Since, s.NextTry = state, time.Now(), time.Time{}
+	s.State, s.Since, s.NextAttempt = state, time.Now().UTC(), nil
 	change(s)
 	l.mu.Unlock()
 	l.onChange()
@@ -300,7 +301,7 @@ func (l *Link) setWaiting(schedule *retry.Schedule, reason error, due time.Time)
 	}
 	l.setState(state, func(s *LinkStatus) {
 		s.Attempt, s.Attempts = schedule.Attempt(), l.settings.Load().Reconnect.Attempts
-		s.LastError, s.NextTry = reason, due
+		s.LastError, s.NextAttempt = reason, new(due.UTC())
 		if state == LinkStandBy {
 			s.role = nextRole[answersStandBy][s.role]
 		}
@@ -436,13 +437,13 @@ func (l *Link) unavailable(s *LinkStatus) error {
 			"reload the relay's configuration to try again", target, s.Attempt)
 	case LinkWaiting:
 		if IsPostponed(s.LastError) {
-			next := time.Until(s.NextTry)
+			next := s.untilNextAttempt()
 			return controlmsg.Postpone(max(next, time.Millisecond), "target %v admits no session now, "+
 				"and is asked again in %v", target, next.Round(time.Millisecond))
 		}
 		text = fmt.Sprintf("target %v is down: attempt %d of %v follows in %v",
 			target, s.Attempt, s.Attempts,
-			max(0, time.Until(s.NextTry)).Round(time.Millisecond))
+			max(0, s.untilNextAttempt()).Round(time.Millisecond))
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)
 	}

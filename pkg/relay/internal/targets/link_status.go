@@ -11,67 +11,58 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// LinkState is the state of a channel's standing connection to one of its targets.
-type LinkState uint8
+// LinkState is the state of a channel's standing connection to one of its targets, by its name in
+// logs, metrics, and status.
+type LinkState string
 
 const (
 	// LinkConnecting means that an attempt to connect is under way.
-	LinkConnecting LinkState = iota
+	LinkConnecting LinkState = "connecting"
 	// LinkReady means that new sessions can be served.
-	LinkReady
+	LinkReady LinkState = "ready"
 	// LinkWaiting means that the target is down and the next attempt is scheduled.
-	LinkWaiting
+	LinkWaiting LinkState = "waiting"
 	// LinkGivenUp means that all attempts have failed and none is scheduled.
-	LinkGivenUp
+	LinkGivenUp LinkState = "given-up"
 	// LinkStandBy means that the target waits to take the volume over from another one, and that
 	// the next attempt is scheduled.
-	LinkStandBy
+	LinkStandBy LinkState = "stand-by"
 )
 
-// String returns the name in logs, metrics and status.
-func (s LinkState) String() string {
-	switch s {
-	case LinkConnecting:
-		return "connecting"
-	case LinkReady:
-		return "ready"
-	case LinkWaiting:
-		return "waiting"
-	case LinkGivenUp:
-		return "given-up"
-	case LinkStandBy:
-		return "stand-by"
-	}
-	return "invalid"
-}
+// IsUsable reports whether the target serves, or is ready to take over from the one that does.
+func (s LinkState) IsUsable() bool { return s == LinkReady || s == LinkStandBy }
 
 // LinkStatus describes a channel's standing connection to one of its targets.
 type LinkStatus struct {
-	State LinkState
+	State LinkState `json:"state"`
 	// Since is when the link entered State.
-	Since time.Time
+	Since time.Time `json:"since"`
+	// LastError is why the target was last found to be down; nil while it is ready. Reason is its
+	// text.
+	LastError error  `json:"-"`
+	Reason    string `json:"reason,omitempty"`
 	// Attempt is the number of the latest attempt since the target was last found to be down, or of
 	// the next one while the link is waiting. 0 means that none was necessary. Attempts on behalf
-	// of a waiting session do not count. Attempts is how many there may be.
-	Attempt  int
-	Attempts retry.Count
-	// NextTry is when the next attempt begins; zero unless waiting or stand-by.
-	NextTry time.Time
-	// LastError is why the target was last found to be down; nil while it is ready.
-	LastError error
+	// of a waiting session do not count. Attempts is how many there may be, as is MaxAttempts,
+	// which is nil for any number.
+	Attempt     int         `json:"attempt"`
+	Attempts    retry.Count `json:"-"`
+	MaxAttempts *int        `json:"max_attempts"`
+	// NextAttempt is when the next attempt begins; nil unless waiting or stand-by.
+	NextAttempt *time.Time `json:"next_attempt_at"`
 	// Connects and Losses count how often the connection was established and lost. Failures counts
 	// failed attempts, and FailuresByCode those with each code; it is never changed, but replaced.
-	Connects       uint64
-	Losses         uint64
-	Failures       uint64
-	FailuresByCode map[status.Code]uint64
+	Connects       uint64                 `json:"connects"`
+	Losses         uint64                 `json:"losses"`
+	Failures       uint64                 `json:"failures"`
+	FailuresByCode map[status.Code]uint64 `json:"-"`
 	// Postponed counts attempts that the target has answered by a time to try again. They are no
 	// failures.
-	Postponed uint64
+	Postponed uint64 `json:"-"`
 	// Volume is the target's description of the volume, and TargetSoftware its name and version, as
 	// of the last time it was ready; zero if it never was.
-	Volume         controlmsg.OpenVolumeReply
-	TargetSoftware string
+	Volume         controlmsg.OpenVolumeReply `json:"-"`
+	TargetSoftware string                     `json:"-"`
 	role           role
 }
 
@@ -106,6 +97,24 @@ var nextRole = [...][3]role{
 	isReady:          {mayOwn: mayOwn, standsBy: mayOwn, doubtful: doubtful},
 	answersStandBy:   {mayOwn: standsBy, standsBy: standsBy, doubtful: standsBy},
 	anotherTakesOver: {mayOwn: doubtful, standsBy: standsBy, doubtful: doubtful},
+}
+
+// describe sets what only the status shows.
+func (s *LinkStatus) describe() {
+	if s.LastError != nil {
+		s.Reason = s.LastError.Error()
+	}
+	if n, isLimited := s.Attempts.Number(); isLimited {
+		s.MaxAttempts = new(int(n))
+	}
+}
+
+// untilNextAttempt returns the time until the next attempt; 0 if none is scheduled.
+func (s *LinkStatus) untilNextAttempt() time.Duration {
+	if s.NextAttempt == nil {
+		return 0
+	}
+	return time.Until(*s.NextAttempt)
 }
 
 // hasOutcome reports whether an attempt to connect has had an outcome.

@@ -423,11 +423,11 @@ func (t *Set) Unavailable() error {
 
 // Status is the state of one of a channel's targets at one moment.
 type Status struct {
-	Address netip.AddrPort
-	Link    LinkStatus
+	Address netip.AddrPort `json:"address"`
+	Link    LinkStatus     `json:"link"`
 	// Deserted reports that nobody listens at this loopback address, and that another address leads
 	// to a target on this machine: the name localhost has both.
-	Deserted bool
+	Deserted bool `json:"-"`
 }
 
 // Status returns the state of all targets, in the order of the configuration, and the index of the
@@ -437,7 +437,9 @@ func (t *Set) Status() (all []Status, serving int, moves uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.members {
-		all = append(all, Status{Address: l.Address, Link: l.snapshot(),
+		link := l.snapshot()
+		link.describe()
+		all = append(all, Status{Address: l.Address, Link: link,
 			Deserted: slices.ContainsFunc(t.members, l.isUnusedLoopback)})
 	}
 	return all, max(0, slices.Index(t.members, t.chosen)), t.moves

@@ -21,7 +21,8 @@ var anAddress = netip.MustParseAddrPort("10.0.0.5:7470")
 // names its volumes to the relay.
 func TestClientsDoNotLearnTheNamesOfOtherVolumes(t *testing.T) {
 	l := &Link{Address: anAddress}
-	for state := LinkConnecting; state <= LinkStandBy; state++ {
+	for _, state := range []LinkState{LinkConnecting, LinkReady, LinkWaiting, LinkGivenUp,
+		LinkStandBy} {
 		err := l.unavailable(&LinkStatus{State: state, LastError: &noVolumeError{
 			status.Errorf(status.NotFound, `the target has no volume "other": it has ["secret"]`),
 			anAddress, "other"}})

@@ -1,4 +1,4 @@
-package adminserver
+package admincommands
 
 import (
 	"fmt"
@@ -8,16 +8,16 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table for people. Its columns are aligned to the right, except for those of texts.
-type Table struct {
-	Indent string
-	Heads  []string
-	Texts  []string // heads of the columns of texts
+// table is a table for people. Its columns are aligned to the right, except for those of texts.
+type table struct {
+	indent string
+	heads  []string
+	texts  []string // heads of the columns of texts
 	rows   [][]string
 }
 
-// Add adds a row.
-func (t *Table) Add(cells ...any) {
+// add adds a row.
+func (t *table) add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, cell := range cells {
 		row[i] = fmt.Sprint(cell)
@@ -25,13 +25,13 @@ func (t *Table) Add(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// Write prints the table after an empty line, or nothing if it has no rows.
-func (t *Table) Write(w io.Writer) {
+// write prints the table after an empty line, or nothing if it has no rows.
+func (t *table) write(w io.Writer) {
 	if len(t.rows) == 0 {
 		return
 	}
-	rows := append([][]string{t.Heads}, t.rows...)
-	widths := make([]int, len(t.Heads))
+	rows := append([][]string{t.heads}, t.rows...)
+	widths := make([]int, len(t.heads))
 	for _, row := range rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
@@ -39,10 +39,10 @@ func (t *Table) Write(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	for _, row := range rows {
-		line := t.Indent
+		line := t.indent
 		for i, cell := range row {
 			padding := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if slices.Contains(t.Texts, t.Heads[i]) {
+			if slices.Contains(t.texts, t.heads[i]) {
 				line += cell + padding + "  "
 			} else {
 				line += padding + cell + "  "

@@ -3,7 +3,6 @@ package admincommands
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/report"
@@ -73,40 +71,6 @@ func failure(err error) error {
 		return program.Rejected(err)
 	}
 	return err
-}
-
-func newStatusCommand(daemon Daemon) *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the status of a running relay or target",
-		Long: `status queries a daemon on this machine, through its admin listener, for its channels,
-sessions, queues and workers. docs/status.schema.json describes the JSON document.`,
-		Args: cobra.NoArgs,
-	}
-	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
-		_ []string) error {
-		content, err := client.Status(ctx)
-		if err != nil {
-			return o.report(cmd, operationStatus, program.CannotConnect(err))
-		}
-		if o.output == report.JSON && json.Valid(content) {
-			// unchanged, also of a version that this program does not know
-			_, err := cmd.OutOrStdout().Write(content)
-			return err
-		}
-		var document adminserver.Document
-		if err := json.Unmarshal(content, &document); err != nil {
-			return o.report(cmd, operationStatus,
-				fmt.Errorf("read the status of the daemon at %s: %w", o.address, err))
-		}
-		if document.Schema != adminserver.Schema {
-			return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version, or -o json",
-				o.address, document.Schema, adminserver.Schema)
-		}
-		return document.WriteText(cmd.OutOrStdout())
-	})
-	return cmd
 }
 
 func newSessionsCommand(daemon Daemon) *cobra.Command {

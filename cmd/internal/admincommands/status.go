@@ -1,7 +1,9 @@
-package adminserver
+package admincommands
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -10,13 +12,54 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
-// WriteText writes the status for people.
-func (d *Document) WriteText(w io.Writer) error {
+func newStatusCommand(daemon Daemon) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the status of a running relay or target",
+		Long: `status queries a daemon on this machine, through its admin listener, for its channels,
+sessions, queues and workers. docs/status.schema.json describes the JSON document.`,
+		Args: cobra.NoArgs,
+	}
+	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		_ []string) error {
+		content, err := client.Status(ctx)
+		if err != nil {
+			return o.report(cmd, operationStatus, program.CannotConnect(err))
+		}
+		if o.output == report.JSON && json.Valid(content) {
+			// unchanged, also of a version that this program does not know
+			_, err := cmd.OutOrStdout().Write(content)
+			return err
+		}
+		var document adminserver.Document
+		if err := json.Unmarshal(content, &document); err != nil {
+			return o.report(cmd, operationStatus,
+				fmt.Errorf("read the status of the daemon at %s: %w", o.address, err))
+		}
+		if document.Schema != adminserver.Schema {
+			return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version, or -o json",
+				o.address, document.Schema, adminserver.Schema)
+		}
+		writeStatus(cmd.OutOrStdout(), &document)
+		return nil
+	})
+	return cmd
+}
+
+// writeStatus writes a status for people.
+func writeStatus(w io.Writer, d *adminserver.Document) {
 	fmt.Fprintf(w, "%s %s, process %d, up %v\n", d.Program, d.Version, d.PID,
 		d.Now.Sub(d.Started).Round(time.Second))
 	if d.Ready {
@@ -25,7 +68,7 @@ func (d *Document) WriteText(w io.Writer) error {
 		fmt.Fprintf(w, "not ready: %s\n", d.Reason)
 	}
 	if r := d.Reload; r != nil {
-		fmt.Fprintf(w, "reload %v ago: %s\n", d.Now.Sub(r.Started).Round(time.Second), r.text())
+		fmt.Fprintf(w, "reload %v ago: %s\n", d.Now.Sub(r.Started).Round(time.Second), reloadText(r))
 	}
 	if len(d.RestartPending) > 0 {
 		fmt.Fprintf(w, "a restart is needed for: %s\n", strings.Join(d.RestartPending, ", "))
@@ -34,34 +77,33 @@ func (d *Document) WriteText(w io.Writer) error {
 		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open,
 			d.Sessions.Total)
 	}
-	if summary := d.ChannelSummary(); summary != "" {
+	if summary := channelSummary(d); summary != "" {
 		fmt.Fprintln(w, summary)
 	}
 	for i := range d.Channels {
-		d.writeChannel(w, &d.Channels[i])
+		writeChannel(w, d.Now, &d.Channels[i])
 	}
 	for i := range d.Volumes {
 		writeVolume(w, &d.Volumes[i], d.Now)
 	}
 	writeWorkers(w, d.Workers)
 	writeFaults(w, d.Faults)
-	return nil
 }
 
-// ChannelSummary says on one line how many of the channels are ready, and which are not, with the
+// channelSummary says on one line how many of the channels are ready, and which are not, with the
 // state of the channel if clients cannot connect, or of its target; "" if there are no channels. A
 // relay that is being drained is not ready although its channels are.
-func (d *Document) ChannelSummary() string {
+func channelSummary(d *adminserver.Document) string {
 	if len(d.Channels) == 0 {
 		return ""
 	}
 	var down []string
 	for i := range d.Channels {
 		switch c := &d.Channels[i]; {
-		case c.isClosed():
-			down = append(down, c.Name+" ("+c.State+")")
-		case c.Link.State != linkReady:
-			down = append(down, c.Name+" (target "+strings.ReplaceAll(c.Link.State, "_", " ")+")")
+		case isClosed(c):
+			down = append(down, c.FullName+" ("+string(c.State)+")")
+		case c.Link.State != relay.LinkReady:
+			down = append(down, c.FullName+" (target "+linkStateText(c.Link.State)+")")
 		}
 	}
 	up := len(d.Channels) - len(down)
@@ -76,14 +118,14 @@ func (d *Document) ChannelSummary() string {
 }
 
 // isClosed reports whether clients cannot connect. Relays of former releases do not say.
-func (c *Channel) isClosed() bool {
-	return c.State != "" && !c.Retiring && !relay.ChannelState(c.State).Means().IsOpen
+func isClosed(c *relay.ChannelStatus) bool {
+	return c.State != "" && !c.Retiring && !c.State.Means().IsOpen
 }
 
 // listenText says why clients cannot connect, for people.
-func (c *Channel) listenText(now time.Time) string {
+func listenText(c *relay.ChannelStatus, now time.Time) string {
 	text := fmt.Sprintf("cannot connect for %v (%s)", now.Sub(c.Since).Round(time.Second), c.State)
-	if c.NextAttempt != nil {
+	if !c.NextAttempt.IsZero() {
 		text += fmt.Sprintf(", attempt %d follows in %v", c.Attempt+1,
 			max(0, c.NextAttempt.Sub(now)).Round(time.Millisecond))
 	}
@@ -93,10 +135,7 @@ func (c *Channel) listenText(now time.Time) string {
 	return text
 }
 
-// linkReady is the state of a link whose target can be used.
-var linkReady = relay.LinkReady.String()
-
-func (r *Reload) text() string {
+func reloadText(r *admin.Reload) string {
 	switch {
 	case r.Error != "":
 		return r.Error
@@ -106,26 +145,26 @@ func (r *Reload) text() string {
 	return "done"
 }
 
-func (d *Document) writeChannel(w io.Writer, c *Channel) {
-	fmt.Fprintf(w, "\nchannel %s\n", c.Name)
-	if c.isClosed() {
-		fmt.Fprintf(w, "  clients   %s\n", c.listenText(d.Now))
+func writeChannel(w io.Writer, now time.Time, c *relay.ChannelStatus) {
+	fmt.Fprintf(w, "\nchannel %s\n", c.FullName)
+	if isClosed(c) {
+		fmt.Fprintf(w, "  clients   %s\n", listenText(c, now))
 	}
-	if c.Target == "" {
+	if !c.Target.IsValid() {
 		fmt.Fprintf(w, "  target    not known yet, volume %s\n", c.Volume)
 	} else {
-		fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
+		fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, linkText(&c.Link, now))
 	}
 	for i := range c.Targets {
 		if t := &c.Targets[i]; t.Address != c.Target {
-			fmt.Fprintf(w, "  also      %s: %s\n", t.Address, t.Link.text(d.Now))
+			fmt.Fprintf(w, "  also      %s: %s\n", t.Address, linkText(&t.Link, now))
 		}
 	}
 	if c.TargetMoves > 0 {
 		fmt.Fprintf(w, "  moved     %s from one target to another\n", times(c.TargetMoves))
 	}
-	fmt.Fprintf(w, "  sessions  %d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
-		c.Refused, size.FormatBytes(c.Exported))
+	fmt.Fprintf(w, "  sessions  %d open, %d so far, %d refused, %s exported\n", c.Sessions,
+		c.SessionsAccepted, c.SessionsRefused, size.FormatBytes(c.ExportedBytes))
 	switch {
 	case c.MemoryPathReason != "":
 		fmt.Fprintf(w, "  memory    %s, because of %s\n", c.MemoryPath,
@@ -133,40 +172,37 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	case c.MemoryPath != "":
 		fmt.Fprintf(w, "  memory    %s\n", c.MemoryPath)
 	}
-	if c.QoS != nil {
-		fmt.Fprintf(w, "  limits    %s\n", c.QoS.text())
+	if !c.QoS.IsZero() {
+		fmt.Fprintf(w, "  limits    %s\n", limitsText(&c.QoS))
 	}
 	if c.Retiring {
 		fmt.Fprintln(w, "  removed   from the configuration; waits for its sessions to end")
 	}
-	sessions := Table{Indent: "  ", Heads: []string{"SESSION", "CLIENT", "USER", "NAME", "OPEN FOR",
+	sessions := table{indent: "  ", heads: []string{"SESSION", "CLIENT", "USER", "NAME", "OPEN FOR",
 		"QUEUES", "RDMA", "IOS", "FAILED", "BYTES", "MEAN", "THROTTLED", "IN FLIGHT OF DEPTH"},
-		Texts: []string{"NAME"}}
-	for i := range c.Sessions {
-		s := &c.Sessions[i]
+		texts: []string{"NAME"}}
+	for i := range c.OpenSessions {
+		s := &c.OpenSessions[i]
 		client, user := strconv.Itoa(s.ClientPID), strconv.FormatUint(uint64(s.ClientUID), 10)
 		if s.ClientUnknown {
 			client, user = "host", "-"
 		}
-		ios, failed, bytes, mean := s.sums()
-		sessions.Add(s.ID, client, user, cmp.Or(s.ClientName, "-"),
-			d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues), s.transports(), ios,
-			failed, size.FormatBytes(bytes), mean, s.throttled(), s.load())
+		ios, failed, bytes, mean := sessionSums(s)
+		sessions.add(s.ID, client, user, cmp.Or(s.ClientName, "-"),
+			now.Sub(s.Opened).Round(time.Second), len(s.Queues), transportsOf(s), ios,
+			failed, size.FormatBytes(bytes), mean, throttledOf(s), loadOf(s))
 	}
-	sessions.Write(w)
+	sessions.write(w)
 	writeQueues(w, c.Queues)
 }
 
-// text returns the limits for people.
-func (q *QoS) text() string {
+// limitsText returns limits for people.
+func limitsText(q *relay.QoS) string {
 	var texts []string
 	for _, level := range []struct {
-		limits *RateLimits
+		limits datapath.RateLimits
 		whose  string
 	}{{q.Channel, "in all"}, {q.Session, "a session"}} {
-		if level.limits == nil {
-			continue
-		}
 		if n := level.limits.IOPS; n > 0 {
 			texts = append(texts, fmt.Sprintf("%d IOPS %s", n, level.whose))
 		}
@@ -177,8 +213,8 @@ func (q *QoS) text() string {
 	return strings.Join(texts, ", ")
 }
 
-// sums returns what the session's operations add up to, and the mean latency of its IOs.
-func (s *Session) sums() (ios, failed, bytes uint64, mean string) {
+// sessionSums returns what a session's operations add up to, and the mean latency of its IOs.
+func sessionSums(s *relay.SessionStatus) (ios, failed, bytes uint64, mean string) {
 	var sumNs uint64
 	for _, o := range s.Operations {
 		ios += o.Succeeded
@@ -195,17 +231,17 @@ func (s *Session) sums() (ios, failed, bytes uint64, mean string) {
 	return ios, failed, bytes, latencyText(new(sumNs / ios))
 }
 
-// throttled returns how long the limits made the session's queues wait, added up.
-func (s *Session) throttled() time.Duration {
+// throttledOf returns how long the limits made a session's queues wait, added up.
+func throttledOf(s *relay.SessionStatus) time.Duration {
 	var total time.Duration
 	for _, q := range s.Queues {
-		total += time.Duration(q.Throttled)
+		total += q.Throttled
 	}
 	return total.Round(time.Millisecond)
 }
 
-// transports returns the RDMA transports of the session's queues, each once.
-func (s *Session) transports() string {
+// transportsOf returns the RDMA transports of a session's queues, each once.
+func transportsOf(s *relay.SessionStatus) string {
 	var names []string
 	for _, q := range s.Queues {
 		if q.Transport != "" && !slices.Contains(names, q.Transport) {
@@ -215,9 +251,9 @@ func (s *Session) transports() string {
 	return cmp.Or(strings.Join(names, "+"), "-")
 }
 
-// load returns the number of IOs in flight and their limit, and whether the session waits for its
+// loadOf returns the number of IOs in flight and their limit, and whether the session waits for its
 // release, and why.
-func (s *Session) load() string {
+func loadOf(s *relay.SessionStatus) string {
 	inFlight, depth := 0, 0
 	for _, q := range s.Queues {
 		inFlight += q.InFlight
@@ -233,8 +269,11 @@ func (s *Session) load() string {
 	return text
 }
 
-func (l *Link) text(now time.Time) string {
-	text := strings.ReplaceAll(l.State, "_", " ")
+// linkStateText returns a state for people. Relays of former releases write "given_up".
+func linkStateText(s relay.LinkState) string { return strings.ReplaceAll(string(s), "_", " ") }
+
+func linkText(l *relay.LinkStatus, now time.Time) string {
+	text := linkStateText(l.State)
 	if l.Attempt > 0 {
 		text += fmt.Sprintf(", attempt %d", l.Attempt)
 		if l.MaxAttempts != nil {
@@ -253,7 +292,7 @@ func (l *Link) text(now time.Time) string {
 	return text
 }
 
-func writeVolume(w io.Writer, v *Volume, now time.Time) {
+func writeVolume(w io.Writer, v *adminserver.Volume, now time.Time) {
 	readOnly := ""
 	if v.ReadOnly {
 		readOnly = ", read-only"
@@ -279,9 +318,9 @@ func writeVolume(w io.Writer, v *Volume, now time.Time) {
 }
 
 func writeQueues(w io.Writer, queues []datapath.QueueStatus) {
-	t := Table{Indent: "  ", Heads: []string{"QUEUE", "OPERATION", "SUCCEEDED", "FAILED", "BYTES",
+	t := table{indent: "  ", heads: []string{"QUEUE", "OPERATION", "SUCCEEDED", "FAILED", "BYTES",
 		"MEAN", "P50", "P99", "P99.9", "IN FLIGHT", "BACK PRESSURE"},
-		Texts: []string{"OPERATION", "FAILED", "BACK PRESSURE"}}
+		texts: []string{"OPERATION", "FAILED", "BACK PRESSURE"}}
 	for i := range queues {
 		q := &queues[i]
 		// Values of the whole queue are in the row of its first operation.
@@ -290,36 +329,36 @@ func writeQueues(w io.Writer, queues []datapath.QueueStatus) {
 		for _, name := range slices.Sorted(maps.Keys(q.Operations)) {
 			o := q.Operations[name]
 			l := &o.Latency
-			t.Add(index, name, o.Succeeded, countsText(o.Failed), size.FormatBytes(o.Bytes),
+			t.add(index, name, o.Succeeded, countsText(o.Failed), size.FormatBytes(o.Bytes),
 				latencyText(l.Mean), latencyText(l.P50), latencyText(l.P99), latencyText(l.P999),
 				inFlight, pressure)
 			index, inFlight, pressure = "", "", ""
 		}
 	}
-	t.Write(w)
+	t.write(w)
 }
 
 func writeWorkers(w io.Writer, workers []datapath.WorkerStatus) {
-	t := Table{Heads: []string{"WORKER", "CORE", "QUEUES", "POLL HITS", "MISSES", "SLEEPS",
+	t := table{heads: []string{"WORKER", "CORE", "QUEUES", "POLL HITS", "MISSES", "SLEEPS",
 		"LATE WAKE-UPS"}}
 	for _, worker := range workers {
 		core := "any"
 		if worker.CPU != nil {
 			core = fmt.Sprint(*worker.CPU)
 		}
-		t.Add(worker.Index, core, worker.Queues, worker.Hits, worker.Misses, worker.Sleeps,
+		t.add(worker.Index, core, worker.Queues, worker.Hits, worker.Misses, worker.Sleeps,
 			worker.LateWakeups)
 	}
-	t.Write(w)
+	t.write(w)
 }
 
-func writeFaults(w io.Writer, faults []Fault) {
-	t := Table{Heads: []string{"FAULT RULE", "OPERATIONS", "MATCHES"},
-		Texts: []string{"FAULT RULE"}}
+func writeFaults(w io.Writer, faults []adminserver.Fault) {
+	t := table{heads: []string{"FAULT RULE", "OPERATIONS", "MATCHES"},
+		texts: []string{"FAULT RULE"}}
 	for _, f := range faults {
-		t.Add(f.Rule, f.Operations, f.Matches)
+		t.add(f.Rule, f.Operations, f.Matches)
 	}
-	t.Write(w)
+	t.write(w)
 }
 
 func times(n uint64) string {
