@@ -116,7 +116,7 @@ func TestARelayThatWasStoppedChangesNothingForAClientThatHasGone(t *testing.T) {
 
 	openWorker()
 	testkit.Eventually(t, "the relay forwards the write, which waits for its lease", func() bool {
-		queues := c.target.Counters()["disk"].Queues()
+		queues := c.target.Volumes()[0].Counters.Queues()
 		return len(queues) > 0 && queues[0].BackPressure(datapath.NoLease) > 0
 	})
 	openControl()

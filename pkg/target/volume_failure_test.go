@@ -53,7 +53,7 @@ func TestRelaysLearnThatAVolumeHasFailed(t *testing.T) {
 	case <-time.After(testkit.Patience):
 		t.Fatal("the idle session goes on")
 	}
-	if now := s.VolumeStatuses()["disk"].State; now != volume.Failed {
+	if now := s.Volumes()[0].State; now != volume.Failed {
 		t.Errorf("the volume is %s", now)
 	}
 	_, err = relayTo(t, s.Address(), nil)
@@ -97,8 +97,8 @@ func TestRelaysLearnThatAVolumeCannotBeOpened(t *testing.T) {
 	close(begin)
 	<-v.Tried()
 	rejects(status.IOFailed, "does not exist: add ,size=SIZE to create it [NOT_FOUND]")
-	if all := s.VolumeStatuses(); all["disk"].State != volume.Failed ||
-		all["same"].State != volume.Failed || all["other"].State != volume.Serving {
+	if all := s.Volumes(); all[0].State != volume.Failed || all[1].State != volume.Serving ||
+		all[2].State != volume.Failed { // disk, other, same
 		t.Errorf("the volumes are %v", all)
 	}
 	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {

@@ -35,7 +35,7 @@ func TestATargetThatShutsDownCompletesWhatItCarriesOut(t *testing.T) {
 	// The target takes a moment to begin its drain. Until then it accepts requests.
 	declined := func() uint64 {
 		var n uint64
-		for _, q := range c.Target.Counters()[volumeName].Queues() {
+		for _, q := range c.Target.Volumes()[0].Counters.Queues() {
 			n += q.IO(iomsg.OpRead, status.Shutdown)
 		}
 		return n

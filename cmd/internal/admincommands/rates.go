@@ -81,7 +81,7 @@ func ownersOf(d *adminserver.Document) []owner {
 		owners = append(owners, o)
 	}
 	for i := range d.Volumes {
-		o := owner{name: d.Volumes[i].Name, state: d.Volumes[i].State, sessions: "-"}
+		o := owner{name: d.Volumes[i].Name, state: string(d.Volumes[i].State), sessions: "-"}
 		o.add(d.Volumes[i].Queues)
 		owners = append(owners, o)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
 func newStatusCommand(daemon Daemon) *cobra.Command {
@@ -292,7 +293,7 @@ func linkText(l *relay.LinkStatus, now time.Time) string {
 	return text
 }
 
-func writeVolume(w io.Writer, v *adminserver.Volume, now time.Time) {
+func writeVolume(w io.Writer, v *target.VolumeStatus, now time.Time) {
 	readOnly := ""
 	if v.ReadOnly {
 		readOnly = ", read-only"
@@ -302,12 +303,12 @@ func writeVolume(w io.Writer, v *adminserver.Volume, now time.Time) {
 		fmt.Fprintf(w, "  size  %s (%d bytes) in blocks of %d bytes%s, UUID %s\n",
 			size.FormatBytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
 	}
-	state := v.State
+	state := string(v.State)
 	if v.Reason != "" {
 		state += " since " + v.Since.Format(time.RFC3339) + ": " + v.Reason
 	}
 	fmt.Fprintf(w, "  state %s\n", state)
-	if v.NextAttempt != nil {
+	if !v.NextAttempt.IsZero() {
 		fmt.Fprintf(w, "  open  attempt %d follows in %v\n", v.Attempt+1,
 			max(0, v.NextAttempt.Sub(now)).Round(time.Millisecond))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
 const schemaPath = "../../../docs/status.schema.json"
@@ -99,14 +100,14 @@ func exampleTarget() *adminserver.Document {
 			Error: "the configuration is unchanged"},
 		RestartPending: []string{"listen.port", "workers.count"},
 		Workers:        []datapath.WorkerStatus{}, Sessions: &adminserver.SessionCount{Open: 2, Total: 9},
-		Volumes: []adminserver.Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
+		Volumes: []target.VolumeStatus{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
 			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed", Since: testNow,
 			Reason: "another program has truncated it", Holder: "verify on host-a",
 			HolderID: "0123456789abcdef", Queues: exampleQueues()},
 			{Name: "late", UUID: "00000000-0000-0000-0000-000000000000", BlockSize: 4096,
 				State: "failed", Since: testNow.Add(-time.Minute), Attempt: 6, Queues: []datapath.QueueStatus{},
 				Reason:      "file \"/srv/late\" does not exist [NOT_FOUND]",
-				NextAttempt: new(testNow.Add(20 * time.Second))}},
+				NextAttempt: testNow.Add(20 * time.Second)}},
 		Faults: []adminserver.Fault{{Rule: "volume:write:p=0.01:delay=5ms", Operations: 1000, Matches: 9}},
 	}
 }

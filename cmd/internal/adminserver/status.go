@@ -7,6 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
 // Schema names the format of the document. Fields may be added within a version;
@@ -33,7 +34,7 @@ type Document struct {
 	Workers []datapath.WorkerStatus `json:"workers"`
 	// Only a relay has Channels, and only a target Volumes.
 	Channels []relay.ChannelStatus `json:"channels,omitempty"`
-	Volumes  []Volume              `json:"volumes,omitempty"`
+	Volumes  []target.VolumeStatus `json:"volumes,omitempty"`
 	// Sessions counts a target's sessions; the sessions of a relay belong to its channels.
 	Sessions *SessionCount `json:"sessions,omitempty"`
 	// Faults holds the rules of --fault.
@@ -52,28 +53,6 @@ type Fault struct {
 type SessionCount struct {
 	Open  int    `json:"sessions_open"`
 	Total uint64 `json:"sessions_total"`
-}
-
-// Volume is a volume of a target.
-type Volume struct {
-	Name      string `json:"name"`
-	UUID      string `json:"uuid"`
-	Size      uint64 `json:"size_bytes"`
-	BlockSize uint32 `json:"block_size_bytes"`
-	ReadOnly  bool   `json:"read_only"`
-	// State is a volume.State, which the volume entered at Since. Reason says why it is not
-	// serving.
-	State  string    `json:"state"`
-	Since  time.Time `json:"since"`
-	Reason string    `json:"reason,omitempty"`
-	// Attempt counts the attempts to open a volume that cannot be opened, and NextAttempt is when
-	// the next one begins.
-	Attempt     int        `json:"attempt,omitempty"`
-	NextAttempt *time.Time `json:"next_attempt_at,omitempty"`
-	// Holder is the client that has the volume open exclusively, and HolderID names it for preempt.
-	Holder   string                 `json:"holder,omitempty"`
-	HolderID string                 `json:"holder_id,omitempty"`
-	Queues   []datapath.QueueStatus `json:"queues"`
 }
 
 // Faults describes the rules of an injector, which may be nil.

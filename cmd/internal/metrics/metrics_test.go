@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -129,33 +130,24 @@ zc_relay_target_usable{channel="a",target="10.0.0.6:7470"} 0
 	}
 }
 
-type fakeTarget map[string][]volume.Failure
+type fakeTarget []target.VolumeStatus
 
-func (f fakeTarget) Failures() map[string][]volume.Failure { return f }
-func (f fakeTarget) VolumeStates() map[string]volume.State {
-	return map[string]volume.State{"disk": volume.Failed, "ram": volume.Serving}
-}
-func (f fakeTarget) ClientCounts(string) []datapath.ClientCounts { return nil }
-func (f fakeTarget) Sessions() int                               { return 0 }
-func (f fakeTarget) ConnectedQueues() map[string]int             { return map[string]int{"shm": 2} }
-func (f fakeTarget) SessionsTotal() uint64                       { return 0 }
-func (f fakeTarget) SessionsPostponed() uint64                   { return 0 }
-func (f fakeTarget) Workers() []*datapath.Worker                 { return nil }
-func (f fakeTarget) Counters() map[string]*datapath.CounterSet {
-	counters := make(map[string]*datapath.CounterSet)
-	for name := range f {
-		counters[name] = &datapath.CounterSet{}
-	}
-	return counters
-}
+func (f fakeTarget) Volumes() []target.VolumeStatus  { return f }
+func (f fakeTarget) Sessions() int                   { return 0 }
+func (f fakeTarget) ConnectedQueues() map[string]int { return map[string]int{"shm": 2} }
+func (f fakeTarget) SessionsTotal() uint64           { return 0 }
+func (f fakeTarget) SessionsPostponed() uint64       { return 0 }
+func (f fakeTarget) Workers() []*datapath.Worker     { return nil }
 
 func TestFailuresOfVolumesAreCountedByCause(t *testing.T) {
 	collector := NewTargetCollector(fakeTarget{
-		"disk": {{Operation: iomsg.OpWrite, Cause: "ENOSPC", Count: 3},
-			{Operation: iomsg.OpFlush, Cause: "volume_failed", Count: 1},
-			{Operation: iomsg.OpRead, Cause: "EL2HLT", Count: 2},
-			{Operation: iomsg.OpRead, Cause: "other", Count: 5}},
-		"ram": nil,
+		{Name: "disk", State: volume.Failed, Counters: &datapath.CounterSet{},
+			Failures: []volume.Failure{{Operation: iomsg.OpWrite, Cause: "ENOSPC", Count: 3},
+				{Operation: iomsg.OpFlush, Cause: "volume_failed", Count: 1},
+				{Operation: iomsg.OpRead, Cause: "EL2HLT", Count: 2},
+				{Operation: iomsg.OpRead, Cause: "other", Count: 5}}},
+		{Name: "late", State: volume.Opening},
+		{Name: "ram", State: volume.Serving, Counters: &datapath.CounterSet{}},
 	}, Options{})
 	failures := counts(t, collector, "zc_target_volume_failures_total")
 	for series, want := range map[string]float64{
@@ -176,6 +168,7 @@ zc_target_connected_queues{transport="shm"} 2
 # HELP zc_target_volume_state Always 1; the label says whether a volume is opening, serving, stand-by, failed, or closed.
 # TYPE zc_target_volume_state gauge
 zc_target_volume_state{state="failed",volume="disk"} 1
+zc_target_volume_state{state="opening",volume="late"} 1
 zc_target_volume_state{state="serving",volume="ram"} 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
@@ -214,14 +207,15 @@ func counts(t *testing.T, collector prometheus.Collector, name string) map[strin
 
 // A rate needs two samples: a counter that appears with its first failures raises no alert.
 func TestFailuresAreCountedFromZeroOn(t *testing.T) {
-	relay := counts(t, NewRelayCollector(fakeRelay{{FullName: "a",
+	ofRelay := counts(t, NewRelayCollector(fakeRelay{{FullName: "a",
 		Counters: &datapath.CounterSet{}}}, Options{}),
 		"zc_relay_io_failures_total")
-	target := counts(t, NewTargetCollector(fakeTarget{"disk": nil}, Options{}), "zc_target_io_failures_total")
+	ofTarget := counts(t, NewTargetCollector(fakeTarget{{Name: "disk",
+		Counters: &datapath.CounterSet{}}}, Options{}), "zc_target_io_failures_total")
 	gateway := counts(t, NewNBDCollector(fakeGateway{}), "zc_relay_nbd_requests_total")
 	for series, all := range map[string]map[string]float64{
-		"a IO_FAILED": relay, "a TIME_OUT": relay, "a CONNECTION_RESET": relay, "a OTHER": relay,
-		"IO_FAILED disk": target, "OTHER disk": target,
+		"a IO_FAILED": ofRelay, "a TIME_OUT": ofRelay, "a CONNECTION_RESET": ofRelay, "a OTHER": ofRelay,
+		"IO_FAILED disk": ofTarget, "OTHER disk": ofTarget,
 		"read EIO x": gateway, "trim ENOSPC x": gateway, "flush ESHUTDOWN x": gateway,
 	} {
 		if n, found := all[series]; !found || n != 0 {

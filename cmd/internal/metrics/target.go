@@ -1,25 +1,17 @@
 package metrics
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // TargetSource is a target.
 type TargetSource interface {
-	// Counters returns per-queue counters, keyed by volume name.
-	Counters() map[string]*datapath.CounterSet
-	// ClientCounts returns the counts of the clients of a volume by name.
-	ClientCounts(volume string) []datapath.ClientCounts
-	// Failures returns the requests that each volume has failed, keyed by volume name.
-	Failures() map[string][]volume.Failure
-	// VolumeStates returns the state of each volume, keyed by volume name.
-	VolumeStates() map[string]volume.State
+	// Volumes returns the state of each volume, without Queues.
+	Volumes() []target.VolumeStatus
 	Sessions() int
 	// ConnectedQueues counts the queues of open sessions by their RDMA transport.
 	ConnectedQueues() map[string]int
@@ -95,14 +87,14 @@ func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	for transport, count := range c.source.ConnectedQueues() {
 		c.connected.send(out, float64(count), transport)
 	}
-	for name, state := range c.source.VolumeStates() {
-		c.state.send(out, 1, name, string(state))
-	}
-	counters, failures := c.source.Counters(), c.source.Failures()
-	for _, name := range slices.Sorted(maps.Keys(counters)) {
-		c.queues.collect(out, name, counters[name].Queues())
-		c.clients.collect(out, name, c.source.ClientCounts(name))
-		c.sendVolumeFailures(out, name, failures[name])
+	for _, v := range c.source.Volumes() {
+		c.state.send(out, 1, v.Name, string(v.State))
+		if v.Counters == nil {
+			continue // it is not offered
+		}
+		c.queues.collect(out, v.Name, v.Counters.Queues())
+		c.clients.collect(out, v.Name, v.Clients)
+		c.sendVolumeFailures(out, v.Name, v.Failures)
 	}
 	c.workers.collect(out, c.source.Workers())
 }

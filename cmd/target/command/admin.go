@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func (a *administered) AdminSessions() []admin.Session {
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = admin.Session{ID: s.ID, Opened: s.Opened.UTC(), Peer: s.Relay, Volume: s.Volume,
-			Client: s.Client, HolderID: s.HolderID.String(), IO: adminserver.CountIO(s.Counts),
+			Client: s.Client, HolderID: s.HolderID.String(), IO: adminserver.CountIO(s.Counters.Total()),
 			Queues: s.Queues, Transports: admin.DistinctTransports(s.Transports)}
 	}
 	return all
@@ -76,31 +77,25 @@ func (v *volumes) list(uses map[string]target.Use) []admin.Volume {
 	return all
 }
 
-// VolumeStates returns the state of each volume, also of those that are being opened or closed.
-func (a *administered) VolumeStates() map[string]volume.State {
-	states := make(map[string]volume.State)
-	for name, now := range a.VolumeStatuses() {
-		states[name] = now.State
-	}
-	return states
+// Volumes returns the state of each volume, first of those that are offered, then of those that are
+// being opened or closed.
+func (a *administered) Volumes() []target.VolumeStatus {
+	return a.volumes.withPending(a.Target.Volumes())
 }
 
-// VolumeStatuses is VolumeStates with the reasons.
-func (a *administered) VolumeStatuses() map[string]volume.Status {
-	all := a.Target.VolumeStatuses()
-	a.volumes.addPending(all)
-	return all
-}
-
-// addPending adds the volumes that are being opened or closed.
-func (v *volumes) addPending(all map[string]volume.Status) {
+// withPending adds the volumes that are being opened or closed.
+func (v *volumes) withPending(offered []target.VolumeStatus) []target.VolumeStatus {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for name, p := range v.pending {
-		if _, served := all[name]; !served {
-			all[name] = volume.Status{State: p.state, Since: p.since}
+	all := offered
+	for _, name := range slices.Sorted(maps.Keys(v.pending)) {
+		if !slices.ContainsFunc(offered, func(o target.VolumeStatus) bool { return o.Name == name }) {
+			p := v.pending[name]
+			all = append(all, target.VolumeStatus{Name: name, UUID: volume.UUID{}.String(),
+				BlockSize: p.config.BlockSize, State: p.state, Since: p.since.UTC()})
 		}
 	}
+	return all
 }
 
 // describe returns the volume as administrators see it.

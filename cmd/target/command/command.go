@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -31,7 +30,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // Main runs the program. libdoca replaces the DOCA libraries of this machine, unless it is nil.
@@ -141,7 +139,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stopWatching()
-	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.VolumeStatuses) })
+	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.Volumes) })
 	return service.RunAndClose(ctx, t)
 }
 
@@ -164,7 +162,7 @@ func announce(ctx context.Context, env *service.Environment, t *administered,
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
 		zap.Stringer("rdma", t.RDMAAddress()))
-	env.SetReady(readiness(t.VolumeStatuses()))
+	env.SetReady(readiness(t.Volumes()))
 	if c.Listen.AddressFile != "" {
 		if err := writeAtomically(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
 			return err
@@ -179,7 +177,7 @@ const readinessInterval = time.Second
 // watchReadiness reports whether the target is of use to relays, until ctx ends. What was reported
 // before may already be wrong at the first look.
 func watchReadiness(ctx context.Context, setReady func(reason error, missing string),
-	volumes func() map[string]volume.Status) {
+	volumes func() []target.VolumeStatus) {
 	ticker := time.NewTicker(readinessInterval)
 	defer ticker.Stop()
 	for former, isFirst := "", true; ; isFirst = false {
@@ -207,19 +205,20 @@ const maxReasonLength = 256
 // readiness returns why a target with these volumes is of no use, or which of them are not, and
 // why. One volume that has failed does not keep the others from being served, and the next one can
 // be added at any time.
-func readiness(volumes map[string]volume.Status) (reason error, missing string) {
+func readiness(volumes []target.VolumeStatus) (reason error, missing string) {
 	var unusable []string
-	for _, name := range slices.Sorted(maps.Keys(volumes)) {
-		now := volumes[name]
-		if now.State.Means().IsUsable {
+	for i := range volumes {
+		v := &volumes[i]
+		if v.State.Means().IsUsable {
 			continue
 		}
-		text := fmt.Sprintf("volume %q is %s", name, now.State)
-		if now.Reason != nil {
-			text += ": " + printable.Line(now.ReasonText(), maxReasonLength)
+		text := fmt.Sprintf("volume %q is %s", v.Name, v.State)
+		if v.Reason != "" {
+			text += ": " + printable.Line(v.Reason, maxReasonLength)
 		}
 		unusable = append(unusable, text)
 	}
+	slices.Sort(unusable) // by name
 	list := strings.Join(unusable, "; ")
 	switch {
 	case len(unusable) == 0:
@@ -281,23 +280,12 @@ func describe(t *administered) func(*adminserver.Document) {
 	return func(d *adminserver.Document) {
 		d.Workers = datapath.WorkerStatuses(t.Workers())
 		d.Sessions = &adminserver.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
-		offered, counters, uses := t.Offered(), t.Counters(), t.Uses()
-		for _, name := range slices.Sorted(maps.Keys(offered)) {
-			info := offered[name].Volume.Info()
-			now := offered[name].Volume.Status()
-			v := adminserver.Volume{
-				State: string(now.State), Since: now.Since.UTC(), Reason: now.ReasonText(),
-				Attempt: now.Attempt,
-				Name:    name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
-				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
-				Holder:   uses[name].Holder, HolderID: uses[name].HolderID.String(),
-				Queues: counters[name].Status(),
-			}
-			if !now.NextTry.IsZero() {
-				v.NextAttempt = new(now.NextTry.UTC())
-			}
-			d.Volumes = append(d.Volumes, v)
+		d.Volumes = t.Volumes()
+		uses := t.Uses()
+		for i := range d.Volumes {
+			v := &d.Volumes[i]
+			v.SetUse(uses[v.Name])
+			v.ReadCounters()
 		}
-		d.Volumes = append(d.Volumes, t.volumes.describePending(offered)...)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -25,12 +26,12 @@ func TestTheFirstLookAtTheVolumesIsReported(t *testing.T) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		go watchReadiness(ctx, func(reason error, missing string) {
 			reports = append(reports, report{reason, missing})
-		}, func() map[string]volume.Status {
-			late := volume.Status{State: state.Load().(volume.State)}
+		}, func() []target.VolumeStatus {
+			late := target.VolumeStatus{Name: "late", State: state.Load().(volume.State)}
 			if late.State == volume.Failed {
-				late.Reason = errors.New("no such file")
+				late.Reason = "no such file"
 			}
-			return map[string]volume.Status{"disk": {State: volume.Serving}, "late": late}
+			return []target.VolumeStatus{{Name: "disk", State: volume.Serving}, late}
 		})
 		for _, next := range []volume.State{volume.Failed, volume.Failed, volume.Serving} {
 			time.Sleep(readinessInterval)

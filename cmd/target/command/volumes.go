@@ -13,11 +13,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
-	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -92,22 +90,6 @@ func (v *volumes) begins(c config.Volume, state volume.State) (ended func()) {
 			delete(v.pending, c.Name)
 		}
 	}
-}
-
-// describePending returns the volumes for the status that are not offered.
-func (v *volumes) describePending(offered map[string]target.Export) []adminserver.Volume {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var all []adminserver.Volume
-	for _, name := range slices.Sorted(maps.Keys(v.pending)) {
-		if _, isOffered := offered[name]; !isOffered {
-			p := v.pending[name]
-			all = append(all, adminserver.Volume{Name: name, UUID: volume.UUID{}.String(),
-				BlockSize: p.config.BlockSize, State: string(p.state), Since: p.since.UTC(),
-				Queues: []datapath.QueueStatus{}})
-		}
-	}
-	return all
 }
 
 // isOpen reports whether the volume has been opened.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -84,12 +85,12 @@ func TestVolumesThatAreBeingOpenedAreListed(t *testing.T) {
 		list[0].Kind != "memory" {
 		t.Errorf("the list is %+v", list)
 	}
-	volumes := map[string]volume.Status{"other": {State: volume.Serving}}
-	if v.addPending(volumes); len(volumes) != 2 || volumes["disk"].State != volume.Opening {
+	volumes := v.withPending([]target.VolumeStatus{{Name: "other", State: volume.Serving}})
+	if len(volumes) != 2 || volumes[1].Name != "disk" || volumes[1].State != volume.Opening {
 		t.Errorf("the volumes are %v", volumes)
 	}
-	if d := v.describePending(nil); len(d) != 1 || d[0].State != string(volume.Opening) {
-		t.Errorf("the status has %+v", d)
+	if volumes := v.withPending(volumes[1:]); len(volumes) != 1 {
+		t.Errorf("the volumes are %v", volumes)
 	}
 	close(release)
 	s := <-ended
@@ -116,13 +117,13 @@ func TestATargetIsReadyIfAVolumeIsOfUse(t *testing.T) {
 		{[]volume.State{volume.Failed, volume.Serving}, true,
 			`serving 1 of 2 volumes: volume "a" is failed: no such file`},
 	} {
-		volumes := make(map[string]volume.Status)
+		var volumes []target.VolumeStatus
 		for i, s := range c.states {
-			now := volume.Status{State: s}
+			now := target.VolumeStatus{Name: string(rune('a' + i)), State: s}
 			if s == volume.Failed {
-				now.Reason = errors.New("no such file")
+				now.Reason = "no such file"
 			}
-			volumes[string(rune('a'+i))] = now
+			volumes = append(volumes, now)
 		}
 		if err, missing := readiness(volumes); (err == nil) != c.ready || missing != c.missing {
 			t.Errorf("%v: %v, %q", c.states, err, missing)
