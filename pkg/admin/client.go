@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -165,13 +164,6 @@ type Rates struct {
 	Failed float64 `json:"failed_per_s"`
 	// LatencyNs is the mean latency; nil without IOs.
 	LatencyNs *uint64 `json:"latency_ns"`
-}
-
-// DistinctTransports returns the transports of queues, each once and in order. Queues that are not
-// connected have the transport "".
-func DistinctTransports(ofQueues []string) []string {
-	distinct := slices.Compact(slices.Sorted(slices.Values(ofQueues)))
-	return slices.DeleteFunc(distinct, func(transport string) bool { return transport == "" })
 }
 
 // Sessions lists the open sessions, oldest first.

@@ -54,7 +54,9 @@ func TestAChangeWaitsForTheAnswerOfItsRelay(t *testing.T) {
 	v := openVolumeOf(t, s)
 	isDeaf.Store(true)
 	jump.Store(int64(time.Hour))
-	waits := func() uint64 { return s.Volumes()[0].Counters.Queues()[0].BackPressure(datapath.NoLease) }
+	waits := func() uint64 {
+		return s.Volumes()[0].Counters.Queues()[0].BackPressure(datapath.NoLease)
+	}
 
 	var writing sync.WaitGroup
 	var written error

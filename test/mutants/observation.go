@@ -27,6 +27,14 @@ var observationMutants = []mutant{
 		tests:  []test{{"./cmd/internal/metrics", "^TestFailuresOfVolumesAreCountedByCause$"}},
 	},
 	{
+		name:   "metrics-read-the-counters-of-each-session",
+		file:   "cmd/internal/metrics/relay.go",
+		old:    "		session := &c.OpenSessions[i]\n",
+		new:    "		session := &c.OpenSessions[i]\n		_ = session.Counters.Total()\n",
+		breaks: "A scrape costs nothing for a session.",
+		tests:  []test{{"./cmd/internal/metrics", "^TestAScrapeAllocatesNothingForASession$"}},
+	},
+	{
 		name:   "counters-forget-closed-lanes",
 		file:   "pkg/datapath/counters.go",
 		old:    "	s.closed[queue].add(c)\n",

@@ -1,4 +1,5 @@
-// Package admincommands holds the commands that talk to a running daemon through its admin listener.
+// Package admincommands holds the commands that talk to a running daemon through its admin
+// listener.
 package admincommands
 
 import (

@@ -6,6 +6,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
 // counts are what all operations of some queues add up to.
@@ -33,6 +34,24 @@ func (c *counts) addOperations(operations map[string]datapath.Operation) {
 	}
 }
 
+// meanNs returns the mean latency, nil without IOs.
+func (c *counts) meanNs() *uint64 {
+	if c.ios == 0 {
+		return nil
+	}
+	return new(c.sumNs / c.ios)
+}
+
+// countsOfSession returns what a session of a relay has done so far.
+func countsOfSession(s *relay.SessionStatus) counts {
+	var c counts
+	c.addOperations(s.Operations)
+	for _, q := range s.Queues {
+		c.inFlight += int64(q.InFlight)
+	}
+	return c
+}
+
 // sessionCounts returns what the sessions of a relay have done so far, by their numbers.
 func sessionCounts(d *adminserver.Document) map[uint64]counts {
 	all := make(map[uint64]counts)
@@ -42,12 +61,7 @@ func sessionCounts(d *adminserver.Document) map[uint64]counts {
 	for i := range d.Channels {
 		for j := range d.Channels[i].OpenSessions {
 			s := &d.Channels[i].OpenSessions[j]
-			var c counts
-			c.addOperations(s.Operations)
-			for _, q := range s.Queues {
-				c.inFlight += int64(q.InFlight)
-			}
-			all[s.ID] = c
+			all[s.ID] = countsOfSession(s)
 		}
 	}
 	return all
@@ -76,7 +90,8 @@ func ownersOf(d *adminserver.Document) []owner {
 	var owners []owner
 	for i := range d.Channels {
 		c := &d.Channels[i]
-		o := owner{name: c.FullName, state: string(c.Link.State), sessions: strconv.Itoa(c.Sessions)}
+		o := owner{name: c.FullName, state: string(c.Link.State),
+			sessions: strconv.Itoa(c.Sessions)}
 		o.add(c.Queues)
 		owners = append(owners, o)
 	}

@@ -1,7 +1,6 @@
 package admincommands
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -69,7 +68,8 @@ func writeStatus(w io.Writer, d *adminserver.Document) {
 		fmt.Fprintf(w, "not ready: %s\n", d.Reason)
 	}
 	if r := d.Reload; r != nil {
-		fmt.Fprintf(w, "reload %v ago: %s\n", d.Now.Sub(r.Started).Round(time.Second), reloadText(r))
+		fmt.Fprintf(w, "reload %v ago: %s\n", d.Now.Sub(r.Started).Round(time.Second),
+			reloadText(r))
 	}
 	if len(d.RestartPending) > 0 {
 		fmt.Fprintf(w, "a restart is needed for: %s\n", strings.Join(d.RestartPending, ", "))
@@ -154,7 +154,8 @@ func writeChannel(w io.Writer, now time.Time, c *relay.ChannelStatus) {
 	if !c.Target.IsValid() {
 		fmt.Fprintf(w, "  target    not known yet, volume %s\n", c.Volume)
 	} else {
-		fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, linkText(&c.Link, now))
+		fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume,
+			linkText(&c.Link, now))
 	}
 	for i := range c.Targets {
 		if t := &c.Targets[i]; t.Address != c.Target {
@@ -188,10 +189,11 @@ func writeChannel(w io.Writer, now time.Time, c *relay.ChannelStatus) {
 		if s.ClientUnknown {
 			client, user = "host", "-"
 		}
-		ios, failed, bytes, mean := sessionSums(s)
-		sessions.add(s.ID, client, user, cmp.Or(s.ClientName, "-"),
-			now.Sub(s.Opened).Round(time.Second), len(s.Queues), transportsOf(s), ios,
-			failed, size.FormatBytes(bytes), mean, throttledOf(s), loadOf(s))
+		sum := countsOfSession(s)
+		sessions.add(s.ID, client, user, orNone(s.ClientName),
+			now.Sub(s.Opened).Round(time.Second), len(s.Queues), transportsOf(s), sum.ios,
+			sum.failed, size.FormatBytes(sum.bytes), latencyText(sum.meanNs()), throttledOf(s),
+			loadOf(s, sum.inFlight))
 	}
 	sessions.write(w)
 	writeQueues(w, c.Queues)
@@ -214,24 +216,6 @@ func limitsText(q *relay.QoS) string {
 	return strings.Join(texts, ", ")
 }
 
-// sessionSums returns what a session's operations add up to, and the mean latency of its IOs.
-func sessionSums(s *relay.SessionStatus) (ios, failed, bytes uint64, mean string) {
-	var sumNs uint64
-	for _, o := range s.Operations {
-		ios += o.Succeeded
-		for _, n := range o.Failed {
-			ios += n
-			failed += n
-		}
-		bytes += o.Bytes
-		sumNs += o.Latency.Sum
-	}
-	if ios == 0 {
-		return 0, 0, 0, "-"
-	}
-	return ios, failed, bytes, latencyText(new(sumNs / ios))
-}
-
 // throttledOf returns how long the limits made a session's queues wait, added up.
 func throttledOf(s *relay.SessionStatus) time.Duration {
 	var total time.Duration
@@ -249,15 +233,14 @@ func transportsOf(s *relay.SessionStatus) string {
 			names = append(names, q.Transport)
 		}
 	}
-	return cmp.Or(strings.Join(names, "+"), "-")
+	return orNone(strings.Join(names, "+"))
 }
 
 // loadOf returns the number of IOs in flight and their limit, and whether the session waits for its
 // release, and why.
-func loadOf(s *relay.SessionStatus) string {
-	inFlight, depth := 0, 0
+func loadOf(s *relay.SessionStatus, inFlight int64) string {
+	depth := 0
 	for _, q := range s.Queues {
-		inFlight += q.InFlight
 		depth += q.Depth
 	}
 	text := fmt.Sprintf("%d of %d", inFlight, depth)

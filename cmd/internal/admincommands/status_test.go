@@ -40,7 +40,8 @@ func exampleRelay() *adminserver.Document {
 		Schema: adminserver.Schema, Program: "zc-relay", Version: "v1.2.3", PID: 42,
 		Started: testNow.Add(-90 * time.Minute), Now: testNow,
 		Reason: "1 of 2 channels cannot serve",
-		Workers: []datapath.WorkerStatus{{Index: 0, CPU: new(3), Queues: 1, Hits: 10, Misses: 20, Sleeps: 5},
+		Workers: []datapath.WorkerStatus{
+			{Index: 0, CPU: new(3), Queues: 1, Hits: 10, Misses: 20, Sleeps: 5},
 			{Index: 1}},
 		Channels: []relay.ChannelStatus{
 			{
@@ -50,9 +51,11 @@ func exampleRelay() *adminserver.Document {
 				Target: netip.MustParseAddrPort("192.0.2.1:7470"), Volume: "ram",
 				Link: relay.LinkStatus{State: "ready", Since: testNow, Connects: 3, Losses: 2},
 				Targets: []relay.TargetStatus{
-					{Address: netip.MustParseAddrPort("192.0.2.3:7470"), Link: relay.LinkStatus{State: "stand-by", Since: testNow,
+					{Address: netip.MustParseAddrPort("192.0.2.3:7470"), Link: relay.LinkStatus{
+						State: "stand-by", Since: testNow,
 						Reason: "another one serves", NextAttempt: new(testNow.Add(time.Second))}},
-					{Address: netip.MustParseAddrPort("192.0.2.1:7470"), Link: relay.LinkStatus{State: "ready", Since: testNow,
+					{Address: netip.MustParseAddrPort("192.0.2.1:7470"), Link: relay.LinkStatus{
+						State: "ready", Since: testNow,
 						Connects: 3, Losses: 2}},
 				},
 				TargetMoves: 1,
@@ -64,7 +67,8 @@ func exampleRelay() *adminserver.Document {
 						{Index: 0, Depth: 32, InFlight: 3, Transport: "shm",
 							Throttled: 1500 * time.Millisecond},
 						{Index: 1, Depth: 32, InFlight: 4, Transport: "shm"}}}},
-				QoS: relay.QoS{Channel: datapath.RateLimits{IOPS: 1000, Bandwidth: 64 << 20, Burst: 1e8},
+				QoS: relay.QoS{
+					Channel: datapath.RateLimits{IOPS: 1000, Bandwidth: 64 << 20, Burst: 1e8},
 					Session: datapath.RateLimits{IOPS: 100}},
 			},
 			{
@@ -75,7 +79,8 @@ func exampleRelay() *adminserver.Document {
 				Link: relay.LinkStatus{State: "waiting", Failures: 3, Since: testNow,
 					Reason: "target cannot be reached", Attempt: 3, MaxAttempts: new(8),
 					NextAttempt: new(testNow.Add(1500 * time.Millisecond))},
-				OpenSessions: []relay.SessionStatus{}, Queues: []datapath.QueueStatus{}, Retiring: true, SessionsRefused: 1,
+				OpenSessions: []relay.SessionStatus{}, Queues: []datapath.QueueStatus{},
+				Retiring: true, SessionsRefused: 1,
 				ExportedBytes: 1 << 20,
 			},
 			{
@@ -99,22 +104,26 @@ func exampleTarget() *adminserver.Document {
 		Reload: &admin.Reload{Started: testNow.Add(-time.Minute), Ended: new(testNow),
 			Error: "the configuration is unchanged"},
 		RestartPending: []string{"listen.port", "workers.count"},
-		Workers:        []datapath.WorkerStatus{}, Sessions: &adminserver.SessionCount{Open: 2, Total: 9},
+		Workers:        []datapath.WorkerStatus{},
+		Sessions:       &adminserver.SessionCount{Open: 2, Total: 9},
 		Volumes: []target.VolumeStatus{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
 			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed", Since: testNow,
 			Reason: "another program has truncated it", Holder: "verify on host-a",
 			HolderID: "0123456789abcdef", Queues: exampleQueues()},
 			{Name: "late", UUID: "00000000-0000-0000-0000-000000000000", BlockSize: 4096,
-				State: "failed", Since: testNow.Add(-time.Minute), Attempt: 6, Queues: []datapath.QueueStatus{},
+				State: "failed", Since: testNow.Add(-time.Minute), Attempt: 6,
+				Queues:      []datapath.QueueStatus{},
 				Reason:      "file \"/srv/late\" does not exist [NOT_FOUND]",
 				NextAttempt: testNow.Add(20 * time.Second)}},
-		Faults: []adminserver.Fault{{Rule: "volume:write:p=0.01:delay=5ms", Operations: 1000, Matches: 9}},
+		Faults: []adminserver.Fault{
+			{Rule: "volume:write:p=0.01:delay=5ms", Operations: 1000, Matches: 9}},
 	}
 }
 
 func TestDocumentsAreValidAndEveryFieldIsDescribed(t *testing.T) {
 	s := schematest.Read(t, schemaPath)
-	for name, d := range map[string]*adminserver.Document{"relay": exampleRelay(), "target": exampleTarget()} {
+	for name, d := range map[string]*adminserver.Document{"relay": exampleRelay(),
+		"target": exampleTarget()} {
 		if err := s.Check(schematest.Document(t, d)); err != nil {
 			t.Errorf("%s: %s", name, err)
 		}
@@ -169,7 +178,8 @@ func TestTheTextMarksASessionThatIsNotReleased(t *testing.T) {
 }
 
 func TestTheSummaryOfChannelsSaysWhoseStateItTells(t *testing.T) {
-	channel := func(name string, state relay.ChannelState, link relay.LinkState) relay.ChannelStatus {
+	channel := func(name string, state relay.ChannelState,
+		link relay.LinkState) relay.ChannelStatus {
 		return relay.ChannelStatus{FullName: name, ListenStatus: relay.ListenStatus{State: state},
 			Link: relay.LinkStatus{State: link}}
 	}
@@ -178,7 +188,8 @@ func TestTheSummaryOfChannelsSaysWhoseStateItTells(t *testing.T) {
 		channels []relay.ChannelStatus
 		want     string
 	}{
-		{true, []relay.ChannelStatus{channel("one", "listening", "ready"), channel("two", "listening", "waiting"),
+		{true, []relay.ChannelStatus{channel("one", "listening", "ready"),
+			channel("two", "listening", "waiting"),
 			channel("three", "waiting", "ready"), channel("four", "opening", "waiting")},
 			"channels: 1 of 4 ready; not ready: two (target waiting), three (waiting), four (opening)"},
 		{false, []relay.ChannelStatus{channel("one", "listening", "ready")}, // is being drained

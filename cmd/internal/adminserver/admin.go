@@ -12,6 +12,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -225,6 +226,13 @@ func CountIO(counts *datapath.QueueCounts) admin.IO {
 		io.LatencyNs += counts.Latency(operation).SumNs
 	}
 	return io
+}
+
+// DistinctTransports returns the transports of queues, each once and in order. Queues that are not
+// connected have the transport "".
+func DistinctTransports(ofQueues []string) []string {
+	distinct := slices.Compact(slices.Sorted(slices.Values(ofQueues)))
+	return slices.DeleteFunc(distinct, func(transport string) bool { return transport == "" })
 }
 
 // HandleSessions serves admin.SessionsPath.

@@ -214,7 +214,8 @@ func TestFailuresAreCountedFromZeroOn(t *testing.T) {
 		Counters: &datapath.CounterSet{}}}, Options{}), "zc_target_io_failures_total")
 	gateway := counts(t, NewNBDCollector(fakeGateway{}), "zc_relay_nbd_requests_total")
 	for series, all := range map[string]map[string]float64{
-		"a IO_FAILED": ofRelay, "a TIME_OUT": ofRelay, "a CONNECTION_RESET": ofRelay, "a OTHER": ofRelay,
+		"a IO_FAILED": ofRelay, "a TIME_OUT": ofRelay, "a CONNECTION_RESET": ofRelay,
+		"a OTHER":        ofRelay,
 		"IO_FAILED disk": ofTarget, "OTHER disk": ofTarget,
 		"read EIO x": gateway, "trim ENOSPC x": gateway, "flush ESHUTDOWN x": gateway,
 	} {

@@ -104,8 +104,9 @@ func (r *reloader) recordSignal(err error) {
 	if err != nil {
 		err = status.Errorf(status.BadConfig, "%w", err)
 	}
-	r.audit.Record(audit.Entry{Operation: adminserver.OperationReload, Object: adminserver.DaemonObject,
-		By: audit.Signal(syscall.SIGHUP), Err: err})
+	r.audit.Record(audit.Entry{Operation: adminserver.OperationReload,
+		Object: adminserver.DaemonObject,
+		By:     audit.Signal(syscall.SIGHUP), Err: err})
 }
 
 // outcome is what a read has found.

@@ -47,8 +47,9 @@ func (a *administered) AdminSessions() []admin.Session {
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = admin.Session{ID: s.ID, Opened: s.Opened.UTC(), Peer: s.Relay, Volume: s.Volume,
-			Client: s.Client, HolderID: s.HolderID.String(), IO: adminserver.CountIO(s.Counters.Total()),
-			Queues: s.Queues, Transports: admin.DistinctTransports(s.Transports)}
+			Client: s.Client, HolderID: s.HolderID.String(),
+			IO:     adminserver.CountIO(s.Counters.Total()),
+			Queues: s.Queues, Transports: adminserver.DistinctTransports(s.Transports)}
 	}
 	return all
 }
@@ -89,7 +90,8 @@ func (v *volumes) withPending(offered []target.VolumeStatus) []target.VolumeStat
 	defer v.mu.Unlock()
 	all := offered
 	for _, name := range slices.Sorted(maps.Keys(v.pending)) {
-		if !slices.ContainsFunc(offered, func(o target.VolumeStatus) bool { return o.Name == name }) {
+		isName := func(o target.VolumeStatus) bool { return o.Name == name }
+		if !slices.ContainsFunc(offered, isName) {
 			p := v.pending[name]
 			all = append(all, target.VolumeStatus{Name: name, UUID: volume.UUID{}.String(),
 				BlockSize: p.config.BlockSize, State: p.state, Since: p.since.UTC()})

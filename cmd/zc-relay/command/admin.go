@@ -59,7 +59,7 @@ func (a administered) AdminSessions() []admin.Session {
 			all = append(all, admin.Session{ID: s.ID, Opened: s.Opened, Channel: c.FullName,
 				Peer: peer, Volume: c.Volume, Queues: len(s.Queues), Client: s.ClientName,
 				IO:         adminserver.CountIO(s.Counters.Total()),
-				Transports: admin.DistinctTransports(transports)})
+				Transports: adminserver.DistinctTransports(transports)})
 		}
 	}
 	slices.SortFunc(all, func(x, y admin.Session) int { return cmp.Compare(x.ID, y.ID) })
