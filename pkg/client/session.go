@@ -60,7 +60,7 @@ func newSession(t *terms, connection comch.Connection, number uint64) *session {
 	}
 	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{
-			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
+			Role:    controlmsg.RoleInitiator,
 			Timeout: t.config.ControlTimeout, Software: t.config.Software,
 			Logger: t.config.Logger,
 			OnKeepAlive: func(m *controlmsg.KeepAlive) error {

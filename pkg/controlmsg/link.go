@@ -27,8 +27,6 @@ const (
 
 // EndpointConfig configures a Requester or a Responder. Role is required.
 type EndpointConfig struct {
-	// Codec encodes and decodes messages; nil means protocol buffers.
-	Codec Codec
 	// Role is the role of this side. Together with the kind of endpoint it selects the
 	// conversation.
 	Role Role
@@ -61,9 +59,6 @@ type EndpointConfig struct {
 }
 
 func (c EndpointConfig) withDefaults() EndpointConfig {
-	if c.Codec == nil {
-		c.Codec = NewProtobufCodec()
-	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
@@ -159,7 +154,7 @@ func (l *link) receive() {
 			return
 		}
 		l.heard.Store(int64(time.Since(l.begun)))
-		e, err := l.config.Codec.Decode(b)
+		e, err := Decode(b)
 		if err == nil {
 			farewell, isError := e.Message.(*Error)
 			keepAlive, isKeepAlive := e.Message.(*KeepAlive)
@@ -209,7 +204,7 @@ func (l *link) setSendLimit(maxMessageSize uint32) {
 
 // encode encodes e, and fails if the result is larger than the peer accepts.
 func (l *link) encode(e *Envelope) ([]byte, error) {
-	b, err := l.config.Codec.Append(nil, e)
+	b, err := Encode(e)
 	if err != nil {
 		return nil, err
 	}

@@ -16,8 +16,8 @@
 //	    │ stop                    │ stop                      │
 //	    │ destroy_objects         │ destroy_objects           │
 //
-// Messages are plain structs. A Codec encodes and decodes them, a Transport carries the bytes,
-// and Requester and Responder enforce order, timeouts and correlation. A Responder serves a
+// Messages are plain structs. Encode and Decode translate them, a Transport carries the bytes, and
+// Requester and Responder enforce order, timeouts and correlation. A Responder serves a
 // Handler, which carries out the requests. docs/protocol.md describes the whole protocol.
 //
 // Nothing that a peer sends is trusted: every length, count and wait is bounded. A peer that
@@ -26,8 +26,8 @@ package controlmsg
 
 import "time"
 
-// Message is a pointer to one of the message structs of this package. The set is closed, so that
-// every Codec can translate all of them.
+// Message is a pointer to one of the message structs of this package. The set is
+// closed, so that Encode and Decode can translate all of them.
 type Message interface {
 	// Kind identifies the struct.
 	Kind() Kind
@@ -42,8 +42,8 @@ type RequestFor[R Message] interface {
 }
 
 // Validate returns an InvalidValue or TooBig error unless every field of the message is within
-// the protocol's limits. A Codec calls it in both directions, so that neither side sends what the
-// other would reject.
+// the protocol's limits. Encode and Decode call it, so that neither side sends what the other would
+// reject.
 func Validate(message Message) error { return message.validate() }
 
 // Envelope is the unit on the wire: a message and the request that it belongs to.
@@ -55,18 +55,6 @@ type Envelope struct {
 	// means that it does not say.
 	Timeout time.Duration
 	Message Message
-}
-
-// Codec encodes and decodes envelopes. Its methods may be called concurrently.
-type Codec interface {
-	// Name identifies the codec in logs, for instance "protobuf".
-	Name() string
-	// Append appends the encoded envelope to dst. It fails if the message is not valid.
-	Append(dst []byte, e *Envelope) ([]byte, error)
-	// Decode decodes the one envelope that fills b. The result is valid and does not refer to b.
-	// An unknown kind of message fails with status.Unexpected, everything else with
-	// status.InvalidValue or status.TooBig.
-	Decode(b []byte) (*Envelope, error)
 }
 
 // Kind identifies a message struct.

@@ -134,10 +134,9 @@ func TestFieldsOutsideTheirLimitsAreRejectedInBothDirections(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.message.Kind().String()+" "+c.text, func(t *testing.T) {
-			codec := NewProtobufCodec()
-			_, err := codec.Append(nil, &Envelope{Message: c.message})
-			check(t, "Append", err, c.code, c.text)
-			_, err = codec.Decode(marshal(t, toWire(&Envelope{Message: c.message})))
+			_, err := Encode(&Envelope{Message: c.message})
+			check(t, "Encode", err, c.code, c.text)
+			_, err = Decode(marshal(t, toWire(&Envelope{Message: c.message})))
 			check(t, "Decode", err, c.code, c.text)
 		})
 	}
@@ -224,7 +223,7 @@ func TestFieldsThatDoNotFitTheirTypesAreRejected(t *testing.T) {
 	}
 	for i := range cases {
 		t.Run(cases[i].name, func(t *testing.T) {
-			_, err := NewProtobufCodec().Decode(marshal(t, &cases[i].wire))
+			_, err := Decode(marshal(t, &cases[i].wire))
 			if !errors.Is(err, status.InvalidValue) {
 				t.Errorf("Decode fails with %v, want the code %v", err, status.InvalidValue)
 			}

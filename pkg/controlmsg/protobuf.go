@@ -18,27 +18,23 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// protobufCodec encodes messages as proto/zc/relay/control/v1 defines them. It has no state.
-type protobufCodec struct{}
-
-// NewProtobufCodec returns the codec for protocol buffers, as defined in proto/zc/relay/control/v1.
-// It ignores unknown fields.
-func NewProtobufCodec() Codec { return protobufCodec{} }
-
-func (protobufCodec) Name() string { return "protobuf" }
-
-func (protobufCodec) Append(dst []byte, e *Envelope) ([]byte, error) {
+// Encode encodes an envelope as proto/zc/relay/control/v1 defines it. It fails if the message is not
+// valid.
+func Encode(e *Envelope) ([]byte, error) {
 	if err := Validate(e.Message); err != nil {
 		return nil, fmt.Errorf("encode %v: %w", e.Message.Kind(), err)
 	}
-	b, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(dst, toWire(e))
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(toWire(e))
 	if err != nil {
 		return nil, fmt.Errorf("encode %v: %w", e.Message.Kind(), err)
 	}
 	return b, nil
 }
 
-func (protobufCodec) Decode(b []byte) (*Envelope, error) {
+// Decode decodes the one envelope that fills b, and ignores unknown fields. The result is valid and
+// does not refer to b. An unknown kind of message fails with status.Unexpected, everything else
+// with status.InvalidValue or status.TooBig.
+func Decode(b []byte) (*Envelope, error) {
 	var wire controlpb.Envelope
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, &wire); err != nil {
 		return nil, status.Errorf(status.InvalidValue, "decode message of %d bytes: %w",

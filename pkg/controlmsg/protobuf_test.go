@@ -145,11 +145,10 @@ func readGolden(t *testing.T) map[string][]byte {
 }
 
 func TestSamplesHaveTheirGoldenEncoding(t *testing.T) {
-	codec := NewProtobufCodec()
 	if *update {
 		var text bytes.Buffer
 		for _, s := range samples() {
-			b, err := codec.Append(nil, &Envelope{Correlation: s.correlation, Message: s.message})
+			b, err := Encode(&Envelope{Correlation: s.correlation, Message: s.message})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,14 +165,14 @@ func TestSamplesHaveTheirGoldenEncoding(t *testing.T) {
 	for _, s := range samples() {
 		t.Run(s.name, func(t *testing.T) {
 			want := Envelope{Correlation: s.correlation, Message: s.message}
-			b, err := codec.Append([]byte("before"), &want)
+			b, err := Encode(&want)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff("before"+string(golden[s.name]), string(b)); diff != "" {
+			if diff := cmp.Diff(string(golden[s.name]), string(b)); diff != "" {
 				t.Errorf("encoding (-golden +got):\n%s", diff)
 			}
-			got, err := codec.Decode(golden[s.name])
+			got, err := Decode(golden[s.name])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -345,7 +344,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 	b = protowire.AppendBytes(b, inner)
 	b = protowire.AppendTag(b, 9, protowire.VarintType)
 	b = protowire.AppendVarint(b, 1)
-	got, err := NewProtobufCodec().Decode(b)
+	got, err := Decode(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +357,7 @@ func TestAnErrorWithAnUnknownCodeAndPhaseIsAccepted(t *testing.T) {
 	b := marshal(t, &controlpb.Envelope{Message: &controlpb.Envelope_Error{
 		Error: &controlpb.Error{Code: 4711, Phase: 99, Text: "line\x1b[2J\nfeed"},
 	}})
-	got, err := NewProtobufCodec().Decode(b)
+	got, err := Decode(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +379,7 @@ func TestATimeToTryAgainIsTakenWithAgainOnlyAndUpToItsLimit(t *testing.T) {
 		b := marshal(t, &controlpb.Envelope{Message: &controlpb.Envelope_Error{
 			Error: &controlpb.Error{Code: c.code, RetryAfterMs: c.sent},
 		}})
-		got, err := NewProtobufCodec().Decode(b)
+		got, err := Decode(b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -409,7 +408,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			e, err := NewProtobufCodec().Decode(c.b)
+			e, err := Decode(c.b)
 			if e != nil || !errors.Is(err, c.code) {
 				t.Errorf("Decode = %v, %v, want the code %v", e, err, c.code)
 			}
@@ -418,9 +417,8 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	codec := NewProtobufCodec()
 	for _, s := range samples() {
-		b, err := codec.Append(nil, &Envelope{Correlation: s.correlation, Message: s.message})
+		b, err := Encode(&Envelope{Correlation: s.correlation, Message: s.message})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -428,7 +426,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, err := codec.Decode(b)
+		e, err := Decode(b)
 		testkit.CheckBounded(t, err)
 		if (e == nil) == (err == nil) {
 			t.Fatalf("Decode = %v, %v", e, err)
@@ -440,11 +438,11 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		again, err := codec.Append(nil, e)
+		again, err := Encode(e)
 		if err != nil {
 			t.Fatalf("the decoded message cannot be encoded: %v", err)
 		}
-		twice, err := codec.Decode(again)
+		twice, err := Decode(again)
 		if err != nil {
 			t.Fatalf("the encoded message cannot be decoded: %v", err)
 		}

@@ -218,7 +218,7 @@ func TestErrorsDistinguishHowATCPConnectionEnds(t *testing.T) {
 
 func TestAFarewellIsReceivedDespiteAReset(t *testing.T) {
 	near, far := connect(t)
-	b, err := controlmsg.NewProtobufCodec().Append(nil, &controlmsg.Envelope{
+	b, err := controlmsg.Encode(&controlmsg.Envelope{
 		Message: &controlmsg.Error{Code: status.Full, Text: "farewell"},
 	})
 	if err != nil {

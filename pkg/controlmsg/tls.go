@@ -78,8 +78,7 @@ func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
 func (t *tcpTransport) sendPlainTextError(ctx context.Context, reason error) {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
 	defer cancel()
-	farewell, err := NewProtobufCodec().Append(nil,
-		&Envelope{Message: report(reason, PhaseConnect)})
+	farewell, err := Encode(&Envelope{Message: report(reason, PhaseConnect)})
 	if err == nil {
 		_ = t.Send(ctx, farewell)
 	}

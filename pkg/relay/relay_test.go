@@ -107,7 +107,6 @@ func (p *proxy) watch(request, reply func(*controlmsg.Envelope) *controlmsg.Enve
 func (p *proxy) forward(from, to net.Conn, watch func(*controlmsg.Envelope) *controlmsg.Envelope) {
 	defer from.Close()
 	defer to.Close()
-	codec := controlmsg.NewProtobufCodec()
 	for {
 		var length [4]byte
 		if _, err := io.ReadFull(from, length[:]); err != nil {
@@ -117,7 +116,7 @@ func (p *proxy) forward(from, to net.Conn, watch func(*controlmsg.Envelope) *con
 		if _, err := io.ReadFull(from, b); err != nil {
 			return
 		}
-		e, err := codec.Decode(b)
+		e, err := controlmsg.Decode(b)
 		if err != nil {
 			p.t.Errorf("proxy: %v", err)
 			return
@@ -125,7 +124,7 @@ func (p *proxy) forward(from, to net.Conn, watch func(*controlmsg.Envelope) *con
 		if e = watch(e); e == nil {
 			return
 		}
-		if b, err = codec.Append(nil, e); err != nil {
+		if b, err = controlmsg.Encode(e); err != nil {
 			p.t.Errorf("proxy: %v", err)
 			return
 		}

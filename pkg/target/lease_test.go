@@ -31,7 +31,7 @@ func (d deaf) Receive(ctx context.Context) ([]byte, error) {
 		if err != nil || !d.deaf.Load() {
 			return b, err
 		}
-		e, err := controlmsg.NewProtobufCodec().Decode(b)
+		e, err := controlmsg.Decode(b)
 		if err != nil || e.Message.Kind() != controlmsg.KindKeepAlive {
 			return b, err
 		}

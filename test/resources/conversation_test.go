@@ -38,15 +38,13 @@ func (p *peer) converse(transport controlmsg.Transport, role controlmsg.Role) co
 		}
 		return controlmsg.NewRequester(transport, config)
 	}
-	return &unruly{peer: p, transport: transport, codec: controlmsg.NewProtobufCodec(),
-		done: make(chan struct{})}
+	return &unruly{peer: p, transport: transport, done: make(chan struct{})}
 }
 
 // unruly is a requester that sends valid messages in any order.
 type unruly struct {
 	peer        *peer
 	transport   controlmsg.Transport
-	codec       controlmsg.Codec
 	correlation uint64
 	done        chan struct{}
 	ended       bool
@@ -61,7 +59,7 @@ func (u *unruly) Call(ctx context.Context, request controlmsg.Message) (controlm
 	if u.peer.random.IntN(50) > 0 {
 		u.correlation++ // else zero, or the correlation of the previous request
 	}
-	packet, err := u.codec.Append(nil,
+	packet, err := controlmsg.Encode(
 		&controlmsg.Envelope{Correlation: u.correlation, Message: request})
 	if err != nil {
 		return nil, err
@@ -82,7 +80,7 @@ func (u *unruly) Call(ctx context.Context, request controlmsg.Message) (controlm
 		if err != nil {
 			return nil, u.end(err)
 		}
-		e, err := u.codec.Decode(packet)
+		e, err := controlmsg.Decode(packet)
 		if err != nil {
 			return nil, u.end(err)
 		}

@@ -132,7 +132,6 @@ func FailOn(kind controlmsg.Kind, err error, next Handler) Handler {
 type Raw struct {
 	t         testing.TB
 	transport controlmsg.Transport
-	codec     controlmsg.Codec
 }
 
 // NewRaw returns a raw peer and the transport that leads to it.
@@ -140,13 +139,13 @@ func NewRaw(t testing.TB) (*Raw, controlmsg.Transport) {
 	t.Helper()
 	near, far := NewPipe(controlmsg.DefaultMaxMessageSize)
 	t.Cleanup(far.Abort)
-	return &Raw{t: t, transport: far, codec: controlmsg.NewProtobufCodec()}, near
+	return &Raw{t: t, transport: far}, near
 }
 
 // Send sends a message with the given correlation.
 func (r *Raw) Send(correlation uint64, message controlmsg.Message) {
 	r.t.Helper()
-	b, err := r.codec.Append(nil, &controlmsg.Envelope{Correlation: correlation, Message: message})
+	b, err := controlmsg.Encode(&controlmsg.Envelope{Correlation: correlation, Message: message})
 	if err != nil {
 		r.t.Fatalf("encode %v: %v", message.Kind(), err)
 	}
@@ -168,7 +167,7 @@ func (r *Raw) Receive() controlmsg.Envelope {
 	if err != nil {
 		r.t.Fatalf("receive: %v", err)
 	}
-	e, err := r.codec.Decode(b)
+	e, err := controlmsg.Decode(b)
 	if err != nil {
 		r.t.Fatalf("receive: %v", err)
 	}

@@ -20,9 +20,6 @@ import (
 type Config struct {
 	// Injector holds the rules; nil means none.
 	Injector *fault.Injector
-	// Codec decodes messages for rules that depend on their kind; nil means
-	// controlmsg.NewProtobufCodec.
-	Codec controlmsg.Codec
 }
 
 // Wrap returns inner with hooks, or inner itself if there are no rules for the seam.
@@ -30,11 +27,8 @@ func Wrap(inner controlmsg.Transport, config Config) controlmsg.Transport {
 	if !config.Injector.Has(fault.Control) {
 		return inner
 	}
-	if config.Codec == nil {
-		config.Codec = controlmsg.NewProtobufCodec()
-	}
 	return &transport{
-		Transport: inner, codec: config.Codec, ended: make(chan struct{}),
+		Transport: inner, ended: make(chan struct{}),
 		send:    config.Injector.Point(fault.Control, "send"),
 		receive: config.Injector.Point(fault.Control, "receive"),
 	}
@@ -42,7 +36,6 @@ func Wrap(inner controlmsg.Transport, config Config) controlmsg.Transport {
 
 type transport struct {
 	controlmsg.Transport
-	codec         controlmsg.Codec
 	send, receive *fault.Point
 
 	ending sync.Once
@@ -94,7 +87,7 @@ func (t *transport) Receive(ctx context.Context) ([]byte, error) {
 func (t *transport) enter(ctx context.Context, p *fault.Point, message []byte) (fault.Hit, error) {
 	kind := ""
 	if p.NeedsKind() {
-		if envelope, err := t.codec.Decode(message); err == nil {
+		if envelope, err := controlmsg.Decode(message); err == nil {
 			kind = envelope.Message.Kind().String()
 		}
 	}
