@@ -9,14 +9,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// conversation is the client's side of a conversation with a relay: a controlmsg.Requester, or a
+// requester is the client's end of a conversation with a relay: a controlmsg.Requester, or a
 // dialectRelay.
-type conversation interface {
+type requester interface {
 	controlmsg.Caller
 	Greet(ctx context.Context) (controlmsg.HelloReply, error)
-	Done() <-chan struct{}
-	Err() error
-	Close(reason error)
 }
 
 // dialectRelay is a conversation with a relay of the DOCA storage applications.

@@ -60,9 +60,9 @@ type eagerConnection struct{ comch.Connection }
 func (eagerConnection) Abort()     {}
 func (eagerConnection) Err() error { return nil }
 
-type eagerConversation struct{ conversation }
+type eagerRequester struct{ requester }
 
-func (eagerConversation) Err() error { return nil }
+func (eagerRequester) Err() error { return nil }
 
 // newEagerRelay returns a relay with a queue that has submitted a request.
 func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
@@ -88,7 +88,7 @@ func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 // session returns a session with the relay.
 func (r *eagerRelay) session(t *testing.T, agreed *terms, number uint64) *session {
 	s := &session{terms: agreed, id: sessionID{number: number}, connection: eagerConnection{},
-		requester: eagerConversation{}}
+		requester: eagerRequester{}}
 	s.memory.dataMemory = &dataMemory{}
 	s.pairs = []*comchPair{{memory: s.memory.dataMemory, fail: s.fail,
 		consumer: eagerConsumer{eagerRelay: r}, producer: eagerProducer{}}}

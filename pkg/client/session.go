@@ -20,7 +20,7 @@ type session struct {
 	terms      *terms
 	id         sessionID
 	connection comch.Connection
-	requester  conversation
+	requester  requester
 	info       Info // Size is that at the beginning of the session
 	memory     lending
 	pairs      []*comchPair               // one for each queue

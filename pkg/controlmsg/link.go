@@ -25,6 +25,18 @@ const (
 	peerCloseTimeout = 500 * time.Millisecond
 )
 
+// Endpoint is this side's end of a conversation: a Requester, a Responder, or what stands for one
+// towards a peer with another protocol. Its methods may be called concurrently.
+type Endpoint interface {
+	// Done returns a channel that is closed when the conversation has ended, for whatever reason.
+	Done() <-chan struct{}
+	// Err returns why the conversation has ended, or nil if it has not.
+	Err() error
+	// Close ends the conversation, sends the reason to the peer unless it is nil, and closes the
+	// transport gracefully. It takes a bounded time. Later calls wait for the first.
+	Close(reason error)
+}
+
 // EndpointConfig configures a Requester or a Responder. Role is required.
 type EndpointConfig struct {
 	// Role is the role of this side. Together with the kind of endpoint it selects the

@@ -58,9 +58,10 @@ func (r *Requester) Greet(ctx context.Context) (HelloReply, error) {
 	return *reply, nil
 }
 
-// Caller carries out requests: a Requester, or what stands for one towards a peer with another
-// protocol. Its replies have the type that belongs to their request.
+// Caller is the Endpoint that sends requests. Its replies have the type that belongs to their
+// request.
 type Caller interface {
+	Endpoint
 	Call(ctx context.Context, request Message) (Message, error)
 }
 

@@ -72,6 +72,16 @@ type TargetHandler interface {
 	CreateRDMAConnection(context.Context, *CreateRDMAConnection) (*CreateRDMAConnectionReply, error)
 }
 
+// Server is the Endpoint that carries out requests.
+type Server interface {
+	Endpoint
+	// Serve passes requests to handler until the conversation or ctx ends: see Responder.Serve.
+	Serve(ctx context.Context, handler Handler) error
+	// Leave ends the conversation and sends the reason to the peer unless it is nil. It does not
+	// wait for the peer: Close does.
+	Leave(reason error)
+}
+
 // Serve passes each request to handler and answers it. It returns nil when DestroyObjects is done.
 // Otherwise it returns the cause of ctx if ctx has ended, or the reason why the conversation has.
 // If ctx ends during a request, its cause is the answer to that request.

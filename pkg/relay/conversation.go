@@ -9,15 +9,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// clientConversation is the relay's side of a conversation with a client: a controlmsg.Responder,
-// or a dialectClient.
-type clientConversation interface {
-	Serve(context.Context, controlmsg.Handler) error
-	Done() <-chan struct{}
-	Err() error
-	Close(reason error)
-}
-
 // checkClient returns an error if the session's client cannot use the target because of their
 // protocols: see checkTargetProtocol.
 func (s *session) checkClient() error {
@@ -25,7 +16,7 @@ func (s *session) checkClient() error {
 		return nil
 	}
 	c, isDialect := s.client.(*dialectClient)
-	if isDialect && c.responder.Version() == dialects.DOCA2_10 {
+	if isDialect && c.Version() == dialects.DOCA2_10 {
 		return nil
 	}
 	return status.Errorf(status.NotSupported, "the channel's target speaks %s, so it serves "+
@@ -34,9 +25,9 @@ func (s *session) checkClient() error {
 }
 
 // openConversation begins the conversation with the client: in the channel's protocol or, with
-// ProtocolAuto, in the one that the client's first message uses. The conversation is never nil; if
-// the client does not send a message in time, err says so.
-func (s *session) openConversation() (conversation clientConversation, err error) {
+// ProtocolAuto, in the one that the client's first message uses. It returns an endpoint in
+// any case; if the client does not send a message in time, err says so.
+func (s *session) openConversation() (client controlmsg.Server, err error) {
 	transport := s.channel.relay.config.HookTransport(
 		controlmsg.NewComchTransport(s.connection))
 	switch protocol := s.settings.Protocol; protocol {

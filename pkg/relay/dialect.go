@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"time"
 
@@ -24,13 +23,10 @@ import (
 // before start_data_path_connections (2.10). They do not say how large an IO may be (3.x), or how
 // many queues there are (2.10). And they ignore the result of an IO.
 type dialectClient struct {
+	*dialects.Adapter
 	dialectClientConfig
-	responder *dialects.Responder
-	volume    *controlmsg.OpenVolumeReply // nil until the volume is open
-	queues    uint32                      // of the data path, once it is configured
-	epoch     uint64
-	instance  [16]byte
-	owner     [16]byte
+	volume *controlmsg.OpenVolumeReply // nil until the volume is open
+	queues uint32                      // of the data path, once it is configured
 }
 
 type dialectClientConfig struct {
@@ -56,22 +52,14 @@ func newDialectClient(
 	config dialectClientConfig, v dialects.Version, isGuessed bool,
 ) *dialectClient {
 	c := &dialectClient{dialectClientConfig: config}
-	c.responder = dialects.NewResponder(c.transport, dialects.ResponderConfig{
-		Handler: c, Version: v, IsGuessed: isGuessed,
-		Setting: "the channel's protocol to the initiator's", Timeout: c.timeout,
-		OnFailure: func(request string, err error) {
-			c.log.Warn("request failed", zap.String("request", request), zap.Error(err))
+	c.Adapter = dialects.NewAdapter(dialects.AdapterConfig{
+		ResponderConfig: dialects.ResponderConfig{
+			Handler: c, Version: v, IsGuessed: isGuessed,
+			Setting: "the channel's protocol to the initiator's", Timeout: c.timeout,
 		},
+		Transport: c.transport, Drain: c.session.drain, Stop: c.session.stopTarget, Log: c.log,
 	})
-	_, _ = rand.Read(c.instance[:]) // never fails
-	_, _ = rand.Read(c.owner[:])
 	return c
-}
-
-// Serve carries out the initiator's requests until it shuts down, which returns nil, or something
-// fails.
-func (c *dialectClient) Serve(ctx context.Context, _ controlmsg.Handler) error {
-	return c.responder.Serve(ctx)
 }
 
 // QueryStorage opens the volume.
@@ -86,52 +74,36 @@ func (c *dialectClient) QueryStorage(ctx context.Context) (*dialects.QueryStorag
 
 // InitStorage opens the volume if that has not been done, and configures the data path.
 func (c *dialectClient) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
-	version := c.responder.Version()
-	c.log.Info("the client is a DOCA storage application", zap.Stringer("protocol", version))
+	c.log.Info("the client is a DOCA storage application",
+		zap.Stringer("protocol", c.Version()))
 	if c.volume == nil {
 		if _, err := c.QueryStorage(ctx); err != nil {
 			return err
 		}
 	}
-	request, err := c.describeMemory(m)
+	memory, err := c.describeMemory(m)
 	if err != nil {
 		return err
 	}
-	request.QueueCount, request.BufferSize, err = m.Size(version, request.Export.Length,
-		c.volume)
-	if err != nil {
+	return c.Configure(m, memory, c.volume, func(request *controlmsg.ConfigureDataPath) error {
+		_, err := c.session.ConfigureDataPath(ctx, request)
+		c.queues = request.QueueCount
 		return err
-	}
-	request.Epoch = c.epoch
-	err = m.Configure(request, c.volume.BlockSize,
-		func(request *controlmsg.ConfigureDataPath) error {
-			_, err := c.session.ConfigureDataPath(ctx, request)
-			c.queues = request.QueueCount
-			return err
-		})
-	c.epoch = request.Epoch
-	return err
+	})
 }
 
-// describeMemory imports the initiator's memory to learn its size and address, and returns a
-// request that exports it.
-func (c *dialectClient) describeMemory(m *dialects.InitStorage) (*controlmsg.ConfigureDataPath,
-	error) {
+// describeMemory imports the initiator's memory to learn its size and address.
+func (c *dialectClient) describeMemory(m *dialects.InitStorage) (controlmsg.Export, error) {
 	region, access, err := c.connection.ImportMemory(m.Export)
 	if err != nil {
-		return nil, fmt.Errorf("import the client's memory: %w", err)
+		return controlmsg.Export{}, fmt.Errorf("import the client's memory: %w", err)
 	}
 	length, base := region.Len(), region.Base()
 	if err := region.Close(); err != nil {
-		return nil, err
+		return controlmsg.Export{}, err
 	}
-	version := c.responder.Version()
-	c.session.translate(dialects.NewTranslator(version, base))
-	return &controlmsg.ConfigureDataPath{
-		Depth:          m.Count,
-		Export:         controlmsg.Export{Access: access, Length: length, Descriptor: m.Export},
-		ClientInstance: c.instance, Owner: c.owner, Client: version.String() + " initiator",
-	}, nil
+	c.session.translate(dialects.NewTranslator(c.Version(), base))
+	return controlmsg.Export{Access: access, Length: length, Descriptor: m.Export}, nil
 }
 
 // CreateConnection is for targets.
@@ -166,16 +138,6 @@ func (c *dialectClient) StartConnections(ctx context.Context) error {
 // StartStorage starts the data path.
 func (c *dialectClient) StartStorage(ctx context.Context) error {
 	return c.session.StartStorage(ctx)
-}
-
-// StopStorage completes what is in flight, and stops the target.
-func (c *dialectClient) StopStorage(ctx context.Context) error {
-	draining, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	if n := c.session.drain(draining); n > 0 {
-		return status.Errorf(status.TimeOut, "%d IOs have not completed", n)
-	}
-	return c.session.stopTarget(ctx)
 }
 
 // Stopped returns a channel that is closed when the stop message of 2.10 has been returned, which

@@ -38,7 +38,7 @@ type session struct {
 	settings   *ChannelConfig // as of the start of the session
 	log        *zap.Logger
 	connection comch.Connection
-	client     clientConversation
+	client     controlmsg.Server
 	target     *targets.Connection                // nil until the volume is open
 	reached    atomic.Pointer[targets.Connection] // the same, for any goroutine
 	epoch      *epoch.Session

@@ -239,7 +239,7 @@ func (p *peer) Close(error) {
 
 // goneClient and goneConnection are of a client that does not mind their end.
 type (
-	goneClient     struct{ clientConversation }
+	goneClient     struct{ controlmsg.Server }
 	goneConnection struct{ comch.Connection }
 )
 

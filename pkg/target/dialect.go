@@ -2,7 +2,6 @@ package target
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 
@@ -15,33 +14,19 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// relayConversation is the target's side of a conversation with a relay: a controlmsg.Responder, or
-// a dialectRelay.
-type relayConversation interface {
-	Serve(context.Context, controlmsg.Handler) error
-	Done() <-chan struct{}
-	Err() error
-	Leave(reason error)
-	Close(reason error)
-}
-
 // dialectRelay is the target's side of a conversation with a relay of the DOCA storage
 // applications. It turns that relay's requests into the ones of our own protocol, which the session
 // carries out.
 //
-// The applications differ from us in three ways. They name no volume, so the target must have just
-// one. They export the initiator's memory as a whole, and connect RDMA by details. And they know
-// no identity of a client: each session is one of its own.
+// The applications differ from us in two ways. They name no volume, so the target must have just
+// one. And they export the initiator's memory as a whole, and connect RDMA by details.
 type dialectRelay struct {
+	*dialects.Adapter
 	session   *session
 	transport controlmsg.Transport
-	responder *dialects.Responder
 	// connected holds the RDMA connections that the relay has asked for, by queue and role.
 	connected [][iomsg.ConnectionRoleCount]bool
 	requested uint32 // connections so far
-	epoch     uint64
-	instance  [16]byte
-	owner     [16]byte
 }
 
 func newDialectRelay(
@@ -49,23 +34,15 @@ func newDialectRelay(
 ) *dialectRelay {
 	config := &s.target.config
 	r := &dialectRelay{session: s, transport: transport}
-	r.responder = dialects.NewResponder(transport, dialects.ResponderConfig{
-		Handler: r, Version: v, IsGuessed: config.DetectProtocol,
-		Setting:  "listen.protocol to the relay's",
-		IsTarget: true, Timeout: config.ControlTimeout,
-		OnFailure: func(request string, err error) {
-			s.log.Warn("request failed", zap.String("request", request), zap.Error(err))
+	r.Adapter = dialects.NewAdapter(dialects.AdapterConfig{
+		ResponderConfig: dialects.ResponderConfig{
+			Handler: r, Version: v, IsGuessed: config.DetectProtocol,
+			Setting:  "listen.protocol to the relay's",
+			IsTarget: true, Timeout: config.ControlTimeout,
 		},
+		Transport: transport, Drain: s.drain, Stop: s.Stop, Log: s.log,
 	})
-	_, _ = rand.Read(r.instance[:]) // never fails
-	_, _ = rand.Read(r.owner[:])
 	return r
-}
-
-// Serve carries out the relay's requests until it shuts down, which returns nil, or something
-// fails.
-func (r *dialectRelay) Serve(ctx context.Context, _ controlmsg.Handler) error {
-	return r.responder.Serve(ctx)
 }
 
 // Done returns nil: only Serve notices the end of the connection.
@@ -73,9 +50,6 @@ func (r *dialectRelay) Done() <-chan struct{} { return nil }
 
 // Err returns nil, because Done is never closed.
 func (r *dialectRelay) Err() error { return nil }
-
-// Leave does nothing: the protocol has no message for the reason.
-func (r *dialectRelay) Leave(error) {}
 
 // Close closes the connection.
 func (r *dialectRelay) Close(error) {
@@ -105,8 +79,8 @@ func (r *dialectRelay) QueryStorage(ctx context.Context) (*dialects.QueryStorage
 // InitStorage imports the initiator's memory, and creates the lanes.
 func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage) error {
 	s := r.session
-	version := r.responder.Version()
-	s.log.Info("the relay is a DOCA storage application", zap.Stringer("protocol", version))
+	s.log.Info("the relay is a DOCA storage application",
+		zap.Stringer("protocol", r.Version()))
 	if s.export == nil {
 		if _, err := r.QueryStorage(ctx); err != nil {
 			return err
@@ -120,31 +94,21 @@ func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage)
 	if err := s.free(); err != nil { // each attempt to configure imports it again
 		return err
 	}
-	request := &controlmsg.ConfigureDataPath{Depth: m.Count,
-		Export:         controlmsg.Export{Access: memory.Access, Length: memory.Length},
-		ClientInstance: r.instance, Owner: r.owner, Client: version.String() + " initiator"}
-	request.QueueCount, request.BufferSize, err = m.Size(version, memory.Length, volume)
-	if err != nil {
-		return err
-	}
-	request.Epoch = r.epoch
-	request.Export.RDMA = &controlmsg.RDMAExport{Transport: volume.Transport, Base: memory.Base}
-	err = m.Configure(request, volume.BlockSize, func(request *controlmsg.ConfigureDataPath) error {
+	export := controlmsg.Export{Access: memory.Access, Length: memory.Length,
+		RDMA: &controlmsg.RDMAExport{Transport: volume.Transport, Base: memory.Base}}
+	return r.Configure(m, export, volume, func(request *controlmsg.ConfigureDataPath) error {
 		memory, err := r.importMemory(m)
 		if err != nil {
 			return err
 		}
 		request.Export.RDMA.Key = memory.Key
 		if _, err = s.ConfigureDataPath(ctx, request); err != nil {
-			err = errors.Join(err, s.free())
+			return errors.Join(err, s.free())
 		}
-		return err
-	})
-	r.epoch = request.Epoch
-	if err == nil { // only then is the number of queues within its limit
+		// Only now is the number of queues known to be within its limit.
 		r.connected = make([][iomsg.ConnectionRoleCount]bool, request.QueueCount)
-	}
-	return err
+		return nil
+	})
 }
 
 // importMemory makes the initiator's memory usable in a protection domain of the session.
@@ -167,7 +131,7 @@ func (r *dialectRelay) importMemory(m *dialects.InitStorage) (rdma.RemoteMemory,
 			s.free())
 	}
 	memory := s.imported.RemoteMemory()
-	s.foreign = dialects.NewTranslator(r.responder.Version(), memory.Base)
+	s.foreign = dialects.NewTranslator(r.Version(), memory.Base)
 	return memory, nil
 }
 
@@ -177,7 +141,7 @@ func (r *dialectRelay) CreateConnection(
 	ctx context.Context, m *dialects.CreateConnection,
 ) ([]byte, error) {
 	queue := m.Context
-	if r.responder.Version() == dialects.DOCA2_10 {
+	if r.Version() == dialects.DOCA2_10 {
 		queue = r.requested / uint32(iomsg.ConnectionRoleCount)
 	}
 	role := iomsg.ControlConnection
@@ -211,16 +175,6 @@ func (r *dialectRelay) StartConnections(context.Context) error {
 // StartStorage starts the data path.
 func (r *dialectRelay) StartStorage(ctx context.Context) error {
 	return r.session.StartStorage(ctx)
-}
-
-// StopStorage completes what is in flight.
-func (r *dialectRelay) StopStorage(ctx context.Context) error {
-	draining, cancel := context.WithTimeout(ctx, r.session.target.config.ControlTimeout)
-	defer cancel()
-	if n := r.session.drain(draining); n > 0 {
-		return status.Errorf(status.TimeOut, "%d IOs have not completed", n)
-	}
-	return r.session.Stop(ctx)
 }
 
 // Stopped returns a channel that is closed when the stop message of 2.10 has been returned, which

@@ -35,7 +35,7 @@ type session struct {
 	opened time.Time
 	target *Target
 	log    *zap.Logger
-	relay  relayConversation
+	relay  controlmsg.Server
 	peer   string // the relay, for people
 	// relayNames are the names in the relay's certificate; nil without TLS.
 	relayNames []string

@@ -16,21 +16,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// conversation is a requester's side of a control conversation.
-type conversation interface {
-	Call(ctx context.Context, request controlmsg.Message) (controlmsg.Message, error)
-	// Done returns a channel that is closed when the conversation has ended.
-	Done() <-chan struct{}
-	// Close ends the conversation. It tells the peer the reason if there is one.
-	Close(reason error)
-}
-
 // callTimeout is longer than every timeout of the daemons.
 const callTimeout = 20 * time.Second
 
 // converse starts a conversation over a transport: an orderly one, which sends nothing that is out
 // of order, or an unruly one.
-func (p *peer) converse(transport controlmsg.Transport, role controlmsg.Role) conversation {
+func (p *peer) converse(transport controlmsg.Transport, role controlmsg.Role) controlmsg.Caller {
 	if p.chance(50) {
 		config := controlmsg.EndpointConfig{Role: role, Timeout: callTimeout}
 		if role == controlmsg.RoleRelay {
@@ -106,6 +97,13 @@ func (u *unruly) end(reason error) error {
 }
 
 func (u *unruly) Done() <-chan struct{} { return u.done }
+
+func (u *unruly) Err() error {
+	if u.ended {
+		return status.NotConnected
+	}
+	return nil
+}
 
 func (u *unruly) Close(error) {
 	u.transport.Abort()

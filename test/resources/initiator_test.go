@@ -18,7 +18,7 @@ import (
 type initiator struct {
 	*peer
 	connection comch.Connection
-	relay      conversation
+	relay      controlmsg.Caller
 	configured controlmsg.ConfigureDataPath
 	consumers  []comch.Consumer
 	producers  []comch.Producer

@@ -20,7 +20,7 @@ type relaySession struct {
 	*peer
 	stream     network.Stream
 	source     netip.Addr
-	target     conversation
+	target     controlmsg.Caller
 	device     rdma.Device
 	rdma       *endpoint
 	configured controlmsg.ConfigureDataPath

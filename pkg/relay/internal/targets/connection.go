@@ -28,7 +28,7 @@ type Connection struct {
 	name    string // of the volume, as configured
 	// rdmaAddress is that of the settings: the zero Addr for the local address of the connection.
 	rdmaAddress netip.Addr
-	Requester   Conversation
+	Requester   controlmsg.Caller
 	// Lease is the connection as the lessee knows it. It is nil if the target asks no questions,
 	// and until its hello.
 	Lease    atomic.Pointer[lease.Connection]
@@ -46,15 +46,6 @@ type Connection struct {
 	deviceGone <-chan struct{}
 	// Moved is closed when the channel moves to another target.
 	Moved <-chan struct{}
-}
-
-// Conversation is the relay's side of a conversation with a target: a controlmsg.Requester,
-// or a dialects.Requester.
-type Conversation interface {
-	controlmsg.Caller
-	Done() <-chan struct{}
-	Err() error
-	Close(reason error)
 }
 
 // connect connects to a target and opens the volume. onSize is called with each size in bytes that
