@@ -192,7 +192,7 @@ func (q *Queue) Submit(r *Request) error {
 	q.free = q.free[:n-1]
 	s.generation++
 	s.tag, s.outstanding, s.since = r.Tag, true, q.clock.Load()
-	s.volatile, s.changes = r.isVolatile(), r.Type.Changes()
+	s.volatile, s.changes = r.isVolatile(), r.Type.Operation().Changes()
 	if q.sampler.isOn() {
 		q.sampler.begin(index, traceID, r)
 	}
@@ -474,7 +474,7 @@ func (q *Queue) dropFormerMemory() {
 // the new memory.
 func (q *Queue) checkMemory(r *Request) error {
 	if q.memory != q.session.memory.dataMemory {
-		if r.Type.MovesData() {
+		if r.Type.Operation().MovesData() {
 			return ErrMemoryReplaced
 		}
 		return nil

@@ -95,7 +95,7 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 		return status.Errorf(status.InvalidValue,
 			"%v of %d bytes at offset %d of volume %q, which has only %d bytes", r.Type, covered,
 			r.Offset, info.Name, size)
-	case !r.Type.MovesData():
+	case !r.Type.Operation().MovesData():
 		return nil
 	case r.Length > info.BufferSize:
 		return status.Errorf(status.TooBig, "%v moves %d bytes, one request at most %d", r.Type,

@@ -59,7 +59,7 @@ func (l *RelayLane) startCopy(index uint32) {
 		Length: uint64(s.ioSize)}
 	buffer := dma.Segment{Memory: b.Buffers, Offset: b.buffer(index), Length: uint64(s.ioSize)}
 	c := &b.copies[index]
-	if s.ioType == iomsg.Write {
+	if s.operation == iomsg.OpWrite {
 		c.source[0], c.Destination = client, buffer
 		b.writes++
 	} else {
@@ -101,13 +101,13 @@ func (l *RelayLane) endCopy(c *dma.Copy) {
 	s := &l.slots.slots[index]
 	s.copying = false
 	l.submitted--
-	if s.ioType == iomsg.Write {
+	if s.operation == iomsg.OpWrite {
 		l.bounce.writes--
 	}
 	switch {
 	case c.Err != nil:
 		l.complete(index, s, status.IOFailed)
-	case s.ioType.FillsMemory():
+	case s.operation.FillsMemory():
 		l.complete(index, s, status.Success)
 	case l.state == laneRejecting:
 		l.complete(index, s, l.rejectCode)

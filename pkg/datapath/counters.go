@@ -77,23 +77,25 @@ func (c *counters) begin() { c.active++ }
 
 // complete counts the completion of a request in flight. size is how many bytes it moved if it
 // succeeded.
-func (c *counters) complete(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
+func (c *counters) complete(
+	operation iomsg.Operation, code status.Code, size uint32, latencyNs int64,
+) {
 	c.active--
 	ns := uint64(max(latencyNs, 0))
-	operation := t.Operation()
 	increase(&c.latency[operation][latencyBucket(ns)], 1)
 	c.pending[operation].latencyNs += ns
-	c.count(t, code, size)
+	c.count(operation, code, size)
 }
 
 // reject counts a request that completes without having begun, and so has no latency.
-func (c *counters) reject(t iomsg.Type, code status.Code) { c.count(t, code, 0) }
+func (c *counters) reject(operation iomsg.Operation, code status.Code) {
+	c.count(operation, code, 0)
+}
 
 // discard removes n requests in flight that will never complete.
 func (c *counters) discard(n int) { c.active -= int64(n) }
 
-func (c *counters) count(t iomsg.Type, code status.Code, size uint32) {
-	operation := t.Operation()
+func (c *counters) count(operation iomsg.Operation, code status.Code, size uint32) {
 	if !code.Known() {
 		code = status.Unknown
 	}
@@ -104,7 +106,7 @@ func (c *counters) count(t iomsg.Type, code status.Code, size uint32) {
 		return
 	}
 	pending.successes++
-	if t.MovesData() {
+	if operation.MovesData() {
 		pending.bytes += uint64(size)
 	}
 }

@@ -70,10 +70,10 @@ func TestCountsAreVisibleOncePublished(t *testing.T) {
 	c := countersOf(&set, testQueue)
 	c.begin()
 	c.begin()
-	c.complete(iomsg.Write, status.Success, 4096, 2000)
+	c.complete(iomsg.OpWrite, status.Success, 4096, 2000)
 	c.begin()
-	c.complete(iomsg.Read, status.Code(1<<20), 4096, -1)
-	c.reject(iomsg.Trim, status.InvalidValue)
+	c.complete(iomsg.OpRead, status.Code(1<<20), 4096, -1)
+	c.reject(iomsg.OpTrim, status.InvalidValue)
 	c.backpressure(NoReadCredit)
 	if q := set.Queues()[0]; q.Total(iomsg.OpWrite) != 0 || q.InFlight != 0 {
 		t.Errorf("before publication the counts are %+v", q.io)
@@ -105,7 +105,7 @@ func countersOf(set *CounterSet, queue int) *counters {
 
 func flush(c *counters) {
 	c.begin()
-	c.complete(iomsg.Flush, status.Success, 0, 10)
+	c.complete(iomsg.OpFlush, status.Success, 0, 10)
 	c.publish()
 }
 
@@ -179,7 +179,7 @@ func TestReadersNeverSeeACountDecrease(t *testing.T) {
 	})
 	for i := range batches {
 		for range batch {
-			c.complete(iomsg.Read, status.Success, 512, 5000)
+			c.complete(iomsg.OpRead, status.Success, 512, 5000)
 		}
 		c.publish()
 		if i%10 == 0 {
@@ -198,7 +198,7 @@ func TestCountingDoesNotAllocate(t *testing.T) {
 	var c counters
 	if n := testing.AllocsPerRun(100, func() {
 		c.begin()
-		c.complete(iomsg.Read, status.Success, 4096, 12345)
+		c.complete(iomsg.OpRead, status.Success, 4096, 12345)
 		c.publish()
 	}); n != 0 {
 		t.Errorf("%v allocations per IO", n)
@@ -215,7 +215,7 @@ func BenchmarkCounting(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				ns = ns*6364136223846793005 + 1442695040888963407
 				c.begin()
-				c.complete(iomsg.Read, status.Success, 4096, 20_000+ns>>48&0x3fff)
+				c.complete(iomsg.OpRead, status.Success, 4096, 20_000+ns>>48&0x3fff)
 				if i%batch == 0 {
 					c.publish()
 				}

@@ -374,7 +374,7 @@ func (l *RelayLane) FailReads(ctx context.Context, code status.Code) (changes in
 		return 0, nil
 	}
 	err = l.worker.do(ctx, func() {
-		l.failWhere(code, func(s *slot) bool { return !s.ioType.Changes() || s.declined })
+		l.failWhere(code, func(s *slot) bool { return !s.operation.Changes() || s.declined })
 		for i := range l.slots.slots {
 			if s := &l.slots.slots[i]; s.inFlight && !s.copying {
 				changes++

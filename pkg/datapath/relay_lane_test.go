@@ -974,7 +974,7 @@ func TestTheOldestRequestDecidesTheDeadline(t *testing.T) {
 	var request message
 	var slots [3]uint32
 	for i, startNs := range []int64{5, 3, 9} {
-		slots[i], _ = table.claim(&request, &iomsg.Message{}, startNs)
+		slots[i], _ = table.claim(&request, iomsg.OpRead, 0, startNs)
 	}
 	for _, want := range []int64{3, 5, 9} {
 		if got := table.oldest(); got == nil || got.startNs != want {

@@ -168,25 +168,26 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 		l.stop, l.stopMessage = stopReceived, *request
 		return
 	}
-	code := l.check(&m)
+	operation := m.Type.Operation()
+	code := l.check(operation, &m)
 	var slot uint32
 	if code == status.Success {
 		var ok bool
-		if slot, ok = l.slots.claim(request, &m, l.nowNs); !ok {
+		if slot, ok = l.slots.claim(request, operation, m.IOSize, l.nowNs); !ok {
 			code = status.Full // the client has exceeded the agreed depth
 		}
 	}
 	if code != status.Success {
-		l.counters.reject(m.Type, code)
+		l.counters.reject(operation, code)
 		iomsg.TurnIntoResult(request[:], code)
 		l.respond(request)
 		return
 	}
 	l.counters.begin()
-	if m.Type.MovesData() {
+	if operation.MovesData() {
 		l.size = m.IOSize
 	}
-	if l.bounce != nil && m.Type == iomsg.Write {
+	if l.bounce != nil && operation == iomsg.OpWrite {
 		l.startCopy(slot)
 		return
 	}
@@ -198,11 +199,11 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 func (l *RelayLane) forward(slot uint32, s *slot, request *message) {
 	s.next.begin(request)
 	iomsg.StampTag(request[:], slot, s.generation)
-	if l.bounce != nil && s.ioType.MovesData() {
+	if l.bounce != nil && s.operation.MovesData() {
 		iomsg.SetRequesterOffset(request[:], l.bounce.buffer(slot))
 	}
-	c := &l.connections[s.ioType.Connection()]
-	if s.ioType == iomsg.Write && l.staging.Length > 0 {
+	c := &l.connections[s.operation.Connection()]
+	if s.operation == iomsg.OpWrite && l.staging.Length > 0 {
 		// Push the data: the request that follows on the same connection finds it in the slot's
 		// staging buffer, which saves the target a round trip.
 		iomsg.SetFlags(request[:], iomsg.Pushed)
@@ -226,7 +227,7 @@ func (l *RelayLane) forward(slot uint32, s *slot, request *message) {
 
 // check returns the code with which to reject a request, or Success if it may be forwarded. The
 // target repeats these checks and adds those that depend on the volume.
-func (l *RelayLane) check(m *iomsg.Message) status.Code {
+func (l *RelayLane) check(operation iomsg.Operation, m *iomsg.Message) status.Code {
 	switch {
 	case l.state == laneRejecting:
 		return l.rejectCode
@@ -234,20 +235,20 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 		return status.ConnectionReset
 	case l.stop != stopNone:
 		return status.BadState
-	case !m.Type.IsRequest(), m.Flags&^iomsg.ClientFlags != 0:
+	case operation == iomsg.OpOther, m.Flags&^iomsg.ClientFlags != 0:
 		return status.InvalidValue
 	case l.config.Foreign != nil && (m.Flags&iomsg.FUA != 0 ||
 		!l.config.Foreign.CanCarry(m.Type, m.RequesterOffset, m.StorageOffset)):
 		return status.NotSupported
-	case !m.Type.MovesData():
+	case !operation.MovesData():
 		return status.Success
 	case m.IOSize > l.config.BufferSize:
 		return status.TooBig
 	case m.IOSize == 0, m.RequesterOffset > l.config.ExportLength,
 		uint64(m.IOSize) > l.config.ExportLength-m.RequesterOffset:
 		return status.InvalidValue
-	case m.Type.FillsMemory() && !l.config.ExportAccess.Has(memory.RemoteWrite),
-		m.Type == iomsg.Write && !l.config.ExportAccess.Has(memory.RemoteRead):
+	case operation.FillsMemory() && !l.config.ExportAccess.Has(memory.RemoteWrite),
+		operation == iomsg.OpWrite && !l.config.ExportAccess.Has(memory.RemoteRead):
 		return status.NotPermitted
 	}
 	return status.Success
@@ -349,7 +350,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 			m.Result = status.IOFailed
 		}
 		s.next.end(&s.request)
-		if l.bounce != nil && s.ioType.FillsMemory() && m.Result == status.Success {
+		if l.bounce != nil && s.operation.FillsMemory() && m.Result == status.Success {
 			l.startCopy(m.Slot)
 			return
 		}
@@ -367,7 +368,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 
 // complete responds to the client's request in a slot, and frees the slot.
 func (l *RelayLane) complete(index uint32, s *slot, result status.Code) {
-	l.counters.complete(s.ioType, result, s.ioSize, l.now()-s.startNs)
+	l.counters.complete(s.operation, result, s.ioSize, l.now()-s.startNs)
 	l.traced(l.config.Queue, &s.request, result, s.startNs, &s.next)
 	iomsg.TurnIntoResult(s.request[:], result)
 	l.respond(&s.request)

@@ -11,7 +11,7 @@ type slotTable struct {
 // slot holds a client's request until it completes.
 type slot struct {
 	request    message
-	ioType     iomsg.Type
+	operation  iomsg.Operation
 	ioSize     uint32
 	generation uint32
 	inFlight   bool
@@ -36,7 +36,9 @@ func (t *slotTable) room() int { return len(t.free) }
 func (t *slotTable) inFlight() int { return len(t.slots) - len(t.free) }
 
 // claim puts a request into a free slot. The second result is false if there is none.
-func (t *slotTable) claim(request *message, m *iomsg.Message, nowNs int64) (uint32, bool) {
+func (t *slotTable) claim(
+	request *message, operation iomsg.Operation, size uint32, nowNs int64,
+) (uint32, bool) {
 	n := len(t.free)
 	if n == 0 {
 		return 0, false
@@ -45,7 +47,7 @@ func (t *slotTable) claim(request *message, m *iomsg.Message, nowNs int64) (uint
 	t.free = t.free[:n-1]
 	s := &t.slots[index]
 	s.request = *request
-	s.ioType, s.ioSize = m.Type, m.IOSize
+	s.operation, s.ioSize = operation, size
 	s.generation++
 	s.inFlight, s.declined = true, false
 	s.startNs = nowNs

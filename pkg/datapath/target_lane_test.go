@@ -365,8 +365,8 @@ func TestATargetRejectsBadRequestsAndKeepsRunning(t *testing.T) {
 	} {
 		m := base
 		c.change(&m)
-		r.relay.send(m.Type.Connection(), &m)
-		if got := r.relay.receive(m.Type.Connection()); got.Result != c.want {
+		r.relay.send(m.Type.Operation().Connection(), &m)
+		if got := r.relay.receive(m.Type.Operation().Connection()); got.Result != c.want {
 			t.Errorf("%s: completed with %v, want %v", c.name, got.Result, c.want)
 		}
 	}

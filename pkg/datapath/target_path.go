@@ -18,7 +18,6 @@ import (
 type transaction struct {
 	inUse   bool
 	message message // as received; becomes the response
-	ioType  iomsg.Type
 	ioSize  uint32
 	remote  uint64 // address in the client's memory
 	startNs int64
@@ -68,6 +67,7 @@ func (l *TargetLane) receiveRequest(c *connection, received *message) {
 		t.FromClient(request[:])
 	}
 	iomsg.Decode(request[:], &m)
+	operation := m.Type.Operation()
 	switch {
 	case !c.ready:
 		if m.Type != iomsg.Hello {
@@ -85,7 +85,7 @@ func (l *TargetLane) receiveRequest(c *connection, received *message) {
 	case l.state != laneRunning:
 		l.fail(status.Errorf(status.BadState,
 			"relay sent a message of type %d before start storage", uint32(m.Type)))
-	case c.role != l.connectionOf(m.Type) || l.stop != stopNone:
+	case c.role != l.connectionOf(operation) || l.stop != stopNone:
 		l.fail(status.Errorf(status.Unexpected,
 			"relay sent a message of type %d on the wrong connection (%v) or after stop",
 			uint32(m.Type), c.role))
@@ -99,35 +99,38 @@ func (l *TargetLane) receiveRequest(c *connection, received *message) {
 		m.Slot = l.freeSlots[last]
 		l.freeSlots = l.freeSlots[:last]
 		iomsg.StampTag(request[:], m.Slot, 0)
-		l.accept(c, received, request, &m)
+		l.accept(c, received, request, operation, &m)
 	case m.Slot >= uint32(l.config.Depth) || l.transactions[m.Slot].inUse:
 		l.fail(status.Errorf(status.Unexpected,
 			"relay sent a request in slot %d, which does not exist or is in use", m.Slot))
 	default:
-		l.accept(c, received, request, &m)
+		l.accept(c, received, request, operation, &m)
 	}
 }
 
 // accept claims a request's slot, and begins the transaction if there is room for the response.
 // received becomes that response; request is the same, translated.
-func (l *TargetLane) accept(c *connection, received, request *message, m *iomsg.Message) {
+func (l *TargetLane) accept(
+	c *connection, received, request *message, operation iomsg.Operation, m *iomsg.Message,
+) {
 	t := &l.transactions[m.Slot]
 	t.inUse, t.message = true, *received
 	l.counters.begin()
 	if l.hasRoom(c) {
-		l.begin(m)
+		l.begin(operation, m)
 		return
 	}
 	l.counters.backpressure(NoResponseRoom)
 	*l.backlog.Push() = *request // it has room for the whole depth
 }
 
-// connectionOf returns the connection that carries requests of a type and their responses.
-func (l *TargetLane) connectionOf(t iomsg.Type) iomsg.ConnectionRole {
+// connectionOf returns the connection that carries an operation's requests and responses, and with
+// OpOther the stop message.
+func (l *TargetLane) connectionOf(operation iomsg.Operation) iomsg.ConnectionRole {
 	if l.config.Foreign != nil {
 		return iomsg.DataConnection
 	}
-	return t.Connection()
+	return operation.Connection()
 }
 
 // transferConnection returns the connection on which the lane moves data. A response on another one
@@ -155,24 +158,25 @@ func (l *TargetLane) beginBacklog() {
 	for l.isAlive() && l.backlog.Len() > 0 {
 		var m iomsg.Message
 		iomsg.Decode(l.backlog.Front()[:], &m)
-		if !l.hasRoom(&l.connections[l.connectionOf(m.Type)]) {
+		operation := m.Type.Operation()
+		if !l.hasRoom(&l.connections[l.connectionOf(operation)]) {
 			return
 		}
 		l.backlog.Pop()
-		l.begin(&m)
+		l.begin(operation, &m)
 	}
 }
 
 // begin starts the transaction of a request's slot, or rejects the request.
-func (l *TargetLane) begin(m *iomsg.Message) {
+func (l *TargetLane) begin(operation iomsg.Operation, m *iomsg.Message) {
 	slot := m.Slot
 	l.active++
 	t := &l.transactions[slot]
-	t.ioType, t.ioSize, t.startNs = m.Type, m.IOSize, l.now()
+	t.ioSize, t.startNs = m.IOSize, l.now()
 	t.remote = l.config.Export.Base + m.RequesterOffset
-	t.request.Operation = m.Type.Operation()
+	t.request.Operation = operation
 	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
-	if m.Type == iomsg.Extents {
+	if operation == iomsg.OpExtents {
 		t.request.Length = m.Range
 	}
 	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
@@ -186,17 +190,17 @@ func (l *TargetLane) begin(m *iomsg.Message) {
 		l.respond(slot, code)
 		return
 	}
-	if t.ioType == iomsg.Read && l.config.VolumeMemory != nil {
+	if operation == iomsg.OpRead && l.config.VolumeMemory != nil {
 		l.respondWithData(slot, rdma.Segment{
 			Key: l.config.VolumeMemory.LocalKey(), Length: t.ioSize,
 			Address: l.config.VolumeMemory.Base() + t.request.Offset,
 		})
 		return
 	}
-	if t.ioType == iomsg.Read || t.ioType == iomsg.Write {
+	if operation == iomsg.OpRead || operation == iomsg.OpWrite {
 		t.request.Buffer = l.staging.bytes(slot, t.ioSize)
 	}
-	if t.ioType == iomsg.Write && m.Flags&iomsg.Pushed == 0 {
+	if operation == iomsg.OpWrite && m.Flags&iomsg.Pushed == 0 {
 		l.fetch(slot)
 		return
 	}
@@ -214,15 +218,15 @@ func (l *TargetLane) follow() bool {
 	return true
 }
 
-// check returns the code with which to reject a request, or Success if it may be carried out. The
-// volume itself trusts requests that have passed.
+// check returns the code with which to reject a request, or Success if it may be carried out.
 func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
+	operation := t.request.Operation
 	switch {
 	case l.draining:
 		return status.Shutdown
-	case m.Flags&^iomsg.KnownFlags != 0, t.request.Operation == iomsg.OpOther:
+	case m.Flags&^iomsg.KnownFlags != 0, operation == iomsg.OpOther:
 		return status.InvalidValue
-	case !m.Type.MovesData():
+	case !operation.MovesData():
 		return status.CodeOf(l.info.Check(&t.request))
 	}
 	export := &l.config.Export
@@ -230,15 +234,15 @@ func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 	switch {
 	case m.IOSize > l.config.BufferSize:
 		return status.TooBig
-	case m.Type == iomsg.Extents:
+	case operation == iomsg.OpExtents:
 		return l.checkExtents(t, m)
 	case m.IOSize == 0, uint64(m.IOSize)&blockMask != 0, m.StorageOffset&blockMask != 0,
 		uint64(m.IOSize) > l.info.Size, m.StorageOffset > l.info.Size-uint64(m.IOSize),
 		uint64(m.IOSize) > export.Length, m.RequesterOffset > export.Length-uint64(m.IOSize):
 		return status.InvalidValue
-	case m.Type == iomsg.Write && l.info.ReadOnly,
-		m.Type == iomsg.Read && !export.Access.Has(memory.RemoteWrite),
-		m.Type == iomsg.Write && !export.Access.Has(memory.RemoteRead):
+	case operation == iomsg.OpWrite && l.info.ReadOnly,
+		operation == iomsg.OpRead && !export.Access.Has(memory.RemoteWrite),
+		operation == iomsg.OpWrite && !export.Access.Has(memory.RemoteRead):
 		return status.NotPermitted
 	}
 	return status.Success
@@ -295,7 +299,7 @@ func (l *TargetLane) completeFetch(slot uint32) {
 // submit hands a transaction to the volume, or parks it. The lease counts now and not when the
 // request arrived: a write may have waited long for its data.
 func (l *TargetLane) submit(slot uint32) {
-	if l.transactions[slot].ioType.Changes() && !l.mayChange() {
+	if l.transactions[slot].request.Operation.Changes() && !l.mayChange() {
 		l.counters.backpressure(NoLease)
 		*l.parked.Push() = slot // it has room for the whole depth
 		return
@@ -346,7 +350,7 @@ func (l *TargetLane) pollVolume() int {
 			slot := uint32(request.UserData)
 			t := &l.transactions[slot]
 			t.next.end(&t.message)
-			if request.Err == nil && t.ioType.FillsMemory() {
+			if request.Err == nil && t.request.Operation.FillsMemory() {
 				l.respondWithData(slot, l.staging.segment(slot, t.ioSize))
 				continue
 			}
@@ -386,7 +390,7 @@ func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 func (l *TargetLane) respond(slot uint32, code status.Code) {
 	t := &l.transactions[slot]
 	l.traced(l.config.Queue, &t.message, code, t.startNs, &t.next)
-	c := &l.connections[l.connectionOf(t.ioType)]
+	c := &l.connections[l.connectionOf(t.request.Operation)]
 	m := c.addMessage()
 	*m = t.message
 	iomsg.TurnIntoResult(m[:], code)
@@ -395,7 +399,7 @@ func (l *TargetLane) respond(slot uint32, code status.Code) {
 		l.freeSlots = append(l.freeSlots, slot)
 	}
 	l.active--
-	l.counters.complete(t.ioType, code, t.ioSize, l.now()-t.startNs)
+	l.counters.complete(t.request.Operation, code, t.ioSize, l.now()-t.startNs)
 	if c.isFull() {
 		l.postGathered(c)
 	}
@@ -414,7 +418,7 @@ func (l *TargetLane) endBatch() {
 func (l *TargetLane) flushResponses() {
 	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
 		l.stop = stopCompleted
-		*l.connections[l.connectionOf(iomsg.Stop)].addMessage() = l.stopMessage
+		*l.connections[l.connectionOf(iomsg.OpOther)].addMessage() = l.stopMessage
 		close(l.stopped)
 	}
 	unsent := 0

@@ -64,53 +64,8 @@ func (t Type) String() string {
 	return "unknown"
 }
 
-// MovesData reports whether an IO of this type transfers IOSize bytes from or to the requester's
-// memory.
-func (t Type) MovesData() bool { return t == Write || t.FillsMemory() }
-
-// FillsMemory reports whether an IO of this type transfers IOSize bytes to the requester's memory.
-func (t Type) FillsMemory() bool { return t == Read || t == Extents }
-
-// HasRange reports whether an IO of this type covers a range of the volume.
-func (t Type) HasRange() bool { return t.MovesData() || t == Trim || t == WriteZeroes }
-
-// Changes reports whether an IO of this type changes the volume.
-func (t Type) Changes() bool { return t == Write || t == Trim || t == WriteZeroes }
-
 // IsRequest reports whether t is an IO that a client may request.
-func (t Type) IsRequest() bool { return t.HasRange() || t == Flush }
-
-// Connection returns the connection that carries an IO of this type in both directions. Requests
-// and responses on one connection carry each other's acknowledgements, which on TCP would otherwise
-// be separate packets.
-func (t Type) Connection() ConnectionRole {
-	if t.MovesData() {
-		return DataConnection
-	}
-	return ControlConnection
-}
-
-// ConnectionRole distinguishes the two RDMA connections of a lane.
-type ConnectionRole uint8
-
-// Requests that move data use the data connection, as does their data. Everything else uses the
-// control connection.
-const (
-	ControlConnection ConnectionRole = iota
-	DataConnection
-	ConnectionRoleCount
-)
-
-// String returns the lower-case name.
-func (r ConnectionRole) String() string {
-	switch r {
-	case ControlConnection:
-		return "control"
-	case DataConnection:
-		return "data"
-	}
-	return "invalid"
-}
+func (t Type) IsRequest() bool { return t.Operation() != OpOther }
 
 // Operation is what an IO does. Unlike Type, it has no values that only the protocol needs, and is
 // dense, so it can index tables.
@@ -166,14 +121,49 @@ func (o Operation) String() string {
 	return "other"
 }
 
-// MovesData reports whether the operation carries data.
-func (o Operation) MovesData() bool { return o == OpRead || o == OpWrite || o == OpExtents }
+// MovesData reports whether the operation transfers data from or to the requester's memory.
+func (o Operation) MovesData() bool { return o == OpWrite || o.FillsMemory() }
 
-// FillsMemory reports whether the operation moves data to the requester.
+// FillsMemory reports whether the operation transfers data to the requester's memory.
 func (o Operation) FillsMemory() bool { return o == OpRead || o == OpExtents }
 
-// Changes reports whether the operation may change the content of a volume.
+// HasRange reports whether the operation covers a range of the volume.
+func (o Operation) HasRange() bool { return o != OpFlush && o != OpOther }
+
+// Changes reports whether the operation changes the content of a volume.
 func (o Operation) Changes() bool { return o == OpWrite || o == OpTrim || o == OpWriteZeroes }
+
+// Connection returns the connection that carries the operation in both directions. Requests and
+// responses on one connection carry each other's acknowledgements, which on TCP would otherwise be
+// separate packets.
+func (o Operation) Connection() ConnectionRole {
+	if o.MovesData() {
+		return DataConnection
+	}
+	return ControlConnection
+}
+
+// ConnectionRole distinguishes the two RDMA connections of a lane.
+type ConnectionRole uint8
+
+// Requests that move data use the data connection, as does their data. Everything else uses the
+// control connection.
+const (
+	ControlConnection ConnectionRole = iota
+	DataConnection
+	ConnectionRoleCount
+)
+
+// String returns the lower-case name.
+func (r ConnectionRole) String() string {
+	switch r {
+	case ControlConnection:
+		return "control"
+	case DataConnection:
+		return "data"
+	}
+	return "invalid"
+}
 
 // Flags modify a request.
 type Flags uint32

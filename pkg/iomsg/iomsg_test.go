@@ -155,10 +155,11 @@ func TestTypesAreClassified(t *testing.T) {
 		{5, "unknown", false, false, false},
 		{0xffffffff, "unknown", false, false, false},
 	} {
-		if c.t.String() != c.name || c.t.MovesData() != c.movesData ||
-			c.t.HasRange() != c.hasRange || c.t.IsRequest() != c.isRequest {
+		operation := c.t.Operation()
+		if c.t.String() != c.name || operation.MovesData() != c.movesData ||
+			operation.HasRange() != c.hasRange || c.t.IsRequest() != c.isRequest {
 			t.Errorf("type %d: %v, moves data %v, has range %v, is request %v", uint32(c.t), c.t,
-				c.t.MovesData(), c.t.HasRange(), c.t.IsRequest())
+				operation.MovesData(), operation.HasRange(), c.t.IsRequest())
 		}
 	}
 }

@@ -108,7 +108,7 @@ var clientMutants = []mutant{
 	{
 		name:   "client-writes-to-memory-in-quarantine",
 		file:   "pkg/client/queue.go",
-		old:    "		if r.Type.MovesData() {\n			return ErrMemoryReplaced\n		}\n",
+		old:    "		if r.Type.Operation().MovesData() {\n			return ErrMemoryReplaced\n		}\n",
 		new:    "",
 		breaks: "Memory in quarantine is used for no further request.",
 		tests:  []test{{"./pkg/client", "^TestAReopenedVolumeLeavesQuarantinedMemoryToTheRelay$"}},

@@ -263,8 +263,8 @@ var comchMutants = []mutant{
 	{
 		name:   "extents-do-not-fill-memory",
 		file:   "pkg/iomsg/iomsg.go",
-		old:    "return t == Read || t == Extents }",
-		new:    "return t == Read }",
+		old:    "return o == OpRead || o == OpExtents }",
+		new:    "return o == OpRead }",
 		breaks: "A request for extents needs the right to write to the client's memory.",
 		tests:  []test{{"./pkg/iomsg", "^TestTypesAreClassified$"}},
 	},

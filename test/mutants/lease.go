@@ -169,7 +169,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "relay-fails-reads-as-late-as-changes",
 		file:   "pkg/datapath/relay_lane.go",
-		old:    "return !s.ioType.Changes() || s.declined })",
+		old:    "return !s.operation.Changes() || s.declined })",
 		new:    "return s.declined })",
 		breaks: "Reads fail as soon as the client's memory is revoked.",
 		tests:  []test{{"./pkg/relay", "^TestChangesFailOnlyWhenTheTargetHasEndedTheSession$"}},

@@ -323,7 +323,7 @@ func (p *peer) request(length uint64) iomsg.Message {
 			iomsg.Trim, iomsg.WriteZeroes, iomsg.Extents),
 		Trace: p.random.Uint32(), UserData: p.random.Uint64(),
 	}
-	if m.Type.HasRange() {
+	if m.Type.Operation().HasRange() {
 		m.IOSize = blockSize * (1 + p.random.Uint32N(4))
 		m.StorageOffset = p.random.Uint64N(volumeSize/blockSize) * blockSize
 		m.RequesterOffset = p.random.Uint64N(length/blockSize+1) * blockSize

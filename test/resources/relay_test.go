@@ -230,7 +230,7 @@ func (s *relaySession) exchange() {
 	for range s.random.IntN(min(int(s.configured.Depth), sends/2)) {
 		c := pick(s.random, connections...)
 		m := s.request(dataSize)
-		if m.Type.IsRequest() && m.Type.Connection() != c.role && !s.chance(2) {
+		if m.Type.IsRequest() && m.Type.Operation().Connection() != c.role && !s.chance(2) {
 			continue
 		}
 		slot++

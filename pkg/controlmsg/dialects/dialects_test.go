@@ -379,7 +379,7 @@ func FuzzTranslator(f *testing.F) {
 		var m iomsg.Message
 		iomsg.Decode(message, &m)
 		if m.Flags != 0 || m.Slot != 0 || m.Generation != 0 || m.Result != 0 ||
-			m.Type == iomsg.Hello || m.Type.IsRequest() && !m.Type.MovesData() {
+			m.Type == iomsg.Hello || m.Type.IsRequest() && !m.Type.Operation().MovesData() {
 			t.Errorf("%x became %+v", b, m)
 		}
 		translator.ToClient(message)
