@@ -1,9 +1,10 @@
 package datapath
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/bucket"
 )
 
 // RateLimits bounds the rate of requests. The zero value sets no limits.
@@ -23,11 +24,11 @@ func (l RateLimits) IsZero() bool { return l.IOPS == 0 && l.Bandwidth == 0 }
 // Throttle holds the lanes that share it to common rate limits, set for a channel or for a
 // session. The zero value sets no limits. Its methods may be called concurrently.
 //
-// Each limit is a token bucket, kept as the time at which it will be full. A lane takes its tokens
-// when it has read a request, even if that leaves the bucket in debt, and reads no more until the
-// tokens that it has taken would have been there. So lanes that wait are served in the order in
-// which they took tokens, one request each: a queue that always has requests cannot starve another
-// one. The debt is bounded by a request of each lane.
+// Each limit is a token bucket. A lane takes its tokens when it has read a request, even if that
+// leaves the bucket in debt, and reads no more until the tokens that it has taken would have been
+// there. So lanes that wait are served in the order in which they took tokens, one request each: a
+// queue that always has requests cannot starve another one. The debt is bounded by a request of
+// each lane.
 type Throttle struct {
 	buckets atomic.Pointer[buckets] // nil without limits
 }
@@ -35,14 +36,7 @@ type Throttle struct {
 // buckets belong to one set of limits. New limits get new buckets, which are full.
 type buckets struct {
 	limits          RateLimits
-	requests, bytes bucket
-}
-
-// bucket is a token bucket, or no limit.
-type bucket struct {
-	tokenNs float64      // how long a token takes to come back; 0 means no limit
-	burstNs int64        // how long all tokens take
-	fullNs  atomic.Int64 // when all tokens will be there
+	requests, bytes bucket.Bucket
 }
 
 // SetLimits replaces the limits. Lanes that wait notice it in their next turn: see RelayLane.Wake.
@@ -55,17 +49,13 @@ func (t *Throttle) SetLimits(limits RateLimits) {
 		return
 	}
 	b := &buckets{limits: limits}
-	b.requests.init(uint64(limits.IOPS), limits.Burst)
-	b.bytes.init(limits.Bandwidth, limits.Burst)
-	t.buckets.Store(b)
-}
-
-// init fills the bucket.
-func (b *bucket) init(perSecond uint64, burst time.Duration) {
-	if perSecond > 0 {
-		b.tokenNs, b.burstNs = float64(time.Second)/float64(perSecond), int64(burst)
+	if limits.IOPS > 0 {
+		b.requests.Init(float64(time.Second) / float64(limits.IOPS))
 	}
-	b.fullNs.Store(math.MinInt64) // nanotime need not be positive
+	if limits.Bandwidth > 0 {
+		b.bytes.Init(float64(time.Second) / float64(limits.Bandwidth))
+	}
+	t.buckets.Store(b)
 }
 
 // Limits returns the limits.
@@ -78,19 +68,7 @@ func (t *Throttle) Limits() RateLimits {
 
 // take takes the tokens of a request, and returns when another one may follow.
 func (b *buckets) take(nowNs int64, size uint32) int64 {
-	return max(b.requests.take(nowNs, 1), b.bytes.take(nowNs, size))
-}
-
-// take takes n tokens, and returns when they would have been there. Two threads that find the
-// bucket full at the same time both take their tokens from a full one.
-func (b *bucket) take(nowNs int64, n uint32) int64 {
-	if b.tokenNs == 0 || n == 0 {
-		return nowNs
-	}
-	if fullNs := b.fullNs.Load(); fullNs < nowNs {
-		b.fullNs.CompareAndSwap(fullNs, nowNs)
-	}
-	return b.fullNs.Add(int64(float64(n)*b.tokenNs)) - b.burstNs
+	return max(b.requests.Take(nowNs, 1), b.bytes.Take(nowNs, size)) - int64(b.limits.Burst)
 }
 
 // throttleLevel says whose limits made a queue wait.

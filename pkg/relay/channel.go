@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/bucket"
 	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -63,7 +64,7 @@ func newChannel(
 		channelCommon: channelCommon{
 			relay: relay, id: id, name: id.String(), counters: counters,
 			clients: epoch.NewRegistry(epoch.Config{Restart: true}),
-			dials:   retry.NewPace(channelDialInterval),
+			dials:   bucket.New(channelDialInterval),
 		},
 		unlisted: make(chan struct{}), served: make(chan struct{}), former: former,
 		sessions: make(map[uint64]*session),

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/bucket"
 	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -17,7 +18,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
-	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -73,7 +73,7 @@ type channelCommon struct {
 	// A client exports the same memory again when it reconnects. Before that, the target must have
 	// lost the access that former sessions gave it.
 	clients *epoch.Registry
-	dials   *retry.Pace // connections of sessions to the target
+	dials   *bucket.Bucket // connections of sessions to the target
 	// late holds the sessions whose release is tried again, until lateContext ends.
 	late        sync.WaitGroup
 	lateContext context.Context

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/bucket"
 	"github.com/zc-relay/zc-relay/internal/devicecall"
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -19,7 +20,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
-	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -42,7 +42,7 @@ type session struct {
 	target     *targets.Connection                // nil until the volume is open
 	reached    atomic.Pointer[targets.Connection] // the same, for any goroutine
 	epoch      *epoch.Session
-	dials      *retry.Pace // connections to the target
+	dials      *bucket.Bucket // connections to the target
 	// longestLease is what the client has been told of the targets' leases.
 	longestLease time.Duration
 	volumeSize   atomic.Uint64 // in bytes, as the client knows it
@@ -82,7 +82,7 @@ func newSession(
 	return &session{
 		id: id, opened: time.Now(), channel: c, settings: settings, log: log,
 		connection: connection, ctx: ctx, cancel: cancel, epoch: epoch.NewSession(cancel),
-		dials: retry.NewPace(sessionDialInterval),
+		dials: bucket.New(sessionDialInterval),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/bucket"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -18,7 +19,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -316,8 +316,8 @@ func TestASessionBeginsWhenTheFormerIsReleased(t *testing.T) {
 }
 
 func TestASessionMayMakeTheRelayConnectAFewTimesInARow(t *testing.T) {
-	s := &session{channel: &channelCommon{dials: retry.NewPace(0)}, settings: &ChannelConfig{},
-		dials: retry.NewPace(time.Hour)}
+	s := &session{channel: &channelCommon{dials: bucket.New(0)}, settings: &ChannelConfig{},
+		dials: bucket.New(time.Hour)}
 	for range sessionDialBurst {
 		if err := s.awaitDial(t.Context(), netip.AddrPort{}); err != nil {
 			t.Error(err)

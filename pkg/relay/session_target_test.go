@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/bucket"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -18,11 +19,11 @@ func TestClientsCannotMakeTheRelayDialWithoutBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		settings := &ChannelConfig{Limits: Limits{MaxSessions: maxSessions},
 			SessionWait: retry.Within(0)}
-		c := &channelCommon{dials: retry.NewPace(channelDialInterval)}
+		c := &channelCommon{dials: bucket.New(channelDialInterval)}
 		opened := make([]*session, sessions)
 		for i := range opened {
 			opened[i] = &session{channel: c, settings: settings,
-				dials: retry.NewPace(sessionDialInterval)}
+				dials: bucket.New(sessionDialInterval)}
 		}
 		dials := func(s *session, why string) (allowed int) {
 			for range attempts {
@@ -49,7 +50,7 @@ func TestClientsCannotMakeTheRelayDialWithoutBound(t *testing.T) {
 		}
 		time.Sleep(channelDialInterval)
 		if got := dials(&session{channel: c, settings: settings,
-			dials: retry.NewPace(sessionDialInterval)}, ""); got != 1 {
+			dials: bucket.New(sessionDialInterval)}, ""); got != 1 {
 			t.Errorf("after the interval of a channel, a new session dials %d times, want once", got)
 		}
 		time.Sleep(sessionDialInterval)
@@ -62,12 +63,12 @@ func TestClientsCannotMakeTheRelayDialWithoutBound(t *testing.T) {
 // TestASessionThatWaitsForATargetWaitsForItsTurnToDial has a channel whose burst is used up.
 func TestASessionThatWaitsForATargetWaitsForItsTurnToDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &channelCommon{dials: retry.NewPace(channelDialInterval)}
+		c := &channelCommon{dials: bucket.New(channelDialInterval)}
 		settings := &ChannelConfig{Limits: Limits{MaxSessions: 1}, SessionWait: retry.Forever()}
 		start := time.Now()
 		for i := range time.Duration(3) {
 			s := &session{channel: c, settings: settings,
-				dials: retry.NewPace(sessionDialInterval)}
+				dials: bucket.New(sessionDialInterval)}
 			err := s.awaitDial(t.Context(), netip.AddrPort{})
 			if waited := time.Since(start); err != nil || waited != i*channelDialInterval {
 				t.Errorf("session %d dials after %v, %v", i, waited, err)

@@ -546,14 +546,14 @@ var datapathMutants = []mutant{
 	{
 		name:   "throttle-has-no-burst",
 		file:   "pkg/datapath/throttle.go",
-		old:    "float64(n)*b.tokenNs)) - b.burstNs",
-		new:    "float64(n)*b.tokenNs))",
+		old:    "b.bytes.Take(nowNs, size)) - int64(b.limits.Burst)",
+		new:    "b.bytes.Take(nowNs, size))",
 		breaks: "A pause is worth a burst.",
 		tests:  []test{{"./pkg/datapath", "^TestAPauseIsWorthABurstAndNoMore$"}},
 	},
 	{
 		name:   "throttle-saves-tokens-without-end",
-		file:   "pkg/datapath/throttle.go",
+		file:   "internal/bucket/bucket.go",
 		old:    "fullNs < nowNs {",
 		new:    "fullNs == math.MinInt64 {",
 		breaks: "A pause is worth no more than a burst.",

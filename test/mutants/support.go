@@ -263,12 +263,12 @@ var supportMutants = []mutant{
 		},
 	},
 	{
-		name:   "retry-pace-has-no-burst",
-		file:   "pkg/retry/pace.go",
-		old:    "time.Duration(burst-1)*p.interval)",
-		new:    "time.Duration(burst)*p.interval)",
-		breaks: "A pace allows no more than its burst at once.",
-		tests:  []test{{"./pkg/retry", "^TestAPaceAllowsABurstAndThenOnePerInterval$"}},
+		name:   "bucket-has-no-burst",
+		file:   "internal/bucket/bucket.go",
+		old:    "int64(burst-1)*tokenNs)",
+		new:    "int64(burst)*tokenNs)",
+		breaks: "A bucket allows no more than its burst at once.",
+		tests:  []test{{"./internal/bucket", "^TestABucketAllowsABurstAndThenOnePerInterval$"}},
 	},
 	{
 		name:   "mutualtls-does-not-ask-for-a-certificate",

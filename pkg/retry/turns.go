@@ -1,0 +1,42 @@
+package retry
+
+import (
+	"time"
+
+	"github.com/zc-relay/zc-relay/internal/bucket"
+)
+
+// Turns admits who comes at a rate. Who comes too early is told a turn of its own, so that those
+// who were early do not come back at once. A turn is a promise to nobody: whoever comes when the
+// rate allows it is admitted. The methods may be called concurrently.
+type Turns struct {
+	burst    int
+	admitted *bucket.Bucket
+	told     *bucket.Bucket
+	longest  time.Duration
+}
+
+// burstsPerSecond is the part of a second's newcomers that Turns admits at once after a rest: one
+// in so many.
+const burstsPerSecond = 5
+
+// NewTurns returns turns at a rate, which must be positive, none of them later than longest.
+func NewTurns(perSecond int, longest time.Duration) *Turns {
+	interval := time.Second / time.Duration(perSecond)
+	return &Turns{burst: max(perSecond/burstsPerSecond, 1), admitted: bucket.New(interval),
+		told: bucket.New(interval), longest: longest}
+}
+
+// Admit counts a newcomer that is admitted now, and returns 0. Otherwise it returns how long the
+// newcomer should wait until its turn.
+func (t *Turns) Admit(now time.Time) (wait time.Duration) {
+	next, ok := t.admitted.Reserve(now, t.burst, 0)
+	if ok {
+		return 0
+	}
+	turn, ok := t.told.Reserve(now, 1, t.longest)
+	if !ok {
+		return t.longest
+	}
+	return min(next+turn, t.longest)
+}
