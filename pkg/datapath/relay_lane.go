@@ -115,7 +115,7 @@ type RelayLane struct {
 	// outbox holds responses for which the client has posted no receive.
 	outbox     fifo.Queue[message]
 	rejectCode status.Code
-	throttled  throttled
+	throttle   laneThrottle
 
 	// Scratch of the worker's thread: values passed through an interface would otherwise be
 	// allocated for each message.
@@ -137,7 +137,7 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 		outbox: fifo.New[message](config.Depth + comchBatch + spareMessages),
 		bounce: newBounce(config.Bounce, config.Depth, config.BufferSize),
 	}
-	l.throttled.throttles = [ThrottleLevelCount]*Throttle{
+	l.throttle.throttles = [ThrottleLevelCount]*Throttle{
 		channelThrottle: config.ChannelThrottle, sessionThrottle: config.SessionThrottle,
 	}
 	l.lateProducer, _ = config.Producer.(comch.LateProducer)
@@ -288,7 +288,7 @@ func (l *RelayLane) Start(ctx context.Context) error {
 func (l *RelayLane) Depth() int { return l.config.Depth }
 
 // Throttled returns how long rate limits have made the client's requests wait.
-func (l *RelayLane) Throttled() time.Duration { return time.Duration(l.throttled.totalNs.Load()) }
+func (l *RelayLane) Throttled() time.Duration { return time.Duration(l.throttle.totalNs.Load()) }
 
 // Wake lets the lane notice at once that the limits of its throttles have changed.
 func (l *RelayLane) Wake() { l.worker.engine.Wake() }
@@ -448,7 +448,7 @@ func (w relayConsumerWaiter) Arm() bool {
 	if !w.canAcceptRequests() || w.draining || w.outbox.Len() > 0 || !w.hasRoom() {
 		return true // nothing to wait for: no request would be accepted now
 	}
-	if w.state == laneRunning && w.throttled.update() && !w.throttled.mayRead(nanotime()) {
+	if w.state == laneRunning && w.throttle.update() && !w.throttle.mayRead(nanotime()) {
 		w.isDue = true
 		return true
 	}
@@ -458,7 +458,7 @@ func (w relayConsumerWaiter) Arm() bool {
 
 // Due makes the worker continue when the lane's rate limits do.
 func (w relayConsumerWaiter) Due() (in time.Duration, ok bool) {
-	return time.Duration(w.throttled.untilNs - nanotime()), w.isDue
+	return time.Duration(w.throttle.untilNs - nanotime()), w.isDue
 }
 
 func (w relayProducerWaiter) Arm() bool {

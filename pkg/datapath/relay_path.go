@@ -49,7 +49,7 @@ func (l *RelayLane) Poll() int {
 // receiveRequests reads a batch of requests, or fewer if the rate limits say so, and returns their
 // number.
 func (l *RelayLane) receiveRequests() int {
-	if l.throttled.update() && l.state == laneRunning {
+	if l.throttle.update() && l.state == laneRunning {
 		return l.receiveThrottled()
 	}
 	n := l.config.Consumer.Poll(l.received[:])
@@ -67,17 +67,17 @@ func (l *RelayLane) receiveRequests() int {
 func (l *RelayLane) receiveThrottled() int {
 	nowNs := nanotime()
 	n := 0
-	for ; n < comchBatch && l.throttled.mayRead(nowNs); n++ {
+	for ; n < comchBatch && l.throttle.mayRead(nowNs); n++ {
 		if l.config.Consumer.Poll(l.received[:1]) == 0 {
 			break
 		}
-		if t := &l.throttled; t.waiting {
+		if t := &l.throttle; t.waiting {
 			l.counters.throttled(t.level, t.untilNs-t.sinceNs)
 			t.totalNs.Store(t.totalNs.Load() + t.untilNs - t.sinceNs)
 		}
 		l.nowNs = nowNs
 		l.receiveRequest(&l.received[0])
-		l.throttled.charge(nowNs, l.size)
+		l.throttle.charge(nowNs, l.size)
 	}
 	return n
 }

@@ -92,8 +92,8 @@ func (l throttleLevel) String() string {
 	return "invalid"
 }
 
-// throttled is a lane's view of its throttles. It belongs to the worker's thread, except totalNs.
-type throttled struct {
+// laneThrottle is a lane's view of its throttles. It belongs to the worker's thread, except totalNs.
+type laneThrottle struct {
 	throttles [ThrottleLevelCount]*Throttle // nil ones set no limits
 	current   [ThrottleLevelCount]*buckets  // as of the latest turn
 	level     throttleLevel                 // whose limits the lane waits for
@@ -104,7 +104,7 @@ type throttled struct {
 }
 
 // update reports whether there are limits. It ends a wait whose limits have been replaced.
-func (t *throttled) update() bool {
+func (t *laneThrottle) update() bool {
 	limited := false
 	for level, throttle := range t.throttles {
 		if throttle == nil {
@@ -120,10 +120,10 @@ func (t *throttled) update() bool {
 }
 
 // mayRead reports whether the lane may read a request.
-func (t *throttled) mayRead(nowNs int64) bool { return !t.waiting || nowNs >= t.untilNs }
+func (t *laneThrottle) mayRead(nowNs int64) bool { return !t.waiting || nowNs >= t.untilNs }
 
 // charge takes the tokens of a request, and makes the lane wait if there are not enough.
-func (t *throttled) charge(nowNs int64, size uint32) {
+func (t *laneThrottle) charge(nowNs int64, size uint32) {
 	t.waiting, t.sinceNs, t.untilNs = false, nowNs, nowNs
 	for level, b := range t.current {
 		if b == nil {

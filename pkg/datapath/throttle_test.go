@@ -16,7 +16,7 @@ import (
 
 // reader is a lane in virtual time, with requests of one size always waiting.
 type reader struct {
-	throttled
+	laneThrottle
 	size       uint32
 	reads      int
 	lastNs     int64
@@ -25,7 +25,7 @@ type reader struct {
 
 func newReader(size uint32, channel, session *Throttle) *reader {
 	return &reader{size: size,
-		throttled: throttled{throttles: [ThrottleLevelCount]*Throttle{channel, session}}}
+		laneThrottle: laneThrottle{throttles: [ThrottleLevelCount]*Throttle{channel, session}}}
 }
 
 // run lets readers take their turns in a fixed order, as a worker does, for a virtual time.
@@ -324,7 +324,7 @@ func BenchmarkThrottledForward(b *testing.B) {
 			var channel Throttle
 			channel.SetLimits(RateLimits{IOPS: 1 << 30, Bandwidth: 1 << 40, Burst: time.Second})
 			rig := newForwardRig(b, depth)
-			rig.lane.throttled.throttles[channelThrottle] = &channel
+			rig.lane.throttle.throttles[channelThrottle] = &channel
 			measureForward(b, rig, depth)
 		})
 	}
