@@ -85,7 +85,7 @@ func Call[R Message](ctx context.Context, c Caller, request RequestFor[R]) (R, e
 func (r *Requester) Call(ctx context.Context, request Message) (reply Message, err error) {
 	defer func() {
 		if err != nil {
-			reply, err = nil, during(request, err)
+			reply, err = nil, requestError(request, err)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, r.link.config.Timeout)
@@ -120,8 +120,8 @@ func (r *Requester) Call(ctx context.Context, request Message) (reply Message, e
 	}
 }
 
-// during says which request has failed, unless err is what the peer reports about it.
-func during(request Message, err error) error {
+// requestError adds to err which request has failed, unless err is what the peer reports about it.
+func requestError(request Message, err error) error {
 	kind := request.Kind()
 	if reported, ok := err.(*Error); ok && reported.Phase.String() == kind.String() {
 		return err

@@ -96,7 +96,7 @@ func (b *benchCommand) newReport() *bench.Report {
 
 // complete runs the benchmark and completes its report, with the error it returns.
 func (b *benchCommand) complete(ctx context.Context, r *bench.Report) error {
-	err := during(phasePrepare, b.output.begin(r))
+	err := inPhase(phasePrepare, b.output.begin(r))
 	if err == nil {
 		err = b.fill(ctx, r)
 	}
@@ -119,19 +119,19 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	err = errors.Join(err, policyError)
 	r.Parameters, r.Result = p, bench.NoResult()
 	if err != nil {
-		return during(phasePrepare, err)
+		return inPhase(phasePrepare, err)
 	}
 	plain, err := openPlainContent(p.PlainContent)
 	if err != nil {
-		return during(phasePrepare, err)
+		return inPhase(phasePrepare, err)
 	}
 	defer plain.close()
 	if b.output.dryRun {
-		return during(phasePrepare, b.flags.limitDepth(&r.Parameters))
+		return inPhase(phasePrepare, b.flags.limitDepth(&r.Parameters))
 	}
 	histograms, finishHistograms, err := b.output.openHistograms()
 	if err != nil {
-		return during(phasePrepare, err)
+		return inPhase(phasePrepare, err)
 	}
 	config := bench.Config{PlainContent: plain.reader(), Reconnect: policy != nil,
 		ObserveInterval: b.output.intervals(), Histograms: histograms}
@@ -184,7 +184,7 @@ func (b *benchCommand) measure(ctx context.Context, r *bench.Report, config *ben
 	protection := noProtection
 	if p.Pattern.Writes() {
 		if protection, err = b.flags.guard.begin(ctx, b.connection); err != nil {
-			return during(phaseConnect, err)
+			return inPhase(phaseConnect, err)
 		}
 	}
 	volumes, err := b.openSessions(ctx, &p, policy, protection)
@@ -192,7 +192,7 @@ func (b *benchCommand) measure(ctx context.Context, r *bench.Report, config *ben
 	if err == nil {
 		info := volumes[0].Info()
 		r.Volume = document.VolumeOf(&info)
-		err = during(phaseRun, r.Parameters.Resolve(&info))
+		err = inPhase(phaseRun, r.Parameters.Resolve(&info))
 	}
 	if err == nil {
 		err = b.output.start(r)
@@ -206,7 +206,7 @@ func (b *benchCommand) measure(ctx context.Context, r *bench.Report, config *ben
 		counting := machinecounters.Start(rdmadevice.SystemRoot)
 		r.Result, err = bench.Run(ctx, *config)
 		r.Counters = new(counting.End())
-		err = during(phaseRun, err)
+		err = inPhase(phaseRun, err)
 		b.status.Clear()
 		for _, v := range volumes {
 			r.Result.Reconnections.Add(v.Reconnections())
@@ -226,7 +226,7 @@ func (b *benchCommand) fitVolume(ctx context.Context, p *bench.Parameters) error
 	if blocks := uint64(b.flags.blocksPerIO); blocks > 0 {
 		v, err := b.connection.openVolume(ctx, client.Config{SyncDepth: 1})
 		if err != nil {
-			return during(phaseConnect, err)
+			return inPhase(phaseConnect, err)
 		}
 		blockSize := uint64(v.Info().BlockSize)
 		if err := closeVolume(ctx, v, nil); err != nil {
@@ -234,10 +234,10 @@ func (b *benchCommand) fitVolume(ctx context.Context, p *bench.Parameters) error
 		}
 		p.BlockSize, err = requestLength("blocks-per-io", size.Bytes(blocks*blockSize))
 		if err != nil {
-			return during(phasePrepare, err)
+			return inPhase(phasePrepare, err)
 		}
 	}
-	return during(phasePrepare, b.flags.limitDepth(p))
+	return inPhase(phasePrepare, b.flags.limitDepth(p))
 }
 
 // openSessions opens the volume once for each session. Even with an error, the volumes it returns
@@ -250,12 +250,12 @@ func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters,
 		Reconnect: reconnect,
 	})
 	if err := b.flags.trace.start(&config); err != nil {
-		return nil, during(phasePrepare, err)
+		return nil, inPhase(phasePrepare, err)
 	}
 	for range p.Sessions {
 		v, err := b.connection.openVolume(ctx, config)
 		if err != nil {
-			return volumes, during(phaseConnect, err)
+			return volumes, inPhase(phaseConnect, err)
 		}
 		volumes = append(volumes, v)
 	}

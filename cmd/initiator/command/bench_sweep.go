@@ -121,7 +121,7 @@ func (b *benchCommand) runSweep(cmd *cobra.Command) error {
 		files, err = b.sweep.create(sweep)
 		err = program.Usage(err)
 	}
-	err = during(phasePrepare, err)
+	err = inPhase(phasePrepare, err)
 	for i := range runs {
 		if err != nil {
 			break

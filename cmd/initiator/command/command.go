@@ -93,21 +93,22 @@ const (
 	phaseClose   = "close"
 )
 
-// phased is an error with the phase in which it happened.
-type phased struct {
+// phaseError is an error with the phase in which it happened.
+type phaseError struct {
 	phase string
 	err   error
 }
 
-func (p *phased) Error() string { return p.err.Error() }
+func (p *phaseError) Error() string { return p.err.Error() }
 
-func (p *phased) Unwrap() error { return p.err }
+func (p *phaseError) Unwrap() error { return p.err }
 
-func during(phase string, err error) error {
+// inPhase adds to err, unless that is nil, the phase in which it happened.
+func inPhase(phase string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &phased{phase: phase, err: err}
+	return &phaseError{phase: phase, err: err}
 }
 
 // failureOf describes err for a document.
@@ -116,7 +117,7 @@ func failureOf(err error) *report.Failure {
 	if program.IsUsage(err) {
 		phase = phasePrepare
 	}
-	var p *phased
+	var p *phaseError
 	if errors.As(err, &p) {
 		phase = p.phase
 	}

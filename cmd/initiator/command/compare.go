@@ -38,15 +38,15 @@ no relay.`,
 func fillComparison(r *compare.Report) error {
 	before, err := compare.Read(r.Before)
 	if err != nil {
-		return during(phasePrepare, program.Usage(err))
+		return inPhase(phasePrepare, program.Usage(err))
 	}
 	after, err := compare.Read(r.After)
 	if err != nil {
-		return during(phasePrepare, program.Usage(err))
+		return inPhase(phasePrepare, program.Usage(err))
 	}
 	r.Compare(before, after)
 	if len(r.Cases) == 0 {
-		return during(phasePrepare, program.Usagef(
+		return inPhase(phasePrepare, program.Usagef(
 			"%s and %s have no case in common: the first has %q, the second has %q", r.Before,
 			r.After, r.OnlyBefore[0], r.OnlyAfter[0]))
 	}

@@ -263,7 +263,7 @@ func closeVolume(ctx context.Context, v volume, failure error) error {
 	if client.IsConnectionLost(status.CodeOf(err)) {
 		return nil
 	}
-	return during(phaseClose, err)
+	return inPhase(phaseClose, err)
 }
 
 // disconnectReasonTimeout bounds the wait for the reason why a connection ended, which can arrive

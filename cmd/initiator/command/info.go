@@ -83,7 +83,7 @@ func newInfoCommand(connection *connectionFlags) *cobra.Command {
 func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error {
 	info, err := connection.describeVolume(cmd.Context())
 	if err != nil {
-		return during(phaseConnect, err)
+		return inPhase(phaseConnect, err)
 	}
 	r.Volume = document.VolumeOf(&info)
 	r.Capabilities = &capabilities{Write: !info.ReadOnly, Trim: info.CanTrim,

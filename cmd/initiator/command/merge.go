@@ -39,7 +39,7 @@ HdrHistogram log of nanoseconds. It needs no relay.`,
 func mergeLogs(ctx context.Context, merge *bench.Merge, logs []string, path string) error {
 	for _, log := range logs {
 		if err := merge.Add(ctx, log); err != nil {
-			return during(phasePrepare, program.Usage(err))
+			return inPhase(phasePrepare, program.Usage(err))
 		}
 	}
 	merge.Complete()
@@ -48,7 +48,7 @@ func mergeLogs(ctx context.Context, merge *bench.Merge, logs []string, path stri
 	}
 	file, err := output.Create(path)
 	if err != nil {
-		return during(phasePrepare, program.Usage(err))
+		return inPhase(phasePrepare, program.Usage(err))
 	}
 	return file.Finish(merge.WriteLog(file.Sink()))
 }

@@ -85,25 +85,25 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 	err = errors.Join(err, policyError)
 	r.Parameters, r.Result = p, verify.NoResult()
 	if err != nil {
-		return during(phasePrepare, err)
+		return inPhase(phasePrepare, err)
 	}
 	protection, err := c.guard.begin(ctx, c.connection)
 	if err != nil {
-		return during(phaseConnect, err)
+		return inPhase(phaseConnect, err)
 	}
 	config := protection.apply(client.Config{
 		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1,
 		Reconnect: policy,
 	})
 	if err := c.trace.start(&config); err != nil {
-		return during(phasePrepare, errors.Join(err, protection.end(ctx)))
+		return inPhase(phasePrepare, errors.Join(err, protection.end(ctx)))
 	}
 	v, err := c.connection.openVolume(ctx, config)
 	if end := protection.end(ctx); err == nil && end != nil {
 		return closeVolume(ctx, v, end)
 	}
 	if err != nil {
-		return during(phaseConnect, err)
+		return inPhase(phaseConnect, err)
 	}
 	info := v.Info()
 	r.Volume = document.VolumeOf(&info)
@@ -117,7 +117,7 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 		c.status.Clear()
 		r.Result.Reconnections.Add(v.Reconnections())
 	}
-	err = closeVolume(ctx, v, during(phaseRun, err))
+	err = closeVolume(ctx, v, inPhase(phaseRun, err))
 	if traceError := c.trace.end(); err == nil {
 		err = traceError
 	}
