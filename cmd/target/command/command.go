@@ -40,14 +40,14 @@ func Main(libdoca providers.Libdoca) {
 
 // newSource returns the source of a command's configuration, with the flags of the DOCA
 // application.
-func newSource() (*config.Source[*config.Target], *original) {
-	from, flags := config.TargetSource(), &original{}
+func newSource() (*config.Source[*config.Target], *docaFlags) {
+	from, flags := config.TargetSource(), &docaFlags{}
 	from.Translator = flags
 	return from, flags
 }
 
 func newCommand() *cobra.Command {
-	from, original := newSource()
+	from, doca := newSource()
 	var faults service.Faults
 	cmd := &cobra.Command{
 		Use:   "target",
@@ -76,7 +76,7 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return service.Run(cmd.Context(), "target", "zc-relay-target", from, faults,
 				func(ctx context.Context, env *service.Environment, c *config.Target) error {
-					return serve(ctx, env, c, from, original)
+					return serve(ctx, env, c, from, doca)
 				})
 		},
 	}
@@ -93,7 +93,7 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 }
 
 func serve(ctx context.Context, env *service.Environment, c *config.Target,
-	from *config.Source[*config.Target], original *original) (err error) {
+	from *config.Source[*config.Target], doca *docaFlags) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
 	volumes, err := openVolumes(c, env.Log, env.HookVolume)
 	if err != nil {
@@ -101,7 +101,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	}
 	defer func() { err = errors.Join(err, volumes.close()) }()
 	if s := volumes.find(argp.VolumeName); s != nil {
-		if err := original.fill(ctx, s.Volume); err != nil {
+		if err := doca.fill(ctx, s.Volume); err != nil {
 			return err
 		}
 	}

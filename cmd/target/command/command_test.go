@@ -176,19 +176,19 @@ func TestTheVolumeBeginsWithTheBinaryContent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Translator.(*original).fill(t.Context(), v); err != nil ||
+		if err := s.Translator.(*docaFlags).fill(t.Context(), v); err != nil ||
 			string(v.Memory().Bytes()) != string(content) {
 			t.Errorf("%s: the content differs, error %v", path, err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := s.Translator.(*original).fill(ended, v); err == nil {
+		if err := s.Translator.(*docaFlags).fill(ended, v); err == nil {
 			t.Error("SIGTERM does not end the filling")
 		}
 		if err := os.Truncate(path, 1000); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Translator.(*original).fill(t.Context(), v); err == nil {
+		if err := s.Translator.(*docaFlags).fill(t.Context(), v); err == nil {
 			t.Error("a file that has become shorter is no error")
 		}
 		if err := v.Close(t.Context()); err != nil {

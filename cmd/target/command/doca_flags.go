@@ -20,9 +20,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// original holds the flags of the DOCA storage target that the configuration does not have. They
+// docaFlags holds the flags of the DOCA storage target that the configuration does not have. They
 // describe a single volume in memory (doca_storage_target_rdma, DOCA 3.0 to 3.3).
-type original struct {
+type docaFlags struct {
 	device        string
 	blockCount    uint32
 	binaryContent string
@@ -31,7 +31,7 @@ type original struct {
 	skip       int64 // bytes of the content's file before the content
 }
 
-// defaultBlockCount is the original's default.
+// defaultBlockCount is the application's default.
 const defaultBlockCount = 128
 
 // The names of the flags, and of those that they set.
@@ -46,24 +46,24 @@ const (
 )
 
 // AddFlags adds the flags.
-func (o *original) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.device, deviceFlag, "d", "",
+func (d *docaFlags) AddFlags(f *pflag.FlagSet) {
+	f.StringVarP(&d.device, deviceFlag, "d", "",
 		"as in the DOCA application: the RDMA device, which iwarp does not need; see --rdma-device")
-	f.Uint32Var(&o.blockCount, blockCountFlag, defaultBlockCount,
+	f.Uint32Var(&d.blockCount, blockCountFlag, defaultBlockCount,
 		"as in the DOCA application: blocks of the volume, without --volume")
-	f.StringVar(&o.binaryContent, binaryContentFlag, "",
+	f.StringVar(&d.binaryContent, binaryContentFlag, "",
 		"as in the DOCA application: file with the volume's first content, without --volume; an .sbc file also has its size")
 	argp.Mark(f, deviceFlag, blockCountFlag, binaryContentFlag)
 }
 
-// Translate sets the flags of the configuration that the original's flags stand for.
-func (o *original) Translate(f *pflag.FlagSet) error {
-	if o.translated {
+// Translate sets the flags of the configuration that the application's flags stand for.
+func (d *docaFlags) Translate(f *pflag.FlagSet) error {
+	if d.translated {
 		return nil
 	}
-	o.translated = true
+	d.translated = true
 	if f.Changed(deviceFlag) && !f.Changed(rdmaDeviceFlag) && usesDevice(f) {
-		if err := f.Set(rdmaDeviceFlag, o.device); err != nil {
+		if err := f.Set(rdmaDeviceFlag, d.device); err != nil {
 			return err
 		}
 	}
@@ -74,13 +74,13 @@ func (o *original) Translate(f *pflag.FlagSet) error {
 					name)
 			}
 		}
-		o.binaryContent = ""
+		d.binaryContent = ""
 		return nil
 	}
 	if !f.Changed(deviceFlag) && !f.Changed(blockCountFlag) && !f.Changed(binaryContentFlag) {
 		return nil
 	}
-	return o.translateVolume(f)
+	return d.translateVolume(f)
 }
 
 // usesDevice reports whether a provider that uses RDMA devices can be configured: auto, the
@@ -90,20 +90,20 @@ func usesDevice(f *pflag.FlagSet) bool {
 		os.Getenv(config.TargetPrefix+"RDMA__PROVIDER") != ""
 }
 
-func (o *original) translateVolume(f *pflag.FlagSet) error {
+func (d *docaFlags) translateVolume(f *pflag.FlagSet) error {
 	blockSize, err := size.Parse(f.Lookup(blockSizeFlag).Value.String())
 	if err != nil {
 		return fmt.Errorf("--%s: %w", blockSizeFlag, err)
 	}
-	if o.blockCount == 0 {
+	if d.blockCount == 0 {
 		return fmt.Errorf("--%s 0 is no volume: write at least 1", blockCountFlag)
 	}
-	if o.binaryContent != "" {
-		if blockSize, err = o.measure(blockSize); err != nil {
+	if d.binaryContent != "" {
+		if blockSize, err = d.measure(blockSize); err != nil {
 			return fmt.Errorf("--%s: %w", binaryContentFlag, err)
 		}
 	}
-	total := uint64(o.blockCount) * uint64(blockSize)
+	total := uint64(d.blockCount) * uint64(blockSize)
 	settings := map[string]string{
 		blockSizeFlag: strconv.FormatUint(uint64(blockSize), 10),
 		volumeFlag:    fmt.Sprintf("%s=memory:%d", argp.VolumeName, total),
@@ -127,25 +127,25 @@ const (
 
 // measure checks that the file fits the volume. It returns the block size: an .sbc file overrides
 // the geometry.
-func (o *original) measure(blockSize size.Bytes) (size.Bytes, error) {
-	file, length, err := openContent(o.binaryContent)
+func (d *docaFlags) measure(blockSize size.Bytes) (size.Bytes, error) {
+	file, length, err := openContent(d.binaryContent)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = file.Close() }() // only read
-	if filepath.Ext(o.binaryContent) == sbcSuffix {
+	if filepath.Ext(d.binaryContent) == sbcSuffix {
 		var header [sbcHeader]byte
 		if _, err := io.ReadFull(file, header[:]); err != nil ||
 			binary.BigEndian.Uint64(header[:]) != sbcMagic {
-			return 0, fmt.Errorf("%q does not begin like an %s file", o.binaryContent, sbcSuffix)
+			return 0, fmt.Errorf("%q does not begin like an %s file", d.binaryContent, sbcSuffix)
 		}
 		blockSize = size.Bytes(binary.BigEndian.Uint32(header[8:]))
-		o.blockCount = binary.BigEndian.Uint32(header[12:])
-		o.skip, length = sbcHeader, length-sbcHeader
+		d.blockCount = binary.BigEndian.Uint32(header[12:])
+		d.skip, length = sbcHeader, length-sbcHeader
 	}
-	if want := uint64(o.blockCount) * uint64(blockSize); uint64(length) != want {
+	if want := uint64(d.blockCount) * uint64(blockSize); uint64(length) != want {
 		return 0, fmt.Errorf("%q has %d bytes of content, but %d blocks of %d are %d bytes",
-			o.binaryContent, length, o.blockCount, blockSize, want)
+			d.binaryContent, length, d.blockCount, blockSize, want)
 	}
 	return blockSize, nil
 }
@@ -169,16 +169,16 @@ func openContent(path string) (file *os.File, length int64, err error) {
 const fillLength = volume.MaxBlockSize
 
 // fill writes the binary content, if there is one, to the volume.
-func (o *original) fill(ctx context.Context, v volume.Volume) (err error) {
-	if o.binaryContent == "" {
+func (d *docaFlags) fill(ctx context.Context, v volume.Volume) (err error) {
+	if d.binaryContent == "" {
 		return nil
 	}
-	file, _, err := openContent(o.binaryContent)
+	file, _, err := openContent(d.binaryContent)
 	if err != nil {
 		return fmt.Errorf("--%s: %w", binaryContentFlag, err)
 	}
 	defer func() { _ = file.Close() }() // only read
-	content := io.NewSectionReader(file, o.skip, int64(v.Info().Size))
+	content := io.NewSectionReader(file, d.skip, int64(v.Info().Size))
 	queue, err := v.NewQueue(1)
 	if err != nil {
 		return fmt.Errorf("fill volume: %w", err)
@@ -188,7 +188,7 @@ func (o *original) fill(ctx context.Context, v volume.Volume) (err error) {
 	for offset := uint64(0); offset < v.Info().Size; {
 		part := buffer[:min(fillLength, v.Info().Size-offset)]
 		if _, err := io.ReadFull(content, part); err != nil {
-			return fmt.Errorf("--%s: read %q: %w", binaryContentFlag, o.binaryContent, err)
+			return fmt.Errorf("--%s: read %q: %w", binaryContentFlag, d.binaryContent, err)
 		}
 		if err := write(ctx, queue, offset, part); err != nil {
 			return fmt.Errorf("fill volume at offset %d: %w", offset, err)
