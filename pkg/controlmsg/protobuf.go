@@ -18,8 +18,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Encode encodes an envelope as proto/zc/relay/control/v1 defines it. It fails if the message is not
-// valid.
+// Encode encodes an envelope as proto/zc/relay/control/v1 defines it. It fails if the message is
+// not valid.
 func Encode(e *Envelope) ([]byte, error) {
 	if err := Validate(e.Message); err != nil {
 		return nil, fmt.Errorf("encode %v: %w", e.Message.Kind(), err)

@@ -92,7 +92,8 @@ func (l throttleLevel) String() string {
 	return "invalid"
 }
 
-// laneThrottle is a lane's view of its throttles. It belongs to the worker's thread, except totalNs.
+// laneThrottle is a lane's view of its throttles. It belongs to the worker's thread, except
+// totalNs.
 type laneThrottle struct {
 	throttles [ThrottleLevelCount]*Throttle // nil ones set no limits
 	current   [ThrottleLevelCount]*buckets  // as of the latest turn
