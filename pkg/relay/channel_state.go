@@ -2,8 +2,9 @@ package relay
 
 import (
 	"fmt"
-	"strings"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/states"
 )
 
 // ChannelState is whether clients can connect to a channel. Whether a target serves them is another
@@ -18,45 +19,15 @@ const (
 	ChannelRetiring  ChannelState = "retiring"
 )
 
-// ChannelMeaning is what a state means to everybody who shows it or depends on it.
-type ChannelMeaning struct {
-	State ChannelState
-	Text  string // for people
-	// IsOpen means that clients can connect.
-	IsOpen bool
-	// Alerts means that somebody has to do something about it if it lasts.
-	Alerts bool
-}
-
-// ChannelStates holds all states.
-var ChannelStates = []ChannelMeaning{
-	{ChannelOpening, "the relay opens its devices and its Comch service for the first time", false,
-		false},
-	{ChannelListening, "clients can connect", true, false},
-	{ChannelWaiting, "a device or a representor is missing, is used by another program, or fails, " +
-		"or a name cannot be looked up; the relay tries again", false, true},
-	{ChannelRetiring, "it was removed from the configuration, and closes with its last session",
-		false, false},
-}
-
-// Means returns what a state means.
-func (s ChannelState) Means() ChannelMeaning {
-	for _, m := range ChannelStates {
-		if m.State == s {
-			return m
-		}
-	}
-	return ChannelMeaning{State: s}
-}
-
-// ChannelStateNames lists the names of all states, for help texts.
-func ChannelStateNames() string {
-	var names []string
-	for _, m := range ChannelStates {
-		names = append(names, string(m.State))
-	}
-	last := len(names) - 1
-	return fmt.Sprintf("%s, or %s", strings.Join(names[:last], ", "), names[last])
+// ChannelStates holds all states. A channel is usable if clients can connect to it.
+var ChannelStates = states.Table[ChannelState]{
+	{State: ChannelOpening, Text: "the relay opens its devices and its Comch service for the " +
+		"first time"},
+	{State: ChannelListening, Text: "clients can connect", IsUsable: true},
+	{State: ChannelWaiting, Text: "a device or a representor is missing, is used by another " +
+		"program, or fails, or a name cannot be looked up; the relay tries again", Alerts: true},
+	{State: ChannelRetiring, Text: "it was removed from the configuration, and closes with its " +
+		"last session"},
 }
 
 // ListenStatus describes whether clients can connect to a channel at one moment.
@@ -96,14 +67,14 @@ func (c *channel) setListening(to ListenStatus) {
 // isAvailable reports whether the channel can serve new sessions.
 func (c *channel) isAvailable() bool {
 	s := c.listenStatus()
-	return s.State.Means().IsOpen && c.targets.IsReady()
+	return ChannelStates.Of(s.State).IsUsable && c.targets.IsReady()
 }
 
 // unavailable returns why the channel cannot serve new sessions; nil if it can.
 func (c *channel) unavailable() error {
 	s := c.listenStatus()
 	switch {
-	case s.State.Means().IsOpen:
+	case ChannelStates.Of(s.State).IsUsable:
 		return c.targets.Unavailable()
 	case s.LastError == nil:
 		return fmt.Errorf("channel %v is %s", c.id, s.State)

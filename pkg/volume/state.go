@@ -1,9 +1,9 @@
 package volume
 
 import (
-	"fmt"
-	"strings"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/states"
 )
 
 // State is whether a volume serves requests.
@@ -18,45 +18,16 @@ const (
 	Closed  State = "closed"
 )
 
-// Meaning is what a state means to everybody who shows it or depends on it.
-type Meaning struct {
-	State State
-	Text  string // for people
-	// IsUsable means that the target is of use with the volume in this state: it serves the volume,
-	// or will when it is its turn. A target is ready if it has such a volume.
-	IsUsable bool
-	// Alerts means that somebody has to do something about it.
-	Alerts bool
-}
-
-// States holds all states.
-var States = []Meaning{
-	{Opening, "the target opens it, and serves it as soon as that has succeeded", false, false},
-	{Serving, "sessions use it", true, false},
-	{StandBy, "another target owns it, and this one takes over when that one is gone", true, false},
-	{Failed, "it cannot be opened, and the target tries again; or it rejects requests, or all but " +
-		"reads, until it is reopened", false, true},
-	{Closed, "it is being closed, or has been", false, false},
-}
-
-// Means returns what a state means.
-func (s State) Means() Meaning {
-	for _, m := range States {
-		if m.State == s {
-			return m
-		}
-	}
-	return Meaning{State: s}
-}
-
-// StateNames lists the names of all states, for help texts.
-func StateNames() string {
-	var names []string
-	for _, m := range States {
-		names = append(names, string(m.State))
-	}
-	last := len(names) - 1
-	return fmt.Sprintf("%s, or %s", strings.Join(names[:last], ", "), names[last])
+// States holds all states. A volume is usable if the target serves it, or will when it is its turn.
+// A target is ready if it has such a volume.
+var States = states.Table[State]{
+	{State: Opening, Text: "the target opens it, and serves it as soon as that has succeeded"},
+	{State: Serving, Text: "sessions use it", IsUsable: true},
+	{State: StandBy, Text: "another target owns it, and this one takes over when that one is " +
+		"gone", IsUsable: true},
+	{State: Failed, Text: "it cannot be opened, and the target tries again; or it rejects " +
+		"requests, or all but reads, until it is reopened", Alerts: true},
+	{State: Closed, Text: "it is being closed, or has been"},
 }
 
 // Status is the state of a volume at one moment.

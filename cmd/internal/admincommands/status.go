@@ -120,7 +120,7 @@ func channelSummary(d *adminserver.Document) string {
 
 // isClosed reports whether clients cannot connect. Relays of former releases do not say.
 func isClosed(c *relay.ChannelStatus) bool {
-	return c.State != "" && !c.Retiring && !c.State.Means().IsOpen
+	return c.State != "" && !c.Retiring && !relay.ChannelStates.Of(c.State).IsUsable
 }
 
 // listenText says why clients cannot connect, for people.

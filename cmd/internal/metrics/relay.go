@@ -130,7 +130,7 @@ func newChannelMetrics() channelMetrics {
 			"Always 1; the labels describe the channel.",
 			"channel", "device", "representor", "service", "target", "volume"),
 		state: define(relayPrefix+"channel_state", Gauge,
-			"Always 1; the label says whether a channel is "+relay.ChannelStateNames()+".",
+			"Always 1; the label says whether a channel is "+relay.ChannelStates.Names()+".",
 			"channel", "state"),
 	}
 }

@@ -54,7 +54,7 @@ func newTargetMetrics(options Options) targetMetrics {
 			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other (also rare error numbers, which the log names). There from the start.",
 			"volume", "op", "cause"),
 		state: define(targetPrefix+"volume_state", Gauge,
-			"Always 1; the label says whether a volume is "+volume.StateNames()+".",
+			"Always 1; the label says whether a volume is "+volume.States.Names()+".",
 			"volume", "state"),
 		queues: newQueueMetrics(options, targetPrefix, "volume",
 			"Time from receiving an IO to sending its answer.",

@@ -30,6 +30,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // Main runs the program. libdoca replaces the DOCA libraries of this machine, unless it is nil.
@@ -209,7 +210,7 @@ func readiness(volumes []target.VolumeStatus) (reason error, missing string) {
 	var unusable []string
 	for i := range volumes {
 		v := &volumes[i]
-		if v.State.Means().IsUsable {
+		if volume.States.Of(v.State).IsUsable {
 			continue
 		}
 		text := fmt.Sprintf("volume %q is %s", v.Name, v.State)
