@@ -31,8 +31,8 @@ var daemon = admincommands.Daemon{Address: adminserver.DefaultTargetAdminAddress
 		return c.Operations.Admin, nil
 	}}
 
-// administered is a target as its admin listener needs it.
-type administered struct {
+// adminView is a target as its admin listener needs it.
+type adminView struct {
 	*target.Target
 	volumes *volumes
 	// ctx is the target's: changes of volumes go on when their requests have ended, but not when
@@ -42,7 +42,7 @@ type administered struct {
 }
 
 // AdminSessions lists the sessions of relays.
-func (a *administered) AdminSessions() []admin.Session {
+func (a *adminView) AdminSessions() []admin.Session {
 	sessions := a.OpenSessions()
 	all := make([]admin.Session, len(sessions))
 	for i, s := range sessions {
@@ -55,7 +55,7 @@ func (a *administered) AdminSessions() []admin.Session {
 }
 
 // AdminVolumes lists the volumes by name.
-func (a *administered) AdminVolumes() []admin.Volume {
+func (a *adminView) AdminVolumes() []admin.Volume {
 	return a.volumes.list(a.Uses())
 }
 
@@ -80,7 +80,7 @@ func (v *volumes) list(uses map[string]target.Use) []admin.Volume {
 
 // Volumes returns the state of each volume, first of those that are offered, then of those that are
 // being opened or closed.
-func (a *administered) Volumes() []target.VolumeStatus {
+func (a *adminView) Volumes() []target.VolumeStatus {
 	return a.volumes.withPending(a.Target.Volumes())
 }
 
@@ -113,7 +113,7 @@ func (p *pending) describe() admin.Volume {
 }
 
 // describe returns the volume as administrators see it.
-func (s *served) describe(use target.Use) admin.Volume {
+func (s *servedVolume) describe(use target.Use) admin.Volume {
 	kind, _, _ := strings.Cut(s.config.Backend, ":")
 	info, origin := s.Volume.Info(), admin.OriginConfiguration
 	if s.added {
@@ -133,7 +133,7 @@ func (s *served) describe(use target.Use) admin.Volume {
 }
 
 // AddVolume opens a volume and serves it.
-func (a *administered) AddVolume(ctx context.Context, n admin.NewVolume) (admin.Volume, error) {
+func (a *adminView) AddVolume(ctx context.Context, n admin.NewVolume) (admin.Volume, error) {
 	c := config.Volume{Name: n.Name, Backend: n.Backend,
 		BlockSize: cmp.Or(n.BlockSize, config.DefaultBlockSize),
 		Readers:   n.Readers, Writers: n.Writers, Owners: n.Owners, Preemptors: n.Preemptors}
@@ -165,7 +165,7 @@ func (a *administered) AddVolume(ctx context.Context, n admin.NewVolume) (admin.
 }
 
 // RemoveVolume drains the sessions of a volume, unless force is set, ends them, and closes it.
-func (a *administered) RemoveVolume(ctx context.Context, name string, force bool) error {
+func (a *adminView) RemoveVolume(ctx context.Context, name string, force bool) error {
 	drain := retry.Bound{}
 	if force {
 		drain = retry.Within(0)
@@ -193,7 +193,7 @@ func (a *administered) RemoveVolume(ctx context.Context, name string, force bool
 }
 
 // ResizeVolume changes the size of a volume.
-func (a *administered) ResizeVolume(ctx context.Context, name string,
+func (a *adminView) ResizeVolume(ctx context.Context, name string,
 	to admin.VolumeSize) (admin.Volume, error) {
 	var resized admin.Volume
 	err := a.change(ctx, func() error {
@@ -214,7 +214,7 @@ func (a *administered) ResizeVolume(ctx context.Context, name string,
 }
 
 // PreemptHolder ends the sessions of a holder of a volume.
-func (a *administered) PreemptHolder(ctx context.Context, name, holder string) error {
+func (a *adminView) PreemptHolder(ctx context.Context, name, holder string) error {
 	id, err := controlmsg.ParseHolderID(holder)
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (v *volumes) namesOf(name string) []string {
 
 // change carries out a change of volumes, after those that are under way. If ctx ends before, the
 // change goes on.
-func (a *administered) change(ctx context.Context, carryOut func() error) error {
+func (a *adminView) change(ctx context.Context, carryOut func() error) error {
 	if err := a.volumes.begin(ctx); err != nil {
 		return err
 	}

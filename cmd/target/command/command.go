@@ -125,22 +125,22 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	if err != nil {
 		return service.StartFailure(fmt.Errorf("start: %w", err))
 	}
-	administered := &administered{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
-	env.SetStatus(describe(administered))
+	view := &adminView{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
+	env.SetStatus(describe(view))
 	env.SetTrace("target", "the volume")
-	env.SetSessions(administered)
-	env.SetVolumes(administered)
+	env.SetSessions(view)
+	env.SetVolumes(view)
 	env.BoundTeardown(t)
 	reloader := &reloader{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
 	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
-	if err := announce(ctx, env, administered, c); err != nil {
+	if err := announce(ctx, env, view, c); err != nil {
 		return errors.Join(err, t.Close())
 	}
 	watched, stopWatching := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stopWatching()
-	watching.Go(func() { watchReadiness(watched, env.SetReady, administered.Volumes) })
+	watching.Go(func() { watchReadiness(watched, env.SetReady, view.Volumes) })
 	return service.RunAndClose(ctx, t)
 }
 
@@ -155,7 +155,7 @@ func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
 
 // announce makes metrics, log, readiness, address file, and service manager report that relays can
 // connect.
-func announce(ctx context.Context, env *service.Environment, t *administered,
+func announce(ctx context.Context, env *service.Environment, t *adminView,
 	c *config.Target) error {
 	options := metrics.Options{Queues: c.Metrics.Queues}
 	if err := env.Register(metrics.NewTargetCollector(t, options)); err != nil {
@@ -277,7 +277,7 @@ func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 }
 
 // describe returns a function that adds a target's volumes, sessions and workers to its status.
-func describe(t *administered) func(*adminserver.Document) {
+func describe(t *adminView) func(*adminserver.Document) {
 	return func(d *adminserver.Document) {
 		d.Workers = datapath.WorkerStatuses(t.Workers())
 		d.Sessions = &adminserver.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}

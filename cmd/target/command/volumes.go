@@ -49,9 +49,10 @@ type volumes struct {
 	// turn has an element while a reload or an administrator changes what is served.
 	turn chan struct{}
 
-	mu     sync.Mutex         // guards what follows
-	strict bool               // a volume that cannot be opened ends the target, or rejects a reload
-	served map[string]*served // by name
+	mu     sync.Mutex // guards what follows
+	strict bool       // a volume that cannot be opened ends the target, or rejects a reload
+	// served holds the volumes by name.
+	served map[string]*servedVolume
 	// pending holds volumes that are being opened or closed, by name, unless one of that name is
 	// served.
 	pending map[string]pending
@@ -61,8 +62,8 @@ type volumes struct {
 	changes sync.WaitGroup
 }
 
-// served is a volume under one of its names.
-type served struct {
+// servedVolume is a volume under one of its names.
+type servedVolume struct {
 	config config.Volume
 	target.Export
 	late  *volume.Late // Volume without hooks; nil if it was open from the beginning
@@ -93,7 +94,7 @@ func (v *volumes) begins(c config.Volume, state volume.State) (ended func()) {
 }
 
 // isOpen reports whether the volume has been opened.
-func (s *served) isOpen() bool { return s.late == nil || s.late.Opened() != nil }
+func (s *servedVolume) isOpen() bool { return s.late == nil || s.late.Opened() != nil }
 
 // openVolumes opens the configured volumes. Those that cannot be opened yet are opened later. If
 // the target is strict, it opens all or none.
@@ -108,7 +109,7 @@ func openVolumes(c *config.Target, log *zap.Logger,
 		return nil, fmt.Errorf("%w: choose another one by --state-directory", err)
 	}
 	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log), ends: ends,
-		turn: make(chan struct{}, 1), served: make(map[string]*served),
+		turn: make(chan struct{}, 1), served: make(map[string]*servedVolume),
 		pending: make(map[string]pending), strict: c.Startup.Strict}
 	v.turn <- struct{}{}
 	defer v.finish()
@@ -194,14 +195,14 @@ func (v *volumes) open(c config.Volume) error {
 }
 
 // newConfigured opens a volume of the configuration, now or later.
-func (v *volumes) newConfigured(c config.Volume) (*served, error) {
+func (v *volumes) newConfigured(c config.Volume) (*servedVolume, error) {
 	v.mu.Lock()
 	strict := v.strict
 	v.mu.Unlock()
 	if strict {
 		return v.newServed(c)
 	}
-	return v.newVolume(c, func(s *served, spec volume.Spec) error {
+	return v.newVolume(c, func(s *servedVolume, spec volume.Spec) error {
 		s.late = volume.OpenLate(volume.LateConfig{Spec: spec, Open: openVolume, Pauses: openPauses,
 			Silence: openTimeout, OnOpen: func(opened volume.Volume) {
 				v.logServing(opened)
@@ -218,8 +219,8 @@ func (v *volumes) newConfigured(c config.Volume) (*served, error) {
 }
 
 // newServed opens a volume, or fails.
-func (v *volumes) newServed(c config.Volume) (*served, error) {
-	return v.newVolume(c, func(s *served, spec volume.Spec) error {
+func (v *volumes) newServed(c config.Volume) (*servedVolume, error) {
+	return v.newVolume(c, func(s *servedVolume, spec volume.Spec) error {
 		defer v.begins(c, volume.Opening)()
 		opened, err := v.openWithin(spec, openTimeout)
 		if err != nil {
@@ -244,12 +245,13 @@ func (v *volumes) logServing(opened volume.Volume) {
 
 // newVolume returns a volume that open opens, or the one of which it is another name.
 func (v *volumes) newVolume(c config.Volume,
-	open func(*served, volume.Spec) error) (*served, error) {
+	open func(*servedVolume, volume.Spec) error) (*servedVolume, error) {
 	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
 	if err != nil {
 		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
 	}
-	s := &served{config: c, Export: target.Export{Exclusive: spec.Exclusive, Rights: c.Rights()}}
+	s := &servedVolume{config: c,
+		Export: target.Export{Exclusive: spec.Exclusive, Rights: c.Rights()}}
 	if alias, ok := spec.Backend.(volume.Alias); ok {
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -368,7 +370,7 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 	}()
 	resized, judged := v.resized(configs), v.judged(configs)
 	gone, different := v.compare(v.withAdded(configs))
-	added := make(map[string]*served)
+	added := make(map[string]*servedVolume)
 	for _, c := range configs {
 		later := slices.ContainsFunc(different,
 			func(d config.Volume) bool { return d.Name == c.Name })
@@ -540,14 +542,14 @@ func (v *volumes) compare(configs []config.Volume) (gone []string, different []c
 	return gone, different
 }
 
-func (v *volumes) find(name string) *served {
+func (v *volumes) find(name string) *servedVolume {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.served[name]
 }
 
 // offer makes the target serve a volume that has been opened.
-func (v *volumes) offer(t *target.Target, s *served) error {
+func (v *volumes) offer(t *target.Target, s *servedVolume) error {
 	if err := t.Offer(s.config.Name, s.Export); err != nil {
 		return errors.Join(err, v.closeVolume(s))
 	}
@@ -561,7 +563,7 @@ func (v *volumes) offer(t *target.Target, s *served) error {
 // replace withdraws volumes, closes them, and opens and offers others.
 func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 	different []config.Volume) {
-	var closing []*served
+	var closing []*servedVolume
 	ended := false
 	for _, name := range gone {
 		s, err := v.withdraw(ctx, t, name, retry.Bound{})
@@ -583,7 +585,7 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 	for _, c := range different {
 		s, err := v.newConfigured(c)
 		if err == nil {
-			s.added = slices.ContainsFunc(closing, func(former *served) bool {
+			s.added = slices.ContainsFunc(closing, func(former *servedVolume) bool {
 				return former.added && former.config.Name == c.Name
 			})
 			err = v.offer(t, s)
@@ -600,7 +602,7 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 // withdraw removes a volume from the target, after a drain for the time that drain allows. The
 // caller closes it.
 func (v *volumes) withdraw(ctx context.Context, t *target.Target, name string,
-	drain retry.Bound) (*served, error) {
+	drain retry.Bound) (*servedVolume, error) {
 	if err := t.Withdraw(ctx, name, drain); err != nil {
 		return nil, err
 	}
@@ -630,7 +632,7 @@ func (v *volumes) close() error {
 	return errors.Join(errs...)
 }
 
-func (v *volumes) closeVolume(s *served) error {
+func (v *volumes) closeVolume(s *servedVolume) error {
 	if s.alias {
 		return nil
 	}

@@ -71,7 +71,7 @@ func TestVolumesThatAreBeingOpenedAreListed(t *testing.T) {
 		<-release
 		return volume.Open(spec)
 	}
-	ended := make(chan *served, 1)
+	ended := make(chan *servedVolume, 1)
 	go func() {
 		s, err := v.newServed(config.Volume{Name: "disk", Backend: "memory:1MiB", BlockSize: 4096})
 		if err != nil {

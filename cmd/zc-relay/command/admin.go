@@ -29,11 +29,11 @@ var daemon = admincommands.Daemon{Address: adminserver.DefaultRelayAdminAddress,
 		return c.Operations.Admin, nil
 	}}
 
-// administered is a relay as its admin listener needs it.
-type administered struct{ *relay.Relay }
+// adminView is a relay as its admin listener needs it.
+type adminView struct{ *relay.Relay }
 
 // DrainState returns the progress of a drain.
-func (a administered) DrainState() admin.DrainState {
+func (a adminView) DrainState() admin.DrainState {
 	s := a.DrainStatus()
 	state := admin.DrainState{Draining: s.Draining, Sessions: s.Sessions}
 	if s.Draining {
@@ -43,7 +43,7 @@ func (a administered) DrainState() admin.DrainState {
 }
 
 // AdminSessions lists the sessions of all channels.
-func (a administered) AdminSessions() []admin.Session {
+func (a adminView) AdminSessions() []admin.Session {
 	var all []admin.Session
 	for _, c := range a.Channels() {
 		for i := range c.OpenSessions {

@@ -115,8 +115,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	}
 	env.SetStatus(describe(r))
 	env.SetTrace("zc-relay", "the target")
-	env.SetDrainer(administered{r})
-	env.SetSessions(administered{r})
+	env.SetDrainer(adminView{r})
+	env.SetSessions(adminView{r})
 	env.BoundTeardown(r)
 	reloader := &reloader{env: env, relay: r, from: from, names: names, started: c, applied: c}
 	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
