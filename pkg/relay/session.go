@@ -43,6 +43,8 @@ type session struct {
 	reached    atomic.Pointer[targets.Connection] // the same, for any goroutine
 	epoch      *epoch.Session
 	dials      *bucket.Bucket // connections to the target
+	// targetLeaves is set when the target has declined a request because it shuts down.
+	targetLeaves atomic.Bool
 	// longestLease is what the client has been told of the targets' leases.
 	longestLease time.Duration
 	volumeSize   atomic.Uint64 // in bytes, as the client knows it

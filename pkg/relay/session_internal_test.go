@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/internal/bucket"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -351,5 +353,39 @@ func TestASessionThatOpensDuringAReloadHasTheNewLimits(t *testing.T) {
 			t.Fatalf("round %d: the limits are %+v, want %+v", round, got, next.QoS.Session)
 		}
 		delete(c.sessions, s.id)
+	}
+}
+
+// The ends of a target's connections arrive in any order. The farewell on one of them says why.
+func TestATargetThatLeavesCanSayWhy(t *testing.T) {
+	reset := status.Errorf(status.ConnectionReset, "the peer closed the connection")
+	for name, test := range map[string]struct {
+		leaves   bool
+		farewell error
+		want     status.Code
+	}{
+		"with a farewell":    {true, status.Errorf(status.Shutdown, "draining"), status.Shutdown},
+		"without a farewell": {true, nil, status.ConnectionReset},
+		"unexpectedly":       {false, nil, status.ConnectionReset},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &session{log: zap.NewNop()}
+				s.ctx, s.cancel = context.WithCancelCause(t.Context())
+				s.targetLeaves.Store(test.leaves)
+				go s.endForLane(0, reset)
+				synctest.Wait()
+				if ended := s.ctx.Err() != nil; ended == test.leaves {
+					t.Errorf("a lane's failure has ended the session: %v", ended)
+				}
+				if test.farewell != nil {
+					s.cancel(test.farewell)
+				}
+				<-s.ctx.Done()
+				if got := status.CodeOf(context.Cause(s.ctx)); got != test.want {
+					t.Errorf("the session ended with %v, want %v", got, test.want)
+				}
+			})
+		})
 	}
 }

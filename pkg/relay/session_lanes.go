@@ -191,6 +191,13 @@ func (s *session) onLaneFailure(queue int) func(error) {
 
 func (s *session) endForLane(queue int, err error) {
 	s.log.Debug("queue failed", zap.Int("queue", queue), zap.Error(err))
+	if s.targetLeaves.Load() { // its farewell says why, over another connection
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(farewellTimeout):
+		}
+	}
 	s.cancel(fmt.Errorf("queue %d: %w", queue, err))
 }
 
@@ -198,12 +205,16 @@ func (s *session) endForLane(queue int, err error) {
 // while it shuts down. Such a target normally ends the session itself.
 const targetShutdownTimeout = 30 * time.Second
 
-// farewellTimeout bounds how long it then waits for the target to say why it ends the session.
+// farewellTimeout bounds how long it then waits, also after the end of an RDMA connection, for the
+// target to say why it ends the session.
 const farewellTimeout = time.Second
 
 // onTargetShutdown ends the session when the target has completed the requests that it has not
 // declined. A lane calls it on its worker's thread.
-func (s *session) onTargetShutdown() { go s.awaitTargetShutdown() }
+func (s *session) onTargetShutdown() {
+	s.targetLeaves.Store(true)
+	go s.awaitTargetShutdown()
+}
 
 func (s *session) awaitTargetShutdown() {
 	s.log.Debug("waiting for what the target completes while it shuts down")
