@@ -32,20 +32,26 @@ func TestAPreemptedVolumeIsNotReopened(t *testing.T) {
 		iomsg.TurnIntoResult(message, status.InUse)
 		r.send(message)
 	}
-	for name, end := range map[string]func(r *fakeRelay){
-		"with a reason":                    func(r *fakeRelay) { r.close(preempted) },
-		"with a response and a reason":     func(r *fakeRelay) { fail(r); r.close(preempted) },
-		"with a response, by a lost relay": func(r *fakeRelay) { fail(r); r.cut() },
+	nothing := func(*fakeRelay) {}
+	for name, test := range map[string]struct {
+		end        func(r *fakeRelay)
+		afterwards func(r *fakeRelay) // when the outcome of the request is known
+	}{
+		"with a reason": {func(r *fakeRelay) { r.close(preempted) }, nothing},
+		"with a response and a reason": {func(r *fakeRelay) { fail(r); r.close(preempted) },
+			nothing},
+		"with a response, by a lost relay": {fail, (*fakeRelay).cut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newFakeRelay(t)
 			v := openReconnecting(r)
 			q := v.Queue(0)
 			submit(t, q, 7)
-			end(r)
+			test.end(r)
 			if got := results(t, q, 1)[0]; got.Tag != 7 || got.Code != status.InUse {
 				t.Errorf("the outcome is %+v, want IN_USE", got)
 			}
+			test.afterwards(r)
 			select {
 			case <-v.Done():
 			case <-r.started:
