@@ -148,14 +148,6 @@ var durabilityMutants = []mutant{
 		tests:  []test{{"./pkg/client", "^TestNothingOvertakesARequestThatWasGivenUp$"}},
 	},
 	{
-		name:   "client-reports-a-loss-to-one-user",
-		file:   "pkg/client/losses.go",
-		old:    "	if f.seen == a.losses {\n		return nil\n	}\n",
-		new:    "	if f.seen == a.losses || a.reported == a.losses {\n		return nil\n	}\n",
-		breaks: "Each user of a volume learns of each loss of writes.",
-		tests:  []test{{"./pkg/client", "^TestFlushesReportEveryLossOnceAndNothingElse$"}},
-	},
-	{
 		name:   "client-newcomer-inherits-a-loss",
 		file:   "pkg/client/losses.go",
 		old:    "	a.recordLosses(session)\n	f.seen = a.losses\n",
