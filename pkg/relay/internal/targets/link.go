@@ -250,30 +250,28 @@ func (l *Link) reconnect(
 ) *Connection {
 	policy := l.settings.Load().Reconnect
 	for wasStandBy := false; ctx.Err() == nil; {
-		var pause time.Duration
+		var due time.Time
 		switch {
 		case IsStandBy(reason):
-			pause = schedule.Rest(time.Now())
-		case IsPostponed(reason):
-			pause = schedule.Defer(time.Now(), controlmsg.RetryAfter(reason))
-		default:
-			var err error
-			if pause, err = schedule.Next(time.Now()); err != nil {
-				l.giveUp(ctx, schedule, reason)
-				return nil
-			}
-		}
-		due := time.Now().Add(pause)
-		l.setWaiting(schedule, reason, due)
-		switch {
-		case IsStandBy(reason):
+			due = time.Now().Add(schedule.Rest(time.Now()))
+			l.setWaiting(schedule, reason, due)
 			if !wasStandBy {
 				l.log.Info("target is a stand-by", zap.Error(reason))
 			}
 		case IsPostponed(reason):
+			pause := schedule.Defer(time.Now(), controlmsg.RetryAfter(reason))
+			due = time.Now().Add(pause)
+			l.setWaiting(schedule, reason, due)
 			l.log.Warn("target asks to try again later", zap.Error(reason),
 				zap.Duration("next_in", pause))
 		default:
+			pause, err := schedule.Next(time.Now())
+			if err != nil {
+				l.giveUp(ctx, schedule, reason)
+				return nil
+			}
+			due = time.Now().Add(pause)
+			l.setWaiting(schedule, reason, due)
 			level := zap.WarnLevel
 			if l.canIgnore() {
 				level = zap.DebugLevel
