@@ -49,8 +49,8 @@ type component struct {
 	directories []string
 }
 
-// linked returns what others have written of what is linked into packages. directory is that of
-// their module.
+// linked returns the code of others, with the standard library, that packages of the module in
+// directory link.
 func linked(directory, tags, architecture string, cgo bool, packages []string) (
 	[]component, error) {
 	list := exec.Command("go", slices.Concat([]string{"-C", directory, "list", "-deps", "-tags", tags,
