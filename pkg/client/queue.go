@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -547,12 +548,10 @@ func (q *Queue) stop(ctx context.Context) error {
 		if q.state == queueLost {
 			return q.session.endError()
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, stopPollInterval) {
 			return status.Errorf(status.TimeOut,
 				"wait for the response to stop with %d requests outstanding: %w",
 				q.Outstanding(), ctx.Err())
-		case <-time.After(stopPollInterval):
 		}
 	}
 	return nil

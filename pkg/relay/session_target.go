@@ -12,6 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/relay/internal/targets"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -121,18 +122,11 @@ func (s *session) awaitDial(ctx context.Context, target netip.AddrPort) error {
 			"the clients of channel %v make the relay connect to target %v too often: try again "+
 				"in %v", s.channel.id, target, wait.Round(time.Millisecond))
 	}
-	if wait == 0 {
-		return nil
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if wait > 0 && !retry.Sleep(ctx, wait) {
 		s.channel.dials.Cancel()
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // watchTarget ends the session when its control connection to the target ends, and when the channel

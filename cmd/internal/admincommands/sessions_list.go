@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // defaultSessionsInterval is long enough for steady rates, and short enough for somebody who waits.
@@ -82,9 +83,7 @@ func readSessions(ctx context.Context, client *admin.Client,
 		return before, err
 	}
 	begun := time.Now()
-	select {
-	case <-time.After(interval):
-	case <-ctx.Done():
+	if !retry.Sleep(ctx, interval) {
 		return nil, context.Cause(ctx)
 	}
 	now, err := client.Sessions(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -210,10 +211,8 @@ func (r *reloader) request(ctx context.Context) admin.Reload {
 			outcome.RestartPending = r.restartPending()
 			return outcome
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, requestPause) {
 			return admin.Reload{Started: asked}
-		case <-time.After(requestPause):
 		}
 	}
 }

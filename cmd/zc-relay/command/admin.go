@@ -156,11 +156,9 @@ func (o *drainOptions) await(ctx context.Context, client *admin.Client, state *a
 				"(\"sessions list\" shows them, \"sessions end\" ends one, \"drain --resume\" accepts new "+
 				"ones again)", openSessions(state.Sessions), limit)
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, drainPause) {
 			return fmt.Errorf("%s still open; the relay rejects new ones: %w",
 				openSessions(state.Sessions), context.Cause(ctx))
-		case <-time.After(drainPause):
 		}
 		now, err := request(ctx, client.DrainState)
 		if err != nil {
