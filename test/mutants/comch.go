@@ -5,7 +5,7 @@ var comchMutants = []mutant{
 	// Rings.
 	{
 		name:   "ring-believes-the-length-of-a-message",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "		if length > posted.length || immediateLength",
 		new:    "		if immediateLength",
 		breaks: "A message is not longer than the buffer that was posted for it.",
@@ -13,7 +13,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-believes-the-length-of-immediate-data",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "posted.length || immediateLength > r.immediate ||",
 		new:    "posted.length ||",
 		breaks: "Immediate data is not longer than the consumer accepts.",
@@ -21,7 +21,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-believes-any-producer",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "producer == 0 || producer > r.highestProducer.Load() {",
 		new:    "producer == 0 {",
 		breaks: "A message comes from a producer that the peer has opened.",
@@ -29,7 +29,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-reads-a-buffer-from-shared-memory",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "		next.Offset = posted.offset\n",
 		new:    "		next.Offset = uint32(r.shared.posted[position] >> 32)\n",
 		breaks: "The peer cannot move a buffer that was posted.",
@@ -37,7 +37,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-accepts-any-sequence",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "	if sequence == r.previousSequence() {\n",
 		new:    "	if sequence != 0 || r.previousSequence() == 0 {\n",
 		breaks: "A sequence that cannot be is a violation, which ends the connection.",
@@ -45,7 +45,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-posts-more-receives-than-agreed",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "	if r.posted-r.completed >= r.receives {\n",
 		new:    "	if r.posted-r.completed > r.receives {\n",
 		breaks: "A consumer posts no more receives than it has announced.",
@@ -53,7 +53,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-posts-a-buffer-outside-its-memory",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "	if uint64(offset)+uint64(length) > size {\n",
 		new:    "	if uint64(offset+length) > size {\n",
 		breaks: "A posted buffer lies within the consumer's memory, even if its end wraps.",
@@ -61,7 +61,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-wakes-no-producer",
-		file:   "pkg/comch/emulated/consumer.go",
+		file:   "pkg/comch/emulated/ring_receive.go",
 		old:    "	return r.shared.header.producersWaiting.Load() != 0\n",
 		new:    "	return false\n",
 		breaks: "A producer that waits for a receive is woken.",
@@ -77,7 +77,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-writes-outside-the-peers-memory",
-		file:   "pkg/comch/emulated/producer.go",
+		file:   "pkg/comch/emulated/ring_send.go",
 		old:    "		if offset+length > uint64(len(s.shared.memory)) {\n",
 		new:    "		if offset > uint64(len(s.shared.memory)) {\n",
 		breaks: "A posted buffer that the peer makes up is a violation.",
@@ -85,7 +85,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-believes-any-number-of-receives",
-		file:   "pkg/comch/emulated/producer.go",
+		file:   "pkg/comch/emulated/ring_send.go",
 		old:    "	if posted-index > s.capacity {\n",
 		new:    "	if posted-index > 2*s.capacity {\n",
 		breaks: "A count of receives that the ring cannot hold is a violation.",
@@ -93,7 +93,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "ring-sends-to-a-consumer-that-has-gone",
-		file:   "pkg/comch/emulated/producer.go",
+		file:   "pkg/comch/emulated/ring_send.go",
 		old:    "	return used && s.shared.header.posted.Load() == 0\n",
 		new:    "	return false && used\n",
 		breaks: "A consumer that was closed is no violation.",
@@ -138,7 +138,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "export-exceeds-the-bytes-of-its-connection",
-		file:   "pkg/comch/emulated/export_linux.go",
+		file:   "pkg/comch/emulated/export_table_linux.go",
 		old:    "	if size > t.maxBytes-others {\n",
 		new:    "	if size > t.maxBytes {\n",
 		breaks: "All exports of a connection together are bounded.",
@@ -146,7 +146,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "export-is-charged-as-announced",
-		file:   "pkg/comch/emulated/export_linux.go",
+		file:   "pkg/comch/emulated/export_table_linux.go",
 		old:    "	return max(announced, uint64(stat.Size), uint64(stat.Blocks)*blockSize), nil\n",
 		new:    "	return announced, nil\n",
 		breaks: "An export counts with all the memory of its file.",
@@ -154,7 +154,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "import-grants-the-rights-of-the-descriptor",
-		file:   "pkg/comch/emulated/export_linux.go",
+		file:   "pkg/comch/emulated/export_table_linux.go",
 		old:    "	if e.length != token.length || e.access != token.access {\n",
 		new:    "	if e.length != token.length {\n",
 		breaks: "A memory descriptor grants no rights but those that the peer has exported.",
@@ -162,7 +162,7 @@ var comchMutants = []mutant{
 	},
 	{
 		name:   "import-accepts-a-damaged-descriptor",
-		file:   "pkg/comch/emulated/export_linux.go",
+		file:   "pkg/comch/emulated/export_table_linux.go",
 		old:    "	if crc32.Checksum(checked, castagnoli) != sum {\n",
 		new:    "	if _ = checked; sum == 0 {\n",
 		breaks: "A damaged memory descriptor is rejected.",

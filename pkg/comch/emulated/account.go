@@ -139,35 +139,3 @@ func (a *account) checkLevel(h, own, all holdings, isOwn bool) error {
 	}
 	return nil
 }
-
-// pool is what the connections of one server share. Other connections have one each.
-type pool struct {
-	account account
-	// allocating holds a token while a ring is being allocated. Connections take turns, so many
-	// that create rings without end delay another by one ring each.
-	allocating chan struct{}
-	lingering  lingeringRings
-}
-
-func newPool(parent *account, limit holdings) *pool {
-	return &pool{
-		account:    account{name: "server", parent: parent, limit: limit},
-		allocating: make(chan struct{}, 1),
-	}
-}
-
-// newAccount returns the account of a connection that takes from the pool. The connection's socket
-// is charged already.
-func (p *pool) newAccount(limits Limits) *account {
-	a := &account{name: "connection", parent: &p.account, limit: limits.ofConnection()}
-	_ = a.charge(holdings{descriptors: 1}) // the server has checked
-	return a
-}
-
-// checkNewcomer returns an error if the pool has no room for another connection.
-func (p *pool) checkNewcomer() error {
-	newcomer := account{name: "connection", parent: &p.account, limit: unlimited}
-	socket := holdings{descriptors: 1}
-	defer newcomer.release(socket)
-	return newcomer.charge(socket)
-}

@@ -44,9 +44,6 @@ var (
 	brokerExcess   = holdings{descriptors: 1}
 )
 
-// brokerTimeout bounds the conversation with a broker: to connect to it, and to get its answer.
-const brokerTimeout = 2 * broker.Timeout
-
 // brokerAccess returns the rights that a descriptor grants. With DOCA, whoever may use memory over
 // PCI may export it for RDMA.
 func brokerAccess(d *broker.Descriptor) memory.Access {
@@ -174,30 +171,4 @@ func (c *connection) mapImport(imported *broker.Import, d *broker.Descriptor, ac
 		return nil, status.Errorf(status.TooBig, "the exporter's file takes %d bytes", size)
 	}
 	return memory.Import(imported.File, d.Address, d.Length, c.exports.maxBytes, access)
-}
-
-// chargeImport charges memory of a broker to the peer's limits.
-func (t *exportTable) chargeImport(length uint64) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.closed:
-		return status.Errorf(status.NotConnected, "connection has ended")
-	case len(t.entries)+t.imports >= t.maxExports:
-		return errFull("memory exports", t.maxExports)
-	case length > t.maxBytes-t.bytes:
-		return status.Errorf(status.TooBig,
-			"exported memory takes %d bytes, but only %d of the connection's %d are left",
-			length, t.maxBytes-t.bytes, t.maxBytes)
-	}
-	t.bytes += length
-	t.imports++
-	return nil
-}
-
-func (t *exportTable) releaseImport(length uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.bytes -= length
-	t.imports--
 }

@@ -1,12 +1,10 @@
 package emulated
 
 import (
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // cleanupQueue releases what the peer of one connection has passed or used, one task at a time, on
@@ -165,80 +163,4 @@ func (q *cleanupQueue) watch(limit int) <-chan struct{} {
 		q.changed = make(chan struct{})
 	}
 	return q.changed
-}
-
-// maxUncleaned bounds how many tasks the frames of a peer may leave behind before the connection
-// reads the next one, and cleanupTimeout how long it waits then.
-const (
-	maxUncleaned   = 64
-	cleanupTimeout = 5 * time.Second
-)
-
-// awaitCleanup waits until the peer's earlier frames have been cleaned up after. An honest peer's
-// descriptors are closed at once.
-func (c *connection) awaitCleanup() error {
-	if c.cleanup.waitFor(maxUncleaned, c.cleanupTimeout, c.done) || c.Err() != nil {
-		return nil
-	}
-	return status.Errorf(status.TimeOut, "descriptors that peer process %d has sent could not be "+
-		"closed within %v: they may be sockets or files whose owner delays that",
-		c.peer.PID, c.cleanupTimeout)
-}
-
-// lingeringRings holds the rings that a server keeps for clients of ended connections.
-type lingeringRings struct {
-	mu    sync.Mutex
-	rings []*lingeringRing
-}
-
-type lingeringRing struct {
-	user   uint32 // of the client
-	region *memory.Region
-	queue  *cleanupQueue // of its connection
-	timer  *time.Timer
-}
-
-// add frees a ring after readGracePeriod.
-func (l *lingeringRings) add(user uint32, region *memory.Region, queue *cleanupQueue) {
-	queue.hold()
-	ring := &lingeringRing{user: user, region: region, queue: queue}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rings = append(l.rings, ring)
-	ring.timer = time.AfterFunc(readGracePeriod, func() { l.free(ring) })
-}
-
-func (l *lingeringRings) free(ring *lingeringRing) {
-	l.mu.Lock()
-	i := slices.Index(l.rings, ring)
-	if i >= 0 {
-		l.rings = slices.Delete(l.rings, i, i+1)
-	}
-	l.mu.Unlock()
-	if i >= 0 {
-		ring.queue.free(serverRole, ring.region)
-		ring.queue.release()
-	}
-}
-
-// freeAll frees all rings of a user's clients at once, and waits for that up to bound.
-func (l *lingeringRings) freeAll(user uint32, bound time.Duration, done <-chan struct{}) {
-	var rings []*lingeringRing
-	l.mu.Lock()
-	l.rings = slices.DeleteFunc(l.rings, func(ring *lingeringRing) bool {
-		if ring.user == user {
-			rings = append(rings, ring)
-		}
-		return ring.user == user
-	})
-	l.mu.Unlock()
-	for _, ring := range rings {
-		ring.timer.Stop()
-		ring.queue.free(serverRole, ring.region)
-		ring.queue.release()
-	}
-	deadline := time.Now().Add(bound)
-	for _, ring := range rings {
-		ring.queue.waitFor(0, time.Until(deadline), done)
-	}
 }

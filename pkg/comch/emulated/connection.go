@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/broker"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/internal/arrivals"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -57,19 +58,12 @@ type connection struct {
 	stopped sync.WaitGroup // goroutines of the connection
 }
 
-// role is a side of a connection. The client assigns odd ids and the server even ones, so that ids
-// are unique on the connection.
-type role uint32
-
 const (
-	clientRole role = 1
-	serverRole role = 2
+	// cleanupTimeout bounds how long the connection waits for what a peer has left behind.
+	cleanupTimeout = 5 * time.Second
+	// brokerTimeout bounds the conversation with a broker: to connect to it, and to get its answer.
+	brokerTimeout = 2 * broker.Timeout
 )
-
-func (r role) other() role { return clientRole + serverRole - r }
-
-// isOwnerOf reports whether side r assigned id.
-func (r role) isOwnerOf(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
 
 // newConnection returns a connection on a socket after the handshake. Call start to serve the
 // socket.
@@ -103,15 +97,6 @@ func newConnection(role role, s *frameSocket, peer comch.Peer, agreed terms, lim
 		c.credits <- struct{}{}
 	}
 	return c
-}
-
-// start starts the goroutines that serve the socket.
-func (c *connection) start() {
-	// The reader may end the connection before the writer has started, and then waits for both.
-	c.stopped.Add(1)
-	defer c.stopped.Done()
-	c.stopped.Go(c.readFrames)
-	c.stopped.Go(c.writeFrames)
 }
 
 func (c *connection) Peer() comch.Peer { return c.peer }
@@ -199,6 +184,47 @@ func (c *connection) notConnected(operation string) error {
 		reason = errQueueClosed
 	}
 	return status.Errorf(status.NotConnected, "%s: connection has ended: %w", operation, reason)
+}
+
+// enqueue queues a frame and takes ownership of passed. It returns false if the frame will not be
+// written. If the peer sends requests but never reads, enqueue ends the connection.
+func (c *connection) enqueue(f frame, passed descriptors) bool {
+	err := c.writes.put(f, passed)
+	if isViolation(err) && c.end(byThisSide, err, nil) {
+		c.logEnd(err)
+	}
+	return err == nil
+}
+
+// replyTimeout bounds the wait for a reply, whatever the caller's context allows: a live peer
+// replies at once.
+const replyTimeout = 10 * time.Second
+
+// request sends a frame whose first field is the request's id, and waits for the reply. It returns
+// the descriptor in the reply, or -1 if there is none. It takes ownership of passed.
+func (c *connection) request(ctx context.Context, f frame, passed descriptors) (int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, replyTimeout,
+		status.Errorf(status.TimeOut, "no reply from peer process %d after %v",
+			c.peer.PID, replyTimeout))
+	defer cancel()
+	id := f.fields[0]
+	replies := c.requests.add(id)
+	defer func() { c.cleanup.close(c.requests.remove(id)) }()
+	if !c.enqueue(f, passed) {
+		return -1, c.notConnected("send request")
+	}
+	select {
+	case r := <-replies:
+		if r.err != nil {
+			c.cleanup.close(r.descriptor)
+			return -1, r.err
+		}
+		return r.descriptor, nil
+	case <-c.done:
+		return -1, c.notConnected("wait for the peer's reply")
+	case <-ctx.Done():
+		return -1, fmt.Errorf("wait for the peer's reply: %w", context.Cause(ctx))
+	}
 }
 
 // Close sends a goodbye to the peer.

@@ -17,6 +17,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+// PCI addresses of the emulated hardware: the defaults of all programs.
+const (
+	// DefaultDevice is the device as the DPU sees it.
+	DefaultDevice = "03:00.0"
+	// DefaultRepresentor is the host function that the DPU serves.
+	DefaultRepresentor = "b1:00.0"
+	// DefaultHostDevice is the device as the host sees it.
+	DefaultHostDevice = "b1:00.0"
+)
+
 // devicesFile is the file in the directory of servers that declares devices, one in a line:
 //
 //	dpu 03:00.0 representors=b1:00.0,b1:00.1 rdma=mlx5_0 netdev=p0

@@ -86,6 +86,20 @@ const (
 	frameOverhead = frameHeaderSize + 4*maxFields
 )
 
+// role is a side of a connection. The client assigns odd ids and the server even ones, so that ids
+// are unique on the connection.
+type role uint32
+
+const (
+	clientRole role = 1
+	serverRole role = 2
+)
+
+func (r role) other() role { return clientRole + serverRole - r }
+
+// isOwnerOf reports whether side r assigned id.
+func (r role) isOwnerOf(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
+
 // frame is one packet on the socket of a connection.
 type frame struct {
 	kind   frameKind

@@ -66,11 +66,3 @@ func (p *provider) prepareServer(config *comch.ServerConfig) error {
 	}
 	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
 }
-
-func (p *provider) prepareAdmission(a *comch.Admission) error {
-	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
-	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
-	setDefault(&a.MaxRingBytes, uint64(p.limits.MaxServerRingBytes))
-	a.MaxRingBytes = min(a.MaxRingBytes, uint64(highestLimits.MaxServerRingBytes))
-	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
-}

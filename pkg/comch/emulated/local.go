@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
-	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
-	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -113,22 +110,6 @@ func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descr
 	return nil
 }
 
-// release frees the consumer's resources.
-func (c *consumer) release() error {
-	cleanup := &c.connection.cleanup
-	for _, p := range c.producers.close() {
-		c.connection.remoteProducers.Add(-1)
-		cleanup.close(p.button)
-	}
-	c.ring.revoke() // before its pages are freed
-	c.ring.shared = sharedRing{}
-	err := c.bell.close()
-	if c.region != nil {
-		cleanup.free(c.connection.role, c.region)
-	}
-	return err
-}
-
 func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID,
 ) (comch.Producer, error) {
 	id, err := c.local.newID()
@@ -189,139 +170,4 @@ func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID
 		err = c.notConnected("start producer")
 	}
 	return nil, errors.Join(err, created.Close())
-}
-
-// lifecycle is the state of a consumer or producer, and the doorbell that wakes its thread. Other
-// goroutines can stop it.
-type lifecycle struct {
-	state atomic.Int32 // a progress.State
-	bell  *doorbell
-}
-
-// open sets the doorbell and the state Starting.
-func (l *lifecycle) open(bell *doorbell) {
-	l.bell = bell
-	l.state.Store(int32(progress.Starting))
-}
-
-func (l *lifecycle) running() bool { return l.state.Load() == int32(progress.Running) }
-
-// setRunning changes the state from Starting to Running. It returns false if stopAndWake came
-// first.
-func (l *lifecycle) setRunning() bool {
-	return l.state.CompareAndSwap(int32(progress.Starting), int32(progress.Running))
-}
-
-// stopAndWake sets the state Stopping and wakes the thread; the doorbell cannot be rung any more.
-// Any goroutine may call it.
-func (l *lifecycle) stopAndWake() {
-	stopping := int32(progress.Stopping)
-	if l.state.CompareAndSwap(int32(progress.Running), stopping) ||
-		l.state.CompareAndSwap(int32(progress.Starting), stopping) {
-		l.bell.shutDown()
-	}
-}
-
-func (l *lifecycle) State() progress.State { return progress.State(l.state.Load()) }
-
-func (l *lifecycle) Descriptor() int { return l.bell.descriptor }
-
-// localObjects holds the consumers and producers of this side, from before the peer learns of them.
-type localObjects struct {
-	mu        sync.Mutex
-	ended     bool
-	nextID    uint32
-	consumers map[comch.ConsumerID]*consumer
-	producers map[*producer]struct{}
-}
-
-func (l *localObjects) open(role role) {
-	l.nextID = uint32(role)
-	l.consumers = make(map[comch.ConsumerID]*consumer)
-	l.producers = make(map[*producer]struct{})
-}
-
-// newID returns a new id for a consumer, a producer or an export.
-func (l *localObjects) newID() (uint32, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.nextID > math.MaxUint32-2 {
-		return 0, status.Errorf(status.Full, "connection has no ids left")
-	}
-	id := l.nextID
-	l.nextID += 2
-	return id, nil
-}
-
-func (l *localObjects) addConsumer(c *consumer, limit int) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return status.Errorf(status.NotConnected, "connection has ended")
-	}
-	if len(l.consumers) >= limit {
-		return errFull("consumers", limit)
-	}
-	l.consumers[c.id] = c
-	return nil
-}
-
-func (l *localObjects) removeConsumer(id comch.ConsumerID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.consumers, id)
-}
-
-func (l *localObjects) addProducer(p *producer, limit int) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return status.Errorf(status.NotConnected, "connection has ended")
-	}
-	if len(l.producers) >= limit {
-		return errFull("producers", limit)
-	}
-	l.producers[p] = struct{}{}
-	return nil
-}
-
-func (l *localObjects) removeProducer(p *producer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.producers, p)
-}
-
-// producersOf returns the peer's producers of one of our consumers, or nil if there is no such
-// consumer.
-func (l *localObjects) producersOf(id comch.ConsumerID) *remoteProducers {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c := l.consumers[id]; c != nil {
-		return &c.producers
-	}
-	return nil
-}
-
-func (l *localObjects) count() (consumers, producers int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.consumers), len(l.producers)
-}
-
-// stopAll stops all consumers and producers. No more can be added.
-func (l *localObjects) stopAll() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended = true
-	for _, c := range l.consumers {
-		c.stopAndWake()
-	}
-	for p := range l.producers {
-		p.stopAndWake()
-	}
-}
-
-// errFull returns the error for exceeding the limit of a kind of object.
-func errFull(what string, limit int) error {
-	return status.Errorf(status.Full, "connection has reached its limit of %d %s", limit, what)
 }

@@ -1,44 +1,8 @@
 package emulated
 
 import (
-	"context"
-	"fmt"
 	"sync"
-	"time"
-
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// replyTimeout bounds the wait for a reply, whatever the caller's context allows: a live peer
-// replies at once.
-const replyTimeout = 10 * time.Second
-
-// request sends a frame whose first field is the request's id, and waits for the reply. It returns
-// the descriptor in the reply, or -1 if there is none. It takes ownership of passed.
-func (c *connection) request(ctx context.Context, f frame, passed descriptors) (int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, replyTimeout,
-		status.Errorf(status.TimeOut, "no reply from peer process %d after %v",
-			c.peer.PID, replyTimeout))
-	defer cancel()
-	id := f.fields[0]
-	replies := c.requests.add(id)
-	defer func() { c.cleanup.close(c.requests.remove(id)) }()
-	if !c.enqueue(f, passed) {
-		return -1, c.notConnected("send request")
-	}
-	select {
-	case r := <-replies:
-		if r.err != nil {
-			c.cleanup.close(r.descriptor)
-			return -1, r.err
-		}
-		return r.descriptor, nil
-	case <-c.done:
-		return -1, c.notConnected("wait for the peer's reply")
-	case <-ctx.Done():
-		return -1, fmt.Errorf("wait for the peer's reply: %w", context.Cause(ctx))
-	}
-}
 
 // reply is the peer's reply to a request.
 type reply struct {

@@ -2,67 +2,12 @@ package emulated
 
 import (
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// On the server, ringMemory allocates a ring; on the client, it maps the ring that the server has
-// sent, and takes ownership of that descriptor, or -1, unless it fails. The account is charged for
-// the ring.
-func (c *connection) ringMemory(layout ringLayout, descriptor int) (*memory.Region, error) {
-	charged := holdings{ringBytes: layout.total}
-	if c.role == serverRole {
-		charged.descriptors = 1
-	}
-	if err := c.chargeRing(charged); err != nil {
-		return nil, err
-	}
-	var region *memory.Region
-	var err error
-	if c.role == serverRole {
-		region, err = c.allocateInTurn(layout)
-	} else {
-		region, err = importRing(descriptor, layout)
-	}
-	if err != nil {
-		c.account.release(charged)
-	}
-	return region, err
-}
-
-// memoryTimeout bounds how long a new ring waits for the memory of old ones.
-const memoryTimeout = time.Second
-
-// chargeRing frees rings that nobody needs any more if there is no room.
-func (c *connection) chargeRing(h holdings) error {
-	makeRoom := []func(){
-		func() { c.cleanup.waitFor(0, memoryTimeout, c.done) },
-		func() { c.pool.lingering.freeAll(c.peer.UID, memoryTimeout, c.done) },
-	}
-	for {
-		err := c.account.reserve(h)
-		if err == nil || len(makeRoom) == 0 {
-			return err
-		}
-		makeRoom[0]()
-		makeRoom = makeRoom[1:]
-	}
-}
-
-// allocateInTurn allocates a ring while no other connection of the server does.
-func (c *connection) allocateInTurn(layout ringLayout) (*memory.Region, error) {
-	select {
-	case c.pool.allocating <- struct{}{}:
-	case <-c.done:
-		return nil, c.notConnected("allocate ring")
-	}
-	defer func() { <-c.pool.allocating }()
-	return allocateRing(layout)
-}
 
 // ringAccess is the access that both sides need to a ring's memory.
 const ringAccess = memory.PCIRead | memory.PCIWrite
@@ -109,11 +54,6 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 	_ = unix.Madvise(region.Bytes(), unix.MADV_POPULATE_WRITE)
 	return region, nil
 }
-
-// readGracePeriod is how long the server keeps the ring of a client's consumer after the connection
-// has ended: the client may be copying a message, which must not turn into zeroes. A server that
-// needs the memory for other rings frees it earlier.
-const readGracePeriod = 5 * time.Second
 
 // freeRing closes a ring. The server, which allocated the memory, frees the pages first: the client
 // can keep the file, but pages that it touches afterwards are charged to the client. The hole

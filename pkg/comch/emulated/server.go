@@ -275,6 +275,14 @@ func (s *server) SetAdmission(admission comch.Admission) error {
 	return nil
 }
 
+func (p *provider) prepareAdmission(a *comch.Admission) error {
+	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
+	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
+	setDefault(&a.MaxRingBytes, uint64(p.limits.MaxServerRingBytes))
+	a.MaxRingBytes = min(a.MaxRingBytes, uint64(highestLimits.MaxServerRingBytes))
+	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
+}
+
 func (s *server) currentAdmission() comch.Admission {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,30 +4,7 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
 )
-
-// writeFrames writes queued frames. When writing fails, it leaves ending the connection to the
-// reading goroutine: the socket may still hold frames that the peer sent before.
-func (c *connection) writeFrames() {
-	if err := c.writes.writeTo(c.socket); err != nil {
-		c.log.Debug("failed to write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
-		c.socket.setReadTimeout(goodbyeTimeout)
-		<-c.done
-	}
-	c.socket.close()
-}
-
-// enqueue queues a frame and takes ownership of passed. It returns false if the frame will not be
-// written. If the peer sends requests but never reads, enqueue ends the connection.
-func (c *connection) enqueue(f frame, passed descriptors) bool {
-	err := c.writes.put(f, passed)
-	if isViolation(err) && c.end(byThisSide, err, nil) {
-		c.logEnd(err)
-	}
-	return err == nil
-}
 
 // maxQueuedFrames bounds the frames that wait for the socket, except control messages, which
 // credits bound. Only a peer that keeps sending requests and never reads reaches it.

@@ -4,8 +4,19 @@ import (
 	"errors"
 	"io"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// start starts the goroutines that serve the socket.
+func (c *connection) start() {
+	// The reader may end the connection before the writer has started, and then waits for both.
+	c.stopped.Add(1)
+	defer c.stopped.Done()
+	c.stopped.Go(c.readFrames)
+	c.stopped.Go(c.writeFrames)
+}
 
 // readFrames handles frames from the peer until the connection ends.
 func (c *connection) readFrames() {
@@ -38,6 +49,21 @@ func (c *connection) readFrames() {
 		}
 		return
 	}
+}
+
+// maxUncleaned bounds how many tasks the frames of a peer may leave behind before the connection
+// reads the next one, for which it waits up to cleanupTimeout.
+const maxUncleaned = 64
+
+// awaitCleanup waits until the peer's earlier frames have been cleaned up after. An honest peer's
+// descriptors are closed at once.
+func (c *connection) awaitCleanup() error {
+	if c.cleanup.waitFor(maxUncleaned, c.cleanupTimeout, c.done) || c.Err() != nil {
+		return nil
+	}
+	return status.Errorf(status.TimeOut, "descriptors that peer process %d has sent could not be "+
+		"closed within %v: they may be sockets or files whose owner delays that",
+		c.peer.PID, c.cleanupTimeout)
 }
 
 // errGoodbye matches the error of a connection that the peer ended with a goodbye.
@@ -105,4 +131,15 @@ func (c *connection) handleCredit(f *frame) error {
 		}
 	}
 	return nil
+}
+
+// writeFrames writes queued frames. When writing fails, it leaves ending the connection to the
+// reading goroutine: the socket may still hold frames that the peer sent before.
+func (c *connection) writeFrames() {
+	if err := c.writes.writeTo(c.socket); err != nil {
+		c.log.Debug("failed to write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
+		c.socket.setReadTimeout(goodbyeTimeout)
+		<-c.done
+	}
+	c.socket.close()
 }
