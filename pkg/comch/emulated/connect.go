@@ -30,7 +30,7 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 		return nil, err
 	}
 	own := greeting{config.MaxMessageSize, config.ReceiveQueue}
-	if err := p.checkGreeting(own); err != nil {
+	if err := own.check(&p.limits); err != nil {
 		return nil, err
 	}
 	server, err := p.sockets.Connect(ctx, config.Device, config.Name)

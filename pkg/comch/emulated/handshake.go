@@ -29,11 +29,11 @@ type greeting struct {
 	receiveQueue   int
 }
 
-func (p *provider) checkGreeting(g greeting) error {
-	if err := checkCount("MaxMessageSize", g.maxMessageSize, p.limits.MaxMessageSize); err != nil {
+func (g greeting) check(limits *Limits) error {
+	if err := checkCount("MaxMessageSize", g.maxMessageSize, limits.MaxMessageSize); err != nil {
 		return err
 	}
-	return checkCount("ReceiveQueue", g.receiveQueue, p.limits.MaxReceiveQueue)
+	return checkCount("ReceiveQueue", g.receiveQueue, limits.MaxReceiveQueue)
 }
 
 func (g greeting) hello() frame {

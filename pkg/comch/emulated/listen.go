@@ -64,5 +64,5 @@ func (p *provider) prepareServer(config *comch.ServerConfig) error {
 	if err := p.resolveServer(config); err != nil {
 		return err
 	}
-	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
+	return greeting{config.MaxMessageSize, config.ReceiveQueue}.check(&p.limits)
 }

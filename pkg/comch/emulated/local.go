@@ -59,7 +59,8 @@ func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConf
 		err = created.allocate(layout, &passed)
 	}
 	if err == nil {
-		err = c.local.addConsumer(created, c.limits.MaxConsumers)
+		err = c.local.addConsumer(created.id,
+			localConsumer{&created.lifecycle, &created.producers}, c.limits.MaxConsumers)
 	}
 	if err != nil {
 		passed.closeAll()
@@ -151,13 +152,13 @@ func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID
 	passed := descriptors{list: []int{button}}
 	created := &producer{connection: c, id: id}
 	created.open(bell)
-	if err := c.local.addProducer(created, c.limits.MaxProducers); err != nil {
+	if err := c.local.addProducer(&created.lifecycle, c.limits.MaxProducers); err != nil {
 		passed.closeAll()
 		return nil, errors.Join(err, bell.close())
 	}
-	if err := c.remote.addProducer(consumer, created); err != nil {
+	if created.consumer, err = c.remote.addProducer(consumer, &created.lifecycle); err != nil {
 		passed.closeAll()
-		c.local.removeProducer(created)
+		c.local.removeProducer(&created.lifecycle)
 		return nil, errors.Join(err, bell.close())
 	}
 	open := frame{kind: frameOpenProducer, fields: [maxFields]uint32{id, uint32(consumer)}}

@@ -50,14 +50,20 @@ type localObjects struct {
 	mu        sync.Mutex
 	ended     bool
 	nextID    uint32
-	consumers map[comch.ConsumerID]*consumer
-	producers map[*producer]struct{}
+	consumers map[comch.ConsumerID]localConsumer
+	producers map[*lifecycle]struct{}
+}
+
+// localConsumer is what the connection has to know of a consumer.
+type localConsumer struct {
+	*lifecycle
+	producers *remoteProducers
 }
 
 func (l *localObjects) open(role role) {
 	l.nextID = uint32(role)
-	l.consumers = make(map[comch.ConsumerID]*consumer)
-	l.producers = make(map[*producer]struct{})
+	l.consumers = make(map[comch.ConsumerID]localConsumer)
+	l.producers = make(map[*lifecycle]struct{})
 }
 
 // newID returns a new id for a consumer, a producer or an export.
@@ -72,7 +78,7 @@ func (l *localObjects) newID() (uint32, error) {
 	return id, nil
 }
 
-func (l *localObjects) addConsumer(c *consumer, limit int) error {
+func (l *localObjects) addConsumer(id comch.ConsumerID, c localConsumer, limit int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
@@ -81,7 +87,7 @@ func (l *localObjects) addConsumer(c *consumer, limit int) error {
 	if len(l.consumers) >= limit {
 		return errFull("consumers", limit)
 	}
-	l.consumers[c.id] = c
+	l.consumers[id] = c
 	return nil
 }
 
@@ -91,7 +97,7 @@ func (l *localObjects) removeConsumer(id comch.ConsumerID) {
 	delete(l.consumers, id)
 }
 
-func (l *localObjects) addProducer(p *producer, limit int) error {
+func (l *localObjects) addProducer(p *lifecycle, limit int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
@@ -104,7 +110,7 @@ func (l *localObjects) addProducer(p *producer, limit int) error {
 	return nil
 }
 
-func (l *localObjects) removeProducer(p *producer) {
+func (l *localObjects) removeProducer(p *lifecycle) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.producers, p)
@@ -115,10 +121,7 @@ func (l *localObjects) removeProducer(p *producer) {
 func (l *localObjects) producersOf(id comch.ConsumerID) *remoteProducers {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c := l.consumers[id]; c != nil {
-		return &c.producers
-	}
-	return nil
+	return l.consumers[id].producers
 }
 
 func (l *localObjects) count() (consumers, producers int) {

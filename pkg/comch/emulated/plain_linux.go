@@ -66,35 +66,45 @@ func (c *connection) exportPlain(region *memory.Region, access memory.Access) ([
 		return nil, status.Errorf(status.InvalidValue,
 			"access rights %#x let the peer neither read nor write over PCI", uint32(access))
 	}
-	c.plain.mu.Lock()
-	defer c.plain.mu.Unlock()
-	if c.plain.closed {
-		return nil, c.notConnected("export memory")
-	}
-	key := plainKey{region, access}
-	if x := c.plain.byKey[key]; x != nil {
-		return x.Encode(), nil
-	}
-	if len(c.plain.byKey) >= c.limits.MaxExports {
-		return nil, errFull("memory exports", c.limits.MaxExports)
-	}
-	dup, err := duplicate(region.Descriptor())
-	if err != nil {
-		return nil, err
-	}
-	x := &broker.Export{Source: &plainSource{dup}, Descriptor: broker.Descriptor{
+	x := &broker.Export{Descriptor: broker.Descriptor{
 		Kind: broker.KindPCI, Access: flags, Address: region.Base(), Length: region.Len()}}
 	if c.peer.Known {
 		x.Users = []uint32{c.peer.UID}
 	}
+	descriptor, err := c.plain.add(plainKey{region, access}, x, c.limits.MaxExports)
+	if err == error(status.NotConnected) {
+		err = c.notConnected("export memory")
+	}
+	return descriptor, err
+}
+
+// add makes a region's file the source of x, and returns the descriptor. It fails with
+// status.NotConnected after close.
+func (p *plainExports) add(key plainKey, x *broker.Export, limit int) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, status.NotConnected
+	}
+	if existing := p.byKey[key]; existing != nil {
+		return existing.Encode(), nil
+	}
+	if len(p.byKey) >= limit {
+		return nil, errFull("memory exports", limit)
+	}
+	dup, err := duplicate(key.region.Descriptor())
+	if err != nil {
+		return nil, err
+	}
+	x.Source = &plainSource{dup}
 	if err := plainBroker.Add(x); err != nil {
 		closeDescriptor(dup)
 		return nil, err
 	}
-	if c.plain.byKey == nil {
-		c.plain.byKey = make(map[plainKey]*broker.Export)
+	if p.byKey == nil {
+		p.byKey = make(map[plainKey]*broker.Export)
 	}
-	c.plain.byKey[key] = x
+	p.byKey[key] = x
 	return x.Encode(), nil
 }
 

@@ -102,10 +102,10 @@ func (p *producer) Close() error {
 	p.closed = true
 	p.state.Store(int32(progress.Idle))
 	c := p.connection
-	c.local.removeProducer(p)
+	c.local.removeProducer(&p.lifecycle)
 	c.enqueue(frame{kind: frameCloseProducer,
 		fields: [maxFields]uint32{p.id, uint32(p.consumer.id)}}, descriptors{})
-	c.remote.removeProducer(p)
+	c.remote.removeProducer(p.consumer, &p.lifecycle)
 	return p.bell.close()
 }
 

@@ -23,7 +23,7 @@ type remoteConsumer struct {
 	waiting int        // number of armed producers
 
 	// Guarded by remoteConsumers.mu.
-	producers      map[*producer]struct{}
+	producers      map[*lifecycle]struct{}
 	stopped        bool // by the peer, which may still read what has arrived
 	closed         bool // by the peer, or with the connection
 	releasedByPeer bool // the peer closed it and no longer needs the ring
@@ -49,7 +49,7 @@ func (r *remoteConsumers) add(c *remoteConsumer) bool {
 	if r.consumers[c.id] != nil || r.ended {
 		return false
 	}
-	c.producers = make(map[*producer]struct{})
+	c.producers = make(map[*lifecycle]struct{})
 	r.consumers[c.id] = c
 	return true
 }
@@ -60,23 +60,21 @@ func (r *remoteConsumers) isFull() bool {
 	return len(r.consumers) >= r.limit
 }
 
-// addProducer makes p a producer of consumer id.
-func (r *remoteConsumers) addProducer(id comch.ConsumerID, p *producer) error {
+// addProducer makes p a producer of consumer id, which it returns.
+func (r *remoteConsumers) addProducer(id comch.ConsumerID, p *lifecycle) (*remoteConsumer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.consumers[id]
 	if c == nil || c.stopped {
-		return status.Errorf(status.NotFound, "peer has no consumer %d", id)
+		return nil, status.Errorf(status.NotFound, "peer has no consumer %d", id)
 	}
-	p.consumer = c
 	c.producers[p] = struct{}{}
-	return nil
+	return c, nil
 }
 
-// removeProducer removes p from its consumer, and releases the consumer if it is no longer used.
-func (r *remoteConsumers) removeProducer(p *producer) {
+// removeProducer removes p from its consumer c, and releases the consumer if it is no longer used.
+func (r *remoteConsumers) removeProducer(c *remoteConsumer, p *lifecycle) {
 	r.mu.Lock()
-	c := p.consumer
 	delete(c.producers, p)
 	last := c.closed && len(c.producers) == 0
 	r.mu.Unlock()
