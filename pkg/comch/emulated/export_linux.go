@@ -56,6 +56,61 @@ func checkExport(region *memory.Region, access memory.Access) error {
 	return nil
 }
 
+// ExportPlain implements comch.PlainExporter. The peer asks this process's broker for the memory,
+// as it would ask that of a program on the emulated libdoca.
+func (c *connection) ExportPlain(ctx context.Context, region *memory.Region, access memory.Access,
+) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	descriptor, err := c.exportPlain(region, access)
+	if err != nil {
+		return nil, fmt.Errorf("export memory of %d bytes: %w", region.Len(), err)
+	}
+	return descriptor, nil
+}
+
+func (c *connection) exportPlain(region *memory.Region, access memory.Access) ([]byte, error) {
+	if err := checkExport(region, access); err != nil {
+		return nil, err
+	}
+	flags := plainAccess(access)
+	if flags&(broker.PCIReadOnly|broker.PCIReadWrite) == 0 {
+		return nil, status.Errorf(status.InvalidValue,
+			"access rights %#x let the peer neither read nor write over PCI", uint32(access))
+	}
+	x := &broker.Export{Descriptor: broker.Descriptor{
+		Kind: broker.KindPCI, Access: flags, Address: region.Base(), Length: region.Len()}}
+	if c.peer.Known {
+		x.Users = []uint32{c.peer.UID}
+	}
+	descriptor, err := c.plain.add(plainKey{region, access}, x, c.limits.MaxExports)
+	if err == error(status.NotConnected) {
+		err = c.notConnected("export memory")
+	}
+	return descriptor, err
+}
+
+// plainAccess translates rights into DOCA's flags.
+func plainAccess(access memory.Access) uint32 {
+	var flags uint32
+	for right, flag := range map[memory.Access]uint32{
+		memory.LocalWrite: broker.LocalReadWrite, memory.RemoteRead: broker.RDMARead,
+		memory.RemoteWrite: broker.RDMAWrite,
+	} {
+		if access.Has(right) {
+			flags |= flag
+		}
+	}
+	switch {
+	case access.Has(memory.PCIWrite): // includes reading
+		flags |= broker.PCIReadWrite | broker.LocalReadWrite
+	case access.Has(memory.PCIRead):
+		flags |= broker.PCIReadOnly
+	}
+	return flags
+}
+
 func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
 	if broker.IsDescriptor(descriptor) {
 		return c.importFromBroker(descriptor)

@@ -1,8 +1,6 @@
 package emulated
 
 import (
-	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -43,41 +41,6 @@ func (s *plainSource) File() (descriptor int, offset uint64) {
 // Patience is 0: an importer may use what it has mapped, so nothing depends on its answer.
 func (s *plainSource) Patience() time.Duration { return 0 }
 
-// ExportPlain implements comch.PlainExporter. The peer asks this process's broker for the memory,
-// as it would ask that of a program on the emulated libdoca.
-func (c *connection) ExportPlain(ctx context.Context, region *memory.Region, access memory.Access,
-) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	descriptor, err := c.exportPlain(region, access)
-	if err != nil {
-		return nil, fmt.Errorf("export memory of %d bytes: %w", region.Len(), err)
-	}
-	return descriptor, nil
-}
-
-func (c *connection) exportPlain(region *memory.Region, access memory.Access) ([]byte, error) {
-	if err := checkExport(region, access); err != nil {
-		return nil, err
-	}
-	flags := plainAccess(access)
-	if flags&(broker.PCIReadOnly|broker.PCIReadWrite) == 0 {
-		return nil, status.Errorf(status.InvalidValue,
-			"access rights %#x let the peer neither read nor write over PCI", uint32(access))
-	}
-	x := &broker.Export{Descriptor: broker.Descriptor{
-		Kind: broker.KindPCI, Access: flags, Address: region.Base(), Length: region.Len()}}
-	if c.peer.Known {
-		x.Users = []uint32{c.peer.UID}
-	}
-	descriptor, err := c.plain.add(plainKey{region, access}, x, c.limits.MaxExports)
-	if err == error(status.NotConnected) {
-		err = c.notConnected("export memory")
-	}
-	return descriptor, err
-}
-
 // add makes a region's file the source of x, and returns the descriptor. It fails with
 // status.NotConnected after close.
 func (p *plainExports) add(key plainKey, x *broker.Export, limit int) ([]byte, error) {
@@ -106,26 +69,6 @@ func (p *plainExports) add(key plainKey, x *broker.Export, limit int) ([]byte, e
 	}
 	p.byKey[key] = x
 	return x.Encode(), nil
-}
-
-// plainAccess translates rights into DOCA's flags.
-func plainAccess(access memory.Access) uint32 {
-	var flags uint32
-	for right, flag := range map[memory.Access]uint32{
-		memory.LocalWrite: broker.LocalReadWrite, memory.RemoteRead: broker.RDMARead,
-		memory.RemoteWrite: broker.RDMAWrite,
-	} {
-		if access.Has(right) {
-			flags |= flag
-		}
-	}
-	switch {
-	case access.Has(memory.PCIWrite): // includes reading
-		flags |= broker.PCIReadWrite | broker.LocalReadWrite
-	case access.Has(memory.PCIRead):
-		flags |= broker.PCIReadOnly
-	}
-	return flags
 }
 
 // close ends the exports. An importer that is about to ask for the memory can delay that, so a task

@@ -15,6 +15,11 @@
 // keep its thread from sleeping. Closing a descriptor that the peer has passed can block, so only
 // goroutines of the connection close it. The server frees the memory of a ring once its consumer is
 // gone, even if the client keeps the file open.
+//
+// The files can be read from the top. listen.go, connect.go, and msgq.go make connections, and
+// server.go accepts them. serve.go handles what the peer sends, with remote.go and export_linux.go.
+// local.go makes producers and consumers, which producer.go and consumer.go hold. All of these know
+// connection.go; it knows only its parts, which do not know it: tables, queues, and rings.
 package emulated
 
 import (
