@@ -19,6 +19,14 @@ type completionQueue struct {
 	regions registration.Held
 }
 
+// NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
+// more requests outstanding.
+func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
+	return softrdma.OpenQueue(&d.Device, capacity, func() (*completionQueue, error) {
+		return newCompletionQueue(d, capacity)
+	})
+}
+
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	p, err := epoll.New()
 	if err != nil {

@@ -118,12 +118,3 @@ func (d *device) initiate(
 		parameters: newParameters(conn, reply.privateData, a, config),
 	}, nil
 }
-
-// control sets the options that a socket needs before the TCP handshake.
-func (o Options) control(_, _ string, raw syscall.RawConn) error {
-	var setErr error
-	if err := raw.Control(func(fd uintptr) { setErr = o.setBuffers(int(fd)) }); err != nil {
-		return err
-	}
-	return setErr
-}

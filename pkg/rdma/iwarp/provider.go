@@ -125,11 +125,3 @@ func (d *device) Capabilities() rdma.Capabilities {
 	c.StableSource = d.options.CRC
 	return c
 }
-
-// NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
-// more requests outstanding.
-func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
-	return softrdma.OpenQueue(&d.Device, capacity, func() (*completionQueue, error) {
-		return newCompletionQueue(d, capacity)
-	})
-}

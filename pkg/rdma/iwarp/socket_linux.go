@@ -3,6 +3,7 @@ package iwarp
 import (
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -125,6 +126,15 @@ func (s *socket) segmentBytes() int {
 		return 0
 	}
 	return n
+}
+
+// control sets the options that a socket needs before the TCP handshake.
+func (o Options) control(_, _ string, raw syscall.RawConn) error {
+	var setErr error
+	if err := raw.Control(func(fd uintptr) { setErr = o.setBuffers(int(fd)) }); err != nil {
+		return err
+	}
+	return setErr
 }
 
 // setBuffers sets the sizes of the socket buffers. The sizes affect window scaling only if they are

@@ -58,11 +58,3 @@ type device struct {
 	softrdma.Device
 	options Options
 }
-
-// NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
-// more requests outstanding.
-func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
-	return softrdma.OpenQueue(&d.Device, capacity, func() (*completionQueue, error) {
-		return newCompletionQueue(d, capacity)
-	})
-}
