@@ -153,7 +153,7 @@ func importRemote(said *broker.Descriptor) (*exported, uintptr, error) {
 		}
 	}
 	origin := &exported{Export: &broker.Export{Descriptor: *said}, remote: remote}
-	go remote.watch(origin)
+	go remote.watch(imported, origin)
 	return origin, local, nil
 }
 
@@ -180,22 +180,22 @@ func (r *remoteMemory) mapFile(descriptor int, offset uint64, said *broker.Descr
 }
 
 // watch revokes the memory when the exporter has, or is gone.
-func (r *remoteMemory) watch(origin *exported) {
+func (r *remoteMemory) watch(imported *broker.Import, origin *exported) {
 	defer close(r.watched)
-	message := make([]byte, maxMessage)
-	n, err := r.socket.Read(message)
-	for reply, isReply := decodeReply(message[:n]); err == nil && isReply; {
-		select {
-		case r.replies <- reply:
-			n, err = r.socket.Read(message)
-			reply, isReply = decodeReply(message[:n])
-		default: // nobody has asked
-			isReply = false
-		}
+	imported.Watch(make([]byte, maxMessage), r.receive, origin.revoke)
+}
+
+// receive passes a reply on. It returns false for a revocation, and for a reply to no request.
+func (r *remoteMemory) receive(message []byte) bool {
+	reply, isReply := decodeReply(message)
+	if !isReply {
+		return false
 	}
-	origin.revoke()
-	if n == 1 {
-		_, _ = r.socket.Write([]byte{1})
+	select {
+	case r.replies <- reply:
+		return true
+	default:
+		return false
 	}
 }
 

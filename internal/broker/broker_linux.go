@@ -107,6 +107,21 @@ func (i *Import) ask(d *Descriptor) error {
 	return fileErr
 }
 
+// Watch waits for the end of the import: the exporter takes the memory away, or is gone, or the
+// socket's deadline passes. Then it calls revoke, which returns once nobody uses the memory, and
+// answers the exporter. Until then it reads messages into buffer and passes them to receive, which
+// returns false to end the import.
+func (i *Import) Watch(buffer []byte, receive func(message []byte) bool, revoke func()) {
+	n, err := i.Socket.Read(buffer)
+	for err == nil && receive(buffer[:n]) {
+		n, err = i.Socket.Read(buffer)
+	}
+	revoke()
+	if n == 1 {
+		_, _ = i.Socket.Write([]byte{1}) // the exporter waits for it
+	}
+}
+
 // passedFile returns the descriptor of a message, or -1.
 func passedFile(rights []byte) (int, error) {
 	messages, err := unix.ParseSocketControlMessage(rights)

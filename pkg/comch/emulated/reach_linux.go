@@ -58,7 +58,7 @@ func reach(imported *broker.Import, d *broker.Descriptor, access memory.Access) 
 	}
 	r := &reached{space: space, pid: pid, base: d.Address, socket: imported.Socket,
 		watched: make(chan struct{})}
-	go r.watch()
+	go r.watch(imported)
 	return r, nil
 }
 
@@ -78,15 +78,13 @@ func checkSpace(space *os.File, imported *broker.Import) error {
 }
 
 // watch revokes the memory when the exporter takes it away, or ends.
-func (r *reached) watch() {
+func (r *reached) watch(imported *broker.Import) {
 	defer close(r.watched)
-	n, _ := r.socket.Read(make([]byte, 1))
-	r.copying.Lock()
-	r.revoked = true
-	r.copying.Unlock()
-	if n == 1 {
-		_, _ = r.socket.Write([]byte{1}) // the exporter waits for it
-	}
+	imported.Watch(make([]byte, 1), func([]byte) bool { return false }, func() {
+		r.copying.Lock()
+		defer r.copying.Unlock()
+		r.revoked = true
+	})
 }
 
 // stop closes the address space. Nobody copies any more.
