@@ -1,5 +1,5 @@
 /* The provider declares the functions of DOCA for itself (pkg/doca/functions.h). This file compiles
- * only if it means the same functions as the headers here. */
+ * only if it means the same functions as the headers here, and tells tests which ones they are. */
 
 #include "call.h"
 
@@ -16,3 +16,13 @@
 		       "doca_" #name " has another type here than in pkg/doca/functions.h");
 
 ZC_DOCA_FUNCTIONS(AGREE)
+
+#define ENTRY(need, library, name, result, arguments) {"doca_" #name, #need[0] == 'R'},
+
+static const struct docatest_function functions[] = {ZC_DOCA_FUNCTIONS(ENTRY)};
+
+const struct docatest_function *docatest_provider_functions(int *count)
+{
+	*count = sizeof functions / sizeof functions[0];
+	return functions;
+}

@@ -38,6 +38,14 @@ enum docatest_kind {
 /* The callback that reports a kind of event. */
 void *docatest_callback(int kind);
 
+/* A function that the DOCA providers use, and whether they cannot do without it. */
+struct docatest_function {
+	const char *name;
+	int required;
+};
+
+const struct docatest_function *docatest_provider_functions(int *count);
+
 /* For benchmarks: the functions that the loops call, a callback that counts, rounds of batches of
  * messages, and rounds of progress that finds nothing. */
 void docatest_loop_functions(void *submit, void *progress, void *reset);

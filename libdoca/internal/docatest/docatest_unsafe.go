@@ -96,6 +96,21 @@ func OnEvent(f func(Event)) {
 // callback of this kind; Completed and Failed fit tasks of all kinds.
 func Callback(kind Kind) P { return C.docatest_callback(C.int(kind)) }
 
+// ProviderFunctions returns the names of the functions that the DOCA providers cannot do without,
+// and of those that they use if the release has them.
+func ProviderFunctions() (required, optional []string) {
+	var count C.int
+	functions := C.docatest_provider_functions(&count)
+	for _, f := range unsafe.Slice(functions, count) {
+		if name := C.GoString(f.name); f.required != 0 {
+			required = append(required, name)
+		} else {
+			optional = append(optional, name)
+		}
+	}
+	return required, optional
+}
+
 // Raw calls a function of the library and returns what it returns. An argument is a pointer, an
 // integer, or a string. The call panics if the release has no such function.
 func Raw(name string, arguments ...any) uint64 {
