@@ -87,22 +87,19 @@ func expect(t *rapid.T, what string, err error, code status.Code) {
 	}
 }
 
-// first returns the code of the first case that holds, or Success.
-func first(cases ...struct {
+type when struct {
 	holds bool
 	code  status.Code
-}) status.Code {
+}
+
+// first returns the code of the first case that holds, or Success.
+func first(cases ...when) status.Code {
 	for _, c := range cases {
 		if c.holds {
 			return c.code
 		}
 	}
 	return status.Success
-}
-
-type when = struct {
-	holds bool
-	code  status.Code
 }
 
 func (m *machine) addDevice(t *rapid.T) {
