@@ -102,7 +102,7 @@ func (c *dialectClient) describeMemory(m *dialects.InitStorage) (controlmsg.Expo
 	if err := region.Close(); err != nil {
 		return controlmsg.Export{}, err
 	}
-	c.session.translate(dialects.NewTranslator(c.Version(), base))
+	c.session.translate(dialects.NewInitiatorTranslator(c.Version(), base))
 	return controlmsg.Export{Access: access, Length: length, Descriptor: m.Export}, nil
 }
 

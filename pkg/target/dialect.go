@@ -131,7 +131,7 @@ func (r *dialectRelay) importMemory(m *dialects.InitStorage) (rdma.RemoteMemory,
 			s.free())
 	}
 	memory := s.imported.RemoteMemory()
-	s.foreign = dialects.NewTranslator(r.Version(), memory.Base)
+	s.foreign = dialects.NewInitiatorTranslator(r.Version(), memory.Base)
 	return memory, nil
 }
 

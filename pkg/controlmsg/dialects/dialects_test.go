@@ -273,7 +273,7 @@ func TestIOMessagesAreTranslatedAndBack(t *testing.T) {
 	translated := 0
 	for _, name := range names(t, "io") {
 		b := golden(t, name)
-		translator := dialects.NewTranslator(versionsOf(name)[0], base)
+		translator := dialects.NewInitiatorTranslator(versionsOf(name)[0], base)
 		var before, after iomsg.Message
 		iomsg.Decode(b, &before)
 		encoded := make([]byte, iomsg.Size)
@@ -325,7 +325,7 @@ func TestTheNativeTypesAreNotInTheDialects(t *testing.T) {
 			iomsg.Hello, 99} {
 			message := make([]byte, iomsg.Size)
 			iomsg.Encode(message, &iomsg.Message{Type: native, Flags: iomsg.FUA})
-			dialects.NewTranslator(v, 0).FromClient(message)
+			dialects.NewInitiatorTranslator(v, 0).FromClient(message)
 			var m iomsg.Message
 			if iomsg.Decode(message, &m); m.Type.IsRequest() || m.Type == iomsg.Stop ||
 				m.Type == iomsg.Hello {
@@ -365,7 +365,7 @@ func FuzzDecode3_0(f *testing.F)  { fuzz(f, dialects.DOCA3_0) }
 func FuzzDecode3_1(f *testing.F)  { fuzz(f, dialects.DOCA3_1) }
 func FuzzDecode3_2(f *testing.F)  { fuzz(f, dialects.DOCA3_2) }
 
-func FuzzTranslator(f *testing.F) {
+func FuzzInitiatorTranslator(f *testing.F) {
 	for _, name := range names(f, "io") {
 		f.Add(golden(f, name), uint8(len(name)%4), uint64(base))
 	}
@@ -373,7 +373,7 @@ func FuzzTranslator(f *testing.F) {
 		if len(b) != iomsg.Size {
 			return
 		}
-		translator := dialects.NewTranslator(dialects.Version(version%4+1), base)
+		translator := dialects.NewInitiatorTranslator(dialects.Version(version%4+1), base)
 		message := bytes.Clone(b)
 		translator.FromClient(message)
 		var m iomsg.Message
@@ -411,7 +411,7 @@ func FuzzTargetTranslator(f *testing.F) {
 		if !canCarry {
 			return
 		}
-		dialects.NewTranslator(v, base).FromClient(message)
+		dialects.NewInitiatorTranslator(v, base).FromClient(message)
 		if iomsg.Decode(message, &after); after.Type != before.Type ||
 			after.RequesterOffset != before.RequesterOffset ||
 			after.StorageOffset != before.StorageOffset {

@@ -20,23 +20,23 @@ const (
 // noType is a type that no protocol has.
 const noType = 0xffffffff
 
-// Translator translates an initiator's IO messages to and from the layout of package iomsg. It
-// neither allocates nor keeps state.
-type Translator struct {
+// InitiatorTranslator translates an initiator's IO messages to and from the layout of package iomsg.
+// It neither allocates nor keeps state.
+type InitiatorTranslator struct {
 	version Version
 	base    uint64
 }
 
-// NewTranslator returns a translator for an initiator whose exported memory starts at base, as the
-// initiator knows it.
-func NewTranslator(v Version, base uint64) *Translator {
-	return &Translator{version: v, base: base}
+// NewInitiatorTranslator returns a translator for an initiator whose exported memory starts at base,
+// as the initiator knows it.
+func NewInitiatorTranslator(v Version, base uint64) *InitiatorTranslator {
+	return &InitiatorTranslator{version: v, base: base}
 }
 
 // FromClient turns a request of the initiator into one of package iomsg, in place. Fields that the
 // version does not have may hold anything in the former, and are 0 in the latter. Types that it
 // does not have become invalid.
-func (t *Translator) FromClient(m []byte) {
+func (t *InitiatorTranslator) FromClient(m []byte) {
 	_ = m[iomsg.Size-1]
 	switch iomsg.Type(binary.BigEndian.Uint32(m[offsetType:])) {
 	case iomsg.Read, iomsg.Write:
@@ -63,7 +63,7 @@ func (t *Translator) FromClient(m []byte) {
 }
 
 // ToClient undoes FromClient, but for the type and the result.
-func (t *Translator) ToClient(m []byte) {
+func (t *InitiatorTranslator) ToClient(m []byte) {
 	_ = m[iomsg.Size-1]
 	requester := binary.BigEndian.Uint64(m[offsetAddress:])
 	storage := binary.BigEndian.Uint64(m[offsetStorage:])

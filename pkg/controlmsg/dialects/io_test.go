@@ -22,7 +22,7 @@ func TestTargetsGetTheRequestsOfTheApplications(t *testing.T) {
 		requests++
 		want := golden(t, name)
 		got := bytes.Clone(want)
-		dialects.NewTranslator(v, base).FromClient(got)
+		dialects.NewInitiatorTranslator(v, base).FromClient(got)
 		iomsg.StampTag(got, 3, 4)
 		var m iomsg.Message
 		iomsg.Decode(got, &m)
