@@ -355,7 +355,7 @@ func (l *TargetLane) pollVolume() int {
 				continue
 			}
 			if request.Err != nil && l.config.Foreign == nil {
-				iomsg.SetCause(t.message[:], volume.CauseOf(request.Err))
+				iomsg.SetCause(t.message[:], volume.RequestCause(request.Err))
 			}
 			l.respond(slot, status.CodeOf(request.Err))
 		}

@@ -90,8 +90,9 @@ func (h *health) wake() {
 	}
 }
 
-// CauseOf returns why a request has failed with err.
-func CauseOf(err error) status.Cause {
+// RequestCause returns why a request to a volume has failed with err: status.CauseOf, or what only
+// this package can tell.
+func RequestCause(err error) status.Cause {
 	if _, rejected := err.(*failure); rejected {
 		return status.CauseVolumeFailed
 	}
@@ -121,7 +122,7 @@ type failedRequest struct {
 // count counts a failed request. It allocates, and wakes another goroutine, only at the start of a
 // series, and never for a request that the volume has rejected.
 func (h *health) count(r *Request) {
-	cause := CauseOf(r.Err)
+	cause := RequestCause(r.Err)
 	c := &h.counts[r.Operation][cause]
 	c.total.Add(1)
 	if cause == status.CauseVolumeFailed || c.first.Load() != nil {
