@@ -131,8 +131,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	env.SetSessions(view)
 	env.SetVolumes(view)
 	env.BoundTeardown(t)
-	reloader := &reloader{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
-	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
+	live := &liveConfig{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
+	env.OnReload(func() (func() error, error) { return live.read(ctx) })
 	if err := announce(ctx, env, view, c); err != nil {
 		return errors.Join(err, t.Close())
 	}
@@ -245,8 +245,9 @@ func writeAtomically(path, content string) error {
 	return nil
 }
 
-// reloader rereads the configuration and applies the changes that do not need a restart.
-type reloader struct {
+// liveConfig is the configuration of the running daemon. It is read again for each reload, which
+// applies the changes that do not need a restart.
+type liveConfig struct {
 	env     *service.Environment
 	from    *config.Source[*config.Target]
 	target  *target.Target
@@ -257,21 +258,21 @@ type reloader struct {
 }
 
 // read reads the configuration again. The returned function applies it.
-func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
-	c, err := r.from.Load()
+func (l *liveConfig) read(ctx context.Context) (apply func() error, err error) {
+	c, err := l.from.Load()
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
-	serve, err := r.volumes.prepare(ctx, r.target, c.Volumes, c.Startup.Strict)
+	serve, err := l.volumes.prepare(ctx, l.target, c.Volumes, c.Startup.Strict)
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	return func() error {
 		failed, err := serve()
-		now := c.KeepVolumes(failed, r.applied)
-		r.env.Reloaded(config.TargetChanges(r.applied, now), config.TargetChanges(r.started, c),
+		now := c.KeepVolumes(failed, l.applied)
+		l.env.Reloaded(config.TargetChanges(l.applied, now), config.TargetChanges(l.started, c),
 			c.Log)
-		r.applied = now
+		l.applied = now
 		return err
 	}, nil
 }

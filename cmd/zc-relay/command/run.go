@@ -118,8 +118,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	env.SetDrainer(adminView{r})
 	env.SetSessions(adminView{r})
 	env.BoundTeardown(r)
-	reloader := &reloader{env: env, relay: r, from: from, names: names, started: c, applied: c}
-	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
+	live := &liveConfig{env: env, relay: r, from: from, names: names, started: c, applied: c}
+	env.OnReload(func() (func() error, error) { return live.read(ctx) })
 	if err := env.Started(r.Workers); err != nil {
 		return errors.Join(err, r.Close())
 	}
@@ -137,8 +137,9 @@ func sharedWorkers(c *config.Relay, cpus []int) []int {
 	return nil
 }
 
-// reloader rereads the configuration and applies the changes that do not need a restart.
-type reloader struct {
+// liveConfig is the configuration of the running daemon. It is read again for each reload, which
+// applies the changes that do not need a restart.
+type liveConfig struct {
 	env   *service.Environment
 	relay *relay.Relay
 	from  *config.Source[*config.Relay]
@@ -150,20 +151,20 @@ type reloader struct {
 
 // read reads the configuration again. The returned function applies it, without affecting open
 // sessions.
-func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
-	c, err := r.from.Load()
+func (l *liveConfig) read(ctx context.Context) (apply func() error, err error) {
+	c, err := l.from.Load()
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	return func() error {
-		err := r.relay.Reconfigure(ctx, relaySettings(c, r.names))
-		now := inEffect(c, r.applied, err)
+		err := l.relay.Reconfigure(ctx, relaySettings(c, l.names))
+		now := inEffect(c, l.applied, err)
 		if now == nil {
 			return err
 		}
-		r.env.Reloaded(config.RelayChanges(r.applied, now), config.RelayChanges(r.started, c),
+		l.env.Reloaded(config.RelayChanges(l.applied, now), config.RelayChanges(l.started, c),
 			c.Log)
-		r.applied = now
+		l.applied = now
 		return err
 	}, nil
 }
