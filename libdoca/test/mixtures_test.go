@@ -254,7 +254,7 @@ func startOurTarget(t testing.TB, m mixture, loader *doca.Loader) netip.AddrPort
 	config := target.Config{
 		RDMA: rdmaOf(m.relay, loader), Listen: netip.AddrPortFrom(loopback, 0),
 		RDMAListen: netip.AddrPortFrom(loopback, 0),
-		Volumes:    map[string]target.Export{"disk": {Volume: disk}}, CPUs: []int{datapath.NoCPU},
+		Volumes:    map[string]target.Offer{"disk": {Volume: disk}}, CPUs: []int{datapath.NoCPU},
 	}
 	if m.relay == theirs {
 		config.Protocol = m.version

@@ -70,7 +70,7 @@ func startTarget(ctx context.Context, network rdma.Provider, local netip.Addr,
 	anyPort := netip.AddrPortFrom(local, 0)
 	t, err := target.New(ctx, target.Config{
 		RDMA: network, Listen: anyPort, RDMAListen: anyPort,
-		Volumes: map[string]target.Export{name: {Volume: disk}},
+		Volumes: map[string]target.Offer{name: {Volume: disk}},
 		CPUs:    []int{datapath.NoCPU}, // one worker, not pinned to a core
 	})
 	must(err)

@@ -181,7 +181,7 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 	}
 	storage, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Offer{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
 		Policy: options.targetPolicy, Lease: options.lease, Clock: options.clock,
 		ControlTimeout: options.controlTimeout,
 	})

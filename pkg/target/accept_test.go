@@ -50,7 +50,7 @@ func newTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	v := volumetest.OpenMemory(t, "1MiB")
 	config := target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Offer{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
 		ControlTimeout: testkit.Patience, KeepAlive: quiet, SessionRate: 1e6,
 	}
 	configure(&config)

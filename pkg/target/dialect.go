@@ -65,7 +65,7 @@ func (r *dialectRelay) QueryStorage(ctx context.Context) (*dialects.QueryStorage
 			return nil, err
 		}
 	}
-	name, err := r.session.target.exports.only()
+	name, err := r.session.target.offers.only()
 	if err != nil {
 		return nil, err
 	}
@@ -81,12 +81,12 @@ func (r *dialectRelay) InitStorage(ctx context.Context, m *dialects.InitStorage)
 	s := r.session
 	s.log.Info("the relay is a DOCA storage application",
 		zap.Stringer("protocol", r.Version()))
-	if s.export == nil {
+	if s.offer == nil {
 		if _, err := r.QueryStorage(ctx); err != nil {
 			return err
 		}
 	}
-	volume := s.describeVolume(s.target.exports.accessOf(s))
+	volume := s.describeVolume(s.target.offers.accessOf(s))
 	memory, err := r.importMemory(m)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ func (h *hold) isOver() bool { return h.openings == 0 }
 const maxFormerHolds = 256
 
 // enterLocked returns the hold of an owner that opens a volume.
-func (x *exports) enterLocked(v volume.Volume, owner [16]byte) *hold {
+func (x *offers) enterLocked(v volume.Volume, owner [16]byte) *hold {
 	for _, h := range x.holds[v] {
 		if h.owner == owner && !h.isOver() && !h.preempted {
 			h.openings++
@@ -51,13 +51,13 @@ func (x *exports) enterLocked(v volume.Volume, owner [16]byte) *hold {
 }
 
 // closeLocked ends what a session has said when it opened its volume.
-func (x *exports) closeLocked(o *opening) {
+func (x *offers) closeLocked(o *opening) {
 	if !o.open {
 		return
 	}
 	o.open = false
 	o.hold.openings--
-	v := o.export.Volume
+	v := o.offer.Volume
 	former := 0
 	for _, h := range x.holds[v] {
 		if h.isOver() {
@@ -75,14 +75,14 @@ func (x *exports) closeLocked(o *opening) {
 }
 
 // forgetHoldsLocked forgets the holds of a volume that the target offers no more.
-func (x *exports) forgetHoldsLocked(v volume.Volume) {
-	for _, e := range x.byName {
-		if e.Volume == v {
+func (x *offers) forgetHoldsLocked(v volume.Volume) {
+	for _, offer := range x.byName {
+		if offer.Volume == v {
 			return
 		}
 	}
 	for _, o := range x.sessions {
-		if o.export.Volume == v {
+		if o.offer.Volume == v {
 			return
 		}
 	}
@@ -90,7 +90,7 @@ func (x *exports) forgetHoldsLocked(v volume.Volume) {
 }
 
 // namedLocked returns the hold of a volume with an ID, nil if the target does not know it.
-func (x *exports) namedLocked(v volume.Volume, id controlmsg.HolderID) *hold {
+func (x *offers) namedLocked(v volume.Volume, id controlmsg.HolderID) *hold {
 	for _, h := range x.holds[v] {
 		if h.id == id {
 			return h
@@ -100,7 +100,7 @@ func (x *exports) namedLocked(v volume.Volume, id controlmsg.HolderID) *hold {
 }
 
 // isBarredLocked reports whether an owner has been preempted from a volume.
-func (x *exports) isBarredLocked(v volume.Volume, owner [16]byte) bool {
+func (x *offers) isBarredLocked(v volume.Volume, owner [16]byte) bool {
 	return slices.ContainsFunc(x.holds[v],
 		func(h *hold) bool { return h.barred && h.owner == owner })
 }
@@ -109,7 +109,7 @@ func (x *exports) isBarredLocked(v volume.Volume, owner [16]byte) bool {
 // may be over; then only its owner must not come back. compareLocked returns nil if the target does
 // not know the hold, or if it is the owner's own. It fails with status.InUse if somebody else is in
 // the place of the hold that was named.
-func (x *exports) compareLocked(
+func (x *offers) compareLocked(
 	v volume.Volume, id controlmsg.HolderID, owner *[16]byte,
 ) (*hold, error) {
 	isOwn := func(other [16]byte) bool { return owner != nil && other == *owner }
@@ -123,13 +123,13 @@ func (x *exports) compareLocked(
 		return named, nil
 	}
 	for s, o := range x.sessions {
-		if !o.open || o.hold.preempted || o.export.Volume != v || isOwn(o.owner) {
+		if !o.open || o.hold.preempted || o.offer.Volume != v || isOwn(o.owner) {
 			continue
 		}
 		if o.claim > noClaim ||
 			named != nil && (o.hold == named.successor || o.owner == named.owner) {
 			return nil, s.isInTheWay("volume %q is not held by holder %v any more, but by %s",
-				o.export.name, id, o.describeHolder(s))
+				o.offer.name, id, o.describeHolder(s))
 		}
 	}
 	return named, nil
@@ -150,20 +150,20 @@ func (s *session) isInTheWay(format string, args ...any) error {
 
 // preemptLocked ends a hold on behalf of another one, nil for an administrator: nothing of its
 // sessions is submitted to the volume any more. What has been submitted may still be in flight.
-func (x *exports) preemptLocked(h, successor *hold, reason error) {
+func (x *offers) preemptLocked(h, successor *hold, reason error) {
 	h.preempted, h.barred, h.successor = true, true, successor
 	for s, o := range x.sessions {
 		if o.open && o.hold == h {
 			s.lease.End()
 			s.cancel(reason)
-			s.log.Warn("session is preempted", zap.String("volume", o.export.name),
+			s.log.Warn("session is preempted", zap.String("volume", o.offer.name),
 				zap.Stringer("holder", h.id), zap.Error(reason))
 		}
 	}
 }
 
 // readmitLocked lets an owner open a volume again that it has been preempted from.
-func (x *exports) readmitLocked(v volume.Volume, owner [16]byte) {
+func (x *offers) readmitLocked(v volume.Volume, owner [16]byte) {
 	for _, h := range x.holds[v] {
 		if h.owner == owner {
 			h.barred = false
@@ -178,14 +178,14 @@ func (x *exports) readmitLocked(v volume.Volume, owner [16]byte) {
 // and does nothing if nobody is. It fails if the target does not own the volume, which another one
 // may serve, or cannot find that out.
 func (t *Target) Preempt(ctx context.Context, name string, id controlmsg.HolderID) error {
-	e, err := t.exports.offered(name)
+	offer, err := t.offers.offered(name)
 	if err != nil {
 		return err
 	}
-	if err := e.Volume.CheckOwner(ctx); err != nil {
+	if err := offer.Volume.CheckOwner(ctx); err != nil {
 		return fmt.Errorf("preempt at the target that serves the volume: %w", err)
 	}
-	ended, err := t.exports.preempt(e, id)
+	ended, err := t.offers.preempt(offer, id)
 	if err != nil {
 		return err
 	}
@@ -198,16 +198,16 @@ func (t *Target) Preempt(ctx context.Context, name string, id controlmsg.HolderI
 }
 
 // preempt ends a holder on behalf of an administrator. It returns the sessions to await.
-func (x *exports) preempt(e *export, id controlmsg.HolderID) ([]*opening, error) {
+func (x *offers) preempt(offer *offer, id controlmsg.HolderID) ([]*opening, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	named, err := x.compareLocked(e.Volume, id, nil)
+	named, err := x.compareLocked(offer.Volume, id, nil)
 	if err != nil {
 		return nil, err
 	}
 	if named != nil {
 		x.preemptLocked(named, nil,
-			status.Errorf(status.InUse, "volume %q: preempted by an administrator", e.name))
+			status.Errorf(status.InUse, "volume %q: preempted by an administrator", offer.name))
 	}
-	return x.endedLocked(e.Volume), nil
+	return x.endedLocked(offer.Volume), nil
 }

@@ -17,12 +17,12 @@ import (
 // holders is a volume, and the sessions that use it.
 type holders struct {
 	t *testing.T
-	*exports
+	*offers
 }
 
 func newHolders(t *testing.T) *holders {
 	t.Helper()
-	x, err := newExports(map[string]Export{"disk": {Volume: volumetest.OpenMemory(t, "1MiB")}})
+	x, err := newOffers(map[string]Offer{"disk": {Volume: volumetest.OpenMemory(t, "1MiB")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func (h *holders) join() *session {
 	s := &session{pendingConnection: &pendingConnection{ctx: ctx, cancel: cancel},
 		log: zap.NewNop()}
 	var err error
-	if s.export, _, err = h.choose(s, "disk"); err != nil {
+	if s.offer, _, err = h.choose(s, "disk"); err != nil {
 		h.t.Fatal(err)
 	}
 	return s

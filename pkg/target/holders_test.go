@@ -262,7 +262,7 @@ func startStuck(t *testing.T, change func(*target.Config)) (
 	t.Helper()
 	stuck = &stuckVolume{Volume: volumetest.OpenMemory(t, "1MiB")}
 	s = newTarget(t, func(config *target.Config) {
-		config.Volumes = map[string]target.Export{"disk": {Volume: stuck, Exclusive: true}}
+		config.Volumes = map[string]target.Offer{"disk": {Volume: stuck, Exclusive: true}}
 		change(config)
 	})
 	s.SetReleaseTimeout(10 * time.Millisecond)
@@ -379,7 +379,7 @@ func TestATargetPreemptsNobodyAtAVolumeThatItMayNotOwn(t *testing.T) {
 		v := &checkedVolume{Volume: volumetest.OpenMemory(t, "1MiB"),
 			check: func(context.Context) error { return reason }}
 		s := startTarget(t, func(config *target.Config) {
-			config.Volumes = map[string]target.Export{"disk": {Volume: v}}
+			config.Volumes = map[string]target.Offer{"disk": {Volume: v}}
 		})
 		if err := s.Preempt(t.Context(), "disk", 1); !errors.Is(err, reason) {
 			t.Errorf("preempt at a target whose ownership is in doubt by %v: %v", reason, err)

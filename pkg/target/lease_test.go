@@ -44,7 +44,7 @@ func TestAChangeWaitsForTheAnswerOfItsRelay(t *testing.T) {
 	var isDeaf atomic.Bool
 	var jump atomic.Int64 // of the clock
 	s := startTarget(t, func(config *target.Config) {
-		config.Volumes = map[string]target.Export{"disk": {Volume: recorded}}
+		config.Volumes = map[string]target.Offer{"disk": {Volume: recorded}}
 		config.Lease = 500 * time.Millisecond
 		config.Clock = func() int64 { return lease.Boottime() + jump.Load() }
 		config.HookTransport = func(t controlmsg.Transport) controlmsg.Transport {
@@ -245,7 +245,7 @@ func TestATargetConfirmsOnlyThatItCertainlyOwnsAVolume(t *testing.T) {
 			t.Parallel()
 			v := &checkedVolume{Volume: volumetest.OpenMemory(t, "1MiB"), check: test.check}
 			s := startTarget(t, func(config *target.Config) {
-				config.Volumes = map[string]target.Export{"disk": {Volume: v}}
+				config.Volumes = map[string]target.Offer{"disk": {Volume: v}}
 			})
 			r := startSilentRelay(t, s, 1)
 			reply, err := controlmsg.Call(t.Context(), r.Requester,

@@ -45,8 +45,8 @@ type session struct {
 	admitted   bool
 
 	opening      *time.Timer // ends a session that opens no volume
-	export       *export
-	served       atomic.Pointer[export] // the same, for any goroutine
+	offer        *offer
+	served       atomic.Pointer[offer] // the same, for any goroutine
 	counters     datapath.CounterSet
 	owned        *volume.Ownership // ends the session; nil if nobody can take the volume over
 	config       controlmsg.ConfigureDataPath
@@ -186,24 +186,24 @@ func (s *session) serve() error {
 func (s *session) OpenVolume(
 	ctx context.Context, m *controlmsg.OpenVolume,
 ) (*controlmsg.OpenVolumeReply, error) {
-	e, access, err := s.target.exports.choose(s, m.Volume)
+	offer, access, err := s.target.offers.choose(s, m.Volume)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkUsable(e); err != nil {
+	if err := checkUsable(offer); err != nil {
 		return nil, err
 	}
 	isConfirmed := false
 	if m.Confirm {
-		if isConfirmed, err = s.isOwner(ctx, e); err != nil {
+		if isConfirmed, err = s.isOwner(ctx, offer); err != nil {
 			return nil, err
 		}
 	}
-	if o := e.Volume.Ownership(); o != nil {
+	if o := offer.Volume.Ownership(); o != nil {
 		standBy, changed := o.State()
 		if standBy != nil {
 			o.Want()
-			return nil, fmt.Errorf("volume %q: %w", e.name, standBy)
+			return nil, fmt.Errorf("volume %q: %w", offer.name, standBy)
 		}
 		if s.owned != o { // the relay may repeat the request
 			s.owned = o
@@ -215,10 +215,10 @@ func (s *session) OpenVolume(
 		return nil, err
 	}
 	s.opening.Stop()
-	s.export = e
-	s.served.Store(e)
+	s.offer = offer
+	s.served.Store(offer)
 	reply := s.describeVolume(access)
-	use := s.target.exports.describe(e)
+	use := s.target.offers.describe(offer)
 	reply.Sessions, reply.Holder, reply.HolderID = uint32(use.Sessions), use.Holder, use.HolderID
 	reply.Confirmed = isConfirmed
 	return reply, nil
@@ -229,18 +229,18 @@ func (s *session) OpenVolume(
 const ownerCheckTimeout = time.Second
 
 // isOwner reports whether the target certainly owns a volume now. It fails if the target does not.
-func (s *session) isOwner(ctx context.Context, e *export) (bool, error) {
-	if o := e.Volume.Ownership(); o != nil {
+func (s *session) isOwner(ctx context.Context, offer *offer) (bool, error) {
+	if o := offer.Volume.Ownership(); o != nil {
 		if standBy, _ := o.State(); standBy != nil {
 			return false, nil // which OpenVolume answers
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownerCheckTimeout)
 	defer cancel()
-	err := e.Volume.CheckOwner(ctx)
+	err := offer.Volume.CheckOwner(ctx)
 	if errors.Is(err, status.TimeOut) {
 		s.log.Warn("cannot find out whether this target still owns the volume",
-			zap.String("volume", e.name), zap.Error(err))
+			zap.String("volume", offer.name), zap.Error(err))
 		return false, nil
 	}
 	return err == nil, err
@@ -248,34 +248,34 @@ func (s *session) isOwner(ctx context.Context, e *export) (bool, error) {
 
 // describeVolume describes the volume to a relay that has the given access to it.
 func (s *session) describeVolume(access Access) *controlmsg.OpenVolumeReply {
-	info := s.export.Volume.Info()
+	info := s.offer.Volume.Info()
 	if info.Fenced {
 		info.Sole = "fenced"
 	}
 	return &controlmsg.OpenVolumeReply{
-		Volume: s.export.name, UUID: info.UUID,
+		Volume: s.offer.name, UUID: info.UUID,
 		WriteVerifier: cmp.Or(info.WriteVerifier, s.target.verifier),
 		Size:          info.Size, BlockSize: info.BlockSize, ReadOnly: s.isReadOnly(access),
 		Capabilities: uint32(info.Capabilities),
 		MaxQueues:    controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
 		Transport:     s.target.device.Capabilities().Transport,
-		Exclusive:     s.export.Exclusive, Fenced: info.Fenced,
+		Exclusive:     s.offer.Exclusive, Fenced: info.Fenced,
 		RDMAPort: s.target.rdma.Address().Port(), Sole: info.Sole,
 	}
 }
 
 // volumeSize returns the size of the volume for keep-alives, 0 while there is none.
 func (s *session) volumeSize() uint64 {
-	if e := s.served.Load(); e != nil {
-		return e.Volume.Info().Size
+	if offer := s.served.Load(); offer != nil {
+		return offer.Volume.Info().Size
 	}
 	return 0
 }
 
 // isReadOnly reports whether no session of a relay with the given access can change the volume.
 func (s *session) isReadOnly(access Access) bool {
-	return s.export.ReadOnly || access < WriteAccess || s.export.Volume.Info().ReadOnly
+	return s.offer.ReadOnly || access < WriteAccess || s.offer.Volume.Info().ReadOnly
 }
 
 // ConfigureDataPath creates the lanes, without connections. If it fails, it undoes everything, so
@@ -288,7 +288,7 @@ func (s *session) ConfigureDataPath(
 		return nil, status.Errorf(status.BadState,
 			"the lanes of a failed configuration are still open")
 	}
-	access := s.target.exports.accessOf(s)
+	access := s.target.offers.accessOf(s)
 	if err := s.reserve(m, access); err != nil {
 		return nil, err
 	}
@@ -303,7 +303,7 @@ func (s *session) ConfigureDataPath(
 		uses = ReadAccess
 	case m.Session == 0: // nobody can be asked whether it has ended
 		claim = soleUser
-	case s.export.Exclusive:
+	case s.offer.Exclusive:
 		claim = soleWriter
 	}
 	holder, err := s.open(ctx, m, uses, claim)
@@ -357,12 +357,12 @@ func (s *session) open(
 	if err := s.awaitFormer(ctx); err != nil {
 		return 0, err
 	}
-	return s.target.exports.open(s, m, uses, claim)
+	return s.target.offers.open(s, m, uses, claim)
 }
 
 // undoOpen undoes what open has done, even if it has failed half-way. No lane may be left.
 func (s *session) undoOpen(m *controlmsg.ConfigureDataPath) {
-	s.target.exports.close(s)
+	s.target.offers.close(s)
 	s.lease.Close()
 	s.lease = nil
 	s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
@@ -373,7 +373,7 @@ func (s *session) undoOpen(m *controlmsg.ConfigureDataPath) {
 func (s *session) preempt(
 	ctx context.Context, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
 ) (controlmsg.HolderID, error) {
-	x := s.target.exports
+	x := s.target.offers
 	holder, err := x.open(s, m, uses, claim)
 	for called := false; err != nil; called = true {
 		other, isInTheWay := errors.AsType[*inTheWayError](err)
@@ -406,11 +406,11 @@ func (s *session) preempt(
 // awaitFormer waits until nothing of sessions that have ended can change the volume any more, which
 // includes those of relays that are silent.
 func (s *session) awaitFormer(ctx context.Context) error {
-	others := s.target.exports.writers(s)
+	others := s.target.offers.writers(s)
 	if err := s.target.lessor.RollCall(ctx, others); err != nil {
 		return err
 	}
-	return s.target.exports.awaitEnded(ctx, s)
+	return s.target.offers.awaitEnded(ctx, s)
 }
 
 // takeLease makes the session's changes depend on its relay's answers, if the relay gives any.
@@ -447,11 +447,11 @@ func (s *session) reserve(m *controlmsg.ConfigureDataPath, access Access) error 
 	}
 	if m.Exclusive && access < ExclusiveAccess {
 		return status.Errorf(status.NotPermitted,
-			"relay %s may not open volume %q exclusively", s.peer, s.export.name)
+			"relay %s may not open volume %q exclusively", s.peer, s.offer.name)
 	}
 	if m.Preempt != 0 && access < PreemptAccess {
 		return status.Errorf(status.NotPermitted,
-			"relay %s may not preempt holders of volume %q", s.peer, s.export.name)
+			"relay %s may not preempt holders of volume %q", s.peer, s.offer.name)
 	}
 	if m.BufferSize%announced.BlockSize != 0 {
 		return status.Errorf(status.InvalidValue,
@@ -480,7 +480,7 @@ func (s *session) createLanes(ctx context.Context) error {
 			return fmt.Errorf("create a protection domain: %w", err)
 		}
 	}
-	if content := s.export.Volume.Memory(); content != nil && !device.Capabilities().StableSource {
+	if content := s.offer.Volume.Memory(); content != nil && !device.Capabilities().StableSource {
 		if s.volumeMemory, err = s.domain.Register(content, 0); err != nil {
 			return fmt.Errorf("register the volume's memory: %w", err)
 		}
@@ -490,7 +490,7 @@ func (s *session) createLanes(ctx context.Context) error {
 			Worker: s.target.pool.Pick(), Queue: queue,
 			Counters: s.counterSets(), Tracer: s.target.config.Tracer, Foreign: s.foreign,
 			Device: device, Domain: s.domain,
-			Volume: s.export.Volume, VolumeMemory: s.volumeMemory,
+			Volume: s.offer.Volume, VolumeMemory: s.volumeMemory,
 			Export: s.config.Export.RemoteMemory(), ReadOnly: s.readOnly, Lease: s.lease,
 			Depth: int(s.config.Depth), BufferSize: s.config.BufferSize,
 			OnFailure: s.onLaneFailure(queue),
@@ -507,8 +507,8 @@ func (s *session) createLanes(ctx context.Context) error {
 
 // counterSets returns what counts the session's IOs.
 func (s *session) counterSets() []*datapath.CounterSet {
-	sets := []*datapath.CounterSet{s.export.counters, &s.counters}
-	if set := s.target.clientCounters.Of(s.export.name, s.config.Client); set != nil {
+	sets := []*datapath.CounterSet{s.offer.counters, &s.counters}
+	if set := s.target.clientCounters.Of(s.offer.name, s.config.Client); set != nil {
 		sets = append(sets, set)
 	}
 	return sets

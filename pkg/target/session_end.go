@@ -174,7 +174,7 @@ func (s *session) releaseLate() {
 // releaseVolume lets others open the volume, and the client's next session begin. The lanes must be
 // closed.
 func (s *session) releaseVolume() {
-	s.target.exports.leave(s)
+	s.target.offers.leave(s)
 	s.target.clients.Release(s.epoch)
 	s.lease.Close()
 }

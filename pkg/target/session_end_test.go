@@ -24,7 +24,7 @@ func TestTheNextSessionBeginsWhenAStuckWorkerResumes(t *testing.T) {
 	var stuck sync.Mutex // held while the worker is stuck between two turns
 	s, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]target.Export{"disk": {Volume: disk}}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Offer{"disk": {Volume: disk}}, CPUs: []int{datapath.NoCPU},
 		Policy: progress.Policy{Mode: progress.Stepped, Step: func(work int) {
 			if work == 0 {
 				time.Sleep(50 * time.Microsecond)
@@ -73,7 +73,7 @@ func isTooEarly(err error) bool {
 func TestTheNextClientBeginsWhenTheWritesOfTheFormerHaveEnded(t *testing.T) {
 	stuck := &stuckVolume{Volume: volumetest.OpenMemory(t, "1MiB")}
 	s := newTarget(t, func(config *target.Config) {
-		config.Volumes = map[string]target.Export{"disk": {Volume: stuck}}
+		config.Volumes = map[string]target.Offer{"disk": {Volume: stuck}}
 	})
 	s.SetReleaseTimeout(10 * time.Millisecond)
 	serve(t, s)

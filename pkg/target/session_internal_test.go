@@ -16,7 +16,7 @@ import (
 
 func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 	disk := volumetest.OpenMemory(t, "1MiB")
-	x, err := newExports(map[string]Export{
+	x, err := newOffers(map[string]Offer{
 		"disk":  {Volume: disk},
 		"alias": {Volume: disk},
 		"other": {Volume: volumetest.OpenMemory(t, "1MiB")},
@@ -26,7 +26,7 @@ func TestASessionAwaitsThoseThatHaveEnded(t *testing.T) {
 	}
 	open := func(ctx context.Context, name string, uses Access) *session {
 		s := &session{pendingConnection: &pendingConnection{ctx: ctx}, log: zap.NewNop()}
-		if s.export, _, err = x.choose(s, name); err != nil {
+		if s.offer, _, err = x.choose(s, name); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := x.open(s, &controlmsg.ConfigureDataPath{}, uses, noClaim); err != nil {
@@ -101,11 +101,11 @@ func TestTheFailureOfAQueueEndsItsSessionUnlessItHasStopped(t *testing.T) {
 	})
 }
 
-// chosen returns exports with a volume, which a relay may use in one way, and a session of that
+// chosen returns offers with a volume, which a relay may use in one way, and a session of that
 // relay that has chosen it.
-func chosen(t *testing.T, access Access) (*exports, *session) {
+func chosen(t *testing.T, access Access) (*offers, *session) {
 	t.Helper()
-	x, err := newExports(map[string]Export{"disk": {
+	x, err := newOffers(map[string]Offer{"disk": {
 		Volume: volumetest.OpenMemory(t, "1MiB"), Rights: []Right{{Relay: "a", Access: access}},
 	}})
 	if err != nil {
@@ -113,7 +113,7 @@ func chosen(t *testing.T, access Access) (*exports, *session) {
 	}
 	s := &session{pendingConnection: &pendingConnection{ctx: t.Context()}, log: zap.NewNop(),
 		relayNames: []string{"a"}}
-	if s.export, _, err = x.choose(s, "disk"); err != nil {
+	if s.offer, _, err = x.choose(s, "disk"); err != nil {
 		t.Fatal(err)
 	}
 	return x, s

@@ -112,7 +112,7 @@ func TestATargetRunsUntilItsVolumesHaveCompletedEverything(t *testing.T) {
 	core, logged := observer.New(zap.ErrorLevel)
 	s, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]target.Export{"disk": {Volume: stuck}}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Offer{"disk": {Volume: stuck}}, CPUs: []int{datapath.NoCPU},
 		ControlTimeout: testkit.Patience, KeepAlive: quiet, DrainTimeout: retry.Within(0),
 		Logger: zap.New(core),
 	})

@@ -58,16 +58,16 @@ func (v *VolumeStatus) ReadCounters() {
 // Volumes returns the state of the volumes that the target serves, sorted by name. It may be called
 // concurrently.
 func (t *Target) Volumes() []VolumeStatus {
-	exports := t.exports.all()
-	all := make([]VolumeStatus, 0, len(exports))
-	for _, name := range slices.Sorted(maps.Keys(exports)) {
-		e := exports[name]
-		info, now := e.Volume.Info(), e.Volume.Status()
+	offers := t.offers.all()
+	all := make([]VolumeStatus, 0, len(offers))
+	for _, name := range slices.Sorted(maps.Keys(offers)) {
+		offer := offers[name]
+		info, now := offer.Volume.Info(), offer.Volume.Status()
 		v := VolumeStatus{
 			Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
-			ReadOnly: info.ReadOnly || e.ReadOnly, State: now.State, Since: now.Since.UTC(),
-			Reason: now.ReasonText(), Attempt: now.Attempt, Counters: e.counters,
-			Clients: t.clientCounters.Counts(name), Failures: e.Volume.Failures(),
+			ReadOnly: info.ReadOnly || offer.ReadOnly, State: now.State, Since: now.Since.UTC(),
+			Reason: now.ReasonText(), Attempt: now.Attempt, Counters: offer.counters,
+			Clients: t.clientCounters.Counts(name), Failures: offer.Volume.Failures(),
 		}
 		if !now.NextTry.IsZero() {
 			v.NextAttempt = now.NextTry.UTC()
@@ -103,7 +103,7 @@ func (t *Target) OpenSessions() []SessionStatus {
 	for i, s := range sessions {
 		all[i] = SessionStatus{ID: s.id, Opened: s.opened, Relay: s.peer,
 			Counters: &s.counters}
-		t.exports.describeSession(s, &all[i])
+		t.offers.describeSession(s, &all[i])
 		s.mu.Lock()
 		all[i].Queues = len(s.lanes)
 		for _, lane := range s.lanes {

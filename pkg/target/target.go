@@ -61,7 +61,7 @@ type Config struct {
 	Listen     netip.AddrPort
 	RDMAListen netip.AddrPort
 	// Volumes holds what to offer, by name. The target does not close the volumes.
-	Volumes map[string]Export
+	Volumes map[string]Offer
 	// CPUs has an element per worker: the core to pin it to, or datapath.NoCPU.
 	CPUs   []int
 	Policy progress.Policy
@@ -137,7 +137,7 @@ type Target struct {
 	rdma     rdma.Listener
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
-	exports  *exports
+	offers   *offers
 	// clientCounters are those of clients, by volume and name.
 	clientCounters *datapath.ClientCounters
 
@@ -177,7 +177,7 @@ func New(ctx context.Context, config Config) (*Target, error) {
 		clientCounters: datapath.NewClientCounters(config.CountedClients),
 	}
 	var err error
-	if t.exports, err = newExports(config.Volumes); err == nil {
+	if t.offers, err = newOffers(config.Volumes); err == nil {
 		err = t.start(ctx)
 	}
 	if err != nil {

@@ -12,22 +12,22 @@ import (
 // failureInterval is the time between two looks for volumes that have failed.
 const failureInterval = time.Second
 
-// checkUsable returns an error if the volume of an export serves nothing, not even reads: a session
+// checkUsable returns an error if the volume of an offer serves nothing, not even reads: a session
 // would only fail each of its requests.
-func checkUsable(e *export) error {
-	now := e.Volume.Status()
+func checkUsable(offer *offer) error {
+	now := offer.Volume.Status()
 	switch {
 	case now.State == volume.Opening:
-		return status.Errorf(status.InProgress, "volume %q is being opened, since %s", e.name,
+		return status.Errorf(status.InProgress, "volume %q is being opened, since %s", offer.name,
 			now.Since.UTC().Format(time.RFC3339))
 	case now.State != volume.Failed || now.IsReadable:
 		return nil
 	case now.Attempt > 0: // the code of the reason is about the storage, and not about the relay
-		return status.Errorf(status.IOFailed, "volume %q cannot be opened, since %s: %w", e.name,
-			now.Since.UTC().Format(time.RFC3339), now.Reason)
+		return status.Errorf(status.IOFailed, "volume %q cannot be opened, since %s: %w",
+			offer.name, now.Since.UTC().Format(time.RFC3339), now.Reason)
 	}
-	return fmt.Errorf("volume %q has failed, at %s: %w", e.name, now.Since.UTC().Format(time.RFC3339),
-		now.Reason)
+	return fmt.Errorf("volume %q has failed, at %s: %w", offer.name,
+		now.Since.UTC().Format(time.RFC3339), now.Reason)
 }
 
 // watchVolumes ends sessions that have opened a volume, and do nothing with it, when it fails. With
@@ -49,11 +49,11 @@ func (t *Target) watchVolumes(ctx context.Context) {
 }
 
 func (s *session) endIfFailed() {
-	e := s.served.Load()
-	if e == nil || len(s.openLanes()) > 0 {
+	offer := s.served.Load()
+	if offer == nil || len(s.openLanes()) > 0 {
 		return
 	}
-	if err := checkUsable(e); err != nil {
+	if err := checkUsable(offer); err != nil {
 		s.cancel(err)
 	}
 }

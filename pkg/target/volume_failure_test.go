@@ -32,7 +32,7 @@ func TestRelaysLearnThatAVolumeHasFailed(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = v.Close(t.Context()) })
 	s := startTarget(t, func(config *target.Config) {
-		config.Volumes = map[string]target.Export{"disk": {Volume: v}}
+		config.Volumes = map[string]target.Offer{"disk": {Volume: v}}
 	})
 	idle, err := relayTo(t, s.Address(), nil)
 	if err != nil {
@@ -82,7 +82,7 @@ func TestRelaysLearnThatAVolumeCannotBeOpened(t *testing.T) {
 		Pauses: retry.Policy{FirstPause: time.Hour}, Silence: time.Hour})
 	t.Cleanup(func() { _ = v.Close(t.Context()) })
 	s := startTarget(t, func(config *target.Config) {
-		config.Volumes = map[string]target.Export{"disk": {Volume: v},
+		config.Volumes = map[string]target.Offer{"disk": {Volume: v},
 			"same": {Volume: v, ReadOnly: true}, "other": {Volume: volumetest.OpenMemory(t, "1MiB")}}
 	})
 	rejects := func(code status.Code, text string) {
@@ -121,7 +121,7 @@ func TestTheLogHasARejectionOnce(t *testing.T) {
 		Pauses: retry.Policy{FirstPause: time.Hour}, Silence: time.Hour})
 	t.Cleanup(func() { _ = v.Close(t.Context()) })
 	s := startTarget(t, func(config *target.Config) {
-		config.Volumes = map[string]target.Export{"disk": {Volume: v}}
+		config.Volumes = map[string]target.Offer{"disk": {Volume: v}}
 		config.Logger = zap.New(core)
 	})
 	<-v.Tried()

@@ -29,7 +29,7 @@ func startRivals(t *testing.T, image *volumetest.SharedImage) (*fleet, [2]*volum
 			t.Fatal(err)
 		}
 		c := &chaintest.Chain{T: t, Log: f.Log, Loopback: f.Loopback}
-		c.StartTargetWith(options{}, c.Loopback, map[string]target.Export{volumeName: {Volume: v}})
+		c.StartTargetWith(options{}, c.Loopback, map[string]target.Offer{volumeName: {Volume: v}})
 		t.Cleanup(func() { c.StopTarget() })
 		f.targets = append(f.targets, c)
 		addresses = append(addresses, c.Target.Address())

@@ -282,7 +282,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-confirms-without-asking-the-storage",
 		file:   "pkg/target/session.go",
-		old:    "	err := e.Volume.CheckOwner(ctx)\n",
+		old:    "	err := offer.Volume.CheckOwner(ctx)\n",
 		new:    "	var err error\n",
 		breaks: "A target that has lost a volume without knowing confirms nothing.",
 		tests:  []test{{"./pkg/target", "^TestATargetConfirmsOnlyThatItCertainlyOwnsAVolume$"}},
@@ -324,8 +324,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "holder-is-preempted-at-a-target-that-may-not-own-the-volume",
 		file:   "pkg/target/holders.go",
-		old:    "	if err := e.Volume.CheckOwner(ctx); err != nil {\n",
-		new:    "	if err := e.Volume.CheckOwner(ctx); false {\n",
+		old:    "	if err := offer.Volume.CheckOwner(ctx); err != nil {\n",
+		new:    "	if err := offer.Volume.CheckOwner(ctx); false {\n",
 		breaks: "Preempt succeeds only where the volume is served.",
 		tests:  []test{{"./pkg/target", "^TestATargetPreemptsNobodyAtAVolumeThatItMayNotOwn$"}},
 	},

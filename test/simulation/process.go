@@ -243,11 +243,11 @@ func (w *world) startTarget(i int) {
 	scratch.inspect = func(int, []byte) {}
 	scratch.target, w.scratch[i] = i, scratch
 	p.run(func(ctx context.Context) error {
-		volumes := map[string]target.Export{
+		volumes := map[string]target.Offer{
 			volumeName: {Volume: p.disk}, scratchChannel: {Volume: scratch.open()},
 		}
 		for _, d := range p.estates {
-			volumes[d.disk.name] = target.Export{Volume: d, Exclusive: w.plan.Exclusive == ByTarget}
+			volumes[d.disk.name] = target.Offer{Volume: d, Exclusive: w.plan.Exclusive == ByTarget}
 		}
 		t, err := target.New(ctx, target.Config{
 			RDMA: p.rdma(), Network: p.host,

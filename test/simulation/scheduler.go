@@ -528,7 +528,7 @@ func (w *world) withdraw(p *process, pause time.Duration) {
 			return
 		}
 		p.disk = p.disk.disk.open()
-		_ = p.target.Offer(volumeName, target.Export{Volume: p.disk})
+		_ = p.target.Offer(volumeName, target.Offer{Volume: p.disk})
 	})
 }
 

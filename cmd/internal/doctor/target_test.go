@@ -26,7 +26,7 @@ func serve(t *testing.T, v volume.Volume) netip.AddrPort {
 	loopback := netip.MustParseAddrPort("127.0.0.1:0")
 	served, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Offer{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
 	})
 	if err != nil {
 		t.Fatal(err)

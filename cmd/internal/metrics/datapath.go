@@ -68,7 +68,7 @@ func (o Options) values(owner string, queue int, others ...string) []string {
 	return append([]string{owner, strconv.Itoa(queue)}, others...)
 }
 
-// of returns the counts to export: those of each queue, or their sum.
+// of returns the counts to show: those of each queue, or their sum.
 func (o Options) of(queues []datapath.QueueCounts) []datapath.QueueCounts {
 	if o.Queues {
 		return queues
@@ -103,9 +103,9 @@ func (q *queueMetrics) all() []*metric {
 func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string,
 	queues []datapath.QueueCounts) {
 	q.sendFailures(out, owner, queues)
-	exported := q.of(queues)
-	for i := range exported {
-		counts := &exported[i]
+	shown := q.of(queues)
+	for i := range shown {
+		counts := &shown[i]
 		values := func(others ...string) []string {
 			return q.values(owner, counts.Queue, others...)
 		}

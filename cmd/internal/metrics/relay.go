@@ -1,4 +1,4 @@
-// Package metrics exports the daemons' counters to Prometheus. A scrape does not disturb the data
+// Package metrics shows the daemons' counters to Prometheus. A scrape does not disturb the data
 // path: it only reads the memory that the data path counts in.
 package metrics
 
@@ -106,11 +106,11 @@ func merge(channels []relay.ChannelStatus) []relay.ChannelStatus {
 
 func (c *RelayCollector) collectThrottled(out chan<- prometheus.Metric, channel string,
 	queues []datapath.QueueCounts) {
-	exported := c.queues.of(queues)
-	for i := range exported {
+	shown := c.queues.of(queues)
+	for i := range shown {
 		for level := range datapath.ThrottleLevelCount {
-			c.throttle.send(out, exported[i].Throttled(level).Seconds(),
-				c.queues.values(channel, exported[i].Queue, level.String())...)
+			c.throttle.send(out, shown[i].Throttled(level).Seconds(),
+				c.queues.values(channel, shown[i].Queue, level.String())...)
 		}
 	}
 }

@@ -24,7 +24,7 @@ const (
 	scenariosFile  = rulesDirectory + "tests/scenarios.yaml"
 )
 
-// The rules are tested with what the daemons export when they have started, so that no rule relies
+// The rules are tested with what the daemons show when they have started, so that no rule relies
 // on series that appear only with the condition that it should notice.
 func TestRulesFireAsTheirScenariosSay(t *testing.T) {
 	testkit.RequireTools(t, "promtool")
@@ -165,7 +165,7 @@ func labelsOfAlerts(t *testing.T) map[string]map[string]bool {
 	return all
 }
 
-// scenario is a test for promtool that begins with what daemons export when they have started.
+// scenario is a test for promtool that begins with what daemons show when they have started.
 type scenario struct {
 	Name string `yaml:"name"`
 	// Daemons are "relay", "target", and "gateway".

@@ -108,7 +108,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	}
 	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
-		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes.exports(),
+		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes.offers(),
 		CPUs: env.CPUs, Policy: env.Policy,
 		ControlTimeout: c.Control.Timeout, DrainTimeout: c.Shutdown.DrainTimeout,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,

@@ -65,7 +65,7 @@ type volumes struct {
 // servedVolume is a volume under one of its names.
 type servedVolume struct {
 	config config.Volume
-	target.Export
+	target.Offer
 	late  *volume.Late // Volume without hooks; nil if it was open from the beginning
 	alias bool         // another name of a volume that is served under its own
 	added bool         // by an administrator, and not by the configuration
@@ -251,7 +251,7 @@ func (v *volumes) newVolume(c config.Volume,
 		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
 	}
 	s := &servedVolume{config: c,
-		Export: target.Export{Exclusive: spec.Exclusive, Rights: c.Rights()}}
+		Offer: target.Offer{Exclusive: spec.Exclusive, Rights: c.Rights()}}
 	if alias, ok := spec.Backend.(volume.Alias); ok {
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -270,13 +270,13 @@ func (v *volumes) newVolume(c config.Volume,
 	return s, nil
 }
 
-// exports returns what the target offers at its start.
-func (v *volumes) exports() map[string]target.Export {
+// offers returns what the target offers at its start.
+func (v *volumes) offers() map[string]target.Offer {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	all := make(map[string]target.Export, len(v.served))
+	all := make(map[string]target.Offer, len(v.served))
 	for name, s := range v.served {
-		all[name] = s.Export
+		all[name] = s.Offer
 	}
 	return all
 }
@@ -550,7 +550,7 @@ func (v *volumes) find(name string) *servedVolume {
 
 // offer makes the target serve a volume that has been opened.
 func (v *volumes) offer(t *target.Target, s *servedVolume) error {
-	if err := t.Offer(s.config.Name, s.Export); err != nil {
+	if err := t.Offer(s.config.Name, s.Offer); err != nil {
 		return errors.Join(err, v.closeVolume(s))
 	}
 	v.mu.Lock()

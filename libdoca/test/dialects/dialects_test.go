@@ -302,7 +302,7 @@ func TestAStopFailsWhileIOIsInFlight(t *testing.T) {
 	injector, _ := faulttest.New(t, "volume:read:freeze")
 	disk := volumehook.Wrap(volumetest.OpenMemory(t, "1MiB"), volumehook.Config{Injector: injector})
 	r := startForTheirRelay(t, dialects.DOCA3_2, func(config *target.Config) {
-		config.Volumes = map[string]target.Export{"disk": {Volume: disk}}
+		config.Volumes = map[string]target.Offer{"disk": {Volume: disk}}
 		config.ControlTimeout = 5 * time.Second
 	})
 	r.begin()

@@ -49,7 +49,7 @@ func newTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	t.Helper()
 	loopback := netip.MustParseAddrPort("127.0.0.1:0")
 	config := target.Config{Listen: loopback, RDMAListen: loopback, CPUs: []int{datapath.NoCPU},
-		Volumes:        map[string]target.Export{"disk": {Volume: volumetest.OpenMemory(t, "1MiB")}},
+		Volumes:        map[string]target.Offer{"disk": {Volume: volumetest.OpenMemory(t, "1MiB")}},
 		ControlTimeout: testkit.Patience, SessionRate: 1e6,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: testkit.Patience / 4,
 			DeadAfter: testkit.Patience}}

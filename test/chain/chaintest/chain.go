@@ -60,7 +60,7 @@ type Chain struct {
 	Loopback netip.AddrPort // where the test's targets listen, with port 0
 	Provider comch.Provider
 	DMA      dma.Provider
-	Volumes  map[string]target.Export
+	Volumes  map[string]target.Offer
 	Gate     *GateVolume // wraps the volume
 	Target   *target.Target
 	Relay    *relay.Relay
@@ -128,7 +128,7 @@ func (c *Chain) StartTarget(o Options, listen netip.AddrPort) {
 
 // StartTargetWith serves volumes that are open.
 func (c *Chain) StartTargetWith(
-	o Options, listen netip.AddrPort, volumes map[string]target.Export,
+	o Options, listen netip.AddrPort, volumes map[string]target.Offer,
 ) {
 	c.T.Helper()
 	c.Volumes = volumes
@@ -172,11 +172,11 @@ func (c *Chain) openVolume(o Options) {
 		c.T.Fatal(err)
 	}
 	c.Gate = &GateVolume{Volume: v}
-	c.Volumes = map[string]target.Export{
+	c.Volumes = map[string]target.Offer{
 		v.Info().Name: {Volume: v, Exclusive: spec.Exclusive},
 	}
 	if o.Gated {
-		c.Volumes[v.Info().Name] = target.Export{Volume: c.Gate}
+		c.Volumes[v.Info().Name] = target.Offer{Volume: c.Gate}
 	}
 }
 

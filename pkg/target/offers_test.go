@@ -180,7 +180,7 @@ func TestOneOfManyOpensAVolumeExclusively(t *testing.T) {
 
 // TestWithdrawWaitsForTheSessionsOfAVolume ends sessions that only watch, and those with lanes.
 func TestWithdrawWaitsForTheSessionsOfAVolume(t *testing.T) {
-	var offered target.Export
+	var offered target.Offer
 	s := startTarget(t, func(c *target.Config) { offered = c.Volumes["disk"] })
 	watching, err := relayTo(t, s.Address(), nil)
 	if err != nil {
@@ -219,7 +219,7 @@ func TestWithdrawWaitsForTheSessionsOfAVolume(t *testing.T) {
 // TestOffersComeAndGoUnderLoad opens a volume while it comes and goes. Every session either works
 // or ends, and each Withdraw returns.
 func TestOffersComeAndGoUnderLoad(t *testing.T) {
-	var offered target.Export
+	var offered target.Offer
 	s := startTarget(t, func(c *target.Config) { offered = c.Volumes["disk"] })
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
@@ -424,7 +424,7 @@ func TestARelayLearnsOnlyOfVolumesThatItMayUse(t *testing.T) {
 	s := startTarget(t, func(c *target.Config) {
 		c.TLS = credentials(t, authority, "target")
 		for name, relay := range map[string]string{"disk": "a", "secret": "b"} {
-			c.Volumes[name] = target.Export{Volume: volumetest.OpenMemory(t, "1MiB"),
+			c.Volumes[name] = target.Offer{Volume: volumetest.OpenMemory(t, "1MiB"),
 				Rights: []target.Right{{Relay: relay, Access: target.WriteAccess}}}
 		}
 	})

@@ -20,15 +20,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// Export is a volume as a target offers it. A volume may have several exports, under different
-// names; they share what is said about exclusive sessions below.
-type Export struct {
+// Offer is a volume as relays can use it. A volume may be offered several times, under different
+// names; these offers share what is said about exclusive sessions below.
+type Offer struct {
 	Volume volume.Volume
 	// ReadOnly makes all sessions read-only.
 	ReadOnly bool
 	// Exclusive lets one owner at a time have sessions that can write. Others may read meanwhile.
 	Exclusive bool
-	// Rights lists the relays that may use the export. If it is empty, all relays may do
+	// Rights lists the relays that may use the volume. If it is empty, all relays may do
 	// everything.
 	Rights []Right
 }
@@ -55,12 +55,12 @@ const (
 )
 
 // access returns what a relay whose certificate has the given names may do.
-func (e *Export) access(relay []string) Access {
-	if len(e.Rights) == 0 {
+func (o *Offer) access(relay []string) Access {
+	if len(o.Rights) == 0 {
 		return PreemptAccess
 	}
 	granted := NoAccess
-	for _, right := range e.Rights {
+	for _, right := range o.Rights {
 		if slices.ContainsFunc(relay, func(name string) bool {
 			return strings.EqualFold(name, right.Relay)
 		}) {
@@ -70,19 +70,19 @@ func (e *Export) access(relay []string) Access {
 	return granted
 }
 
-// exports holds what the target offers, and knows which session has chosen and opened what. A
+// offers holds what the target offers, and knows which session has chosen and opened what. A
 // session has its volume open from the configuration of its data path until the release of its
 // lanes, when no IO of it can take effect any more. The methods may be called concurrently.
-type exports struct {
+type offers struct {
 	mu       sync.Mutex // guards what follows
-	byName   map[string]*export
+	byName   map[string]*offer
 	sessions map[*session]*opening
 	holds    map[volume.Volume][]*hold // oldest first, with some that are over
 }
 
-// export is an Export under its name.
-type export struct {
-	Export
+// offer is an Offer under its name.
+type offer struct {
+	Offer
 	name     string
 	counters *datapath.CounterSet
 	users    int           // sessions that have chosen it
@@ -92,7 +92,7 @@ type export struct {
 
 // opening is a session's choice, and what the session has said when it opened the volume.
 type opening struct {
-	export *export
+	offer  *offer
 	open   bool
 	hold   *hold // while it is open
 	owner  [16]byte
@@ -119,11 +119,11 @@ func (o *opening) excludes(other *opening) bool {
 	return o.claim == soleUser || o.claim == soleWriter && other.uses >= WriteAccess
 }
 
-func newExports(offered map[string]Export) (*exports, error) {
-	x := &exports{byName: make(map[string]*export), sessions: make(map[*session]*opening),
+func newOffers(offered map[string]Offer) (*offers, error) {
+	x := &offers{byName: make(map[string]*offer), sessions: make(map[*session]*opening),
 		holds: make(map[volume.Volume][]*hold)}
-	for name, e := range offered {
-		if err := x.add(name, e); err != nil {
+	for name, o := range offered {
+		if err := x.add(name, o); err != nil {
 			return nil, err
 		}
 	}
@@ -131,8 +131,8 @@ func newExports(offered map[string]Export) (*exports, error) {
 }
 
 // add offers a volume under a name.
-func (x *exports) add(name string, e Export) error {
-	if e.Volume == nil || name == "" || len(name) > controlmsg.MaxVolumeNameLength {
+func (x *offers) add(name string, o Offer) error {
+	if o.Volume == nil || name == "" || len(name) > controlmsg.MaxVolumeNameLength {
 		return status.Errorf(status.InvalidValue, "offer volume %q: the name has not 1 to %d bytes, "+
 			"or there is no volume", name, controlmsg.MaxVolumeNameLength)
 	}
@@ -141,58 +141,58 @@ func (x *exports) add(name string, e Export) error {
 	if x.byName[name] != nil {
 		return status.Errorf(status.AlreadyExist, "the target already offers a volume %q", name)
 	}
-	x.byName[name] = &export{Export: e, name: name, counters: &datapath.CounterSet{},
+	x.byName[name] = &offer{Offer: o, name: name, counters: &datapath.CounterSet{},
 		unused: make(chan struct{})}
 	return nil
 }
 
 // offered returns the volume of that name.
-func (x *exports) offered(name string) (*export, error) {
+func (x *offers) offered(name string) (*offer, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.offeredLocked(name)
 }
 
-func (x *exports) offeredLocked(name string) (*export, error) {
-	e := x.byName[name]
-	if e == nil {
+func (x *offers) offeredLocked(name string) (*offer, error) {
+	offer := x.byName[name]
+	if offer == nil {
 		return nil, status.Errorf(status.NotFound, "the target offers no volume %q", name)
 	}
-	return e, nil
+	return offer, nil
 }
 
-// remove offers a volume no more. It returns the export with the sessions that still use it.
-func (x *exports) remove(name string) (*export, []*session, error) {
+// remove offers a volume no more. It returns the offer with the sessions that still use it.
+func (x *offers) remove(name string) (*offer, []*session, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e, err := x.offeredLocked(name)
+	offer, err := x.offeredLocked(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	delete(x.byName, name)
-	e.removed = true
-	if e.users == 0 {
-		close(e.unused)
+	offer.removed = true
+	if offer.users == 0 {
+		close(offer.unused)
 	}
 	var using []*session
 	for s, o := range x.sessions {
-		if o.export == e {
+		if o.offer == offer {
 			using = append(using, s)
 		}
 	}
-	x.forgetHoldsLocked(e.Volume)
-	return e, using, nil
+	x.forgetHoldsLocked(offer.Volume)
+	return offer, using, nil
 }
 
 // all returns what is offered, by name.
-func (x *exports) all() map[string]*export {
+func (x *offers) all() map[string]*offer {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return maps.Clone(x.byName)
 }
 
 // only returns the name of the volume, if there is just one.
-func (x *exports) only() (string, error) {
+func (x *offers) only() (string, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := slices.Collect(maps.Keys(x.byName))
@@ -205,51 +205,51 @@ func (x *exports) only() (string, error) {
 
 // choose makes s a user of a volume, instead of the one that it has chosen before. It also returns
 // what s may do.
-func (x *exports) choose(s *session, name string) (*export, Access, error) {
+func (x *offers) choose(s *session, name string) (*offer, Access, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.byName[name]
-	if e == nil {
+	offer := x.byName[name]
+	if offer == nil {
 		return nil, NoAccess, status.Errorf(status.NotFound,
 			"the target has no volume %q: it has %s", name, x.namesLocked(s))
 	}
-	access := e.access(s.relayNames)
+	access := offer.access(s.relayNames)
 	if access == NoAccess {
-		return nil, NoAccess, s.notPermitted(e)
+		return nil, NoAccess, s.notPermitted(offer)
 	}
-	if o := x.sessions[s]; o == nil || o.export != e {
+	if o := x.sessions[s]; o == nil || o.offer != offer {
 		x.leaveLocked(s)
-		x.sessions[s] = &opening{export: e, left: make(chan struct{})}
-		e.users++
+		x.sessions[s] = &opening{offer: offer, left: make(chan struct{})}
+		offer.users++
 	}
-	return e, access, nil
+	return offer, access, nil
 }
 
 // notPermitted returns the error for a session whose relay has no right to use the volume, or not
 // the one that the session makes use of.
-func (s *session) notPermitted(e *export) error {
+func (s *session) notPermitted(offer *offer) error {
 	return status.Errorf(status.NotPermitted,
 		"relay %s may not use volume %q, or not in this way: its certificate is for %s", s.peer,
-		e.name, printable.Names(s.relayNames))
+		offer.name, printable.Names(s.relayNames))
 }
 
 // setRights changes who may do what with a volume. It returns the sessions that make use of what
 // their relays have lost.
-func (x *exports) setRights(name string, rights []Right) ([]*session, error) {
+func (x *offers) setRights(name string, rights []Right) ([]*session, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e, err := x.offeredLocked(name)
+	offer, err := x.offeredLocked(name)
 	if err != nil {
 		return nil, err
 	}
-	e.Rights = rights
+	offer.Rights = rights
 	var lost []*session
 	for s, o := range x.sessions {
 		uses := ReadAccess
 		if o.open {
 			uses = o.uses
 		}
-		if o.export == e && e.access(s.relayNames) < uses {
+		if o.offer == offer && offer.access(s.relayNames) < uses {
 			lost = append(lost, s)
 		}
 	}
@@ -257,30 +257,30 @@ func (x *exports) setRights(name string, rights []Right) ([]*session, error) {
 }
 
 // accessOf returns what s may do with the volume that it has chosen.
-func (x *exports) accessOf(s *session) Access {
+func (x *offers) accessOf(s *session) Access {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return s.export.access(s.relayNames)
+	return s.offer.access(s.relayNames)
 }
 
 // describeSession completes the status of s.
-func (x *exports) describeSession(s *session, to *SessionStatus) {
+func (x *offers) describeSession(s *session, to *SessionStatus) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	o := x.sessions[s]
 	if o == nil {
 		return
 	}
-	if to.Volume = o.export.name; o.open {
+	if to.Volume = o.offer.name; o.open {
 		to.Client, to.HolderID = o.client, o.hold.id
 	}
 }
 
 // namesLocked lists the volumes that s may use, for an error.
-func (x *exports) namesLocked(s *session) string {
+func (x *offers) namesLocked(s *session) string {
 	var names []string
-	for name, e := range x.byName {
-		if e.access(s.relayNames) > NoAccess {
+	for name, offer := range x.byName {
+		if offer.access(s.relayNames) > NoAccess {
 			names = append(names, name)
 		}
 	}
@@ -289,13 +289,13 @@ func (x *exports) namesLocked(s *session) string {
 }
 
 // writers returns the leases of the other sessions that may change the volume of s.
-func (x *exports) writers(s *session) []*lease.Session {
+func (x *offers) writers(s *session) []*lease.Session {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	own := x.sessions[s]
 	var leases []*lease.Session
 	for other, o := range x.sessions {
-		if other != s && o.open && o.uses >= WriteAccess && o.export.Volume == own.export.Volume &&
+		if other != s && o.open && o.uses >= WriteAccess && o.offer.Volume == own.offer.Volume &&
 			!other.hasEnded() {
 			leases = append(leases, other.lease)
 		}
@@ -306,23 +306,23 @@ func (x *exports) writers(s *session) []*lease.Session {
 // awaitEnded waits until the sessions of s's volume that have ended by now can change it no more.
 // Their writes may still be in flight, for instance to storage that does not answer, and would
 // otherwise overwrite what s is about to write.
-func (x *exports) awaitEnded(ctx context.Context, s *session) error {
+func (x *offers) awaitEnded(ctx context.Context, s *session) error {
 	x.mu.Lock()
-	e := x.sessions[s].export
-	ended := x.endedLocked(e.Volume)
+	offer := x.sessions[s].offer
+	ended := x.endedLocked(offer.Volume)
 	x.mu.Unlock()
 	if len(ended) > 0 {
 		s.log.Info("waiting until sessions of the volume that have ended have no IO in flight",
-			zap.String("volume", e.name), zap.Int("sessions", len(ended)))
+			zap.String("volume", offer.name), zap.Int("sessions", len(ended)))
 	}
-	return awaitLeft(ctx, e.name, ended)
+	return awaitLeft(ctx, offer.name, ended)
 }
 
 // endedLocked returns the sessions that have ended and may still change the volume.
-func (x *exports) endedLocked(v volume.Volume) []*opening {
+func (x *offers) endedLocked(v volume.Volume) []*opening {
 	var ended []*opening
 	for s, o := range x.sessions {
-		if o.open && o.uses >= WriteAccess && o.export.Volume == v && s.hasEnded() {
+		if o.open && o.uses >= WriteAccess && o.offer.Volume == v && s.hasEnded() {
 			ended = append(ended, o)
 		}
 	}
@@ -345,24 +345,24 @@ func awaitLeft(ctx context.Context, name string, ended []*opening) error {
 // open records that s opens the volume that it has chosen, and what for, and preempts the holder
 // that m names. It returns the owner's ID as a holder. It fails with status.InUse, and preempts
 // nobody, if another owner has the volume open, and one of the two excludes the other.
-func (x *exports) open(
+func (x *offers) open(
 	s *session, m *controlmsg.ConfigureDataPath, uses Access, claim claim,
 ) (controlmsg.HolderID, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	own := x.sessions[s]
-	if own.export != s.export {
-		return 0, status.Errorf(status.BadState, "volume %q could not be opened", own.export.name)
+	if own.offer != s.offer {
+		return 0, status.Errorf(status.BadState, "volume %q could not be opened", own.offer.name)
 	}
-	if own.export.removed {
+	if own.offer.removed {
 		return 0, errRemoved
 	}
-	v, needs := own.export.Volume, uses
+	v, needs := own.offer.Volume, uses
 	if m.Preempt != 0 {
 		needs = PreemptAccess
 	}
-	if own.export.access(s.relayNames) < needs {
-		return 0, s.notPermitted(own.export)
+	if own.offer.access(s.relayNames) < needs {
+		return 0, s.notPermitted(own.offer)
 	}
 	var preempted *hold
 	if m.Preempt != 0 {
@@ -372,7 +372,7 @@ func (x *exports) open(
 		}
 	} else if x.isBarredLocked(v, m.Owner) {
 		return 0, status.Errorf(status.NotPermitted, "volume %q: this client has been preempted: it may "+
-			"only come back as a new one", own.export.name)
+			"only come back as a new one", own.offer.name)
 	}
 	own.uses, own.claim = uses, claim
 	if err := x.refusalLocked(own, m.Owner, preempted); err != nil {
@@ -382,7 +382,7 @@ func (x *exports) open(
 	own.client, own.since = m.Client, time.Now()
 	if preempted != nil {
 		x.preemptLocked(preempted, own.hold, status.Errorf(status.InUse,
-			"volume %q: preempted by %s", own.export.name, own.user(s)))
+			"volume %q: preempted by %s", own.offer.name, own.user(s)))
 	}
 	if m.Preempt != 0 {
 		x.readmitLocked(v, m.Owner)
@@ -392,20 +392,20 @@ func (x *exports) open(
 
 // refusalLocked returns an error if another owner than the given one has the volume open, and its
 // session and that of own exclude each other. Sessions of the hold that own preempts do not count.
-func (x *exports) refusalLocked(own *opening, owner [16]byte, preempts *hold) (refusal error) {
+func (x *offers) refusalLocked(own *opening, owner [16]byte, preempts *hold) (refusal error) {
 	for s, o := range x.sessions {
-		if !o.open || o.owner == owner || o.export.Volume != own.export.Volume ||
+		if !o.open || o.owner == owner || o.offer.Volume != own.offer.Volume ||
 			preempts != nil && o.hold == preempts {
 			continue
 		}
 		var err error
 		switch {
 		case o.excludes(own):
-			err = s.isInTheWay("volume %q is open exclusively by %s", own.export.name,
+			err = s.isInTheWay("volume %q is open exclusively by %s", own.offer.name,
 				o.describeHolder(s))
 		case own.excludes(o):
 			err = s.isInTheWay("volume %q cannot be opened exclusively: it is open by %s",
-				own.export.name, o.describeHolder(s))
+				own.offer.name, o.describeHolder(s))
 		}
 		if refusal == nil || err != nil && !o.hold.preempted { // rather than one that is gone
 			refusal = err
@@ -415,7 +415,7 @@ func (x *exports) refusalLocked(own *opening, owner [16]byte, preempts *hold) (r
 }
 
 // close records that s has its volume open no longer. It has no effect if s has none.
-func (x *exports) close(s *session) {
+func (x *offers) close(s *session) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if o := x.sessions[s]; o != nil {
@@ -424,13 +424,13 @@ func (x *exports) close(s *session) {
 }
 
 // leave ends what choose and open have begun. It has no effect if they have not.
-func (x *exports) leave(s *session) {
+func (x *offers) leave(s *session) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.leaveLocked(s)
 }
 
-func (x *exports) leaveLocked(s *session) {
+func (x *offers) leaveLocked(s *session) {
 	o := x.sessions[s]
 	if o == nil {
 		return
@@ -438,20 +438,20 @@ func (x *exports) leaveLocked(s *session) {
 	x.closeLocked(o)
 	delete(x.sessions, s)
 	close(o.left)
-	o.export.users--
-	if o.export.users == 0 && o.export.removed {
-		close(o.export.unused)
-		x.forgetHoldsLocked(o.export.Volume)
+	o.offer.users--
+	if o.offer.users == 0 && o.offer.removed {
+		close(o.offer.unused)
+		x.forgetHoldsLocked(o.offer.Volume)
 	}
 }
 
-// describe returns who has the volume of an export open.
-func (x *exports) describe(e *export) Use {
+// describe returns who has the volume of an offer open.
+func (x *offers) describe(offer *offer) Use {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var use Use
 	for s, o := range x.sessions {
-		if !o.open || o.export.Volume != e.Volume {
+		if !o.open || o.offer.Volume != offer.Volume {
 			continue
 		}
 		use.Sessions++
@@ -487,14 +487,14 @@ var errRemoved = status.Errorf(status.Shutdown, removed)
 
 // Offer makes the target serve a volume under a name. It fails with status.AlreadyExist if the name
 // is taken.
-func (t *Target) Offer(name string, e Export) error { return t.exports.add(name, e) }
+func (t *Target) Offer(name string, o Offer) error { return t.offers.add(name, o) }
 
 // Withdraw makes the target serve the volume of that name no more. New sessions are refused at
 // once; existing ones are drained for the time that drain allows, Config.DrainTimeout if it is not
-// set, and ended. Withdraw returns when nothing uses the export any more, so that the volume can be
+// set, and ended. Withdraw returns when nothing uses the volume any more, so that it can be
 // closed. If ctx ends before, it fails, and the volume must stay open until Run has returned.
 func (t *Target) Withdraw(ctx context.Context, name string, drain retry.Bound) error {
-	e, using, err := t.exports.remove(name)
+	offer, using, err := t.offers.remove(name)
 	if err != nil {
 		return err
 	}
@@ -502,7 +502,7 @@ func (t *Target) Withdraw(ctx context.Context, name string, drain retry.Bound) e
 	defer cancel()
 	endSessions(draining, using, removed)
 	select {
-	case <-e.unused:
+	case <-offer.unused:
 		return nil
 	case <-ctx.Done():
 		return status.Errorf(status.InUse, "remove volume %q: sessions still use it: %w", name,
@@ -514,7 +514,7 @@ func (t *Target) Withdraw(ctx context.Context, name string, drain retry.Bound) e
 // use of what their relays have lost: those end at once, with status.NotPermitted. Who has gained a
 // right can use it in new sessions.
 func (t *Target) SetRights(name string, rights []Right) error {
-	lost, err := t.exports.setRights(name, rights)
+	lost, err := t.offers.setRights(name, rights)
 	for _, s := range lost {
 		s.cancel(status.Errorf(status.NotPermitted,
 			"the relay has lost its right to use volume %q, or to use it in this way", name))
@@ -534,8 +534,8 @@ type Use struct {
 // Uses returns who has the volumes open that the target serves, by name.
 func (t *Target) Uses() map[string]Use {
 	uses := make(map[string]Use)
-	for name, e := range t.exports.all() {
-		uses[name] = t.exports.describe(e)
+	for name, offer := range t.offers.all() {
+		uses[name] = t.offers.describe(offer)
 	}
 	return uses
 }
