@@ -16,67 +16,67 @@ import (
 // Locks holds the locks on ranges of a volume. The zero value has none. Any thread may call its
 // methods.
 type Locks struct {
-	orphans atomic.Int64 // holds that are orphans
+	orphans atomic.Int64 // ranges that are orphans
 
 	mu      sync.Mutex // guards the fields below
-	held    []span
-	waiting []*Hold // oldest first
+	locked  []span
+	waiting []*Range // oldest first
 }
 
-// span is a range that is held. It is a copy, so that a search reads one piece of memory.
+// span is a range that is locked. It is a copy, so that a search reads one piece of memory.
 type span struct {
 	start, end uint64
-	hold       *Hold
+	of         *Range
 }
 
-// Hold is a range of the volume that is locked, or waits to be. Only Locks changes it meanwhile.
-type Hold struct {
+// Range is a range of the volume that is locked, or waits to be. Only Locks changes it meanwhile.
+type Range struct {
 	Start, End uint64 // in bytes; End is not included
-	// IsRead makes the hold wait for orphans only. Nobody waits for it, and it needs no Unlock.
+	// IsRead makes the range wait for orphans only. Nobody waits for it, and it needs no Unlock.
 	IsRead bool
 	// Granted is called, by any thread, if Lock has returned false and the range is locked now.
 	Granted func()
 
-	index    int // in held
+	index    int // in locked
 	isOrphan bool
 }
 
-func overlap(a, b *Hold) bool { return a.Start < b.End && b.Start < a.End }
+func overlap(a, b *Range) bool { return a.Start < b.End && b.Start < a.End }
 
-// Lock locks a range. It returns false if h has to wait for others.
-func (l *Locks) Lock(h *Hold) bool {
-	if h.IsRead && l.orphans.Load() == 0 {
+// Lock locks a range. It returns false if r has to wait for others.
+func (l *Locks) Lock(r *Range) bool {
+	if r.IsRead && l.orphans.Load() == 0 {
 		return true // the usual case
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mustWait(h, l.waiting) {
-		l.waiting = append(l.waiting, h)
+	if l.mustWait(r, l.waiting) {
+		l.waiting = append(l.waiting, r)
 		return false
 	}
-	l.hold(h)
+	l.grant(r)
 	return true
 }
 
 // Wait locks a range for a change, and returns when it is locked. It returns nil if gone is closed
 // before.
-func (l *Locks) Wait(start, end uint64, gone <-chan struct{}) *Hold {
-	h := &Hold{Start: start, End: end}
-	if !l.wait(h, gone) {
+func (l *Locks) Wait(start, end uint64, gone <-chan struct{}) *Range {
+	r := &Range{Start: start, End: end}
+	if !l.wait(r, gone) {
 		return nil
 	}
-	return h
+	return r
 }
 
 // WaitToRead returns when no orphan overlaps a range. It returns false if gone is closed before.
 func (l *Locks) WaitToRead(start, end uint64, gone <-chan struct{}) bool {
-	return l.orphans.Load() == 0 || l.wait(&Hold{Start: start, End: end, IsRead: true}, gone)
+	return l.orphans.Load() == 0 || l.wait(&Range{Start: start, End: end, IsRead: true}, gone)
 }
 
-func (l *Locks) wait(h *Hold, gone <-chan struct{}) bool {
+func (l *Locks) wait(r *Range, gone <-chan struct{}) bool {
 	granted := make(chan struct{})
-	h.Granted = func() { close(granted) }
-	if l.Lock(h) {
+	r.Granted = func() { close(granted) }
+	if l.Lock(r) {
 		return true
 	}
 	select {
@@ -84,91 +84,91 @@ func (l *Locks) wait(h *Hold, gone <-chan struct{}) bool {
 		return true
 	case <-gone:
 	}
-	if !l.Withdraw(h) {
+	if !l.Withdraw(r) {
 		<-granted
-		if !h.IsRead {
-			l.Unlock(h)
+		if !r.IsRead {
+			l.Unlock(r)
 		}
 	}
 	return false
 }
 
-// mustWait reports whether h conflicts with a range that is held, or with one that waits longer.
-func (l *Locks) mustWait(h *Hold, before []*Hold) bool {
-	for i := range l.held {
-		s := &l.held[i]
-		if s.start < h.End && h.Start < s.end && (!h.IsRead || s.hold.isOrphan) {
+// mustWait reports whether r conflicts with a range that is locked, or with one that waits longer.
+func (l *Locks) mustWait(r *Range, before []*Range) bool {
+	for i := range l.locked {
+		s := &l.locked[i]
+		if s.start < r.End && r.Start < s.end && (!r.IsRead || s.of.isOrphan) {
 			return true
 		}
 	}
-	return !h.IsRead && slices.ContainsFunc(before, func(other *Hold) bool {
-		return !other.IsRead && overlap(h, other)
+	return !r.IsRead && slices.ContainsFunc(before, func(other *Range) bool {
+		return !other.IsRead && overlap(r, other)
 	})
 }
 
-func (l *Locks) hold(h *Hold) {
-	if !h.IsRead {
-		h.index = len(l.held)
-		l.held = append(l.held, span{h.Start, h.End, h})
+func (l *Locks) grant(r *Range) {
+	if !r.IsRead {
+		r.index = len(l.locked)
+		l.locked = append(l.locked, span{r.Start, r.End, r})
 	}
 }
 
-// Abandon makes a hold that is held an orphan, until Unlock.
-func (l *Locks) Abandon(h *Hold) {
+// Abandon makes a range that is locked an orphan, until Unlock.
+func (l *Locks) Abandon(r *Range) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h.isOrphan = true
+	r.isOrphan = true
 	l.orphans.Add(1)
 }
 
-// Advance unlocks the part before start of a range that is held.
-func (l *Locks) Advance(h *Hold, start uint64) {
+// Advance unlocks the part before start of a range that is locked.
+func (l *Locks) Advance(r *Range, start uint64) {
 	l.mu.Lock()
-	released := &Hold{Start: h.Start, End: start}
-	h.Start, l.held[h.index].start = start, start
+	released := &Range{Start: r.Start, End: start}
+	r.Start, l.locked[r.index].start = start, start
 	l.grantAndUnlock(released)
 }
 
-// Withdraw makes a hold that waits wait no more. It returns false if h does not wait: then its
+// Withdraw makes a range that waits wait no more. It returns false if r does not wait: then its
 // Granted has been called, or will be.
-func (l *Locks) Withdraw(h *Hold) bool {
+func (l *Locks) Withdraw(r *Range) bool {
 	l.mu.Lock()
-	i := slices.Index(l.waiting, h)
+	i := slices.Index(l.waiting, r)
 	if i < 0 {
 		l.mu.Unlock()
 		return false
 	}
 	l.waiting = slices.Delete(l.waiting, i, i+1)
-	l.grantAndUnlock(h)
+	l.grantAndUnlock(r)
 	return true
 }
 
-// Unlock unlocks a range that is held, and grants what has waited for it.
-func (l *Locks) Unlock(h *Hold) {
+// Unlock unlocks a range, and grants what has waited for it.
+func (l *Locks) Unlock(r *Range) {
 	l.mu.Lock()
-	last := len(l.held) - 1
-	l.held[h.index] = l.held[last]
-	l.held[h.index].hold.index = h.index
-	l.held[last] = span{}
-	l.held = l.held[:last]
-	if h.isOrphan {
-		h.isOrphan = false
+	last := len(l.locked) - 1
+	l.locked[r.index] = l.locked[last]
+	l.locked[r.index].of.index = r.index
+	l.locked[last] = span{}
+	l.locked = l.locked[:last]
+	if r.isOrphan {
+		r.isOrphan = false
 		l.orphans.Add(-1)
 	}
-	l.grantAndUnlock(h)
+	l.grantAndUnlock(r)
 }
 
-// grantAndUnlock grants what has waited for h, which has gone, and unlocks l.mu.
-func (l *Locks) grantAndUnlock(h *Hold) {
+// grantAndUnlock grants what has waited for r, which has gone, and unlocks l.mu.
+func (l *Locks) grantAndUnlock(r *Range) {
 	var granted []func()
 	for i := 0; i < len(l.waiting); {
 		w := l.waiting[i]
-		if !overlap(w, h) || l.mustWait(w, l.waiting[:i]) {
+		if !overlap(w, r) || l.mustWait(w, l.waiting[:i]) {
 			i++
 			continue
 		}
 		l.waiting = slices.Delete(l.waiting, i, i+1)
-		l.hold(w)
+		l.grant(w)
 		granted = append(granted, w.Granted)
 	}
 	l.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 func TestRangesAreGrantedInOrder(t *testing.T) {
 	var l Locks
 	granted := ""
-	hold := func(name string, start, end uint64) *Hold {
-		return &Hold{Start: start, End: end, Granted: func() { granted += name }}
+	newRange := func(name string, start, end uint64) *Range {
+		return &Range{Start: start, End: end, Granted: func() { granted += name }}
 	}
-	a, b, c := hold("a", 0, 10), hold("b", 5, 15), hold("c", 8, 9)
-	d, e := hold("d", 12, 14), hold("e", 20, 30)
+	a, b, c := newRange("a", 0, 10), newRange("b", 5, 15), newRange("c", 8, 9)
+	d, e := newRange("d", 12, 14), newRange("e", 20, 30)
 	if !l.Lock(a) || l.Lock(b) || l.Lock(c) {
 		t.Fatal("ranges that overlap are held at the same time")
 	}
@@ -28,8 +28,8 @@ func TestRangesAreGrantedInOrder(t *testing.T) {
 	if !l.Lock(e) {
 		t.Fatal("a range that nobody holds is not granted")
 	}
-	for _, h := range []*Hold{a, b, c, d, e} {
-		l.Unlock(h)
+	for _, r := range []*Range{a, b, c, d, e} {
+		l.Unlock(r)
 	}
 	if granted != "bcd" {
 		t.Errorf("granted %q, want b, c, and d", granted)
@@ -38,10 +38,10 @@ func TestRangesAreGrantedInOrder(t *testing.T) {
 
 func TestReadsWaitForOrphansOnly(t *testing.T) {
 	var l Locks
-	change := &Hold{Start: 0, End: 10}
+	change := &Range{Start: 0, End: 10}
 	l.Lock(change)
 	granted := false
-	read := &Hold{Start: 5, End: 6, IsRead: true, Granted: func() { granted = true }}
+	read := &Range{Start: 5, End: 6, IsRead: true, Granted: func() { granted = true }}
 	if !l.Lock(read) {
 		t.Fatal("a read waits for a change whose owner lives")
 	}
@@ -49,11 +49,11 @@ func TestReadsWaitForOrphansOnly(t *testing.T) {
 	if l.Lock(read) {
 		t.Fatal("a read does not wait for an orphan")
 	}
-	if !l.Lock(&Hold{Start: 10, End: 11, IsRead: true}) {
+	if !l.Lock(&Range{Start: 10, End: 11, IsRead: true}) {
 		t.Fatal("a read waits for an orphan elsewhere")
 	}
-	l.Lock(&Hold{Start: 20, End: 30})
-	if !l.Lock(&Hold{Start: 25, End: 26, IsRead: true}) {
+	l.Lock(&Range{Start: 20, End: 30})
+	if !l.Lock(&Range{Start: 25, End: 26, IsRead: true}) {
 		t.Fatal("a read waits for a change whose owner lives, because of an orphan elsewhere")
 	}
 	if l.Unlock(change); !granted || !l.Lock(read) {
@@ -65,11 +65,11 @@ func TestReadsWaitForOrphansOnly(t *testing.T) {
 func TestWhoWaitsLongerGoesFirst(t *testing.T) {
 	var l Locks
 	granted := ""
-	hold := func(name string, start, end uint64) *Hold {
-		return &Hold{Start: start, End: end, Granted: func() { granted += name }}
+	newRange := func(name string, start, end uint64) *Range {
+		return &Range{Start: start, End: end, Granted: func() { granted += name }}
 	}
-	a, b, c := hold("a", 0, 10), hold("b", 5, 15), hold("c", 12, 20)
-	d, e := hold("d", 18, 25), hold("e", 17, 18)
+	a, b, c := newRange("a", 0, 10), newRange("b", 5, 15), newRange("c", 12, 20)
+	d, e := newRange("d", 18, 25), newRange("e", 17, 18)
 	if !l.Lock(a) || !l.Lock(d) || l.Lock(b) || l.Lock(c) || l.Lock(e) {
 		t.Fatal("other ranges are held than a and d")
 	}
@@ -89,12 +89,12 @@ func TestWhoWaitsLongerGoesFirst(t *testing.T) {
 func TestAnUnlockedRangeIsGrantedToAllWhoCanHaveIt(t *testing.T) {
 	var l Locks
 	granted := ""
-	hold := func(name string, start, end uint64) *Hold {
-		return &Hold{Start: start, End: end, Granted: func() { granted += name }}
+	newRange := func(name string, start, end uint64) *Range {
+		return &Range{Start: start, End: end, Granted: func() { granted += name }}
 	}
-	all := hold("all", 0, 10)
-	if !l.Lock(all) || l.Lock(hold("a", 0, 2)) || l.Lock(hold("b", 1, 3)) ||
-		l.Lock(hold("c", 3, 5)) {
+	all := newRange("all", 0, 10)
+	if !l.Lock(all) || l.Lock(newRange("a", 0, 2)) || l.Lock(newRange("b", 1, 3)) ||
+		l.Lock(newRange("c", 3, 5)) {
 		t.Fatal("ranges are held that overlap")
 	}
 	if l.Unlock(all); granted != "ac" {
@@ -104,28 +104,28 @@ func TestAnUnlockedRangeIsGrantedToAllWhoCanHaveIt(t *testing.T) {
 
 // model is what Locks must do: it looks at every pair.
 type model struct {
-	held, waiting []*Hold
+	held, waiting []*Range
 }
 
-func (m *model) mustWait(h *Hold, before []*Hold) bool {
-	return slices.ContainsFunc(m.held, func(o *Hold) bool {
-		return overlap(h, o) && (!h.IsRead || o.isOrphan)
-	}) || slices.ContainsFunc(before, func(o *Hold) bool {
-		return overlap(h, o) && !h.IsRead && !o.IsRead
+func (m *model) mustWait(r *Range, before []*Range) bool {
+	return slices.ContainsFunc(m.held, func(o *Range) bool {
+		return overlap(r, o) && (!r.IsRead || o.isOrphan)
+	}) || slices.ContainsFunc(before, func(o *Range) bool {
+		return overlap(r, o) && !r.IsRead && !o.IsRead
 	})
 }
 
-func (m *model) grant() (granted []*Hold) {
+func (m *model) grant() (granted []*Range) {
 	for i := 0; i < len(m.waiting); {
-		h := m.waiting[i]
-		if m.mustWait(h, m.waiting[:i]) {
+		r := m.waiting[i]
+		if m.mustWait(r, m.waiting[:i]) {
 			i++
 			continue
 		}
 		m.waiting = slices.Delete(m.waiting, i, i+1)
-		granted = append(granted, h)
-		if !h.IsRead {
-			m.held = append(m.held, h)
+		granted = append(granted, r)
+		if !r.IsRead {
+			m.held = append(m.held, r)
 		}
 	}
 	return granted
@@ -135,14 +135,14 @@ func TestLocksDoWhatTheirModelDoes(t *testing.T) {
 	seedtest.Check(t, func(t *rapid.T) {
 		var l Locks
 		var m model
-		var granted []*Hold
-		remove := func(from []*Hold) ([]*Hold, *Hold) {
+		var granted []*Range
+		remove := func(from []*Range) ([]*Range, *Range) {
 			if len(from) == 0 {
 				t.Skip("there is none")
 			}
 			i := rapid.IntRange(0, len(from)-1).Draw(t, "which")
-			h := from[i]
-			return slices.Delete(slices.Clone(from), i, i+1), h
+			r := from[i]
+			return slices.Delete(slices.Clone(from), i, i+1), r
 		}
 		check := func() {
 			if want := m.grant(); !slices.Equal(granted, want) {
@@ -153,58 +153,58 @@ func TestLocksDoWhatTheirModelDoes(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"lock": func(t *rapid.T) {
 				start := rapid.Uint64Range(0, 20).Draw(t, "start")
-				h := &Hold{Start: start, End: start + rapid.Uint64Range(1, 8).Draw(t, "length"),
+				r := &Range{Start: start, End: start + rapid.Uint64Range(1, 8).Draw(t, "length"),
 					IsRead: rapid.Bool().Draw(t, "read")}
-				h.Granted = func() { granted = append(granted, h) }
-				want := !m.mustWait(h, m.waiting)
-				if got := l.Lock(h); got != want {
+				r.Granted = func() { granted = append(granted, r) }
+				want := !m.mustWait(r, m.waiting)
+				if got := l.Lock(r); got != want {
 					t.Fatalf("Lock returned %v", got)
 				}
 				switch {
 				case !want:
-					m.waiting = append(m.waiting, h)
-				case !h.IsRead:
-					m.held = append(m.held, h)
+					m.waiting = append(m.waiting, r)
+				case !r.IsRead:
+					m.held = append(m.held, r)
 				}
 			},
 			"unlock": func(*rapid.T) {
-				var h *Hold
-				m.held, h = remove(m.held)
-				l.Unlock(h)
+				var r *Range
+				m.held, r = remove(m.held)
+				l.Unlock(r)
 				check()
 			},
 			"abandon": func(*rapid.T) {
-				if _, h := remove(m.held); !h.isOrphan {
-					l.Abandon(h)
+				if _, r := remove(m.held); !r.isOrphan {
+					l.Abandon(r)
 				}
 			},
 			"advance": func(t *rapid.T) {
-				_, h := remove(m.held)
-				if h.Start+1 == h.End {
+				_, r := remove(m.held)
+				if r.Start+1 == r.End {
 					t.Skip("it is too short")
 				}
-				l.Advance(h, rapid.Uint64Range(h.Start, h.End-1).Draw(t, "start"))
+				l.Advance(r, rapid.Uint64Range(r.Start, r.End-1).Draw(t, "start"))
 				check()
 			},
 			"withdraw": func(*rapid.T) {
-				var h *Hold
-				m.waiting, h = remove(m.waiting)
-				if !l.Withdraw(h) {
+				var r *Range
+				m.waiting, r = remove(m.waiting)
+				if !l.Withdraw(r) {
 					t.Fatal("a hold that waits cannot be withdrawn")
 				}
 				check()
 			},
 			"": func(t *rapid.T) {
 				orphans := int64(0)
-				for _, h := range m.held {
-					if h.isOrphan {
+				for _, r := range m.held {
+					if r.isOrphan {
 						orphans++
 					}
-					if l.Withdraw(h) {
+					if l.Withdraw(r) {
 						t.Fatal("a hold that is held was withdrawn")
 					}
 				}
-				if got := fmt.Sprint(len(l.held), l.waiting, l.orphans.Load()); got !=
+				if got := fmt.Sprint(len(l.locked), l.waiting, l.orphans.Load()); got !=
 					fmt.Sprint(len(m.held), m.waiting, orphans) {
 					t.Fatalf("%s", got)
 				}
@@ -222,11 +222,11 @@ func TestThoseWhoWaitDoNotUndoEachOther(t *testing.T) {
 	for i := range workers {
 		running.Go(func() {
 			for range rounds {
-				h := l.Wait(0, 512, nil)
+				r := l.Wait(0, 512, nil)
 				former := block
 				former[i%2]++
 				block = former
-				l.Unlock(h)
+				l.Unlock(r)
 			}
 		})
 	}

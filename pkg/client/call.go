@@ -19,8 +19,8 @@ type call struct {
 	ended  chan struct{}
 	n      int // the outcome, once ended is closed
 	fault  error
-	ranges *rangelock.Locks // that hold belongs to
-	hold   *rangelock.Hold  // of the range that the call is changing; nil for none
+	ranges *rangelock.Locks // that locked belongs to
+	locked *rangelock.Range // that the call is changing; nil for none
 	slots  []abandoner      // that the call uses
 	read   *read            // what the call reads; nil for nothing
 }
@@ -68,8 +68,8 @@ func (c *call) leave(cause error) error {
 	}
 	c.left = cause
 	close(c.gone)
-	if c.hold != nil {
-		c.ranges.Abandon(c.hold)
+	if c.locked != nil {
+		c.ranges.Abandon(c.locked)
 	}
 	for _, slot := range c.slots {
 		slot.abandon(c.read)
@@ -111,7 +111,7 @@ func (c *call) end(n int, err error) error {
 }
 
 // lock locks a range for a change. It fails if the caller has left.
-func (c *call) lock(ranges *rangelock.Locks, start, end uint64) (*rangelock.Hold, error) {
+func (c *call) lock(ranges *rangelock.Locks, start, end uint64) (*rangelock.Range, error) {
 	held := ranges.Wait(start, end, c.hasLeft())
 	if c == nil {
 		return held, nil
@@ -125,15 +125,15 @@ func (c *call) lock(ranges *rangelock.Locks, start, end uint64) (*rangelock.Hold
 		ranges.Unlock(held)
 		return nil, c.left
 	}
-	c.ranges, c.hold = ranges, held
+	c.ranges, c.locked = ranges, held
 	return held, nil
 }
 
 // unlock undoes lock.
-func (c *call) unlock(ranges *rangelock.Locks, held *rangelock.Hold) {
+func (c *call) unlock(ranges *rangelock.Locks, held *rangelock.Range) {
 	if c != nil {
 		c.mu.Lock()
-		c.hold = nil
+		c.locked = nil
 		c.mu.Unlock()
 	}
 	ranges.Unlock(held)

@@ -211,8 +211,8 @@ type Connection interface {
 	// The export ends with the connection, except that a peer that has imported the region may use
 	// it until it closes the import. memory.Loan shows how long that is. A provider that lets the
 	// peer map the region passes the open file description of Region.Descriptor. Any other provider
-	// revokes the peer's access when this side ends the connection, and calls Region.Hold until it
-	// has.
+	// revokes the peer's access when this side ends the connection, and calls Region.KeepLoan until
+	// it has.
 	//
 	// The call may be slow: a device has to register and pin the region. A provider may keep one
 	// registration for all exports of a region with the same rights, until the last of them ends.

@@ -101,12 +101,12 @@ func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 // staging, if the target offers staging. The control plane calls its methods, one at a time.
 type RelayLane struct {
 	lane
-	config  RelayLaneConfig
-	slots   slotTable
-	held    int               // requests in flight that the target has declined: see hold
-	staging rdma.RemoteMemory // of the target; empty if it fetches data itself
-	export  rdma.Segment      // start of Export; set if there is staging
-	bounce  *bounce           // nil unless data passes through bounce buffers
+	config   RelayLaneConfig
+	slots    slotTable
+	declined int               // requests in flight that the target has declined: see keepDeclined
+	staging  rdma.RemoteMemory // of the target; empty if it fetches data itself
+	export   rdma.Segment      // start of Export; set if there is staging
+	bounce   *bounce           // nil unless data passes through bounce buffers
 	// lateProducer and lateConsumer are the Comch objects if their device finds errors late, and
 	// isLate reports whether either does.
 	lateProducer comch.LateProducer
@@ -351,7 +351,7 @@ func (l *RelayLane) pollLastResponses() {
 }
 
 // awaitingTarget returns the number of requests without a response from the target.
-func (l *RelayLane) awaitingTarget() int { return l.slots.inFlight() - l.held }
+func (l *RelayLane) awaitingTarget() int { return l.slots.inFlight() - l.declined }
 
 // FailRequests completes every request in flight with code, and rejects every later one with it.
 // Nothing else completes a forwarded request without a response from the target. The caller first
@@ -402,7 +402,7 @@ func (l *RelayLane) failWhere(code status.Code, fails func(*slot) bool) {
 		l.complete(uint32(i), s, code)
 	}
 	l.nowNs = 0
-	l.held = 0
+	l.declined = 0
 	l.inFlight.Store(int64(l.slots.inFlight()))
 	l.counters.publish()
 	l.flushResponses()

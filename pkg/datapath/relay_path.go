@@ -341,7 +341,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 		switch m.Result {
 		case status.Shutdown:
 			if l.config.Foreign == nil {
-				l.hold(s)
+				l.keepDeclined(s)
 				return
 			}
 			m.Result = status.IOFailed
@@ -375,14 +375,14 @@ func (l *RelayLane) complete(index uint32, s *slot, result status.Code) {
 	l.slots.release(index)
 }
 
-// hold keeps a request in flight that the target has declined because it is shutting down. The
-// client must not learn that before the session ends, in the usual order: it would abort a session
-// in which other requests are still being completed.
-func (l *RelayLane) hold(s *slot) {
+// keepDeclined keeps a request in flight that the target has declined because it is shutting down.
+// The client must not learn that before the session ends, in the usual order: it would abort a
+// session in which other requests are still being completed.
+func (l *RelayLane) keepDeclined(s *slot) {
 	s.generation++ // so that another response to the request breaks the protocol
 	s.declined = true
-	l.held++
-	if l.held == 1 {
+	l.declined++
+	if l.declined == 1 {
 		l.draining = true
 		l.config.OnTargetShutdown()
 	}

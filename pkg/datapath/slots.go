@@ -16,7 +16,7 @@ type slot struct {
 	generation uint32
 	inFlight   bool
 	copying    bool // its data is on the way between the client and the bounce buffer
-	declined   bool // the target has not carried it out: see RelayLane.hold
+	declined   bool // the target has not carried it out: see keepDeclined
 	startNs    int64
 	next       next
 }

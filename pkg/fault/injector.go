@@ -159,8 +159,8 @@ func (i *Injector) Point(seam Seam, operation string) *Point {
 	return p
 }
 
-// CanHold reports whether a rule delays or freezes the operation.
-func (p *Point) CanHold() bool {
+// CanStall reports whether a rule delays or freezes the operation.
+func (p *Point) CanStall() bool {
 	return p != nil && slices.ContainsFunc(p.rules, func(r *activeRule) bool {
 		return r.Action == Delay || r.Action == Freeze
 	})
@@ -242,8 +242,8 @@ func (h Hit) Err() error { return h.rule.failure }
 // held back until its connection ended.
 func (h Hit) Lost() error { return h.rule.lost }
 
-// Holds reports whether the action is Delay or Freeze.
-func (h Hit) Holds() bool { return h.Action == Delay || h.Action == Freeze }
+// Stalls reports whether the action is Delay or Freeze.
+func (h Hit) Stalls() bool { return h.Action == Delay || h.Action == Freeze }
 
 // Corrupt inverts one bit of data, which may be empty.
 func (h Hit) Corrupt(data []byte) {
@@ -252,40 +252,40 @@ func (h Hit) Corrupt(data []byte) {
 	}
 }
 
-// Hold returns how long the operation is held back.
-func (h Hit) Hold() Hold {
+// Stall returns how long the operation is held back.
+func (h Hit) Stall() Stall {
 	switch h.Action {
 	case Delay:
-		return Hold{due: time.Now().Add(h.rule.Delay)}
+		return Stall{due: time.Now().Add(h.rule.Delay)}
 	case Freeze:
-		return Hold{rule: h.rule, releases: h.releases}
+		return Stall{rule: h.rule, releases: h.releases}
 	}
-	return Hold{}
+	return Stall{}
 }
 
-// Hold is how long something is held back. The zero value is over.
-type Hold struct {
+// Stall is how long something is held back. The zero value is over.
+type Stall struct {
 	due      time.Time
 	rule     *activeRule // the rule that has frozen it, if any
 	releases uint64      // of the rule when it did
 }
 
 // IsOver reports whether what was held back continues.
-func (h *Hold) IsOver() bool {
-	if h.rule != nil {
-		return h.rule.releases.Load() != h.releases
+func (s *Stall) IsOver() bool {
+	if s.rule != nil {
+		return s.rule.releases.Load() != s.releases
 	}
-	return h.due.IsZero() || !time.Now().Before(h.due)
+	return s.due.IsZero() || !time.Now().Before(s.due)
 }
 
 // Due returns how long it is until what was held back continues; false if that is not known.
-func (h *Hold) Due() (time.Duration, bool) {
-	return time.Until(h.due), !h.due.IsZero()
+func (s *Stall) Due() (time.Duration, bool) {
+	return time.Until(s.due), !s.due.IsZero()
 }
 
-// IsBefore reports whether h is over at a known time, and other later or at an unknown time.
-func (h *Hold) IsBefore(other *Hold) bool {
-	return !h.due.IsZero() && (other.due.IsZero() || h.due.Before(other.due))
+// IsBefore reports whether s is over at a known time, and other later or at an unknown time.
+func (s *Stall) IsBefore(other *Stall) bool {
+	return !s.due.IsZero() && (other.due.IsZero() || s.due.Before(other.due))
 }
 
 // Enter is Next for an operation that may block: it waits while a rule holds the operation back,
@@ -305,17 +305,17 @@ func (p *Point) Carry(ctx context.Context, ended <-chan struct{}, hit Hit) error
 	case Error:
 		return hit.Err()
 	case Delay, Freeze:
-		hold := hit.Hold()
-		return p.injector.wait(ctx, ended, &hold)
+		stall := hit.Stall()
+		return p.injector.wait(ctx, ended, &stall)
 	}
 	return nil
 }
 
-// wait waits until a hold is over.
-func (i *Injector) wait(ctx context.Context, ended <-chan struct{}, hold *Hold) error {
+// wait waits until a stall is over.
+func (i *Injector) wait(ctx context.Context, ended <-chan struct{}, stall *Stall) error {
 	var due <-chan time.Time
-	if hold.rule == nil {
-		timer := time.NewTimer(time.Until(hold.due))
+	if stall.rule == nil {
+		timer := time.NewTimer(time.Until(stall.due))
 		defer timer.Stop()
 		due = timer.C
 	}
@@ -323,7 +323,7 @@ func (i *Injector) wait(ctx context.Context, ended <-chan struct{}, hold *Hold) 
 		i.mu.Lock()
 		released := i.released
 		i.mu.Unlock()
-		if hold.IsOver() {
+		if stall.IsOver() {
 			return nil
 		}
 		select {

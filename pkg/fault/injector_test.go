@@ -59,12 +59,12 @@ func TestTheFirstOfSeveralRulesActsAndAllCount(t *testing.T) {
 	injector, recorder := faulttest.New(t, "volume:write:trace", "volume:any:every=2:error=FULL",
 		"volume:write:delay=1s", "volume:read:freeze")
 	point := injector.Point(fault.Volume, "write")
-	if hit := point.Next(512); hit.Action != fault.Delay || !hit.Holds() {
+	if hit := point.Next(512); hit.Action != fault.Delay || !hit.Stalls() {
 		t.Errorf("the first write gets %v", hit.Action)
 	}
 	hit := point.Next(512)
 	if hit.Action != fault.Error || !errors.Is(hit.Err(), status.Full) ||
-		!errors.Is(hit.Err(), fault.ErrInjected) || hit.Holds() {
+		!errors.Is(hit.Err(), fault.ErrInjected) || hit.Stalls() {
 		t.Errorf("the second write gets %v, %v", hit.Action, hit.Err())
 	}
 	var counts []uint64
@@ -116,7 +116,7 @@ func TestOperationsWithoutRulesHaveNoPoint(t *testing.T) {
 	}
 	var point *fault.Point
 	if hit, err := point.Enter(t.Context(), nil, 0); hit.Action != fault.None || err != nil ||
-		point.CanHold() || point.NeedsKind() {
+		point.CanStall() || point.NeedsKind() {
 		t.Error("no rules do something")
 	}
 	defer func() {

@@ -17,7 +17,7 @@ import (
 type Waiter struct {
 	injector *Injector
 	inner    progress.Waiter
-	canHold  bool
+	canStall bool
 	armed    bool // inner is
 	epoll    int  // holds timer and the inner descriptor; NoDescriptor if inner's serves
 	timer    int
@@ -29,9 +29,10 @@ type Waiter struct {
 // NewWaiter returns the waiter of a hook that applies the rules of points to what inner waits for.
 // If inner has no descriptor, the waiter has none either.
 func (i *Injector) NewWaiter(inner progress.Waiter, points ...*Point) (*Waiter, error) {
-	w := &Waiter{injector: i, inner: inner, canHold: slices.ContainsFunc(points, (*Point).CanHold),
-		epoll: progress.NoDescriptor, timer: progress.NoDescriptor}
-	if !w.canHold || inner.Descriptor() == progress.NoDescriptor {
+	w := &Waiter{injector: i, inner: inner,
+		canStall: slices.ContainsFunc(points, (*Point).CanStall),
+		epoll:    progress.NoDescriptor, timer: progress.NoDescriptor}
+	if !w.canStall || inner.Descriptor() == progress.NoDescriptor {
 		return w, nil
 	}
 	var err error
@@ -68,8 +69,8 @@ func (w *Waiter) Close() error {
 	return errors.Join(unix.Close(w.epoll), unix.Close(w.timer))
 }
 
-// CanHold reports whether a rule can hold anything back.
-func (w *Waiter) CanHold() bool { return w.canHold }
+// CanStall reports whether a rule can hold anything back.
+func (w *Waiter) CanStall() bool { return w.canStall }
 
 // Descriptor returns a descriptor that is readable when the inner one is, at the time of WakeAt,
 // and after a release.
@@ -95,11 +96,11 @@ func (w *Waiter) Disarm() {
 	}
 }
 
-// WakeAt makes the descriptor readable when hold is over, which the caller checks afterwards: a
+// WakeAt makes the descriptor readable when stall is over, which the caller checks afterwards: a
 // release between the two calls counts as well as a later one.
-func (w *Waiter) WakeAt(hold *Hold) {
-	if !hold.due.IsZero() {
-		w.setTimer(time.Until(hold.due))
+func (w *Waiter) WakeAt(stall *Stall) {
+	if !stall.due.IsZero() {
+		w.setTimer(time.Until(stall.due))
 	}
 }
 

@@ -153,7 +153,7 @@ func (d *disk) complete(result *client.Result) {
 		op.repeats.Allow(time.Now(), d.export.config.RepeatFor):
 		op.isRepeated = true
 		d.enqueue(op)
-	case isLost && !op.hold.IsRead:
+	case isLost && !op.locked.IsRead:
 		d.lose(op, errnoOf(result.Code, result.Cause))
 	case op.session.handler == nil:
 		d.finish(op, nbd.Shutdown) // nobody waits for it
@@ -162,7 +162,7 @@ func (d *disk) complete(result *client.Result) {
 	case result.Code == status.Success:
 		op.repeats = retry.Repeats{}
 		if op.hasDonePart() {
-			d.export.ranges.Advance(&op.hold, op.position)
+			d.export.ranges.Advance(&op.locked, op.position)
 		}
 		d.goOn(op)
 	default:
@@ -266,8 +266,8 @@ func (d *disk) switchMemory() {
 
 // finish ends an operation that has its range.
 func (d *disk) finish(op *operation, outcome nbd.Errno) {
-	if !op.hold.IsRead {
-		d.export.ranges.Unlock(&op.hold)
+	if !op.locked.IsRead {
+		d.export.ranges.Unlock(&op.locked)
 	}
 	op.Error, op.state = outcome, claimed
 	if op.session.handler == nil {
@@ -303,9 +303,9 @@ func (s *session) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
 func (s *session) Submit(operation *nbd.Operation) {
 	d := s.disk
 	op := &d.operations[operation.Slot]
-	op.prepareHold()
+	op.prepareRange()
 	op.state = locking
-	if d.export.ranges.Lock(&op.hold) {
+	if d.export.ranges.Lock(&op.locked) {
 		d.locked(op)
 	}
 }
@@ -334,7 +334,7 @@ func (s *session) Close() {
 	for i := range s.operations { // first those that could be granted what the others give up
 		op := &s.operations[i]
 		if op.state == claimed ||
-			op.state == locking && s.disk.export.ranges.Withdraw(&op.hold) {
+			op.state == locking && s.disk.export.ranges.Withdraw(&op.locked) {
 			s.Release(&op.Operation)
 		}
 	}
@@ -346,8 +346,8 @@ func (s *session) Close() {
 			continue
 		}
 		remaining++
-		if op.state != locking && !op.hold.IsRead {
-			s.disk.export.ranges.Abandon(&op.hold)
+		if op.state != locking && !op.locked.IsRead {
+			s.disk.export.ranges.Abandon(&op.locked)
 		}
 	}
 	s.disk.export.orphans.add(remaining)
@@ -360,12 +360,12 @@ func (d *disk) dropWaiting() {
 		switch {
 		case op.session.handler != nil:
 			return false
-		case op.hold.IsRead:
+		case op.locked.IsRead:
 			op.session.Release(&op.Operation)
 		case op.isRepeated && op.sentIn == d.queue.Session():
 			d.lose(op, nbd.Shutdown)
 		default:
-			d.export.ranges.Unlock(&op.hold)
+			d.export.ranges.Unlock(&op.locked)
 			op.session.Release(&op.Operation)
 		}
 		return true

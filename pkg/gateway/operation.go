@@ -47,9 +47,9 @@ type operation struct {
 	modifying  bool   // write zeroes: the block at position has been read
 
 	state   state
-	hold    rangelock.Hold // on the range, for changes from locking to the end
-	granted func()         // goes on, on the disk's thread, once the range is locked
-	sentIn  uint64         // the session of the volume that has got the request
+	locked  rangelock.Range // for changes, from locking to the end
+	granted func()          // goes on, on the disk's thread, once the range is locked
+	sentIn  uint64          // the session of the volume that has got the request
 	repeats retry.Repeats
 	// isRepeated is set while the request waits to be sent again: until the session after sentIn
 	// begins, it may still take effect.
@@ -124,15 +124,15 @@ func (op *operation) isPartial() bool {
 	return op.start != op.Offset || op.end != op.Offset+op.Length
 }
 
-// prepareHold prepares the lock on the operation's range.
-func (op *operation) prepareHold() {
-	op.hold = rangelock.Hold{Start: op.start, End: op.end, Granted: op.granted}
+// prepareRange prepares the range that the operation locks.
+func (op *operation) prepareRange() {
+	op.locked = rangelock.Range{Start: op.start, End: op.end, Granted: op.granted}
 	switch op.Command {
 	case nbd.Flush:
-		op.hold.End = math.MaxUint64
-		op.hold.IsRead = true
+		op.locked.End = math.MaxUint64
+		op.locked.IsRead = true
 	case nbd.Read, nbd.Cache, nbd.BlockStatus:
-		op.hold.IsRead = true
+		op.locked.IsRead = true
 	}
 }
 
@@ -140,7 +140,7 @@ func (op *operation) prepareHold() {
 // which others need not wait any more. A long trim may have thousands of parts.
 func (op *operation) hasDonePart() bool {
 	return (op.Command == nbd.Trim || op.Command == nbd.WriteZeroes) && !op.modifying &&
-		op.position > op.hold.Start && op.position < op.hold.End
+		op.position > op.locked.Start && op.position < op.locked.End
 }
 
 // setData sets Data to the operation's place in the current memory.

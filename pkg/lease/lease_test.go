@@ -23,13 +23,13 @@ type rig struct {
 	lessee  *Lessee
 	tenancy *Tenancy
 	conn    *Connection
-	dead    map[*Holding]bool // sessions whose clients have gone
-	asks    int               // calls of announce, on either side
+	dead    map[*RelaySession]bool // sessions whose clients have gone
+	asks    int                    // calls of announce, on either side
 	answers int
 }
 
 func newRig() *rig {
-	r := &rig{dead: make(map[*Holding]bool)}
+	r := &rig{dead: make(map[*RelaySession]bool)}
 	r.lessor = NewLessor(time.Second, virtualTime)
 	r.lessee = NewLessee(virtualTime, func() {
 		for h := range r.dead {
@@ -59,7 +59,7 @@ func (r *rig) hear(t *testing.T, a *Answer) {
 }
 
 // open opens a session on both sides. The reasons for its end arrive on the channel.
-func (r *rig) open(t *testing.T) (*Holding, *Session, chan error) {
+func (r *rig) open(t *testing.T) (*RelaySession, *Session, chan error) {
 	t.Helper()
 	r.exchange(t)
 	h := r.conn.Begin(Place{UUID: [16]byte{1}, Sole: "lock"})
@@ -79,7 +79,7 @@ func check(t *testing.T, s *Session, want Verdict) {
 }
 
 // isSettled reports whether Await returns now.
-func isSettled(h *Holding) bool {
+func isSettled(h *RelaySession) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
 	return h.Await(ctx, func() {}) == nil
@@ -250,7 +250,7 @@ func TestRunAnswersQuestions(t *testing.T) {
 func TestARelayThatCannotNameAllAnswersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
-		var all []*Holding
+		var all []*RelaySession
 		for range MaxEnded + 1 {
 			h, _, _ := r.open(t)
 			all = append(all, h)

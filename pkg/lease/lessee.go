@@ -30,15 +30,15 @@ type landlord struct {
 	instance    Instance
 	length      time.Duration
 	connections map[*Connection]struct{}
-	sessions    map[*Holding]struct{} // that live, or are not confirmed
-	ended       []*Holding            // those that have ended and are not noted
-	awaited     []*Holding            // those that are noted
-	number      uint64                // of the last session
-	answered    int64                 // when the latest question came that has been answered
+	sessions    map[*RelaySession]struct{} // that live, or are not confirmed
+	ended       []*RelaySession            // those that have ended and are not noted
+	awaited     []*RelaySession            // those that are noted
+	number      uint64                     // of the last session
+	answered    int64                      // when the latest question came that has been answered
 }
 
-// NewLessee returns a lessee. verify looks at every client, and calls Holding.End for the sessions
-// of those that have ended; it returns when it has. A nil clock is Boottime.
+// NewLessee returns a lessee. verify looks at every client, and calls RelaySession.End for
+// the sessions of those that have ended; it returns when it has. A nil clock is Boottime.
 func NewLessee(clock Clock, verify func()) *Lessee {
 	if clock == nil {
 		clock = Boottime
@@ -126,7 +126,7 @@ func (l *Lessee) Connect(
 	t := l.landlords[process]
 	if t == nil {
 		t = &landlord{process: process, length: length, connections: make(map[*Connection]struct{}),
-			sessions: make(map[*Holding]struct{})}
+			sessions: make(map[*RelaySession]struct{})}
 		_, _ = rand.Read(t.instance[:]) // never fails
 		l.landlords[process] = t
 	}
@@ -155,11 +155,11 @@ func (l *Lessee) forgetLocked() {
 	for process, t := range l.landlords {
 		over := slices.Concat(t.ended, t.awaited)
 		if len(t.connections) > 0 || len(t.sessions) > len(over) ||
-			slices.ContainsFunc(over, func(h *Holding) bool { return now <= h.until() }) {
+			slices.ContainsFunc(over, func(s *RelaySession) bool { return now <= s.until() }) {
 			continue
 		}
-		for _, h := range over {
-			h.confirmLocked()
+		for _, s := range over {
+			s.confirmLocked()
 		}
 		delete(l.landlords, process)
 	}
@@ -174,15 +174,15 @@ func (c *Connection) Hear(q *Question) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := c.landlord
-	for _, h := range slices.Clone(t.ended) {
-		if slices.Contains(q.Noted, h.number) {
-			t.ended = without(t.ended, h)
-			t.awaited = append(t.awaited, h)
+	for _, s := range slices.Clone(t.ended) {
+		if slices.Contains(q.Noted, s.number) {
+			t.ended = without(t.ended, s)
+			t.awaited = append(t.awaited, s)
 		}
 	}
-	for _, h := range slices.Concat(t.ended, t.awaited) {
-		if slices.Contains(q.Confirmed, h.number) {
-			h.confirmLocked()
+	for _, s := range slices.Concat(t.ended, t.awaited) {
+		if slices.Contains(q.Confirmed, s.number) {
+			s.confirmLocked()
 		}
 	}
 	if q.Number <= c.asked.number {
@@ -204,11 +204,11 @@ func (c *Connection) Answer() Answer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := Answer{Instance: t.instance}
-	for _, h := range t.ended[:min(len(t.ended), MaxEnded)] {
-		a.Ended = append(a.Ended, h.number)
+	for _, s := range t.ended[:min(len(t.ended), MaxEnded)] {
+		a.Ended = append(a.Ended, s.number)
 	}
-	for _, h := range t.awaited[:min(len(t.awaited), MaxEnded)] {
-		a.Awaited = append(a.Awaited, h.number)
+	for _, s := range t.awaited[:min(len(t.awaited), MaxEnded)] {
+		a.Awaited = append(a.Awaited, s.number)
 	}
 	if len(t.ended) <= MaxEnded {
 		a.Question = c.verified.number
@@ -226,9 +226,9 @@ func (c *Connection) AnswerNow() Answer {
 	return c.Answer()
 }
 
-// Holding is a session of the relay at a target. A nil holding is a session at a target that asks
+// RelaySession is a session of the relay at a target. A nil session is one at a target that asks
 // nothing; it ends when its connections do.
-type Holding struct {
+type RelaySession struct {
 	lessee    *Lessee
 	landlord  *landlord
 	number    uint64
@@ -251,7 +251,7 @@ type Place struct {
 }
 
 // Begin adds a session, before the target hears of it.
-func (c *Connection) Begin(volume Place) *Holding {
+func (c *Connection) Begin(volume Place) *RelaySession {
 	if c == nil {
 		return nil
 	}
@@ -259,33 +259,33 @@ func (c *Connection) Begin(volume Place) *Holding {
 	defer c.lessee.mu.Unlock()
 	t := c.landlord
 	t.number++
-	h := &Holding{lessee: c.lessee, landlord: t, number: t.number, volume: volume,
+	s := &RelaySession{lessee: c.lessee, landlord: t, number: t.number, volume: volume,
 		confirmed: make(chan struct{})}
-	t.sessions[h] = struct{}{}
-	return h
+	t.sessions[s] = struct{}{}
+	return s
 }
 
 // Number returns the session's number, 0 if the target asks nothing.
-func (h *Holding) Number() uint64 {
-	if h == nil {
+func (s *RelaySession) Number() uint64 {
+	if s == nil {
 		return 0
 	}
-	return h.number
+	return s.number
 }
 
 // End ends the session: every later answer names it. It has no effect if the session has ended.
-func (h *Holding) End() {
-	if h == nil {
+func (s *RelaySession) End() {
+	if s == nil {
 		return
 	}
-	h.lessee.mu.Lock()
-	defer h.lessee.mu.Unlock()
-	t := h.landlord
-	if _, exists := t.sessions[h]; h.over || !exists {
+	s.lessee.mu.Lock()
+	defer s.lessee.mu.Unlock()
+	t := s.landlord
+	if _, exists := t.sessions[s]; s.over || !exists {
 		return
 	}
-	h.over, h.overSince, h.last = true, h.lessee.clock(), t.answered
-	t.ended = append(t.ended, h)
+	s.over, s.overSince, s.last = true, s.lessee.clock(), t.answered
+	t.ended = append(t.ended, s)
 	for c := range t.connections {
 		c.announce()
 	}
@@ -293,36 +293,36 @@ func (h *Holding) End() {
 
 // Confirm says that nothing of the session can take effect any more: the target has said so in
 // another way, or has never had the session.
-func (h *Holding) Confirm() {
-	if h == nil {
+func (s *RelaySession) Confirm() {
+	if s == nil {
 		return
 	}
-	h.lessee.mu.Lock()
-	defer h.lessee.mu.Unlock()
-	h.confirmLocked()
+	s.lessee.mu.Lock()
+	defer s.lessee.mu.Unlock()
+	s.confirmLocked()
 }
 
-func (h *Holding) confirmLocked() {
-	t := h.landlord
-	if _, exists := t.sessions[h]; !exists {
+func (s *RelaySession) confirmLocked() {
+	t := s.landlord
+	if _, exists := t.sessions[s]; !exists {
 		return
 	}
-	delete(t.sessions, h)
-	t.ended, t.awaited = without(t.ended, h), without(t.awaited, h)
-	close(h.confirmed)
+	delete(t.sessions, s)
+	t.ended, t.awaited = without(t.ended, s), without(t.awaited, s)
+	close(s.confirmed)
 }
 
-func without(holdings []*Holding, h *Holding) []*Holding {
-	return slices.DeleteFunc(holdings, func(other *Holding) bool { return other == h })
+func without(sessions []*RelaySession, s *RelaySession) []*RelaySession {
+	return slices.DeleteFunc(sessions, func(other *RelaySession) bool { return other == s })
 }
 
 // until returns when the last lease is over that did not name the session. 0 means that there was
 // none.
-func (h *Holding) until() int64 {
-	if h.last == 0 {
+func (s *RelaySession) until() int64 {
+	if s.last == 0 {
 		return 0
 	}
-	return h.last + int64(WithDrift(h.landlord.length))
+	return s.last + int64(WithDrift(s.landlord.length))
 }
 
 // Await waits until nothing of a session that has ended can take effect any more. A target that has
@@ -330,19 +330,19 @@ func (h *Holding) until() int64 {
 // otherwise the session has no lease after a while. The storage of that target may not answer, so
 // Await calls ask again and again, which asks others and leads to Replaced. Await fails with
 // status.TimeOut if ctx ends before.
-func (h *Holding) Await(ctx context.Context, ask func()) error {
-	if h == nil {
+func (s *RelaySession) Await(ctx context.Context, ask func()) error {
+	if s == nil {
 		return nil
 	}
 	for {
-		settled, rest := h.isSettled()
+		settled, rest := s.isSettled()
 		if settled {
 			return nil
 		}
 		ask()
 		timer := time.NewTimer(min(rest, askPause))
 		select {
-		case <-h.confirmed:
+		case <-s.confirmed:
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
@@ -355,19 +355,19 @@ func (h *Holding) Await(ctx context.Context, ask func()) error {
 
 // isSettled reports whether nothing of a session that has ended can take effect any more, and
 // otherwise when to ask again.
-func (h *Holding) isSettled() (settled bool, again time.Duration) {
-	h.lessee.mu.Lock()
-	defer h.lessee.mu.Unlock()
-	h.lessee.forgetLocked()
-	t := h.landlord
-	if _, exists := t.sessions[h]; !exists {
+func (s *RelaySession) isSettled() (settled bool, again time.Duration) {
+	s.lessee.mu.Lock()
+	defer s.lessee.mu.Unlock()
+	s.lessee.forgetLocked()
+	t := s.landlord
+	if _, exists := t.sessions[s]; !exists {
 		return true, 0
 	}
-	rest := time.Duration(h.until() - h.lessee.clock())
+	rest := time.Duration(s.until() - s.lessee.clock())
 	switch {
 	case rest >= 0:
 		return false, rest + time.Millisecond
-	case slices.Contains(t.awaited, h):
+	case slices.Contains(t.awaited, s):
 		return false, askPause
 	}
 	return true, 0
@@ -383,12 +383,12 @@ func (l *Lessee) Awaits(channel string, process uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.overElsewhereLocked(process),
-		func(h *Holding) bool { return h.volume.Channel == channel })
+		func(s *RelaySession) bool { return s.volume.Channel == channel })
 }
 
 // overElsewhereLocked returns the sessions at other processes that have ended and are not
 // confirmed.
-func (l *Lessee) overElsewhereLocked(process uint64) (over []*Holding) {
+func (l *Lessee) overElsewhereLocked(process uint64) (over []*RelaySession) {
 	for _, t := range l.landlords {
 		if t.process != process {
 			over = slices.Concat(over, t.ended, t.awaited)
@@ -411,9 +411,9 @@ func (l *Lessee) Replaced(process uint64, volume Place, asked int64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, h := range l.overElsewhereLocked(process) {
-		if h.volume == volume && h.overSince <= asked {
-			h.confirmLocked()
+	for _, s := range l.overElsewhereLocked(process) {
+		if s.volume == volume && s.overSince <= asked {
+			s.confirmLocked()
 		}
 	}
 }

@@ -59,14 +59,14 @@ type wire struct {
 
 // owner is a client with a session.
 type owner struct {
-	holding    *Holding
-	session    *Session
-	dead       bool // the client has ended
-	ended      bool // the relay has ended the session
-	told       bool // the client has been told that its changes have failed
-	superseded bool // a newcomer has been told of success
-	inFlight   int
-	closed     bool
+	relaySession *RelaySession
+	session      *Session
+	dead         bool // the client has ended
+	ended        bool // the relay has ended the session
+	told         bool // the client has been told that its changes have failed
+	superseded   bool // a newcomer has been told of success
+	inFlight     int
+	closed       bool
 }
 
 func newWorld(t *rapid.T) *world {
@@ -76,7 +76,7 @@ func newWorld(t *rapid.T) *world {
 	w.lessee = NewLessee(func() int64 { return int64(w.rate * float64(w.now)) }, func() {
 		for _, o := range w.owners {
 			if o.dead {
-				o.holding.End()
+				o.relaySession.End()
 			}
 		}
 	})
@@ -149,13 +149,13 @@ func (w *world) begin(t *rapid.T) {
 	if len(l.answers) > 0 {
 		t.Skip("the request would be behind them")
 	}
-	o := &owner{holding: l.conn.Begin(Place{})}
+	o := &owner{relaySession: l.conn.Begin(Place{})}
 	a := l.conn.AnswerNow()
 	if err := l.tenancy.Hear(&a); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	o.session, err = l.tenancy.Open(o.holding.Number(), func(error) {}, func() {})
+	o.session, err = l.tenancy.Open(o.relaySession.Number(), func(error) {}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,16 +169,16 @@ func (w *world) clientDies(t *rapid.T) {
 func (w *world) relayEnds(t *rapid.T) {
 	o := pick(t, w.owners, "session", func(o *owner) bool { return !o.ended })
 	o.ended = true
-	o.holding.End()
+	o.relaySession.End()
 }
 
 func (w *world) relayTells(t *rapid.T) {
 	o := pick(t, w.owners, "ended session", func(o *owner) bool { return o.ended && !o.told })
-	if o.told, _ = o.holding.isSettled(); !o.told {
+	if o.told, _ = o.relaySession.isSettled(); !o.told {
 		return
 	}
 	select {
-	case <-o.holding.confirmed:
+	case <-o.relaySession.confirmed:
 		if o.inFlight > 0 {
 			t.Fatalf("an end is confirmed with %d changes in flight", o.inFlight)
 		}

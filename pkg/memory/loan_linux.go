@@ -50,10 +50,10 @@ func (r *Region) Lend() (*Loan, error) {
 // Region returns the region to export. It is the same memory, so closing it does not unmap it.
 func (l *Loan) Region() *Region { return l.view }
 
-// Hold keeps the loan from ending until release is called, although the region is closed before.
-// It is for whoever lets a device reach the memory of a region that Loan.Region returned. A region
-// without a file has no loan to keep.
-func (r *Region) Hold() (release func() error, err error) {
+// KeepLoan keeps the loan from ending until release is called, although the region is closed
+// before. It is for whoever lets a device reach the memory of a region that Loan.Region returned. A
+// region without a file has no loan to keep.
+func (r *Region) KeepLoan() (release func() error, err error) {
 	if r.descriptor < 0 {
 		return func() error { return nil }, nil
 	}

@@ -86,7 +86,7 @@ func TestAMappingAloneKeepsALoan(t *testing.T) {
 
 func TestADeviceKeepsALoan(t *testing.T) {
 	l := lend(t, alloc(t, 8192))
-	release, err := l.Region().Hold()
+	release, err := l.Region().KeepLoan()
 	if err != nil {
 		t.Fatal(err)
 	}

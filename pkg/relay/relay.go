@@ -212,7 +212,7 @@ func (r *Relay) endAbandoned() {
 	for _, c := range r.snapshot() {
 		for _, s := range c.openSessions() {
 			if s.isAbandoned(now) {
-				s.endHolding()
+				s.endLease()
 				s.cancel(status.Errorf(status.ConnectionReset, "client: the connection has ended"))
 			}
 		}

@@ -62,11 +62,11 @@ type session struct {
 	sessionMemory
 	serving devicecall.Step // carries out the client's requests
 
-	mu       sync.Mutex     // guards what follows: others drain the session, and observe its lanes
-	holding  *lease.Holding // the session at the target; nil if the target asks no questions
+	mu       sync.Mutex // guards what follows: others drain the session, and observe its lanes
 	lanes    []*datapath.RelayLane
-	draining bool   // lanes that have not started never do
-	name     string // that the client has given itself; "" before it has configured its data path
+	lease    *lease.RelaySession // nil if the target asks no questions
+	draining bool                // lanes that have not started never do
+	name     string              // the client's own; "" before it has configured its data path
 	// unreleased is why the session has ended and is not released, as of the last attempt; nil as
 	// long as it has not ended.
 	unreleased error
@@ -198,12 +198,12 @@ func (s *session) ConfigureDataPath(
 		}
 		s.foreign = dialects.NewTargetTranslator(s.target.Version, s.registered.Base())
 	}
-	holding := s.beginHolding()
-	request.Session, request.Answer = holding.Number(), s.target.Lease.Load().AnswerNow()
+	leased := s.beginLease()
+	request.Session, request.Answer = leased.Number(), s.target.Lease.Load().AnswerNow()
 	reply, err := targets.Call(ctx, s.target, &request)
 	if err != nil {
 		if s.target.Requester.Err() == nil { // the target has none of it
-			holding.Confirm()
+			leased.Confirm()
 		}
 		return nil, errors.Join(err, s.abandonMemory(ctx))
 	}
@@ -306,7 +306,7 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 		if err == nil {
-			s.currentHolding().Confirm()
+			s.currentLease().Confirm()
 		}
 	}
 	return true, nil

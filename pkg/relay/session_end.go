@@ -44,7 +44,7 @@ func (s *session) end(reason error) {
 		// To the client that code would mean that another owner has its volume.
 		reason = status.Errorf(status.ConnectionReset, "%w", reason)
 	}
-	s.endHolding()
+	s.endLease()
 	s.awaitLastResponses()
 	ctx, cancel := context.WithTimeout(context.Background(), s.channel.relay.ends.attempt)
 	defer cancel()
@@ -74,7 +74,7 @@ func (s *session) end(reason error) {
 func (s *session) abandon(err error) {
 	s.stage.note(sessionEnds)
 	reason := context.Cause(s.ctx)
-	s.endHolding()
+	s.endLease()
 	s.setUnreleased(err)
 	s.client.Close(reason)
 	s.connection.Abort()
@@ -196,8 +196,8 @@ func (s *session) failRequests(ctx context.Context, reason error) error {
 		return err
 	})
 	if err == nil && changes.Load() > 0 {
-		s.endHolding()
-		err = s.currentHolding().Await(ctx, s.channel.targets.AskForOwner)
+		s.endLease()
+		err = s.currentLease().Await(ctx, s.channel.targets.AskForOwner)
 	}
 	if err == nil {
 		err = datapath.OnAll(s.openLanes(),
@@ -209,24 +209,24 @@ func (s *session) failRequests(ctx context.Context, reason error) error {
 	return nil
 }
 
-// beginHolding begins the session's life at the target.
-func (s *session) beginHolding() *lease.Holding {
-	holding := s.target.Lease.Load().Begin(s.target.Place(s.channel.id.String()))
+// beginLease begins the session's life at the target.
+func (s *session) beginLease() *lease.RelaySession {
+	leased := s.target.Lease.Load().Begin(s.target.Place(s.channel.id.String()))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holding = holding
-	return holding
+	s.lease = leased
+	return leased
 }
 
-func (s *session) currentHolding() *lease.Holding {
+func (s *session) currentLease() *lease.RelaySession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.holding
+	return s.lease
 }
 
-// endHolding lets nothing of the session reach the volume that the target has not seen yet. Any
+// endLease lets nothing of the session reach the volume that the target has not seen yet. Any
 // goroutine may call it.
-func (s *session) endHolding() { s.currentHolding().End() }
+func (s *session) endLease() { s.currentLease().End() }
 
 // isAbandoned reports whether the session has ended, or its client had gone by a time. Any
 // goroutine may call it.

@@ -194,8 +194,8 @@ var datapathMutants = []mutant{
 	{
 		name:   "relay-tells-a-client-of-shutdown-before-the-session-ends",
 		file:   "pkg/datapath/relay_path.go",
-		old:    "if l.config.Foreign == nil {\n				l.hold(s)",
-		new:    "if l.config.Foreign != nil {\n				l.hold(s)",
+		old:    "if l.config.Foreign == nil {\n				l.keepDeclined(s)",
+		new:    "if l.config.Foreign != nil {\n				l.keepDeclined(s)",
 		breaks: "What a target that shuts down declines completes when the session ends, in order.",
 		tests:  []test{{"./pkg/datapath", "^TestARequestThatAStoppingTargetDeclinesCompletesWithTheSession$"}},
 	},

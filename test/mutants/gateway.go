@@ -21,8 +21,8 @@ var gatewayMutants = []mutant{
 	{
 		name:   "rangelock-touching-ranges-conflict",
 		file:   "internal/rangelock/rangelock.go",
-		old:    "s.start < h.End && h.Start < s.end",
-		new:    "s.start <= h.End && h.Start <= s.end",
+		old:    "s.start < r.End && r.Start < s.end",
+		new:    "s.start <= r.End && r.Start <= s.end",
 		breaks: "Changes of neighboring ranges do not wait for each other.",
 		tests:  []test{{"./internal/rangelock", "^TestLocksDoWhatTheirModelDoes$"}},
 	},
@@ -38,7 +38,7 @@ var gatewayMutants = []mutant{
 	{
 		name:   "rangelock-reads-pass-orphans",
 		file:   "internal/rangelock/rangelock.go",
-		old:    "(!h.IsRead || s.hold.isOrphan)",
+		old:    "(!r.IsRead || s.of.isOrphan)",
 		new:    "!h.IsRead",
 		breaks: "A read waits for a change whose owner has gone.",
 		tests:  []test{{"./internal/rangelock", "^TestReadsWaitForOrphansOnly$"}},
@@ -46,7 +46,7 @@ var gatewayMutants = []mutant{
 	{
 		name:   "rangelock-reads-wait-for-changes",
 		file:   "internal/rangelock/rangelock.go",
-		old:    " && (!h.IsRead || s.hold.isOrphan) {",
+		old:    " && (!r.IsRead || s.of.isOrphan) {",
 		new:    " {",
 		breaks: "A read does not wait for a change whose owner lives.",
 		tests:  []test{{"./internal/rangelock", "^TestReadsWaitForOrphansOnly$"}},
@@ -54,7 +54,7 @@ var gatewayMutants = []mutant{
 	{
 		name:   "rangelock-withdrawal-grants-nothing",
 		file:   "internal/rangelock/rangelock.go",
-		old:    "\tl.waiting = slices.Delete(l.waiting, i, i+1)\n\tl.grantAndUnlock(h)\n",
+		old:    "\tl.waiting = slices.Delete(l.waiting, i, i+1)\n\tl.grantAndUnlock(r)\n",
 		new:    "\tl.waiting = slices.Delete(l.waiting, i, i+1)\n\tl.mu.Unlock()\n",
 		breaks: "What has waited behind a change that is withdrawn goes on.",
 		tests:  []test{{"./internal/rangelock", "^TestWhoWaitsLongerGoesFirst$"}},
@@ -62,7 +62,7 @@ var gatewayMutants = []mutant{
 	{
 		name:   "rangelock-waits-for-who-has-gone",
 		file:   "internal/rangelock/rangelock.go",
-		old:    "	if !l.Withdraw(h) {\n		<-granted\n",
+		old:    "	if !l.Withdraw(r) {\n		<-granted\n",
 		new:    "	if false {\n		<-granted\n",
 		breaks: "Whoever has gone neither waits for a range nor gets it.",
 		tests:  []test{{"./internal/rangelock", "^TestWhoeverHasGoneWaitsNoMore$"}},
@@ -86,16 +86,16 @@ var gatewayMutants = []mutant{
 	{
 		name:   "gateway-locks-only-the-bytes-of-a-part",
 		file:   "pkg/gateway/operation.go",
-		old:    "rangelock.Hold{Start: op.start, End: op.end,",
-		new:    "rangelock.Hold{Start: op.Offset, End: op.Offset + op.Length,",
+		old:    "rangelock.Range{Start: op.start, End: op.end,",
+		new:    "rangelock.Range{Start: op.Offset, End: op.Offset + op.Length,",
 		breaks: "Changes of two parts of a block do not undo each other.",
 		tests:  []test{{"./pkg/gateway", "^TestAChangeOfAPartOfABlockIsAlone$"}},
 	},
 	{
 		name:   "gateway-flush-passes-orphans",
 		file:   "pkg/gateway/operation.go",
-		old:    "op.hold.End = math.MaxUint64",
-		new:    "op.hold.End = min(op.end, math.MaxUint64)",
+		old:    "op.locked.End = math.MaxUint64",
+		new:    "op.locked.End = min(op.end, math.MaxUint64)",
 		breaks: "A flush waits for changes whose connection has ended.",
 		tests:  []test{{"./pkg/gateway", "^TestWhatOverlapsAnOrphanWaitsForIt$"}},
 	},
@@ -110,8 +110,8 @@ var gatewayMutants = []mutant{
 	{
 		name:   "gateway-forgets-orphans",
 		file:   "pkg/gateway/disk.go",
-		old:    "if op.state != locking && !op.hold.IsRead {",
-		new:    "if op.state == locking && !op.hold.IsRead {",
+		old:    "if op.state != locking && !op.locked.IsRead {",
+		new:    "if op.state == locking && !op.locked.IsRead {",
 		breaks: "What a connection has sent counts until it has ended, although the connection has.",
 		tests:  []test{{"./pkg/gateway", "^TestWhatOverlapsAnOrphanWaitsForIt$"}},
 	},

@@ -92,8 +92,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-waits-no-longer-than-equal-clocks-need",
 		file:   "pkg/lease/lessee.go",
-		old:    "	return h.last + int64(WithDrift(h.landlord.length))\n",
-		new:    "	return h.last + int64(h.landlord.length)\n",
+		old:    "	return s.last + int64(WithDrift(s.landlord.length))\n",
+		new:    "	return s.last + int64(s.landlord.length)\n",
 		breaks: "Clocks may differ by a hundredth.",
 		tests: []test{{"./pkg/lease",
 			"^TestARelayWaitsOutTheLastLeaseThatDidNotNameTheSession$"}},
@@ -117,8 +117,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-confirmed-by-a-process-of-before",
 		file:   "pkg/lease/lessee.go",
-		old:    "h.volume == volume && h.overSince <= asked {",
-		new:    "h.volume == volume {",
+		old:    "s.volume == volume && s.overSince <= asked {",
+		new:    "s.volume == volume {",
 		breaks: "Another process confirms only what had ended before it was asked.",
 		tests:  []test{{"./pkg/lease", "^TestAnotherProcessConfirmsWhatHadEndedBefore$"}},
 	},
@@ -226,7 +226,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "relay-ends-a-session-whose-changes-are-in-flight",
 		file:   "pkg/lease/lessee.go",
-		old:    "	case slices.Contains(t.awaited, h):\n",
+		old:    "	case slices.Contains(t.awaited, s):\n",
 		new:    "	case false:\n",
 		breaks: "No change fails while the target's disk may still carry it out.",
 		tests:  []test{{"./pkg/relay", "^TestNoChangeFailsWhileTheTargetsDiskHangs$"}},
@@ -258,7 +258,7 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-waits-for-a-target-that-is-gone",
 		file:   "pkg/lease/lessee.go",
-		old:    "	h.lessee.forgetLocked()\n",
+		old:    "	s.lessee.forgetLocked()\n",
 		new:    "",
 		breaks: "A relay does not wait for the word of a target that is gone.",
 		tests:  []test{{"./pkg/lease", "^TestARelayDoesNotWaitForATargetThatIsGone$"}},
@@ -316,8 +316,8 @@ var leaseMutants = []mutant{
 	{
 		name:   "lease-believes-targets-of-other-channels",
 		file:   "pkg/lease/lessee.go",
-		old:    "		if h.volume == volume && h.overSince",
-		new:    "		if h.volume.UUID == volume.UUID && h.volume.Sole == volume.Sole && h.overSince",
+		old:    "		if s.volume == volume && s.overSince",
+		new:    "		if s.volume.UUID == volume.UUID && s.volume.Sole == volume.Sole && s.overSince",
 		breaks: "A target that another tenant's channel leads to confirms nothing.",
 		tests:  []test{{"./pkg/lease", "^TestAnotherProcessConfirmsWhatHadEndedBefore$"}},
 	},

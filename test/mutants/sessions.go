@@ -157,8 +157,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-forgets-a-session-that-a-device-keeps",
 		file:   "pkg/relay/session_end.go",
-		old:    "	s.endHolding()\n	s.setUnreleased(err)\n	s.client.Close(reason)\n",
-		new:    "	s.endHolding()\n	s.client.Close(reason)\n",
+		old:    "	s.endLease()\n	s.setUnreleased(err)\n	s.client.Close(reason)\n",
+		new:    "	s.endLease()\n	s.client.Close(reason)\n",
 		breaks: "The status shows why a session is not released.",
 		tests:  []test{{"./pkg/relay", "^TestASessionEndsAlthoughADeviceKeepsItsRequest$"}},
 	},

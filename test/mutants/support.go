@@ -360,7 +360,7 @@ var supportMutants = []mutant{
 		file: "pkg/fault/injector.go",
 		old: `		released := i.released
 		i.mu.Unlock()
-		if hold.IsOver() {
+		if stall.IsOver() {
 			return nil
 		}
 `,

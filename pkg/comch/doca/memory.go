@@ -76,7 +76,7 @@ func (c *connection) ExportPlain(ctx context.Context, region *memory.Region,
 	if e := c.exports[key]; e != nil {
 		return e.plain, nil
 	}
-	giveUp, err := region.Hold()
+	giveUp, err := region.KeepLoan()
 	if err != nil {
 		return nil, err
 	}

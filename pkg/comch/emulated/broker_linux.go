@@ -72,7 +72,7 @@ func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
 		err    error
 	}
 	opened, abandoned := make(chan outcome), make(chan struct{})
-	c.cleanup.hold()
+	c.cleanup.acquire()
 	go func() {
 		defer c.cleanup.release()
 		region, err := c.askBroker(d, access)

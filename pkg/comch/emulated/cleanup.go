@@ -35,7 +35,7 @@ type cleanupQueue struct {
 func (q *cleanupQueue) add(task func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.holdLocked()
+	q.acquireLocked()
 	q.tasks = append(q.tasks, task)
 	if !q.working {
 		q.working = true
@@ -71,14 +71,14 @@ func (q *cleanupQueue) free(role role, region *memory.Region) {
 	})
 }
 
-// hold makes the queue count as busy until release.
-func (q *cleanupQueue) hold() {
+// acquire makes the queue count as busy until release.
+func (q *cleanupQueue) acquire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.holdLocked()
+	q.acquireLocked()
 }
 
-func (q *cleanupQueue) holdLocked() {
+func (q *cleanupQueue) acquireLocked() {
 	q.busy++
 	if q.busy == 1 && q.ended && q.onBusy != nil {
 		q.onBusy(true)

@@ -293,7 +293,7 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 		c.plain.close(&c.cleanup)
 	})
 	c.local.stopAll()
-	c.cleanup.hold()
+	c.cleanup.acquire()
 	c.cleanup.end()
 	if c.onEnd != nil {
 		c.onEnd()

@@ -60,7 +60,7 @@ const readGracePeriod = 5 * time.Second
 
 // add frees a ring after readGracePeriod.
 func (l *lingeringRings) add(user uint32, region *memory.Region, queue *cleanupQueue) {
-	queue.hold()
+	queue.acquire()
 	ring := &lingeringRing{user: user, region: region, queue: queue}
 	l.mu.Lock()
 	defer l.mu.Unlock()

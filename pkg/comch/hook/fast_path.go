@@ -28,7 +28,7 @@ type innerConsumer struct{ comch.Consumer }
 
 type heldMessage struct {
 	received comch.Received
-	hold     fault.Hold
+	stall    fault.Stall
 }
 
 // scratchSize is how many messages are polled at a time while some are held back.
@@ -41,7 +41,7 @@ func newConsumer(inner comch.Consumer, p *points, receives int) (*consumer, erro
 	}
 	c := &consumer{Waiter: waiter, innerConsumer: innerConsumer{inner}, point: p.consumerPoll,
 		receives: receives}
-	if waiter.CanHold() {
+	if waiter.CanStall() {
 		c.held = make([]heldMessage, 0, receives)
 		c.scratch = make([]comch.Received, scratchSize)
 	}
@@ -50,7 +50,7 @@ func newConsumer(inner comch.Consumer, p *points, receives int) (*consumer, erro
 
 // PostReceive posts a receive. A message that is held back still occupies its receive.
 func (c *consumer) PostReceive(offset, length uint32, userData uint64) error {
-	if !c.CanHold() {
+	if !c.CanStall() {
 		return c.Consumer.PostReceive(offset, length, userData)
 	}
 	if c.posted+len(c.held) >= c.receives {
@@ -78,8 +78,8 @@ func (c *consumer) Poll(received []comch.Received) int {
 		if hit.Action == fault.Corrupt {
 			c.corrupt(hit, r)
 		}
-		if len(c.held) > 0 || hit.Holds() {
-			c.held = append(c.held, heldMessage{received: *r, hold: hit.Hold()})
+		if len(c.held) > 0 || hit.Stalls() {
+			c.held = append(c.held, heldMessage{received: *r, stall: hit.Stall()})
 			continue
 		}
 		done++
@@ -93,7 +93,7 @@ func (c *consumer) Poll(received []comch.Received) int {
 // deliver moves messages that are due to received and returns their number.
 func (c *consumer) deliver(received []comch.Received) int {
 	n := 0
-	for n < len(received) && n < len(c.held) && c.isDue(&c.held[n].hold) {
+	for n < len(received) && n < len(c.held) && c.isDue(&c.held[n].stall) {
 		received[n] = c.held[n].received
 		n++
 	}
@@ -101,10 +101,10 @@ func (c *consumer) deliver(received []comch.Received) int {
 	return n
 }
 
-// isDue reports whether a hold is over. Nothing is held back after the end, when an empty poll
+// isDue reports whether a stall is over. Nothing is held back after the end, when an empty poll
 // means that nothing more arrives.
-func (c *consumer) isDue(hold *fault.Hold) bool {
-	return hold.IsOver() || c.State() != progress.Running
+func (c *consumer) isDue(stall *fault.Stall) bool {
+	return stall.IsOver() || c.State() != progress.Running
 }
 
 // corrupt inverts a bit of a message, or of its immediate data if it has no other.
@@ -119,9 +119,9 @@ func (c *consumer) corrupt(hit fault.Hit, r *comch.Received) {
 // Arm prepares for sleep until a message arrives or is due.
 func (c *consumer) Arm() bool {
 	if len(c.held) > 0 {
-		hold := &c.held[0].hold
-		c.WakeAt(hold)
-		if c.isDue(hold) {
+		stall := &c.held[0].stall
+		c.WakeAt(stall)
+		if c.isDue(stall) {
 			c.Disarm() // it may have been armed before
 			return false
 		}
@@ -144,9 +144,9 @@ type producer struct {
 	innerProducer
 	connection *connection
 
-	isHolding bool
-	hold      fault.Hold // of the message that the owner tries to send
-	scratch   []byte     // a corrupted message
+	isStalled bool
+	stall     fault.Stall // of the message that the owner tries to send
+	scratch   []byte      // a corrupted message
 }
 
 type innerProducer struct{ comch.Producer }
@@ -161,11 +161,11 @@ func newProducer(inner comch.Producer, c *connection) (*producer, error) {
 
 // Send sends a message unless it is held back.
 func (p *producer) Send(message, immediate []byte) error {
-	if p.isHolding {
-		if !p.hold.IsOver() && p.State() == progress.Running {
+	if p.isStalled {
+		if !p.stall.IsOver() && p.State() == progress.Running {
 			return status.Again
 		}
-		p.isHolding = false
+		p.isStalled = false
 		return p.Producer.Send(message, immediate)
 	}
 	hit := p.connection.points.producerSend.Next(uint64(len(message)))
@@ -176,7 +176,7 @@ func (p *producer) Send(message, immediate []byte) error {
 		if p.State() != progress.Running {
 			break // Send says why
 		}
-		p.isHolding, p.hold = true, hit.Hold()
+		p.isStalled, p.stall = true, hit.Stall()
 		return status.Again
 	case fault.Drop:
 		p.connection.Abort()
@@ -212,11 +212,11 @@ func (p *producer) sendCorrupted(hit fault.Hit, message, immediate []byte) error
 // Arm prepares for sleep until the consumer has a receive posted, or the message that is held back
 // is due.
 func (p *producer) Arm() bool {
-	if !p.isHolding {
+	if !p.isStalled {
 		return p.Waiter.Arm()
 	}
-	p.WakeAt(&p.hold)
-	if p.hold.IsOver() || p.State() != progress.Running {
+	p.WakeAt(&p.stall)
+	if p.stall.IsOver() || p.State() != progress.Running {
 		p.Disarm() // it may have been armed before
 		return false
 	}

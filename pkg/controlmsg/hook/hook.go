@@ -92,7 +92,7 @@ func (t *transport) enter(ctx context.Context, p *fault.Point, message []byte) (
 		}
 	}
 	hit := p.NextOf(uint64(len(message)), kind)
-	if err := p.Carry(ctx, t.ended, hit); err != nil || !hit.Holds() {
+	if err := p.Carry(ctx, t.ended, hit); err != nil || !hit.Stalls() {
 		return hit, err
 	}
 	select {

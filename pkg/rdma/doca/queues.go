@@ -21,9 +21,9 @@ type work struct {
 	length uint32
 }
 
-// hold notes that a request uses a region. Either it sees that the region is being deregistered, or
-// Deregister sees the request.
-func (w *work) hold(r *region) error {
+// acquire notes that a request uses a region. Either it sees that the region is being deregistered,
+// or Deregister sees the request.
+func (w *work) acquire(r *region) error {
 	w.region.Store(r)
 	if r.revoked.Load() {
 		w.region.Store(nil)
@@ -43,7 +43,7 @@ func (c *connection) take(w *work, writes bool) error {
 		return err
 	}
 	w.offset = offset
-	return w.hold(r)
+	return w.acquire(r)
 }
 
 // drop takes back the first requests of a post that has failed.

@@ -33,7 +33,7 @@ type connection struct {
 // heldBatch holds the requests of one call of PostSend.
 type heldBatch struct {
 	requests []rdma.SendRequest
-	hold     fault.Hold
+	stall    fault.Stall
 }
 
 // PostReceive adds receives to the receive queue.
@@ -115,9 +115,9 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 		c.lose()
 	}
 	if len(c.held) == 0 {
-		c.queue.holding = append(c.queue.holding, c)
+		c.queue.stalling = append(c.queue.stalling, c)
 	}
-	c.held = append(c.held, heldBatch{requests: slices.Clone(requests), hold: hit.Hold()})
+	c.held = append(c.held, heldBatch{requests: slices.Clone(requests), stall: hit.Stall()})
 	c.heldCount += len(requests)
 	return nil
 }
@@ -143,7 +143,7 @@ func (c *connection) Reset() {
 // postDue posts the batches that are due, in order.
 func (c *connection) postDue() {
 	posted := 0
-	for posted < len(c.held) && !c.lost && c.held[posted].hold.IsOver() {
+	for posted < len(c.held) && !c.lost && c.held[posted].stall.IsOver() {
 		err := c.Connection.PostSend(c.held[posted].requests)
 		if errors.Is(err, status.Full) || errors.Is(err, status.Again) {
 			break // there is room when earlier requests have completed

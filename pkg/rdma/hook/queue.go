@@ -19,9 +19,9 @@ type queue struct {
 	inner  rdma.CompletionQueue
 	points *points
 
-	held    []heldCompletion // not yet delivered, in order
-	scratch []rdma.Completion
-	holding []*connection // with requests that have not been posted to the inner connection
+	held     []heldCompletion // not yet delivered, in order
+	scratch  []rdma.Completion
+	stalling []*connection // with requests that have not been posted to the inner connection
 
 	slots atomic.Pointer[[]*connection] // attached connections; nil where a slot is free
 	mu    sync.Mutex                    // guards changes of slots
@@ -31,8 +31,8 @@ type queue struct {
 type heldCompletion struct {
 	completion rdma.Completion
 	connection *connection
-	isHeld     bool
-	hold       fault.Hold
+	isStalled  bool
+	stall      fault.Stall
 }
 
 // scratchSize is how many completions are polled at a time while some are held back.
@@ -45,7 +45,7 @@ func newQueue(inner rdma.CompletionQueue, p *points, capacity int) (*queue, erro
 	if q.Waiter, err = p.injector.NewWaiter(inner, p.postSend, p.poll); err != nil {
 		return nil, errors.Join(err, inner.Close())
 	}
-	if q.CanHold() {
+	if q.CanStall() {
 		q.held = make([]heldCompletion, 0, capacity)
 	}
 	return q, nil
@@ -76,7 +76,7 @@ func (q *queue) detach(slot uint64) {
 
 // Poll posts what is due, drives the connections, and returns completions that are due.
 func (q *queue) Poll(completions []rdma.Completion) int {
-	if len(q.holding) > 0 {
+	if len(q.stalling) > 0 {
 		q.postDue()
 	}
 	arrived := completions
@@ -86,7 +86,7 @@ func (q *queue) Poll(completions []rdma.Completion) int {
 	done := 0
 	for i := range arrived[:q.inner.Poll(arrived)] {
 		entry := q.receive(arrived[i])
-		if len(q.held) > 0 || entry.isHeld {
+		if len(q.held) > 0 || entry.isStalled {
 			q.held = append(q.held, entry)
 			continue
 		}
@@ -120,7 +120,7 @@ func (q *queue) receive(completion rdma.Completion) heldCompletion {
 	entry := heldCompletion{completion: completion, connection: c}
 	if q.points.poll != nil {
 		hit := q.points.poll.Next(uint64(completion.Length))
-		entry.hold, entry.isHeld = hit.Hold(), hit.Holds()
+		entry.stall, entry.isStalled = hit.Stall(), hit.Stalls()
 	}
 	return entry
 }
@@ -128,7 +128,7 @@ func (q *queue) receive(completion rdma.Completion) heldCompletion {
 // deliver moves completions that are due to completions and returns their number.
 func (q *queue) deliver(completions []rdma.Completion) int {
 	n := 0
-	for n < len(completions) && n < len(q.held) && q.held[n].hold.IsOver() {
+	for n < len(completions) && n < len(q.held) && q.held[n].stall.IsOver() {
 		completions[n] = q.held[n].deliver()
 		n++
 	}
@@ -145,7 +145,7 @@ func (h *heldCompletion) deliver() rdma.Completion {
 
 // postDue posts requests that are due to the inner connections.
 func (q *queue) postDue() {
-	q.holding = slices.DeleteFunc(q.holding, func(c *connection) bool {
+	q.stalling = slices.DeleteFunc(q.stalling, func(c *connection) bool {
 		c.postDue()
 		return len(c.held) == 0
 	})
@@ -174,23 +174,23 @@ func (q *queue) Arm() bool {
 
 // isReady reports whether something that was held back is due. If not, it wakes the thread in time.
 func (q *queue) isReady() bool {
-	var earliest fault.Hold
-	q.forHolds(func(h *fault.Hold) bool {
-		if h.IsBefore(&earliest) {
-			earliest = *h
+	var earliest fault.Stall
+	q.forStalls(func(s *fault.Stall) bool {
+		if s.IsBefore(&earliest) {
+			earliest = *s
 		}
 		return false
 	})
 	q.WakeAt(&earliest)
-	return q.forHolds((*fault.Hold).IsOver)
+	return q.forStalls((*fault.Stall).IsOver)
 }
 
-// forHolds calls f for each hold that something waits for, until f returns true.
-func (q *queue) forHolds(f func(*fault.Hold) bool) bool {
-	if len(q.held) > 0 && f(&q.held[0].hold) {
+// forStalls calls f for each stall that something waits for, until f returns true.
+func (q *queue) forStalls(f func(*fault.Stall) bool) bool {
+	if len(q.held) > 0 && f(&q.held[0].stall) {
 		return true
 	}
-	return slices.ContainsFunc(q.holding, func(c *connection) bool {
-		return !c.lost && len(c.held) > 0 && f(&c.held[0].hold)
+	return slices.ContainsFunc(q.stalling, func(c *connection) bool {
+		return !c.lost && len(c.held) > 0 && f(&c.held[0].stall)
 	})
 }

@@ -107,7 +107,7 @@ type queue struct {
 type markedRequest struct {
 	request *volume.Request
 	hit     fault.Hit
-	hold    fault.Hold
+	stall   fault.Stall
 	done    bool // carried out, or failed or dropped instead
 }
 
@@ -137,7 +137,7 @@ func (q *queue) Submit(r *volume.Request) error {
 }
 
 func (q *queue) submitMarked(r *volume.Request, hit fault.Hit) error {
-	m := markedRequest{request: r, hit: hit, hold: hit.Hold()}
+	m := markedRequest{request: r, hit: hit, stall: hit.Stall()}
 	switch hit.Action {
 	case fault.Drop:
 		m.done = true
@@ -183,7 +183,7 @@ func (q *queue) Poll(completed []*volume.Request) int {
 		}
 	}
 	q.marked = slices.DeleteFunc(q.marked, func(m markedRequest) bool {
-		if n == len(completed) || !m.done || !m.hold.IsOver() {
+		if n == len(completed) || !m.done || !m.stall.IsOver() {
 			return false
 		}
 		completed[n] = m.request
@@ -223,15 +223,15 @@ func (q *queue) Arm() bool {
 // isDue reports whether a request that a rule has matched is due. If not, it wakes the thread in
 // time.
 func (q *queue) isDue() bool {
-	var earliest fault.Hold
+	var earliest fault.Stall
 	for i := range q.marked {
-		if m := &q.marked[i]; m.done && m.hold.IsBefore(&earliest) {
-			earliest = m.hold
+		if m := &q.marked[i]; m.done && m.stall.IsBefore(&earliest) {
+			earliest = m.stall
 		}
 	}
 	q.WakeAt(&earliest)
 	return slices.ContainsFunc(q.marked,
-		func(m markedRequest) bool { return m.done && m.hold.IsOver() })
+		func(m markedRequest) bool { return m.done && m.stall.IsOver() })
 }
 
 // Close releases the queue.

@@ -37,13 +37,13 @@ type Queue struct {
 type slot struct {
 	request client.Request // the caller's
 	hit     fault.Hit
-	hold    fault.Hold // begins with the submission
+	stall   fault.Stall // begins with the submission
 }
 
 // waiting is a result that is not delivered yet.
 type waiting struct {
 	result client.Result
-	hold   fault.Hold
+	stall  fault.Stall
 }
 
 // NewQueue hooks a queue of depth requests. memory is the data memory of its volume.
@@ -75,7 +75,7 @@ func (q *Queue) Submit(r *client.Request) error {
 		q.waiting = append(q.waiting, waiting{result: result})
 		return nil
 	}
-	s := slot{request: *r, hit: hit, hold: hit.Hold()}
+	s := slot{request: *r, hit: hit, stall: hit.Stall()}
 	q.corrupt(&s, iomsg.OpWrite)
 	inner := *r
 	inner.Tag = tag
@@ -102,8 +102,8 @@ func (q *Queue) Poll(results []client.Result) int {
 	for i := range results[:q.Queue.Poll(results)] {
 		r := results[i]
 		s := &q.slots[r.Tag]
-		if s.hit.Holds() {
-			q.waiting = append(q.waiting, waiting{result: r, hold: s.hold})
+		if s.hit.Stalls() {
+			q.waiting = append(q.waiting, waiting{result: r, stall: s.stall})
 			continue
 		}
 		if !r.Quarantined { // otherwise others may still use the buffer
@@ -115,7 +115,7 @@ func (q *Queue) Poll(results []client.Result) int {
 	}
 	kept := q.waiting[:0]
 	for _, w := range q.waiting {
-		if n < len(results) && w.hold.IsOver() {
+		if n < len(results) && w.stall.IsOver() {
 			results[n] = q.deliver(w.result)
 			n++
 			continue
@@ -184,7 +184,7 @@ func (w waiter) Due() (time.Duration, bool) {
 	}
 	earliest := releaseCheck
 	for i := range w.q.waiting {
-		if due, known := w.q.waiting[i].hold.Due(); known {
+		if due, known := w.q.waiting[i].stall.Due(); known {
 			earliest = min(earliest, max(due, 0))
 		}
 	}
@@ -195,7 +195,7 @@ func (w waiter) Descriptor() int { return int(w.q.silence[0].Fd()) }
 
 func (w waiter) Arm() bool {
 	for i := range w.q.waiting {
-		if w.q.waiting[i].hold.IsOver() {
+		if w.q.waiting[i].stall.IsOver() {
 			return false
 		}
 	}
