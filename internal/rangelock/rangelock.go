@@ -113,8 +113,8 @@ func (l *Locks) grant(r *Range) {
 	}
 }
 
-// Abandon makes a range that is locked an orphan, until Unlock.
-func (l *Locks) Abandon(r *Range) {
+// Orphan makes a range that is locked an orphan, until Unlock.
+func (l *Locks) Orphan(r *Range) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.isOrphan = true

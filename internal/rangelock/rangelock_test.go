@@ -45,7 +45,7 @@ func TestReadsWaitForOrphansOnly(t *testing.T) {
 	if !l.Lock(read) {
 		t.Fatal("a read waits for a change whose owner lives")
 	}
-	l.Abandon(change)
+	l.Orphan(change)
 	if l.Lock(read) {
 		t.Fatal("a read does not wait for an orphan")
 	}
@@ -173,9 +173,9 @@ func TestLocksDoWhatTheirModelDoes(t *testing.T) {
 				l.Unlock(r)
 				check()
 			},
-			"abandon": func(*rapid.T) {
+			"orphan": func(*rapid.T) {
 				if _, r := remove(m.held); !r.isOrphan {
-					l.Abandon(r)
+					l.Orphan(r)
 				}
 			},
 			"advance": func(t *rapid.T) {
@@ -242,7 +242,7 @@ func TestWhoeverHasGoneWaitsNoMore(t *testing.T) {
 	waited := make(chan bool, 2)
 	go func() { waited <- l.Wait(0, 512, gone) == nil }()
 	go func() {
-		l.Abandon(held)
+		l.Orphan(held)
 		waited <- !l.WaitToRead(0, 512, gone)
 	}()
 	close(gone)

@@ -21,13 +21,13 @@ type call struct {
 	fault  error
 	ranges *rangelock.Locks // that locked belongs to
 	locked *rangelock.Range // that the call is changing; nil for none
-	slots  []abandoner      // that the call uses
+	slots  []replaceable    // that the call uses
 	read   *read            // what the call reads; nil for nothing
 }
 
-// abandoner is a slot that a call uses. abandon is called when the caller leaves, who is perhaps
+// replaceable is a slot that a call uses. replace is called when the caller leaves, who is perhaps
 // reading; the holder of the call's lock calls it.
-type abandoner interface{ abandon(r *read) }
+type replaceable interface{ replace(r *read) }
 
 // read is a range of the volume that a call reads.
 type read struct {
@@ -69,10 +69,10 @@ func (c *call) leave(cause error) error {
 	c.left = cause
 	close(c.gone)
 	if c.locked != nil {
-		c.ranges.Abandon(c.locked)
+		c.ranges.Orphan(c.locked)
 	}
 	for _, slot := range c.slots {
-		slot.abandon(c.read)
+		slot.replace(c.read)
 	}
 	return cause
 }

@@ -135,7 +135,7 @@ type lending struct {
 // more.
 const (
 	onLoan      uint32 = iota // none: the relay may use the memory
-	abandoned                 // the relay does not use the memory, but changes may be on their way
+	returned                  // the relay does not use the memory, but changes may be on their way
 	released                  // the relay has released it, and nothing is on its way
 	quarantined               // none in time: the relay keeps it
 )
@@ -188,7 +188,7 @@ func (m *memories) settle(ended *lending, saidWhy bool) {
 	}
 	rest := ended.untilHarmless() - time.Since(begun)
 	if evidence == released && rest > 0 && !saidWhy {
-		evidence = abandoned
+		evidence = returned
 		m.background.run("await the last lease", func() {
 			if m.background.sleep(rest) {
 				m.forgetChanges(ended)
@@ -199,10 +199,10 @@ func (m *memories) settle(ended *lending, saidWhy bool) {
 	m.onEvidence()
 }
 
-// forgetChanges lets the queues report the changes of a session that was abandoned: the last lease
-// of its relay is over, or the target has ended it before it has begun the next one.
+// forgetChanges lets the queues report the changes of a session whose memory was returned: the last
+// lease of its relay is over, or the target has ended it before it has begun the next one.
 func (m *memories) forgetChanges(ended *lending) {
-	if ended.evidence.CompareAndSwap(abandoned, released) {
+	if ended.evidence.CompareAndSwap(returned, released) {
 		m.onEvidence()
 	}
 }

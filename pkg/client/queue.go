@@ -361,7 +361,7 @@ func (q *Queue) reportLost(results []Result) int {
 		code = status.ConnectionReset // one of the codes that Poll documents
 	}
 	withheld := 0
-	if evidence == abandoned {
+	if evidence == returned {
 		withheld = q.lostChanges
 	}
 	n := 0

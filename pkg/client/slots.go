@@ -134,7 +134,7 @@ func (s *syncIO) lend(c *call, slot *syncSlot) bool {
 	defer c.mu.Unlock()
 	c.slots = append(c.slots, slot)
 	if c.left != nil {
-		slot.abandon(c.read)
+		slot.replace(c.read)
 	}
 	return true
 }
@@ -143,7 +143,7 @@ func (s *syncIO) lend(c *call, slot *syncSlot) bool {
 func (s *syncIO) release(c *call, slot *syncSlot) {
 	if c != nil {
 		c.mu.Lock()
-		c.slots = slices.DeleteFunc(c.slots, func(other abandoner) bool { return other == slot })
+		c.slots = slices.DeleteFunc(c.slots, func(other replaceable) bool { return other == slot })
 		c.mu.Unlock()
 	}
 	s.mu.Lock()
@@ -156,8 +156,8 @@ func (s *syncIO) release(c *call, slot *syncSlot) {
 	s.free <- slot // it has room for all
 }
 
-// abandon lets a spare take the place of the slot, because the caller has left.
-func (slot *syncSlot) abandon(r *read) {
+// replace lets a spare take the place of the slot, because the caller has left.
+func (slot *syncSlot) replace(r *read) {
 	s := slot.owner
 	s.mu.Lock()
 	defer s.mu.Unlock()

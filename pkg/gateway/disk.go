@@ -347,7 +347,7 @@ func (s *session) Close() {
 		}
 		remaining++
 		if op.state != locking && !op.locked.IsRead {
-			s.disk.export.ranges.Abandon(&op.locked)
+			s.disk.export.ranges.Orphan(&op.locked)
 		}
 	}
 	s.disk.export.orphans.add(remaining)

@@ -69,7 +69,7 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 		running: make(chan struct{}), reconfiguring: make(chan struct{}, 1),
 	}
 	r.onReadiness = r.reportReadiness
-	r.lessee = lease.NewLessee(config.Clock, r.endAbandoned)
+	r.lessee = lease.NewLessee(config.Clock, r.endDisconnected)
 	answering, silence := context.WithCancel(context.Background())
 	r.silence = silence
 	r.answering.Go(func() { r.lessee.Run(answering) })
@@ -206,12 +206,12 @@ func (r *Relay) Close() error {
 	return errors.Join(append(errs, r.devices.close(), r.dmaDevices.close())...)
 }
 
-// endAbandoned ends the sessions whose clients have gone by now.
-func (r *Relay) endAbandoned() {
+// endDisconnected ends the sessions whose clients have gone by now.
+func (r *Relay) endDisconnected() {
 	now := time.Now()
 	for _, c := range r.snapshot() {
 		for _, s := range c.openSessions() {
-			if s.isAbandoned(now) {
+			if s.isDisconnected(now) {
 				s.endLease()
 				s.cancel(status.Errorf(status.ConnectionReset, "client: the connection has ended"))
 			}

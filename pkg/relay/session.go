@@ -182,7 +182,7 @@ func (s *session) ConfigureDataPath(
 		return nil, err
 	}
 	if err := s.importMemory(ctx, m); err != nil {
-		return nil, errors.Join(err, s.abandonMemory(ctx))
+		return nil, errors.Join(err, s.undoImport(ctx))
 	}
 	request := *m
 	request.Export = controlmsg.Export{
@@ -194,7 +194,7 @@ func (s *session) ConfigureDataPath(
 	}
 	if s.target.Dialect != nil {
 		if err := s.target.ExportForDialect(&request, s.registered); err != nil {
-			return nil, errors.Join(err, s.abandonMemory(ctx))
+			return nil, errors.Join(err, s.undoImport(ctx))
 		}
 		s.foreign = dialects.NewTargetTranslator(s.target.Version, s.registered.Base())
 	}
@@ -205,7 +205,7 @@ func (s *session) ConfigureDataPath(
 		if s.target.Requester.Err() == nil { // the target has none of it
 			leased.Confirm()
 		}
-		return nil, errors.Join(err, s.abandonMemory(ctx))
+		return nil, errors.Join(err, s.undoImport(ctx))
 	}
 	s.config = *m
 	s.mu.Lock()

@@ -228,9 +228,9 @@ func (s *session) currentLease() *lease.RelaySession {
 // goroutine may call it.
 func (s *session) endLease() { s.currentLease().End() }
 
-// isAbandoned reports whether the session has ended, or its client had gone by a time. Any
+// isDisconnected reports whether the session has ended, or its client had gone by a time. Any
 // goroutine may call it.
-func (s *session) isAbandoned(by time.Time) bool {
+func (s *session) isDisconnected(by time.Time) bool {
 	return s.ctx.Err() != nil || comch.HasEnded(s.connection, by)
 }
 

@@ -70,7 +70,7 @@ func (s *session) importMemory(ctx context.Context, m *controlmsg.ConfigureDataP
 			return err
 		}
 		failed = errors.Join(failed, fmt.Errorf("%s: %w", path, err))
-		if err := s.abandonMemory(ctx); err != nil {
+		if err := s.undoImport(ctx); err != nil {
 			return errors.Join(failed, err)
 		}
 	}
@@ -234,9 +234,9 @@ func (s *session) withinRequest(ctx context.Context) (context.Context, context.C
 	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
 }
 
-// abandonMemory is releaseMemory after a configuration that has failed, perhaps because its time is
+// undoImport is releaseMemory after a configuration that has failed, perhaps because its time is
 // over.
-func (s *session) abandonMemory(ctx context.Context) error {
+func (s *session) undoImport(ctx context.Context) error {
 	releasing, cancel := s.withinRequest(ctx)
 	defer cancel()
 	return s.releaseMemory(releasing)

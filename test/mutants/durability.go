@@ -142,7 +142,7 @@ var durabilityMutants = []mutant{
 	{
 		name:   "client-overtakes-what-was-given-up",
 		file:   "pkg/client/call.go",
-		old:    "		c.ranges.Abandon(c.locked)\n",
+		old:    "		c.ranges.Orphan(c.locked)\n",
 		new:    "",
 		breaks: "Reads and flushes wait for a change that was given up.",
 		tests:  []test{{"./pkg/client", "^TestNothingOvertakesARequestThatWasGivenUp$"}},

@@ -44,8 +44,8 @@ type ownership struct {
 	recovered, renewed int
 	leaves             bool // it makes no more requests
 	preempts           bool // it takes the volume from its living predecessor
-	// abandoned requests were outstanding when the owner closed its volume.
-	abandoned []*operation
+	// leftOpen holds the requests that were outstanding when the owner closed its volume.
+	leftOpen []*operation
 }
 
 // addEstateDisks adds the disks of the plan's estates.
@@ -246,7 +246,7 @@ func (a *application) repeats() bool { return a.blocking && !a.world.plan.Mortal
 // leave makes an owner close its volume.
 func (a *application) leave() {
 	a.leaves, a.closing, a.finished = true, true, true
-	a.abandoned = slices.Collect(maps.Values(a.operation))
+	a.leftOpen = slices.Collect(maps.Values(a.operation))
 	a.process.terminate()
 }
 
@@ -355,7 +355,7 @@ func (w *world) checkEnd(d *disk, index int, stamp uint64) {
 			case heir != nil:
 				late = fmt.Sprintf("by %s of %s, although %s has opened the volume", o, a.name,
 					heir.name)
-			case o.completed != 0 && !a.hasAbandoned(o) && !w.mayHang(d):
+			case o.completed != 0 && !a.hasLeftOpen(o) && !w.mayHang(d):
 				late = fmt.Sprintf("by %s of %s, whose result was delivered before", o, a.name)
 			default:
 				return
@@ -400,7 +400,7 @@ func (a *application) changes(index int, stamp uint64) []*operation {
 	}
 	outstanding := slices.Collect(maps.Values(a.operation))
 	if a.ownership != nil {
-		outstanding = append(outstanding, a.abandoned...)
+		outstanding = append(outstanding, a.leftOpen...)
 	}
 	return slices.DeleteFunc(outstanding, func(o *operation) bool {
 		return o.stamp != 0 || !o.request.Type.Operation().Changes() || index < a.first+o.first ||
@@ -408,10 +408,10 @@ func (a *application) changes(index int, stamp uint64) []*operation {
 	})
 }
 
-// hasAbandoned reports whether the application has closed its volume while an operation was
+// hasLeftOpen reports whether the application has closed its volume while an operation was
 // outstanding. Then it has given the operation up, rather than been told that it has failed.
-func (a *application) hasAbandoned(o *operation) bool {
-	return a.ownership != nil && slices.Contains(a.abandoned, o)
+func (a *application) hasLeftOpen(o *operation) bool {
+	return a.ownership != nil && slices.Contains(a.leftOpen, o)
 }
 
 // openHeir returns a later owner of the same estate who has opened the volume, nil if none has.

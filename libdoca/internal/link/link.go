@@ -435,7 +435,7 @@ func (l *Link) next(data []byte) (*part, error) {
 // serve carries out the peer's parts, in order.
 func (l *Link) serve() {
 	s := server{link: l}
-	defer s.abandon()
+	defer s.failReceive()
 	for {
 		select {
 		case p := <-l.inbound:
@@ -531,8 +531,8 @@ func (s *server) carryOutAtomic(p *part, answer *part) error {
 	return err
 }
 
-// abandon fails the receive of a message that has not come completely.
-func (s *server) abandon() {
+// failReceive fails the receive of a message that has not come completely.
+func (s *server) failReceive() {
 	if s.receive != nil {
 		s.receive.Complete(Message{Err: errPeer})
 	}

@@ -71,7 +71,7 @@ func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
 		region *memory.Region
 		err    error
 	}
-	opened, abandoned := make(chan outcome), make(chan struct{})
+	opened, unwanted := make(chan outcome), make(chan struct{})
 	c.cleanup.acquire()
 	go func() {
 		defer c.cleanup.release()
@@ -79,7 +79,7 @@ func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
 		c.account.release(brokerExcess)
 		select {
 		case opened <- outcome{region, err}:
-		case <-abandoned:
+		case <-unwanted:
 			if err == nil {
 				_ = region.Close()
 			}
@@ -91,10 +91,10 @@ func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
 	case o := <-opened:
 		return o.region, o.err
 	case <-c.done:
-		close(abandoned)
+		close(unwanted)
 		return nil, c.notConnected("ask for the memory")
 	case <-timer.C:
-		close(abandoned)
+		close(unwanted)
 		return nil, status.Errorf(status.TimeOut, "the exporter has not handed out the memory "+
 			"within %v, or has sent descriptors that cannot be closed", c.brokerTimeout)
 	}

@@ -136,7 +136,7 @@ func (e ends) Prepare(config rdma.ConnectionConfig) (rdma.PreparedConnection, er
 	config, c := adapt(config)
 	inner, err := e.details.Prepare(config)
 	if err != nil {
-		c.abandon(config.Context)
+		c.freeSlot(config.Context)
 		return nil, err
 	}
 	return &end{PreparedConnection: inner, points: e.points, hooked: c, slot: config.Context}, nil
@@ -162,7 +162,7 @@ func (e *end) Connect(details []byte) (rdma.Connection, error) {
 // Discard releases the end.
 func (e *end) Discard() error {
 	err := e.PreparedConnection.Discard()
-	e.hooked.abandon(e.slot)
+	e.hooked.freeSlot(e.slot)
 	return err
 }
 
@@ -290,7 +290,7 @@ func adapt(config rdma.ConnectionConfig) (rdma.ConnectionConfig, *connection) {
 func (c *connection) establish(slot uint64, inner rdma.Connection, err error) (rdma.Connection,
 	error) {
 	if err != nil {
-		c.abandon(slot)
+		c.freeSlot(slot)
 		return nil, err
 	}
 	if c == nil {
@@ -300,8 +300,8 @@ func (c *connection) establish(slot uint64, inner rdma.Connection, err error) (r
 	return c, nil
 }
 
-// abandon frees the slot of a connection that is not established. It does nothing if c is nil.
-func (c *connection) abandon(slot uint64) {
+// freeSlot frees the slot of a connection that is not established. It does nothing if c is nil.
+func (c *connection) freeSlot(slot uint64) {
 	if c != nil {
 		c.queue.detach(slot)
 	}

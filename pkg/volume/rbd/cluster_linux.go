@@ -73,7 +73,7 @@ func acquireCluster(b Backend) (*cluster, error) {
 	c.users++
 	clusters.mu.Unlock()
 	if err := c.connect(); err != nil {
-		c.abandon()
+		c.unshare()
 		c.release()
 		return nil, err
 	}
@@ -94,8 +94,8 @@ func (c *cluster) release() {
 	}
 }
 
-// abandon makes the next user of the group connect anew, because the cluster has fenced c.
-func (c *cluster) abandon() {
+// unshare makes the next user of the group connect anew, because the cluster has fenced c.
+func (c *cluster) unshare() {
 	clusters.mu.Lock()
 	defer clusters.mu.Unlock()
 	if clusters.open[c.key] == c {

@@ -51,7 +51,7 @@ func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (volume.Owned, 
 	info, err := d.open(spec)
 	if errors.Is(err, unix.ESHUTDOWN) {
 		d.fenced.Store(true)
-		c.abandon()
+		c.unshare()
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.free())
@@ -355,7 +355,7 @@ func (d *driver) failFenced(cause error) error {
 }
 
 func (d *driver) lose(err error) {
-	d.cluster.abandon()
+	d.cluster.unshare()
 	if v := d.volume.Load(); v != nil {
 		v.Lose("the cluster has fenced this target: the volume fails every request until it is "+
 			"reopened", err)
