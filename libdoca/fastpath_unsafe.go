@@ -266,7 +266,7 @@ func (c *consumerCore) disarm() {
 	if c.armed {
 		c.armed = false
 		c.data.Disarm()
-		c.data.Drain()
+		c.data.Clear()
 	}
 }
 
@@ -410,7 +410,7 @@ func (p *producerCore) opened(o *outlet, data comch.Producer, err error) {
 		return
 	}
 	o.data = data
-	p.drain(o)
+	p.sendQueued(o)
 	data.Flush()
 }
 
@@ -431,8 +431,8 @@ func (p *producerCore) fail(o *outlet, code status.Code) {
 	o.queue = nil
 }
 
-// drain sends what is queued, while the consumer has receives posted.
-func (p *producerCore) drain(o *outlet) {
+// sendQueued sends what is queued, while the consumer has receives posted.
+func (p *producerCore) sendQueued(o *outlet) {
 	if o.data == nil {
 		return
 	}
@@ -472,7 +472,7 @@ func (p *producerCore) poll() {
 			continue
 		}
 		if len(o.queue) > 0 {
-			p.drain(o)
+			p.sendQueued(o)
 			o.data.Flush()
 		}
 		if o.data.State() != progress.Running {
@@ -559,6 +559,6 @@ func (p *producerCore) disarmOutlet(o *outlet) {
 	if o.armed {
 		o.armed = false
 		o.data.Disarm()
-		o.data.Drain()
+		o.data.Clear()
 	}
 }

@@ -1,9 +1,9 @@
-// Package recorder keeps what threads record until a reader drains it.
+// Package recorder keeps what threads record until a reader collects it.
 package recorder
 
 import "sync/atomic"
 
-// Recorder keeps entries in memory until a reader drains it. Any number of threads may record
+// Recorder keeps entries in memory until a reader collects them. Any number of threads may record
 // concurrently; recording neither locks nor allocates. A full recorder loses new entries and counts
 // them.
 type Recorder[T any] struct {
@@ -54,9 +54,9 @@ func (r *Recorder[T]) Record(entry *T) {
 	}
 }
 
-// Drain fills entries with recorded ones, in order, and returns their number. One goroutine at a
+// Collect fills entries with recorded ones, in order, and returns their number. One goroutine at a
 // time may call it.
-func (r *Recorder[T]) Drain(entries []T) int {
+func (r *Recorder[T]) Collect(entries []T) int {
 	for n := range entries {
 		p := &r.places[r.position&r.mask]
 		if p.turn.Load() != r.position+1 {

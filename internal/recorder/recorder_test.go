@@ -7,7 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/recorder"
 )
 
-func TestEveryEntryIsDrainedOnceOrCountedAsLost(t *testing.T) {
+func TestEveryEntryIsCollectedOnceOrCountedAsLost(t *testing.T) {
 	const threads, each = 4, 10000
 	r := recorder.New[int](64)
 	var recording sync.WaitGroup
@@ -30,7 +30,7 @@ func TestEveryEntryIsDrainedOnceOrCountedAsLost(t *testing.T) {
 			done = true
 		default:
 		}
-		for n := r.Drain(entries); n > 0; n = r.Drain(entries) {
+		for n := r.Collect(entries); n > 0; n = r.Collect(entries) {
 			for _, entry := range entries[:n] {
 				if thread, i := entry/each, entry%each; seen[entry] || i <= last[thread] {
 					t.Fatalf("entry %d of thread %d after %d", i, thread, last[thread])
@@ -41,6 +41,6 @@ func TestEveryEntryIsDrainedOnceOrCountedAsLost(t *testing.T) {
 		}
 	}
 	if uint64(len(seen))+r.Lost() != threads*each {
-		t.Errorf("%d entries were drained and %d lost, of %d", len(seen), r.Lost(), threads*each)
+		t.Errorf("%d entries were collected and %d lost, of %d", len(seen), r.Lost(), threads*each)
 	}
 }

@@ -145,4 +145,4 @@ func (w relayCopyWaiter) Disarm() {
 	}
 }
 
-func (w relayCopyWaiter) Drain() { w.bounce.Engine.Drain() }
+func (w relayCopyWaiter) Clear() { w.bounce.Engine.Clear() }

@@ -111,7 +111,7 @@ func (e *heldEngine) Arm() bool {
 
 func (e *heldEngine) Descriptor() int { return e.doorbell.Descriptor() }
 func (e *heldEngine) Disarm()         { e.doorbell.Disarm() }
-func (e *heldEngine) Drain()          { e.doorbell.Drain() }
+func (e *heldEngine) Clear()          { e.doorbell.Clear() }
 
 // buffer returns the bounce buffer of a slot.
 func (r *relayRig) buffer(slot uint32) []byte {

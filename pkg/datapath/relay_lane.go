@@ -483,6 +483,6 @@ func (w relayProducerWaiter) Disarm() {
 	}
 }
 
-func (w relayConsumerWaiter) Drain() { w.config.Consumer.Drain() }
+func (w relayConsumerWaiter) Clear() { w.config.Consumer.Clear() }
 
-func (w relayProducerWaiter) Drain() { w.config.Producer.Drain() }
+func (w relayProducerWaiter) Clear() { w.config.Producer.Clear() }

@@ -384,7 +384,7 @@ func (d *doorbell) Disarm() {
 	d.armed = false
 }
 
-func (d *doorbell) Drain() {
+func (d *doorbell) Clear() {
 	var count [8]byte
 	_, _ = unix.Read(d.descriptor, count[:])
 }

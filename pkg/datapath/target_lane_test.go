@@ -56,7 +56,7 @@ func (v *slowVolume) NewQueue(int) (volume.Queue, error) { return v.queue, nil }
 func (v *slowVolume) Close(context.Context) error        { return nil }
 func (l *slowQueue) Descriptor() int                     { return l.bell.Descriptor() }
 func (l *slowQueue) Disarm()                             { l.bell.Disarm() }
-func (l *slowQueue) Drain()                              { l.bell.Drain() }
+func (l *slowQueue) Clear()                              { l.bell.Clear() }
 func (l *slowQueue) Close() error                        { return nil }
 func (l *slowQueue) Arm() bool {
 	return l.bell.arm(func() bool { return len(l.done) > 0 })

@@ -75,7 +75,7 @@ func TestTheFirstOfSeveralRulesActsAndAllCount(t *testing.T) {
 		t.Errorf("seen and matched: %s", got)
 	}
 	events := make([]fault.Event, 10)
-	if n := recorder.Drain(events); n != 5 || events[0].Action != fault.Trace ||
+	if n := recorder.Collect(events); n != 5 || events[0].Action != fault.Trace ||
 		events[0].Size != 512 || events[0].Operation != "write" || events[4].Number != 2 {
 		t.Errorf("%d events: %+v", n, events[:n])
 	}
@@ -211,7 +211,7 @@ func TestNothingAllocatesUnlessARuleMatches(t *testing.T) {
 	events := make([]fault.Event, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		point.Next(0)
-		recorder.Drain(events)
+		recorder.Collect(events)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -236,7 +236,7 @@ func TestARecorderKeepsOrderAndCountsWhatDoesNotFit(t *testing.T) {
 		for range 6 {
 			point.Next(0)
 		}
-		n := recorder.Drain(events)
+		n := recorder.Collect(events)
 		if n != 4 || events[0].Number != 6*round+1 || events[3].Number != 6*round+4 ||
 			recorder.Lost() != 2*(round+1) {
 			t.Errorf("round %d: %d events, %d lost: %+v", round, n, recorder.Lost(), events[:n])
@@ -264,7 +264,7 @@ func TestThreadsRecordConcurrently(t *testing.T) {
 	seen := make(map[uint64]bool)
 	events := make([]fault.Event, 64)
 	for len(seen) < threads*each {
-		for _, e := range events[:recorder.Drain(events)] {
+		for _, e := range events[:recorder.Collect(events)] {
 			if seen[e.Number] {
 				t.Fatalf("event %d arrived twice", e.Number)
 			}

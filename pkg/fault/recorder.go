@@ -18,8 +18,8 @@ type Event struct {
 	Number    uint64 // of the operation, as the rule counts
 }
 
-// Recorder keeps events in memory until a reader drains it. A full recorder loses new events and
-// counts them.
+// Recorder keeps events in memory until a reader collects them. A full recorder loses new events
+// and counts them.
 type Recorder struct{ events *recorder.Recorder[Event] }
 
 // MaxEvents limits the size of a Recorder.
@@ -35,9 +35,9 @@ func NewRecorder(events int) (*Recorder, error) {
 	return &Recorder{events: recorder.New[Event](events)}, nil
 }
 
-// Drain fills events with recorded ones, in order, and returns their number. One goroutine at a
+// Collect fills events with recorded ones, in order, and returns their number. One goroutine at a
 // time may call it.
-func (r *Recorder) Drain(events []Event) int { return r.events.Drain(events) }
+func (r *Recorder) Collect(events []Event) int { return r.events.Collect(events) }
 
 // Lost returns how many events did not fit.
 func (r *Recorder) Lost() uint64 { return r.events.Lost() }

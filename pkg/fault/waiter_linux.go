@@ -122,9 +122,9 @@ func (w *Waiter) setTimer(after time.Duration) {
 		&unix.ItimerSpec{Value: unix.NsecToTimespec(max(after, 1).Nanoseconds())}, nil)
 }
 
-// Drain consumes what has made the descriptor readable.
-func (w *Waiter) Drain() {
-	w.inner.Drain()
+// Clear consumes what has made the descriptor readable.
+func (w *Waiter) Clear() {
+	w.inner.Clear()
 	if w.timer == progress.NoDescriptor {
 		return
 	}

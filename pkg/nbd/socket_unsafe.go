@@ -45,15 +45,15 @@ func detach(conn net.Conn) (socket, error) {
 
 func (s socket) close() { _ = unix.Close(int(s)) }
 
-// drainReads bounds what closeGently reads.
-const drainReads = 64
+// discardReads bounds what closeGently reads.
+const discardReads = 64
 
 // closeGently closes the socket without losing replies that the client has not read. Closing a
 // socket with unread input resets the connection, and a reset overtakes data.
 func (s socket) closeGently() {
 	_ = unix.Shutdown(int(s), unix.SHUT_WR)
 	var scratch [4096]byte
-	for range drainReads {
+	for range discardReads {
 		if n, err := s.receive(scratch[:], nil); err != 0 || n == 0 {
 			break
 		}

@@ -318,4 +318,4 @@ func (w *worker) Arm() bool { return len(w.ready) == 0 }
 func (w *worker) Disarm() {}
 
 // Drain does nothing: Poll consumes what made the descriptor readable.
-func (w *worker) Drain() {}
+func (w *worker) Clear() {}

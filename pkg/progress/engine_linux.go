@@ -303,7 +303,7 @@ func (e *Engine) armAll() bool {
 	return true
 }
 
-// waitFor sleeps until a descriptor is readable or the time is up. It drains the readable
+// waitFor sleeps until a descriptor is readable or the time is up. It clears the readable
 // descriptors and returns their number.
 func (e *Engine) waitFor(bound time.Duration) int {
 	if bound < time.Millisecond {
@@ -321,12 +321,12 @@ func (e *Engine) waitFor(bound time.Duration) int {
 		panic("progress: epoll_wait: " + err.Error())
 	}
 	for _, event := range e.events[:n] {
-		e.drain(event.Fd)
+		e.clear(event.Fd)
 	}
 	return n
 }
 
-func (e *Engine) drain(descriptor int32) {
+func (e *Engine) clear(descriptor int32) {
 	if descriptor == wakeupToken {
 		var count [8]byte
 		_, _ = unix.Read(e.wakeup, count[:])
@@ -334,7 +334,7 @@ func (e *Engine) drain(descriptor int32) {
 	}
 	for _, r := range e.waiters {
 		if r.descriptor == int(descriptor) {
-			r.waiter.Drain()
+			r.waiter.Clear()
 			return
 		}
 	}

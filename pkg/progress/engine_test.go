@@ -63,7 +63,7 @@ func (m *mailbox) Arm() bool {
 
 func (m *mailbox) Disarm() { m.sleeping.Store(false) }
 
-func (m *mailbox) Drain() {
+func (m *mailbox) Clear() {
 	var count [8]byte
 	_, _ = unix.Read(m.descriptor, count[:])
 }

@@ -34,9 +34,9 @@ type Waiter interface {
 	Arm() bool
 	// Disarm ends what Arm began. It is called only while the waiter is armed.
 	Disarm()
-	// Drain consumes what made Descriptor readable. It is called after the engine has seen the
+	// Clear consumes what made Descriptor readable. It is called after the engine has seen the
 	// descriptor readable.
-	Drain()
+	Clear()
 }
 
 // TimedWaiter is a Waiter that may have work at a time that it knows, without anything that makes

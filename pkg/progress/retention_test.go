@@ -17,7 +17,7 @@ type idleWaiter struct {
 func (w *idleWaiter) Descriptor() int { return progress.NoDescriptor }
 func (w *idleWaiter) Arm() bool       { w.armed++; return true }
 func (w *idleWaiter) Disarm()         {}
-func (w *idleWaiter) Drain()          {}
+func (w *idleWaiter) Clear()          {}
 
 func TestAnEngineDoesNotKeepARemovedWaiter(t *testing.T) {
 	engine, err := progress.NewEngine(progress.Policy{})

@@ -161,7 +161,7 @@ func (l *loopback) close() error {
 	}
 	var errs []error
 	if l.queue != nil {
-		errs = append(errs, l.drain())
+		errs = append(errs, l.awaitEnd())
 	}
 	if l.received != nil {
 		errs = append(errs, l.received.Deregister())
@@ -185,8 +185,8 @@ func (l *loopback) explain(err error) error {
 
 const loopbackEnd = 5 * time.Second
 
-// drain polls until the connections have ended, and closes the queue.
-func (l *loopback) drain() error {
+// awaitEnd polls until the connections have ended, and closes the queue.
+func (l *loopback) awaitEnd() error {
 	deadline := time.Now().Add(loopbackEnd)
 	for ; l.ended < len(l.ends); time.Sleep(loopbackPause) {
 		if time.Now().After(deadline) {

@@ -69,5 +69,5 @@ func (t *Tracer) Stop() (records []Record, lost uint64) {
 		return nil, 0
 	}
 	records = make([]Record, MaxRecords)
-	return records[:kept.Drain(records)], kept.Lost()
+	return records[:kept.Collect(records)], kept.Lost()
 }

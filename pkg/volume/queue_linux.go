@@ -133,8 +133,8 @@ func (q *queue) Disarm() {
 	}
 }
 
-// Drain clears the doorbell.
-func (q *queue) Drain() { q.doorbell.wait() }
+// Clear clears the doorbell.
+func (q *queue) Clear() { q.doorbell.wait() }
 
 // Close releases the queue.
 func (q *queue) Close() error {

@@ -464,7 +464,7 @@ var rdmaMutants = []mutant{
 		name: "registration-does-not-wait-for-uses",
 		file: "pkg/rdma/internal/registration/memory.go",
 		old: `	if u.count.Add(revoked) != revoked {
-		<-u.drained
+		<-u.unused
 	}
 `,
 		new: `	u.count.Add(revoked)

@@ -50,7 +50,7 @@ type pendingCopy struct {
 func (e *dmaEngine) Descriptor() int { return progress.NoDescriptor }
 func (e *dmaEngine) Arm() bool       { return false }
 func (e *dmaEngine) Disarm()         {}
-func (e *dmaEngine) Drain()          {}
+func (e *dmaEngine) Clear()          {}
 
 func (e *dmaEngine) Submit(c *dma.Copy) error {
 	w := e.process.world

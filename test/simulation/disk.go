@@ -136,7 +136,7 @@ type diskQueue struct {
 func (q *diskQueue) Descriptor() int { return progress.NoDescriptor }
 func (q *diskQueue) Arm() bool       { return false }
 func (q *diskQueue) Disarm()         {}
-func (q *diskQueue) Drain()          {}
+func (q *diskQueue) Clear()          {}
 
 func (q *diskQueue) Submit(r *volume.Request) error {
 	if err := q.info.Check(r); err != nil {

@@ -136,7 +136,7 @@ func (e *Environment) writeTrace(ctx context.Context) {
 		case <-ctx.Done():
 			ended = true
 		}
-		for _, event := range events[:e.faults.recorder.Drain(events)] {
+		for _, event := range events[:e.faults.recorder.Collect(events)] {
 			err = errors.Join(err, encoder.Encode(tracedMatch{
 				Time: event.Time.UTC(), Operation: string(event.Seam) + ":" + event.Operation,
 				Kind: event.Kind, Action: event.Action.String(), Size: event.Size,

@@ -300,8 +300,8 @@ func callConsumer(c comch.LateConsumer, call *HostCall, answer *HostAnswer) erro
 		answer.Yes = c.Arm()
 	case "Disarm":
 		c.Disarm()
-	case "Drain":
-		c.Drain()
+	case "Clear":
+		c.Clear()
 	case "Stop":
 		c.Stop()
 	case "Close":
@@ -324,8 +324,8 @@ func callProducer(p comch.LateProducer, call *HostCall, answer *HostAnswer) erro
 		answer.Yes = p.Arm()
 	case "Disarm":
 		p.Disarm()
-	case "Drain":
-		p.Drain()
+	case "Clear":
+		p.Clear()
 	case "Abort":
 		p.Abort()
 	case "Close":
@@ -535,7 +535,7 @@ func (o hostObject) Err() error            { return o.do("State").Late.err() }
 func (o hostObject) Descriptor() int       { return progress.NoDescriptor }
 func (o hostObject) Arm() bool             { return o.do("Arm").Yes }
 func (o hostObject) Disarm()               { o.do("Disarm") }
-func (o hostObject) Drain()                { o.do("Drain") }
+func (o hostObject) Clear()                { o.do("Clear") }
 
 func (o hostObject) Close() error {
 	_, err := o.call(HostCall{Method: "Close"})

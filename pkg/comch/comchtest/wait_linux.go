@@ -56,13 +56,13 @@ func readable(t *testing.T, descriptor int, bound time.Duration) bool {
 	}
 }
 
-// sleep waits for an armed waiter and drains it, as an engine does.
+// sleep waits for an armed waiter and clears it, as an engine does.
 func sleep(t *testing.T, waiter progress.Waiter) {
 	t.Helper()
 	if !readable(t, waiter.Descriptor(), testkit.Patience) {
 		t.Errorf("%T was not woken within %v", waiter, testkit.Patience)
 	}
-	waiter.Drain()
+	waiter.Clear()
 	waiter.Disarm()
 }
 
@@ -163,7 +163,7 @@ func testLateProducerWakes(t *testing.T, x path) {
 }
 
 // testEndWakes checks that the end of a connection wakes sleepers, and that their threads can sleep
-// again once the descriptors are drained.
+// again once the descriptors are cleared.
 func testEndWakes(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, 1)
@@ -180,7 +180,7 @@ func testEndWakes(t *testing.T, from, to comch.Connection) {
 		if late { // a device may signal several times: when it flushes, and when it tells why
 			awaitDone(t, to)
 			testkit.Eventually(t, "there is silence after the end", func() bool {
-				waiter.Drain()
+				waiter.Clear()
 				armed := waiter.Arm()
 				silent := armed && !readable(t, waiter.Descriptor(), 0)
 				if armed {

@@ -450,5 +450,5 @@ func (o *outbox) Arm() bool {
 // Disarm also works if Arm has not armed the provider's producer.
 func (o *outbox) Disarm() { o.data.Disarm() }
 
-// Drain implements progress.Waiter.
-func (o *outbox) Drain() { o.data.Drain() }
+// Clear implements progress.Waiter.
+func (o *outbox) Clear() { o.data.Clear() }

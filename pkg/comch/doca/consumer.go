@@ -198,9 +198,9 @@ func (x *consumer) Arm() bool {
 
 func (x *consumer) Disarm() { x.doca.Clear() }
 
-func (x *consumer) Drain() {
+func (x *consumer) Clear() {
 	x.doca.Clear()
-	x.waker.drain()
+	x.waker.clear()
 }
 
 func (x *consumer) Stop() {

@@ -174,7 +174,7 @@ func (e *endpoint) isPaused() bool {
 	return false
 }
 
-// Descriptor, Arm, Disarm, and Drain implement progress.Waiter.
+// Descriptor, Arm, Disarm, and Clear implement progress.Waiter.
 
 func (e *endpoint) Descriptor() int { return e.control.Descriptor() }
 
@@ -186,7 +186,7 @@ func (e *endpoint) Arm() bool {
 }
 
 func (e *endpoint) Disarm() { e.control.Clear() }
-func (e *endpoint) Drain()  { e.control.Clear() }
+func (e *endpoint) Clear()  { e.control.Clear() }
 
 // pacer makes the engine poll with pauses.
 type pacer struct{}
@@ -194,7 +194,7 @@ type pacer struct{}
 func (pacer) Descriptor() int { return progress.NoDescriptor }
 func (pacer) Arm() bool       { return true }
 func (pacer) Disarm()         {}
-func (pacer) Drain()          {}
+func (pacer) Clear()          {}
 
 // step is work of the thread that takes many turns.
 type step struct {

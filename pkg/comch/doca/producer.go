@@ -180,9 +180,9 @@ func (p *producer) Arm() bool {
 
 func (p *producer) Disarm() { p.doca.Clear() }
 
-func (p *producer) Drain() {
+func (p *producer) Clear() {
 	p.doca.Clear()
-	p.waker.drain()
+	p.waker.clear()
 }
 
 func (p *producer) Close() error {

@@ -54,7 +54,7 @@ func (w *waker) Descriptor() int {
 	return w.epoll
 }
 
-// wake makes the descriptor readable until drain. Any goroutine may call it before close.
+// wake makes the descriptor readable until clear. Any goroutine may call it before close.
 func (w *waker) wake() {
 	if w.open {
 		// The write can only fail on a full counter, which is readable as well.
@@ -62,7 +62,7 @@ func (w *waker) wake() {
 	}
 }
 
-func (w *waker) drain() {
+func (w *waker) clear() {
 	if w.open {
 		_, _ = unix.Read(w.event, w.count[:])
 	}

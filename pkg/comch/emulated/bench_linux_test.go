@@ -162,7 +162,7 @@ func receiveSleeping(b *testing.B, consumer comch.Consumer, received []comch.Rec
 		}
 		poll := []unix.PollFd{{Fd: int32(consumer.Descriptor()), Events: unix.POLLIN}}
 		_, _ = unix.Poll(poll, -1)
-		consumer.Drain()
+		consumer.Clear()
 		consumer.Disarm()
 	}
 	postAgain(b, consumer, &received[0], message)

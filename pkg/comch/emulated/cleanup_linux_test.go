@@ -55,17 +55,17 @@ func wantNoWait(t *testing.T, release, call func()) {
 
 func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 	cases := map[string]func(*testing.T, *doorbell){
-		"drain": func(t *testing.T, bell *doorbell) {
-			if err := bell.drain(); !isViolation(err) {
-				t.Errorf("drain returned %v", err)
+		"clear": func(t *testing.T, bell *doorbell) {
+			if err := bell.clear(); !isViolation(err) {
+				t.Errorf("clear returned %v", err)
 			}
-			if err := bell.drain(); err != nil || isReadable(t, bell.descriptor) {
+			if err := bell.clear(); err != nil || isReadable(t, bell.descriptor) {
 				t.Errorf("the doorbell stays readable, error %v", err)
 			}
 		},
-		"drain after shutdown": func(t *testing.T, bell *doorbell) {
+		"clear after shutdown": func(t *testing.T, bell *doorbell) {
 			bell.shutDown()
-			if err := bell.drain(); !isViolation(err) || isReadable(t, bell.descriptor) {
+			if err := bell.clear(); !isViolation(err) || isReadable(t, bell.descriptor) {
 				t.Errorf("the doorbell stays readable, error %v", err)
 			}
 		},
@@ -143,7 +143,7 @@ func TestDoorbellSignalWithDescriptorsEndsTheConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	created.Drain()
+	created.Clear()
 	if created.State() == progress.Running {
 		t.Error("the consumer is running")
 	}

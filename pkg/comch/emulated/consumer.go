@@ -109,8 +109,8 @@ func (c *consumer) Disarm() {
 	}
 }
 
-func (c *consumer) Drain() {
-	if err := c.bell.drain(); err != nil && !c.broken {
+func (c *consumer) Clear() {
+	if err := c.bell.clear(); err != nil && !c.broken {
 		c.fail(err)
 	}
 }

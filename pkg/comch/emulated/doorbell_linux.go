@@ -19,10 +19,10 @@ import (
 // and thus hold the pipe's lock for as long as it likes. Even a read with O_NONBLOCK waits for that
 // lock. A socket copies a message before it takes any lock. But messages can carry descriptors.
 // Receiving such a message, or closing the socket that holds it, closes them, which may block as
-// long as the peer likes. So drain peeks at each message before it receives it, and the cleanup
+// long as the peer likes. So clear peeks at each message before it receives it, and the cleanup
 // queue closes a socket that may hold descriptors.
 //
-// descriptor, drain and close belong to the thread of the consumer or producer. Any goroutine may
+// descriptor, clear and close belong to the thread of the consumer or producer. Any goroutine may
 // call shutDown.
 type doorbell struct {
 	descriptor int
@@ -56,10 +56,10 @@ func newDoorbell(cleanup *cleanupQueue) (bell *doorbell, button int, err error) 
 	return &doorbell{descriptor: pair[0], cleanup: cleanup}, pair[1], nil
 }
 
-// drain receives pending signals. After shutDown it silences the descriptor for good: nothing else
-// will happen on it, and it would stay readable. On a violation by the peer, drain also silences
+// clear receives pending signals. After shutDown it silences the descriptor for good: nothing else
+// will happen on it, and it would stay readable. On a violation by the peer, clear also silences
 // the descriptor, and returns the violation.
-func (d *doorbell) drain() error {
+func (d *doorbell) clear() error {
 	if d.silenced {
 		return nil
 	}

@@ -28,7 +28,7 @@ func newTestDoorbell(tb testing.TB) (*doorbell, int) {
 	return bell, button
 }
 
-func TestDoorbellRingsAndDrains(t *testing.T) {
+func TestDoorbellRingsAndIsCleared(t *testing.T) {
 	bell, button := newTestDoorbell(t)
 	defer closeDescriptor(button)
 	for range 3 {
@@ -40,7 +40,7 @@ func TestDoorbellRingsAndDrains(t *testing.T) {
 		if !isReadable(t, bell.descriptor) {
 			t.Fatal("not readable after it was rung")
 		}
-		if err := bell.drain(); err != nil {
+		if err := bell.clear(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,14 +55,14 @@ func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
 	}
 	linux.Wake(button)
 	for range 1 << 20 {
-		if err := bell.drain(); err != nil {
+		if err := bell.clear(); err != nil {
 			t.Fatal(err)
 		}
 		if !isReadable(t, bell.descriptor) {
 			return
 		}
 	}
-	t.Error("a full doorbell cannot be drained")
+	t.Error("a full doorbell cannot be cleared")
 }
 
 func fillDoorbell(tb testing.TB, button int) {
@@ -92,7 +92,7 @@ func TestPeerCannotKeepTheDoorbellReadable(t *testing.T) {
 			if name != "close" {
 				defer closeDescriptor(button)
 			}
-			if err := bell.drain(); err != nil {
+			if err := bell.clear(); err != nil {
 				t.Error(err)
 			}
 			if isReadable(t, bell.descriptor) {
@@ -102,14 +102,14 @@ func TestPeerCannotKeepTheDoorbellReadable(t *testing.T) {
 			if !isReadable(t, bell.descriptor) {
 				t.Error("the doorbell cannot be shut down")
 			}
-			if err := bell.drain(); err != nil || isReadable(t, bell.descriptor) {
+			if err := bell.clear(); err != nil || isReadable(t, bell.descriptor) {
 				t.Errorf("the doorbell stays readable after shutdown, error %v", err)
 			}
 		})
 	}
 }
 
-func TestDrainedDoorbellIsSilentInEpollAfterShutdown(t *testing.T) {
+func TestAClearedDoorbellIsSilentInEpollAfterShutdown(t *testing.T) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -126,11 +126,11 @@ func TestDrainedDoorbellIsSilentInEpollAfterShutdown(t *testing.T) {
 	if n, err := unix.EpollWait(epoll, events, 0); n != 1 || err != nil {
 		t.Errorf("epoll reports %d events after shutdown, error %v", n, err)
 	}
-	if err := bell.drain(); err != nil {
+	if err := bell.clear(); err != nil {
 		t.Error(err)
 	}
 	if n, err := unix.EpollWait(epoll, events, 0); n != 0 || err != nil {
-		t.Errorf("epoll reports %d events after drain, error %v", n, err)
+		t.Errorf("epoll reports %d events after clear, error %v", n, err)
 	}
 }
 

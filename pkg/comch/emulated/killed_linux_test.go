@@ -84,7 +84,7 @@ func TestKilledPeerWakesSleepers(t *testing.T) {
 			p.child.kill()
 			for _, waiter := range []progress.Waiter{p.consumer, p.producer} {
 				awaitReadable(t, waiter.Descriptor())
-				waiter.Drain()
+				waiter.Clear()
 				waiter.Disarm()
 			}
 			p.wantEnded(t)

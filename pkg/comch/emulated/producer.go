@@ -87,8 +87,8 @@ func (p *producer) Disarm() {
 	}
 }
 
-func (p *producer) Drain() {
-	if err := p.bell.drain(); err != nil && p.running() {
+func (p *producer) Clear() {
+	if err := p.bell.clear(); err != nil && p.running() {
 		p.fail(err)
 	}
 }

@@ -46,7 +46,7 @@ func TestHookedProvidersConform(t *testing.T) {
 			}
 			comchtest.Run(t, config)
 			contextstest.Run(t, config)
-			if recorder.Drain(make([]fault.Event, 1)) != 1 {
+			if recorder.Collect(make([]fault.Event, 1)) != 1 {
 				t.Error("nothing was recorded")
 			}
 		})

@@ -69,7 +69,7 @@ func TestHookedTransportsConform(t *testing.T) {
 				return hook.Wrap(a, config), hook.Wrap(b, config)
 			})
 		})
-		if recorder.Drain(make([]fault.Event, 1)) != 1 {
+		if recorder.Collect(make([]fault.Event, 1)) != 1 {
 			t.Errorf("%s: nothing was recorded", name)
 		}
 	}

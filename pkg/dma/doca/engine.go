@@ -118,12 +118,12 @@ func (e *engine) Poll(done []*dma.Copy) int {
 	return n
 }
 
-// Descriptor, Arm, Disarm, and Drain implement progress.Waiter.
+// Descriptor, Arm, Disarm, and Clear implement progress.Waiter.
 
 func (e *engine) Descriptor() int { return e.copier.Descriptor() }
 func (e *engine) Arm() bool       { return e.copier.Arm() }
 func (e *engine) Disarm()         { e.copier.Clear() }
-func (e *engine) Drain()          { e.copier.Clear() }
+func (e *engine) Clear()          { e.copier.Clear() }
 
 func (e *engine) Close() error {
 	if e.closed {

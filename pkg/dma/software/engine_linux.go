@@ -177,7 +177,7 @@ type queue struct {
 	descriptor int // eventfd
 	// The buffers of system calls. As local variables, they would escape to the heap.
 	ring  [8]byte // written to ring the doorbell
-	count [8]byte // read to drain it
+	count [8]byte // read to clear it
 }
 
 // newQueue returns a queue for up to capacity copies. The caller never pushes more.
@@ -227,6 +227,6 @@ func (q *queue) Arm() bool {
 
 func (q *queue) Disarm() { q.sleeping.Store(false) }
 
-func (q *queue) Drain() {
+func (q *queue) Clear() {
 	_, _ = unix.Read(q.descriptor, q.count[:])
 }

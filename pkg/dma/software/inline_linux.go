@@ -63,7 +63,7 @@ func (e *inlineEngine) Arm() bool { return e.submitted.Len() == 0 }
 
 func (e *inlineEngine) Disarm() {}
 
-func (e *inlineEngine) Drain() {}
+func (e *inlineEngine) Clear() {}
 
 func (e *inlineEngine) Close() error {
 	if e.closed {

@@ -82,10 +82,10 @@ func (q *queue) Disarm() {
 	q.tcp.Disarm()
 }
 
-// Drain consumes what made either descriptor readable.
-func (q *queue) Drain() {
-	q.local.Drain()
-	q.tcp.Drain()
+// Clear consumes what made either descriptor readable.
+func (q *queue) Clear() {
+	q.local.Clear()
+	q.tcp.Clear()
 }
 
 // Close fails with status.InUse while connections are attached. It does nothing if the queue is

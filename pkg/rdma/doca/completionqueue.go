@@ -118,8 +118,8 @@ func (q *completionQueue) Disarm() {
 	}
 }
 
-// Drain makes the descriptor unreadable. Notifications of other goroutines stay.
-func (q *completionQueue) Drain() {
+// Clear makes the descriptor unreadable. Notifications of other goroutines stay.
+func (q *completionQueue) Clear() {
 	q.poller.ClearWake()
 	for _, open := range q.Connections.Open {
 		c := open.Self

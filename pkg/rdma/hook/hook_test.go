@@ -44,7 +44,7 @@ func TestHookedProvidersConform(t *testing.T) {
 			}
 			injector, recorder := faulttest.New(t, rules...)
 			rdmatest.Run(t, rdmatest.Config{Provider: wrap(injector), Address: loopback})
-			if recorder.Drain(make([]fault.Event, 1)) != 1 {
+			if recorder.Collect(make([]fault.Event, 1)) != 1 {
 				t.Error("nothing was recorded")
 			}
 		})

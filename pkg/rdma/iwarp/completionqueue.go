@@ -137,9 +137,9 @@ func (q *completionQueue) Arm() bool {
 // Disarm does nothing, because Arm announces nothing.
 func (q *completionQueue) Disarm() {}
 
-// Drain clears a wake-up that Poll has handled already. Poll consumes everything else that makes
+// Clear clears a wake-up that Poll has handled already. Poll consumes everything else that makes
 // the descriptor readable.
-func (q *completionQueue) Drain() { q.poller.ClearWake() }
+func (q *completionQueue) Clear() { q.poller.ClearWake() }
 
 // handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {

@@ -94,7 +94,7 @@ func (s *socket) close() {
 		_ = unix.Shutdown(s.descriptor, unix.SHUT_WR)
 	}
 	var scratch [4096]byte
-	for range closeDrainReads {
+	for range closeDiscardReads {
 		if n, err := s.receive(scratch[:]); err != 0 || n == 0 {
 			break
 		}
@@ -107,8 +107,8 @@ func (s *socket) close() {
 	*s = noSocket
 }
 
-// closeDrainReads is the largest number of reads that discard input.
-const closeDrainReads = 64
+// closeDiscardReads is the largest number of reads that discard input.
+const closeDiscardReads = 64
 
 // streamSegmentBytes is the segment size of a stream that is not a kernel's socket: that of
 // Ethernet with jumbo frames. A message then takes several FPDUs, which are large enough to be read

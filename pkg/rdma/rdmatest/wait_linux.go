@@ -93,7 +93,7 @@ func (e *endpoint) sleep(random *rand.Rand) {
 	}
 	delay(random)
 	if readable(e.bench, e.queue.Descriptor(), e.bench.config.Timeout) {
-		e.queue.Drain()
+		e.queue.Clear()
 	} else {
 		e.bench.Error("a wake-up was lost")
 	}
@@ -142,7 +142,7 @@ func abortWakes(b *bench) {
 		if !readable(b, x.queue.Descriptor(), b.config.Timeout) {
 			b.Fatal("Abort does not wake the thread")
 		}
-		x.queue.Drain()
+		x.queue.Clear()
 		x.queue.Disarm()
 		x.awaitEnd()
 		<-done

@@ -192,8 +192,8 @@ func (q *completionQueue) Disarm() {
 	}
 }
 
-// Drain receives the wake-ups.
-func (q *completionQueue) Drain() { q.checkSockets() }
+// Clear receives the wake-ups.
+func (q *completionQueue) Clear() { q.checkSockets() }
 
 // handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {

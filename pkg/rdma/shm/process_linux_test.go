@@ -222,7 +222,7 @@ func TestAKilledPeerWakesASleeper(t *testing.T) {
 		}
 		break
 	}
-	e.queue.Drain()
+	e.queue.Clear()
 	e.queue.Disarm()
 	e.pollUntil(t, "the end", func(ended int) bool { return ended == 1 })
 }

@@ -343,7 +343,7 @@ func (q *completionQueue) detach(c *connection) {
 // requests returns how many completions of the connection can be outstanding.
 func (c *connection) requests() int { return c.sends.Limit() + c.receives.Limit() }
 
-// Descriptor returns the descriptor to wait on between Arm and Drain.
+// Descriptor returns the descriptor to wait on between Arm and Clear.
 func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
 
 // Arm implements progress.Waiter. It requests a notification before it polls the device's queue
@@ -381,8 +381,8 @@ func (q *completionQueue) Arm() bool {
 // Disarm implements progress.Waiter. It leaves a requested notification for the next Arm.
 func (q *completionQueue) Disarm() {}
 
-// Drain consumes what made the descriptor readable.
-func (q *completionQueue) Drain() {
+// Clear consumes what made the descriptor readable.
+func (q *completionQueue) Clear() {
 	q.poller.clear()
 	for _, dq := range q.polling {
 		if dq.cq.ConsumeNotifications() {

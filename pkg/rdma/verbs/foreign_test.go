@@ -194,7 +194,7 @@ func TestOneQueueServesOwnAndForeignDomains(t *testing.T) {
 					}
 					break
 				}
-				own.x.queue.Drain()
+				own.x.queue.Clear()
 				l.await(own.x, 1)
 				l.await(pair[1], 1)
 			}

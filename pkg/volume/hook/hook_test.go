@@ -66,7 +66,7 @@ func TestHookedVolumesConform(t *testing.T) {
 				volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
 					return open(t, injector), nil
 				})
-				if recorder.Drain(make([]fault.Event, 1)) != 1 {
+				if recorder.Collect(make([]fault.Event, 1)) != 1 {
 					t.Error("nothing was recorded")
 				}
 			})

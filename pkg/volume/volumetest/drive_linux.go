@@ -54,5 +54,5 @@ func sleep(t testing.TB, queue volume.Queue) {
 		t.Fatalf("the descriptor of an armed queue did not become readable: poll returned %d, %v",
 			n, err)
 	}
-	queue.Drain()
+	queue.Clear()
 }

@@ -203,4 +203,4 @@ func (w waiter) Arm() bool {
 }
 
 func (w waiter) Disarm() {}
-func (w waiter) Drain()  {}
+func (w waiter) Clear()  {}

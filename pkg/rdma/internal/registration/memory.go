@@ -353,14 +353,14 @@ func RandomKey() uint32 {
 // UseCount counts references to something that can be revoked. After Revoke returns, there are no
 // references, and none can be added. Any goroutine may call its methods.
 type UseCount struct {
-	count   atomic.Int64 // references, plus the constant revoked once they are revoked
-	drained chan struct{}
+	count  atomic.Int64 // references, plus the constant revoked once they are revoked
+	unused chan struct{}
 }
 
 const revoked = math.MinInt64 / 2
 
 // NewUseCount returns a count without references.
-func NewUseCount() UseCount { return UseCount{drained: make(chan struct{}, 1)} }
+func NewUseCount() UseCount { return UseCount{unused: make(chan struct{}, 1)} }
 
 // Acquire adds a reference. It returns false if the references have been revoked.
 func (u *UseCount) Acquire() bool {
@@ -377,7 +377,7 @@ func (u *UseCount) Release() {
 		return
 	}
 	select {
-	case u.drained <- struct{}{}:
+	case u.unused <- struct{}{}:
 	default:
 	}
 }
@@ -386,7 +386,7 @@ func (u *UseCount) Release() {
 // called only once.
 func (u *UseCount) Revoke() {
 	if u.count.Add(revoked) != revoked {
-		<-u.drained
+		<-u.unused
 	}
 }
 
