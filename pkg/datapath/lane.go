@@ -452,7 +452,7 @@ func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 	select {
 	case <-l.quiesced:
-	case <-l.worker.stopped:
+	case <-l.worker.ended:
 		l.retireCounters()
 		return errWorkerStopped
 	case <-ctx.Done():

@@ -108,7 +108,7 @@ func newDrivenWorker(t testing.TB) *Worker {
 		t.Fatal(err)
 	}
 	return &Worker{cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{},
-		stopped: make(chan struct{})}
+		ended: make(chan struct{})}
 }
 
 // drive turns the worker until an action of the control plane returns.

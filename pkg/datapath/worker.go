@@ -43,7 +43,7 @@ type Worker struct {
 	dispatchers map[rdma.Device]*dispatcher // belongs to the thread; only grows
 
 	stopping atomic.Bool
-	stopped  chan struct{}
+	ended    chan struct{}
 }
 
 var errWorkerStopped = status.Errorf(status.Shutdown, "the worker has stopped")
@@ -56,12 +56,12 @@ func startWorker(config workerConfig) (*Worker, error) {
 	}
 	w := &Worker{
 		cpu: config.CPU, engine: engine, dispatchers: make(map[rdma.Device]*dispatcher),
-		stopped: make(chan struct{}),
+		ended: make(chan struct{}),
 	}
 	started := make(chan error, 1)
 	go w.run(config, started)
 	if err := <-started; err != nil {
-		<-w.stopped
+		<-w.ended
 		_ = engine.Close()
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
@@ -69,7 +69,7 @@ func startWorker(config workerConfig) (*Worker, error) {
 }
 
 func (w *Worker) run(config workerConfig, started chan<- error) {
-	defer close(w.stopped)
+	defer close(w.ended)
 	if config.Policy.Mode != progress.Stepped {
 		// The thread is never unlocked: one with its own affinity must not return to the runtime's
 		// pool, so it ends with this goroutine.
@@ -91,7 +91,7 @@ func (w *Worker) run(config workerConfig, started chan<- error) {
 func (w *Worker) Stop() error {
 	w.stopping.Store(true)
 	w.engine.Wake()
-	<-w.stopped
+	<-w.ended
 	var errs []error
 	for _, d := range w.dispatchers {
 		errs = append(errs, d.queue.Close())
@@ -134,7 +134,7 @@ func (w *Worker) do(ctx context.Context, command func()) error {
 	select {
 	case <-done:
 		return nil
-	case <-w.stopped:
+	case <-w.ended:
 		failure = errWorkerStopped
 	case <-ctx.Done():
 		failure = fmt.Errorf("wait for worker: %w", ctx.Err())

@@ -303,7 +303,7 @@ func (n *negotiation) describe(kind option, data []byte) (bool, error) {
 	if !ok {
 		return false, n.refuse(kind, replyErrInvalid, "the option's data is malformed")
 	}
-	if n.server.isStopping() {
+	if n.server.isClosing() {
 		return false, n.refuse(kind, replyErrShutdown, "the server is shutting down")
 	}
 	export := n.server.find(name)

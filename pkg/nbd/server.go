@@ -107,7 +107,7 @@ type Server struct {
 	byDefault *string // the name that the empty name stands for; nil before the first export
 	listeners []net.Listener
 	pending   []net.Conn // negotiating, oldest first
-	stopping  bool
+	closing   bool
 }
 
 // export is an Export under the name that clients know.
@@ -156,7 +156,7 @@ func NewServer(config Config) (*Server, error) {
 func (s *Server) AddExport(name string, disk Export) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	if s.isStopping() {
+	if s.isClosing() {
 		return errClosed()
 	}
 	if !isString([]byte(name)) {
@@ -227,10 +227,10 @@ func (s *Server) list() []*export {
 	return slices.Clone(s.exports)
 }
 
-func (s *Server) isStopping() bool {
+func (s *Server) isClosing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stopping
+	return s.closing
 }
 
 // acceptPause is the pause after a failure to accept, for instance for lack of descriptors.
@@ -241,7 +241,7 @@ const acceptPause = 100 * time.Millisecond
 func (s *Server) Serve(listener net.Listener) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopping {
+	if s.closing {
 		return errors.Join(errClosed(), listener.Close())
 	}
 	s.listeners = append(s.listeners, listener)
@@ -276,7 +276,7 @@ func (s *Server) accept(listener net.Listener) {
 func (s *Server) addPending(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopping {
+	if s.closing {
 		return false
 	}
 	if len(s.pending) >= s.config.MaxPending {
@@ -459,7 +459,7 @@ func (s *Server) leave(c *connection) {
 // same error.
 func (s *Server) Close(ctx context.Context) error {
 	s.changes.Lock()
-	if s.isStopping() {
+	if s.isClosing() {
 		s.changes.Unlock()
 		select {
 		case <-s.closed:
@@ -469,7 +469,7 @@ func (s *Server) Close(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	s.stopping = true
+	s.closing = true
 	var err error
 	for _, listener := range s.listeners {
 		err = errors.Join(err, listener.Close())

@@ -35,7 +35,7 @@ type Relay struct {
 	drained      chan struct{} // closed at the end of the drain of a shutdown
 
 	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
-	stopped   bool       // guarded by reporting: the relay is not ready any more
+	ending    bool       // guarded by reporting: the relay is not ready any more
 
 	reconfiguring chan struct{} // holds an element while Reconfigure runs, which may take long
 
@@ -131,7 +131,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.reportReadiness() // no target does for a channel that knows none yet
 	<-ctx.Done()
 	r.reporting.Lock()
-	r.stopped = true
+	r.ending = true
 	r.config.OnReady(Readiness{Err: errShuttingDown})
 	r.reporting.Unlock()
 	r.mu.Lock() // no channel is added from now on
@@ -247,7 +247,7 @@ func (r *Relay) Resume() {
 func (r *Relay) reportReadiness() {
 	r.reporting.Lock()
 	defer r.reporting.Unlock()
-	if !r.stopped {
+	if !r.ending {
 		r.config.OnReady(r.readiness())
 	}
 }

@@ -12,7 +12,7 @@ const (
 	sessionOpen                           // the volume is open at a target
 	sessionConfigured                     // the target has accepted the data path
 	sessionStarted                        // the lanes forward requests
-	sessionStopped                        // the target has been asked to stop
+	sessionStopping                       // the target has been asked to stop
 	sessionDestroying                     // the client wants to leave; the target may, too
 	sessionEnding                         // nothing new begins, and everything is being released
 	sessionUnreleased                     // that has failed, and is tried again
@@ -48,16 +48,16 @@ var sessionLife = [...]map[sessionEvent]sessionState{
 	},
 	sessionConfigured: {
 		lanesStarted:   sessionStarted,
-		targetStops:    sessionStopped,
+		targetStops:    sessionStopping,
 		clientDestroys: sessionDestroying,
 		sessionEnds:    sessionEnding,
 	},
 	sessionStarted: {
-		targetStops:    sessionStopped,
+		targetStops:    sessionStopping,
 		clientDestroys: sessionDestroying,
 		sessionEnds:    sessionEnding,
 	},
-	sessionStopped: {
+	sessionStopping: {
 		clientDestroys: sessionDestroying,
 		sessionEnds:    sessionEnding,
 	},
@@ -78,7 +78,7 @@ var sessionLife = [...]map[sessionEvent]sessionState{
 func (s sessionState) isRunning() bool { return s == sessionConfigured || s == sessionStarted }
 
 // needsTarget reports whether the loss of the target, or of a lane, ends the session.
-func (s sessionState) needsTarget() bool { return s >= sessionOpen && s <= sessionStopped }
+func (s sessionState) needsTarget() bool { return s >= sessionOpen && s <= sessionStopping }
 
 // sessionStage is the current state of a session, for any goroutine.
 type sessionStage struct{ state atomic.Uint32 }

@@ -31,29 +31,29 @@ const sessionCells = `
 	configure    | open                                                  | CONFIGURE    | configured
 	start        | configured                                            | START        | started
 	start        | ending unreleased                                     | START        |
-	stop         | configured started                                    | STOP         | stopped
-	stop         | stopped ending unreleased                             | -            |
+	stop         | configured started                                    | STOP         | stopping
+	stop         | stopping ending unreleased                            | -            |
 	destroy      | opening                                               | -            | destroying
-	destroy      | open stopped                                          | DESTROY      | destroying
+	destroy      | open stopping                                         | DESTROY      | destroying
 	destroy      | configured started                                    | STOP DESTROY | destroying
 	destroy      | destroying ending                                     | DESTROY      |
 	destroy      | unreleased                                            | DRIVER       |
-	lose target  | open configured started stopped                       | ends         |
+	lose target  | open configured started stopping                      | ends         |
 	lose target  | destroying ending unreleased released                 | -            |
-	lane fails   | configured started stopped                            | ends         |
+	lane fails   | configured started stopping                           | ends         |
 	lane fails   | destroying ending unreleased released                 | -            |
-	end          | opening open configured started stopped               | -            | released
+	end          | opening open configured started stopping              | -            | released
 	end          | destroying ending unreleased                          | -            | released
-	stuck end    | opening open configured started stopped               | -            | unreleased
+	stuck end    | opening open configured started stopping              | -            | unreleased
 	stuck end    | destroying ending                                     | -            | unreleased
 	stuck end    | unreleased                                            | -            |
-	time passes  | opening open configured started stopped               | -            |
+	time passes  | opening open configured started stopping              | -            |
 	time passes  | destroying ending released                            | -            |
 	time passes  | unreleased                                            | -            | released`
 
 var sessionStates = map[string]sessionState{
 	"opening": sessionOpening, "open": sessionOpen, "configured": sessionConfigured,
-	"started": sessionStarted, "stopped": sessionStopped, "destroying": sessionDestroying,
+	"started": sessionStarted, "stopping": sessionStopping, "destroying": sessionDestroying,
 	"ending": sessionEnding, "unreleased": sessionUnreleased, "released": sessionReleased,
 }
 
@@ -122,7 +122,7 @@ func newSessionRig(t *testing.T, state sessionState) *sessionRig {
 		to    sessionState
 	}{
 		{"volume opens", sessionOpen}, {"configure", sessionConfigured}, {"start", sessionStarted},
-		{"stop", sessionStopped}, {"destroy", sessionDestroying},
+		{"stop", sessionStopping}, {"destroy", sessionDestroying},
 	} {
 		if state >= step.to {
 			r.play(step.event)

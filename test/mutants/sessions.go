@@ -557,7 +557,7 @@ var sessionMutants = []mutant{
 	{
 		name:   "relay-ends-a-session-when-a-target-leaves-as-it-may",
 		file:   "pkg/relay/session_state.go",
-		old:    "s >= sessionOpen && s <= sessionStopped }",
+		old:    "s >= sessionOpen && s <= sessionStopping }",
 		new:    "s >= sessionOpen && s <= sessionDestroying }",
 		breaks: "Each event has the effect on a session that its table says.",
 		tests:  []test{{"./pkg/relay", "^TestTheLifeOfASession$"}},

@@ -32,7 +32,7 @@ type endpoint struct {
 	capabilities comch.Capabilities
 	settings     settings
 	engine       *progress.Engine
-	stopped      chan struct{} // closed when the thread has ended
+	exited       chan struct{} // closed when the thread has ended
 	noKey        sync.Once     // guards a message that concerns all imports
 	// looked is when the last complete look has begun. standsStill is set when one has not been
 	// carried out in time, nor since.
@@ -65,7 +65,7 @@ func (p *provider) newEndpoint(library *doca.Library, s settings, c comch.Capabi
 	device *doca.Device, representor *doca.Representor) (*endpoint, error) {
 	e := &endpoint{log: p.log.With(zap.String("service", s.name)), library: library,
 		device: device, representor: representor, capabilities: c, settings: s,
-		stopped: make(chan struct{}), connections: make(map[doca.Connection]*connection), users: 1}
+		exited: make(chan struct{}), connections: make(map[doca.Connection]*connection), users: 1}
 	caps, err := library.ComchCapabilities(device.Name())
 	if err == nil {
 		e.engine, err = progress.NewEngine(progress.Policy{Mode: progress.Event})
@@ -92,7 +92,7 @@ func (e *endpoint) run() {
 		e.engine.Idle(e.engine.Progress())
 	}
 	e.endErr = e.release()
-	close(e.stopped)
+	close(e.exited)
 }
 
 // release closes what newEndpoint has made.
@@ -325,7 +325,7 @@ func (e *endpoint) awaitEnd() error {
 	if !unused {
 		return nil
 	}
-	<-e.stopped
+	<-e.exited
 	return e.endErr
 }
 

@@ -213,7 +213,7 @@ func (p *provider) connect(ctx context.Context,
 	})
 	if err = errors.Join(startErr, err); err != nil {
 		_ = e.do(func() error { e.leave(); return nil })
-		<-e.stopped
+		<-e.exited
 		return nil, err
 	}
 	return connection, nil

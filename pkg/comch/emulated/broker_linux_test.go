@@ -93,7 +93,7 @@ func TestImportsDoNotWaitForDescriptorsOfABroker(t *testing.T) {
 			}
 			wantNoWait(t, release, func() {
 				c.Abort()
-				c.waitStopped(testkit.Patience)
+				c.awaitGoroutines(testkit.Patience)
 			})
 			release()
 			if !c.cleanup.waitFor(0, testkit.Patience, nil) {

@@ -55,7 +55,7 @@ type connection struct {
 	mu      sync.Mutex
 	err     error // why the connection ended; nil while it has not
 	done    chan struct{}
-	stopped sync.WaitGroup // goroutines of the connection
+	running sync.WaitGroup // goroutines of the connection
 }
 
 const (
@@ -236,7 +236,7 @@ func (c *connection) Close() error {
 	}
 	goodbye := textFrame(frameGoodbye, nil)
 	c.end(byThisSide, status.Errorf(status.Shutdown, "this side closed the connection"), &goodbye)
-	c.waitStopped(2 * goodbyeTimeout)
+	c.awaitGoroutines(2 * goodbyeTimeout)
 	return nil
 }
 
@@ -246,18 +246,18 @@ func (c *connection) Abort() {
 		status.Errorf(status.ConnectionAborted, "this side aborted the connection"), nil)
 }
 
-// waitStopped waits for the goroutines, up to bound. Closing a descriptor that a hostile peer has
-// sent may take forever; the goroutine that closes it stays behind.
-func (c *connection) waitStopped(bound time.Duration) {
-	stopped := make(chan struct{})
+// awaitGoroutines waits for the goroutines, up to bound. Closing a descriptor that a hostile peer
+// has sent may take forever; the goroutine that closes it stays behind.
+func (c *connection) awaitGoroutines(bound time.Duration) {
+	ended := make(chan struct{})
 	go func() {
-		c.stopped.Wait()
-		close(stopped)
+		c.running.Wait()
+		close(ended)
 	}()
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	select {
-	case <-stopped:
+	case <-ended:
 	case <-timer.C:
 		c.log.Warn("goroutines of a closed connection are still running",
 			zap.Int("peer_pid", c.peer.PID))
@@ -287,7 +287,7 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.mu.Unlock()
 
 	// In the background, because end may run on a worker.
-	c.stopped.Go(func() {
+	c.running.Go(func() {
 		c.remote.closeAll()
 		c.exports.close(&c.cleanup)
 		c.plain.close(&c.cleanup)
@@ -305,12 +305,12 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 		// The socket may hold packets with descriptors of the peer, so closing it can block: see
 		// cleanupQueue. The peer need not wait for that.
 		c.socket.disconnect()
-		c.stopped.Go(c.socket.close)
+		c.running.Go(c.socket.close)
 	} else {
 		c.socket.setWriteTimeout(goodbyeTimeout)
 	}
 	go func() {
-		c.stopped.Wait()
+		c.running.Wait()
 		c.account.release(holdings{descriptors: 1}) // the socket
 		c.cleanup.release()
 	}()

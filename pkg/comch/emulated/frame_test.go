@@ -85,7 +85,7 @@ func FuzzHandleFrame(f *testing.F) {
 			testkit.CheckBounded(t, c.handle(&parsed, &none))
 		}
 		c.Abort()
-		c.waitStopped(goodbyeTimeout)
+		c.awaitGoroutines(goodbyeTimeout)
 		testkit.CheckBounded(t, c.Err())
 	})
 }

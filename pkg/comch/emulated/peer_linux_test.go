@@ -57,7 +57,7 @@ func newServedConnection(tb testing.TB, role role) (*connection, *frameSocket) {
 	tb.Cleanup(func() {
 		c.Abort()
 		peer.close()
-		c.waitStopped(time.Minute)
+		c.awaitGoroutines(time.Minute)
 	})
 	return c, peer
 }

@@ -263,7 +263,7 @@ func TestQueuedMessagesAreReadAfterAFailedWrite(t *testing.T) {
 	peer.close()
 	credit := frame{kind: frameCredit, fields: [maxFields]uint32{1}}
 	c.enqueue(credit, descriptors{})
-	c.stopped.Go(c.writeFrames)
+	c.running.Go(c.writeFrames)
 	for !isClosed(c.writes) {
 		runtime.Gosched() // until the writer notices
 	}
@@ -273,7 +273,7 @@ func TestQueuedMessagesAreReadAfterAFailedWrite(t *testing.T) {
 	if err := c.Send(context.Background(), []byte("x")); !errors.Is(err, status.NotConnected) {
 		t.Errorf("send: %v", err)
 	}
-	c.stopped.Go(c.readFrames)
+	c.running.Go(c.readFrames)
 	if err := awaitEnd(t, c); !errors.Is(err, status.ConnectionReset) {
 		t.Errorf("the connection ended with %v", err)
 	}
@@ -312,7 +312,7 @@ func TestRejectedConsumerReturnsItsRingMemory(t *testing.T) {
 		t.Errorf("%+v is charged, want %+v", held, charged)
 	}
 	c.Abort()
-	c.waitStopped(time.Minute)
+	c.awaitGoroutines(time.Minute)
 	c.pool.lingering.freeAll(c.peer.UID, testkit.Patience, nil)
 	c.cleanup.waitFor(0, testkit.Patience, nil)
 	if c.account.current().ringBytes != 0 {

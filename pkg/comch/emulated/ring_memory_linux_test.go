@@ -103,7 +103,7 @@ func TestRingMemoryOutlivesItsConnectionUntilItIsNeeded(t *testing.T) {
 			defer func() { _ = created.Close() }()
 			start := time.Now()
 			server.Abort()
-			server.waitStopped(testkit.Patience)
+			server.awaitGoroutines(testkit.Patience)
 			if needed {
 				server.pool.lingering.freeAll(server.peer.UID, testkit.Patience, nil)
 			}

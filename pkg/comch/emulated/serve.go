@@ -12,10 +12,10 @@ import (
 // start starts the goroutines that serve the socket.
 func (c *connection) start() {
 	// The reader may end the connection before the writer has started, and then waits for both.
-	c.stopped.Add(1)
-	defer c.stopped.Done()
-	c.stopped.Go(c.readFrames)
-	c.stopped.Go(c.writeFrames)
+	c.running.Add(1)
+	defer c.running.Done()
+	c.running.Go(c.readFrames)
+	c.running.Go(c.writeFrames)
 }
 
 // readFrames handles frames from the peer until the connection ends.

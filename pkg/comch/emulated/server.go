@@ -43,7 +43,7 @@ type server struct {
 	unfinished chan struct{}
 
 	mu         sync.Mutex
-	stopping   bool
+	closing    bool
 	clients    int
 	handshakes []Socket // oldest first
 	admission  comch.Admission
@@ -97,11 +97,11 @@ func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
 // Close also disconnects the clients that nobody has accepted.
 func (s *server) Close() error {
 	s.mu.Lock()
-	if s.stopping {
+	if s.closing {
 		s.mu.Unlock()
 		return nil
 	}
-	s.stopping = true
+	s.closing = true
 	for _, socket := range s.handshakes {
 		interrupt(socket)
 	}
@@ -168,7 +168,7 @@ func (s *server) startHandshake(socket Socket) {
 	defer s.mu.Unlock()
 	frames := newFrameSocket(socket, s.config.MaxMessageSize)
 	frames.setTimeout(handshakeTimeout)
-	if s.stopping {
+	if s.closing {
 		interrupt(socket)
 	}
 	if len(s.handshakes) >= maxHandshakes {

@@ -91,7 +91,7 @@ type copyThread struct {
 	done      *queue
 	progress  *progress.Engine
 	stopping  atomic.Bool
-	stopped   chan struct{}
+	ended     chan struct{}
 }
 
 func startCopyThread(done *queue, capacity int, policy progress.Policy) (*copyThread, error) {
@@ -104,7 +104,7 @@ func startCopyThread(done *queue, capacity int, policy progress.Policy) (*copyTh
 		return nil, errors.Join(err, submitted.close())
 	}
 	t := &copyThread{submitted: submitted, done: done, progress: engine,
-		stopped: make(chan struct{})}
+		ended: make(chan struct{})}
 	if err := errors.Join(engine.Add(t), engine.AddWaiter(submitted)); err != nil {
 		return nil, errors.Join(err, engine.Close(), submitted.close())
 	}
@@ -113,7 +113,7 @@ func startCopyThread(done *queue, capacity int, policy progress.Policy) (*copyTh
 }
 
 func (t *copyThread) run() {
-	defer close(t.stopped)
+	defer close(t.ended)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for !t.stopping.Load() {
@@ -125,7 +125,7 @@ func (t *copyThread) run() {
 func (t *copyThread) stop() error {
 	t.stopping.Store(true)
 	t.progress.Wake()
-	<-t.stopped
+	<-t.ended
 	return errors.Join(t.progress.Close(), t.submitted.close())
 }
 

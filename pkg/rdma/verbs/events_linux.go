@@ -22,7 +22,7 @@ type monitor struct {
 	device  *device
 	wake    eventFD       // signaled when endpoints linger, or to stop
 	stopNow chan struct{} // closed to stop
-	stopped chan struct{} // closed when run returns
+	ended   chan struct{} // closed when run returns
 }
 
 func startMonitor(d *device) (*monitor, error) {
@@ -30,7 +30,7 @@ func startMonitor(d *device) (*monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &monitor{device: d, wake: wake, stopped: make(chan struct{}), stopNow: make(chan struct{})}
+	m := &monitor{device: d, wake: wake, ended: make(chan struct{}), stopNow: make(chan struct{})}
 	go m.run()
 	return m, nil
 }
@@ -39,12 +39,12 @@ func startMonitor(d *device) (*monitor, error) {
 func (m *monitor) stop() {
 	close(m.stopNow)
 	m.wake.signal()
-	<-m.stopped
+	<-m.ended
 	m.wake.close()
 }
 
 func (m *monitor) run() {
-	defer close(m.stopped)
+	defer close(m.ended)
 	descriptors := []unix.PollFd{
 		{Fd: int32(m.device.channel.Descriptor()), Events: unix.POLLIN},
 		{Fd: int32(m.device.context.AsyncDescriptor()), Events: unix.POLLIN},

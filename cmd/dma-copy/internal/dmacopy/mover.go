@@ -30,7 +30,7 @@ type mover struct {
 	moves   []move // by slot
 	deliver uint64 // next chunk to deliver
 	closing bool
-	stopped chan error
+	ended   chan error
 
 	arrived chan arrival
 	// released and announced count the chunks that the side which passes the data on has finished.
@@ -58,7 +58,7 @@ func startMover(device dma.Device, window *memory.Region, access memory.Access, 
 	policy progress.Policy) (*mover, error) {
 	m := &mover{
 		plan: p, jobs: jobs, local: make([]byte, p.window()), moves: make([]move, p.slots),
-		stopped: make(chan error, 1), arrived: make(chan arrival, p.slots),
+		ended: make(chan error, 1), arrived: make(chan arrival, p.slots),
 		context: dma.NewContext(),
 	}
 	m.buffer = memory.Wrap(m.local)
@@ -113,7 +113,7 @@ func (m *mover) run(ready chan<- error) {
 	for !m.closing || m.context.InFlight() > 0 {
 		m.engine.Idle(m.engine.Progress())
 	}
-	m.stopped <- errors.Join(m.context.Detach(), m.cleanUp())
+	m.ended <- errors.Join(m.context.Detach(), m.cleanUp())
 }
 
 // cleanUp undoes setUp in reverse order, from the point that setUp reached.
@@ -140,7 +140,7 @@ func (m *mover) cleanUp() error {
 // stop waits for the jobs in flight and releases everything.
 func (m *mover) stop() error {
 	m.engine.Do(func() { m.closing = true })
-	return <-m.stopped
+	return <-m.ended
 }
 
 // slot returns the local memory of a chunk.

@@ -16,9 +16,9 @@ import (
 
 // dpa implements comch.DPA with a pinned thread of this process, whose engine polls the kernel.
 type dpa struct {
-	engine  *progress.Engine
-	cpus    unix.CPUSet
-	stopped chan struct{} // closed when the thread has ended
+	engine *progress.Engine
+	cpus   unix.CPUSet
+	ended  chan struct{} // closed when the thread has ended
 
 	mu      sync.Mutex
 	started bool
@@ -52,7 +52,7 @@ func NewDPA(cpus []int) (comch.DPA, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dpa{engine: engine, cpus: chosen, stopped: make(chan struct{})}, nil
+	return &dpa{engine: engine, cpus: chosen, ended: make(chan struct{})}, nil
 }
 
 // maxCPUs is how many CPUs a unix.CPUSet can hold.
@@ -91,7 +91,7 @@ func (d *dpa) run(kernel comch.DPAKernel, pinned chan<- error) {
 	if err != nil {
 		return
 	}
-	defer close(d.stopped)
+	defer close(d.ended)
 	for !d.stopping {
 		d.engine.Idle(d.engine.Progress())
 	}
@@ -113,7 +113,7 @@ func (d *dpa) Close() error {
 	d.closed = true
 	if d.started {
 		d.engine.Do(func() { d.stopping = true })
-		<-d.stopped
+		<-d.ended
 	}
 	return d.engine.Close()
 }
