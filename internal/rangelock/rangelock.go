@@ -124,9 +124,9 @@ func (l *Locks) Orphan(r *Range) {
 // Advance unlocks the part before start of a range that is locked.
 func (l *Locks) Advance(r *Range, start uint64) {
 	l.mu.Lock()
-	released := &Range{Start: r.Start, End: start}
+	unlocked := &Range{Start: r.Start, End: start}
 	r.Start, l.locked[r.index].start = start, start
-	l.grantAndUnlock(released)
+	l.grantAndUnlock(unlocked)
 }
 
 // Withdraw makes a range that waits wait no more. It returns false if r does not wait: then its

@@ -136,7 +136,7 @@ type lending struct {
 const (
 	onLoan      uint32 = iota // none: the relay may use the memory
 	returned                  // the relay does not use the memory, but changes may be on their way
-	released                  // the relay has released it, and nothing is on its way
+	harmless                  // the relay has released it, and nothing is on its way
 	quarantined               // none in time: the relay keeps it
 )
 
@@ -168,7 +168,7 @@ func (m *memories) settle(ended *lending, saidWhy bool) {
 	begun := time.Now()
 	checks := loanChecks
 	checks.Total = retry.Within(max(m.terms.config.ReleaseTimeout, ended.untilHarmless()))
-	evidence := released
+	evidence := harmless
 	for schedule := checks.Begin(begun); !m.isReturned(ended.loan); {
 		err := schedule.Wait(m.background.ctx)
 		if errors.Is(err, status.TimeOut) {
@@ -187,7 +187,7 @@ func (m *memories) settle(ended *lending, saidWhy bool) {
 			zap.Uint64("bytes", ended.Len()))
 	}
 	rest := ended.untilHarmless() - time.Since(begun)
-	if evidence == released && rest > 0 && !saidWhy {
+	if evidence == harmless && rest > 0 && !saidWhy {
 		evidence = returned
 		m.background.run("await the last lease", func() {
 			if m.background.sleep(rest) {
@@ -202,7 +202,7 @@ func (m *memories) settle(ended *lending, saidWhy bool) {
 // forgetChanges lets the queues report the changes of a session whose memory was returned: the last
 // lease of its relay is over, or the target has ended it before it has begun the next one.
 func (m *memories) forgetChanges(ended *lending) {
-	if ended.evidence.CompareAndSwap(returned, released) {
+	if ended.evidence.CompareAndSwap(returned, harmless) {
 		m.onEvidence()
 	}
 }

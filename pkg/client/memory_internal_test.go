@@ -42,7 +42,7 @@ func TestAClosedVolumeForgetsNoChanges(t *testing.T) {
 					m.background.stop()
 				}
 				time.Sleep(time.Minute)
-				if forgotten := ended.evidence.Load() == released; forgotten == closes {
+				if forgotten := ended.evidence.Load() == harmless; forgotten == closes {
 					t.Errorf("changes are forgotten: %t", forgotten)
 				}
 			})

@@ -75,7 +75,7 @@ func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 	c.terms.size.Store(block)
 	r := &eagerRelay{state: progress.Running}
 	s := r.session(t, c.terms, 1)
-	s.memory.evidence.Store(released)
+	s.memory.evidence.Store(harmless)
 	c.life.session.Store(s)
 	q := newQueue(c, 0, s)
 	q.memoryEnd = block
@@ -236,7 +236,7 @@ func TestStatesOfAQueue(t *testing.T) {
 		},
 		"next session": func(t *testing.T, state string) string {
 			r, q := begin(t, state)
-			q.session.memory.evidence.Store(released)
+			q.session.memory.evidence.Store(harmless)
 			q.setNext(r.session(t, q.terms, 2))
 			poll(q)
 			poll(q)

@@ -59,7 +59,7 @@ type deviceQueue struct {
 	// that polls uses it and open.
 	notifyRequested bool
 	open            int          // connections that have opened and are attached
-	released        atomic.Int64 // requests of detached connections, still in reserved
+	freed           atomic.Int64 // requests of detached connections, still in reserved
 
 	// The completion queue's mu guards the rest. Only the thread that polls changes polled.
 	polled   bool // in completionQueue.polling
@@ -165,9 +165,9 @@ func (q *completionQueue) progress() {
 	}
 	for _, dq := range q.polling {
 		// No completions of detached connections are left, so their room is free again.
-		if dq.released.Load() > 0 {
+		if dq.freed.Load() > 0 {
 			q.mu.Lock()
-			dq.reserved -= int(dq.released.Swap(0))
+			dq.reserved -= int(dq.freed.Swap(0))
 			q.mu.Unlock()
 		}
 	}
@@ -334,7 +334,7 @@ func (q *completionQueue) detach(c *connection) {
 	q.attached.Add(-1)
 	dq := c.deviceQueue
 	dq.attached--
-	dq.released.Add(int64(c.requests()))
+	dq.freed.Add(int64(c.requests()))
 	if err := q.destroyIdle(dq); err != nil {
 		q.device.log.Error("cannot destroy completion queue", zap.Error(err))
 	}
