@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/states"
@@ -62,22 +61,4 @@ func (c *channel) setListening(to ListenStatus) {
 		to.Since = c.listening.Since
 	}
 	c.listening = to
-}
-
-// isAvailable reports whether the channel can serve new sessions.
-func (c *channel) isAvailable() bool {
-	s := c.listenStatus()
-	return ChannelStates.Of(s.State).IsUsable && c.targets.IsReady()
-}
-
-// unavailable returns why the channel cannot serve new sessions; nil if it can.
-func (c *channel) unavailable() error {
-	s := c.listenStatus()
-	switch {
-	case ChannelStates.Of(s.State).IsUsable:
-		return c.targets.Unavailable()
-	case s.LastError == nil:
-		return fmt.Errorf("channel %v is %s", c.id, s.State)
-	}
-	return fmt.Errorf("channel %v: clients cannot connect: %w", c.id, s.LastError)
 }

@@ -3,6 +3,8 @@ package relay
 import (
 	"fmt"
 	"strings"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // maxReasons bounds how many reasons a Readiness has: the status of the relay has all of them.
@@ -33,4 +35,65 @@ func (r Readiness) String() string {
 		return text
 	}
 	return text + ": " + strings.Join(reasons, "; ")
+}
+
+// reportReadiness is called whenever the readiness may have changed.
+func (r *Relay) reportReadiness() {
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+	if !r.ending {
+		r.config.OnReady(r.readiness())
+	}
+}
+
+// readiness returns how many channels can serve new sessions. One that can makes the relay ready.
+func (r *Relay) readiness() Readiness {
+	var now Readiness
+	for _, c := range r.snapshot() {
+		if c.isRemoved() {
+			continue
+		}
+		now.Channels++
+		if c.isAvailable() {
+			now.Serving++
+			continue
+		}
+		if len(now.Reasons) < maxReasons {
+			if err := c.unavailable(); err != nil { // it may have become available
+				now.Reasons = append(now.Reasons, err)
+			}
+		}
+	}
+	switch {
+	case r.draining.Load() != nil:
+		now.Err = errDraining
+	case now.Channels == 0:
+		now.Err = status.Errorf(status.NotFound, "no channel is configured")
+	case now.Serving > 0:
+	case len(now.Reasons) == 0:
+		now.Serving++ // the only one has just become available
+	case now.Channels == 1:
+		now.Err = now.Reasons[0]
+	default:
+		now.Err = fmt.Errorf("serving 0 of %d channels: %w", now.Channels, now.Reasons[0])
+	}
+	return now
+}
+
+// isAvailable reports whether the channel can serve new sessions.
+func (c *channel) isAvailable() bool {
+	s := c.listenStatus()
+	return ChannelStates.Of(s.State).IsUsable && c.targets.IsReady()
+}
+
+// unavailable returns why the channel cannot serve new sessions; nil if it can.
+func (c *channel) unavailable() error {
+	s := c.listenStatus()
+	switch {
+	case ChannelStates.Of(s.State).IsUsable:
+		return c.targets.Unavailable()
+	case s.LastError == nil:
+		return fmt.Errorf("channel %v is %s", c.id, s.State)
+	}
+	return fmt.Errorf("channel %v: clients cannot connect: %w", c.id, s.LastError)
 }

@@ -9,7 +9,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -241,49 +240,6 @@ func (r *Relay) Resume() {
 		r.log.Warn("resumed: new sessions are accepted again")
 		r.reportReadiness()
 	}
-}
-
-// reportReadiness is called whenever the readiness may have changed.
-func (r *Relay) reportReadiness() {
-	r.reporting.Lock()
-	defer r.reporting.Unlock()
-	if !r.ending {
-		r.config.OnReady(r.readiness())
-	}
-}
-
-// readiness returns how many channels can serve new sessions. One that can makes the relay ready.
-func (r *Relay) readiness() Readiness {
-	var now Readiness
-	for _, c := range r.snapshot() {
-		if c.isRemoved() {
-			continue
-		}
-		now.Channels++
-		if c.isAvailable() {
-			now.Serving++
-			continue
-		}
-		if len(now.Reasons) < maxReasons {
-			if err := c.unavailable(); err != nil { // it may have become available
-				now.Reasons = append(now.Reasons, err)
-			}
-		}
-	}
-	switch {
-	case r.draining.Load() != nil:
-		now.Err = errDraining
-	case now.Channels == 0:
-		now.Err = status.Errorf(status.NotFound, "no channel is configured")
-	case now.Serving > 0:
-	case len(now.Reasons) == 0:
-		now.Serving++ // the only one has just become available
-	case now.Channels == 1:
-		now.Err = now.Reasons[0]
-	default:
-		now.Err = fmt.Errorf("serving 0 of %d channels: %w", now.Channels, now.Reasons[0])
-	}
-	return now
 }
 
 // countersOf returns the counters of a channel. One that was removed before continues to count.
