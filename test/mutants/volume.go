@@ -326,7 +326,7 @@ var volumeMutants = []mutant{
 	},
 	{
 		name: "contended-serves-while-it-is-lost",
-		file: "pkg/volume/contended.go",
+		file: "pkg/volume/stand_by.go",
 		old: `	v.ownership.set(standByError(reason))
 	for {`,
 		new:    "\tfor {",

@@ -53,9 +53,9 @@ type contended struct {
 	inner Owned      // nil of a stand-by
 	info  Info       // when last owned
 
-	stop      context.CancelFunc
-	began     atomic.Pointer[time.Time] // when the volume began to close
-	contended chan struct{}             // closed when run has returned
+	stop  context.CancelFunc
+	began atomic.Pointer[time.Time] // when the volume began to close
+	ended chan struct{}             // closed when run has returned
 }
 
 // openContended opens a volume, as its owner if nobody else is. It fails if that is impossible for
@@ -64,7 +64,7 @@ func openContended(spec Spec, backend Contender) (Volume, error) {
 	v := &contended{spec: spec, backend: backend,
 		log:       spec.Log.With(zap.String("volume", spec.Name)),
 		info:      Info{Name: spec.Name, BlockSize: spec.BlockSize, Fenced: true},
-		ownership: newOwnership(), contended: make(chan struct{})}
+		ownership: newOwnership(), ended: make(chan struct{})}
 	inner, err := backend.Contend(&v.spec, v.ownership)
 	if err != nil && !errors.Is(err, status.InUse) {
 		return nil, err
@@ -91,7 +91,7 @@ func standByError(reason error) error {
 
 // run keeps contending for the volume whenever this program does not own it.
 func (v *contended) run(ctx context.Context) {
-	defer close(v.contended)
+	defer close(v.ended)
 	for ctx.Err() == nil {
 		v.mu.Lock()
 		inner := v.inner
@@ -268,7 +268,7 @@ func (v *contended) Close(ctx context.Context) error {
 	v.began.CompareAndSwap(nil, new(time.Now()))
 	v.stop()
 	select {
-	case <-v.contended:
+	case <-v.ended:
 	case <-ctx.Done():
 		return status.Errorf(status.TimeOut, "close volume %q: %w", v.spec.Name, ctx.Err())
 	}
