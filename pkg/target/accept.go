@@ -59,6 +59,8 @@ func (t *Target) acceptControl(ctx context.Context) error {
 
 // serve serves a control connection until it ends.
 func (t *Target) serve(p *pendingConnection) {
+	t.log.Debug("serving a control connection", zap.Stringer("source", p.source))
+	defer t.log.Debug("no longer serving a control connection", zap.Stringer("source", p.source))
 	defer p.cancel(nil)
 	defer t.admission.remove(p)
 	transport, err := t.newTransport(p)
@@ -112,7 +114,7 @@ func relayNames(transport controlmsg.Transport) []string {
 func (t *Target) acceptRDMA(ctx context.Context) error {
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
-	free := make(chan struct{}, maxRequests)
+	busy := make(chan struct{}, maxRequests)
 	for {
 		request, err := t.rdma.Accept(ctx)
 		if ctx.Err() != nil {
@@ -121,16 +123,17 @@ func (t *Target) acceptRDMA(ctx context.Context) error {
 		if err != nil {
 			return status.Errorf(status.NotConnected, "accept RDMA connections: %w", err)
 		}
-		free <- struct{}{}
-		accepting.Go(func() {
-			defer func() { <-free }()
-			t.acceptRequest(request)
-		})
+		busy <- struct{}{}
+		accepting.Go(func() { t.acceptRequest(request, busy) })
 	}
 }
 
-func (t *Target) acceptRequest(request rdma.Request) {
+// acceptRequest accepts or rejects one RDMA connection, and then frees a place in busy.
+func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
+	defer func() { <-busy }()
 	remote := request.Remote()
+	t.log.Debug("accepting an RDMA connection", zap.Stringer("from", remote))
+	defer t.log.Debug("no longer accepting an RDMA connection", zap.Stringer("from", remote))
 	var record tokenRecord
 	data, err := controlmsg.DecodeRDMAPrivateData(request.PrivateData())
 	if err == nil {

@@ -425,6 +425,8 @@ func (s *session) takeLease(m *controlmsg.ConfigureDataPath) error {
 
 // resume makes the lanes look again at what waits for the lease.
 func (s *session) resume() {
+	s.log.Debug("resuming what has waited for a lease")
+	defer s.log.Debug("no longer resuming")
 	err := datapath.OnAll(s.openLanes(),
 		func(lane *datapath.TargetLane) error { return lane.Resume(s.ctx) })
 	if err != nil {

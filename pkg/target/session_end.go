@@ -17,6 +17,8 @@ import (
 // watchRelay ends the session when the connection to the relay ends, even while one of its requests
 // is in progress.
 func (s *session) watchRelay() {
+	s.log.Debug("watching the relay")
+	defer s.log.Debug("no longer watching the relay")
 	select {
 	case <-s.relay.Done():
 		s.cancel(fmt.Errorf("relay: %w", s.relay.Err()))
@@ -27,6 +29,8 @@ func (s *session) watchRelay() {
 // watchOwnership ends the session when this target loses the volume. Nothing is drained: what is in
 // flight fails.
 func (s *session) watchOwnership(o *volume.Ownership, changed <-chan struct{}) {
+	s.log.Debug("watching whether this target owns the volume")
+	defer s.log.Debug("no longer watching whether this target owns the volume")
 	select {
 	case <-changed:
 		standBy, _ := o.State()
@@ -43,14 +47,17 @@ func (s *session) watchOwnership(o *volume.Ownership, changed <-chan struct{}) {
 func (s *session) onLaneFailure(queue int) func(error) {
 	return func(err error) {
 		// Cancelling runs other code and must not delay the worker.
-		go func() {
-			s.mu.Lock()
-			stopped := s.stopped
-			s.mu.Unlock()
-			if !stopped {
-				s.cancel(fmt.Errorf("queue %d: %w", queue, err))
-			}
-		}()
+		go s.endForLane(queue, err)
+	}
+}
+
+func (s *session) endForLane(queue int, err error) {
+	s.log.Debug("queue failed", zap.Int("queue", queue), zap.Error(err))
+	s.mu.Lock()
+	stopped := s.stopped
+	s.mu.Unlock()
+	if !stopped {
+		s.cancel(fmt.Errorf("queue %d: %w", queue, err))
 	}
 }
 
@@ -66,6 +73,16 @@ func (s *session) drain(ctx context.Context) (unfinished int) {
 	return datapath.DrainAll(ctx, s.openLanes())
 }
 
+// drainAndEnd drains the session until ctx ends, and ends it with status.Shutdown.
+func (s *session) drainAndEnd(ctx context.Context, reason string) {
+	s.log.Debug("draining the session")
+	defer s.log.Debug("no longer draining the session")
+	if n := s.drain(ctx); n > 0 {
+		reason = fmt.Sprintf("%s: %d requests have not completed", reason, n)
+	}
+	s.cancel(status.Errorf(status.Shutdown, "%s", reason))
+}
+
 // closePause is how long the end of the RDMA connections waits for the relay to close, so that it
 // learns of the reason first. Others wait for the session's release, so it is short.
 const closePause = 100 * time.Millisecond
@@ -79,10 +96,7 @@ func (s *session) end(reason error) {
 	s.lease.End()
 	s.relay.Leave(reason)
 	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		s.relay.Close(reason)
-	}()
+	go s.closeRelay(reason, closed)
 	select {
 	case <-closed:
 	case <-time.After(closePause):
@@ -103,6 +117,14 @@ func (s *session) end(reason error) {
 	s.log.Info("session ended", zap.Error(reason))
 }
 
+// closeRelay closes the connection to the relay, and then closed.
+func (s *session) closeRelay(reason error, closed chan<- struct{}) {
+	s.log.Debug("closing the connection to the relay")
+	defer s.log.Debug("no longer closing the connection to the relay")
+	defer close(closed)
+	s.relay.Close(reason)
+}
+
 // abandon ends a session one of whose requests waits for a device that does not answer. The session
 // is released when the device has answered, which Run does not wait for.
 func (s *session) abandon(err error) {
@@ -110,11 +132,16 @@ func (s *session) abandon(err error) {
 	s.relay.Leave(reason)
 	s.log.Error("session ended, but a device has not answered: keeping what the session uses until "+
 		"then", zap.Error(err), zap.NamedError("reason", reason))
-	go func() {
-		_ = s.serving.Await(context.Background())
-		s.end(reason)
-		s.target.admission.release(s)
-	}()
+	go s.endLate(reason)
+}
+
+// endLate ends an abandoned session when the device has answered.
+func (s *session) endLate(reason error) {
+	s.log.Debug("waiting for the device")
+	defer s.log.Debug("no longer waiting for the device")
+	_ = s.serving.Await(context.Background())
+	s.end(reason)
+	s.target.admission.release(s)
 }
 
 // release closes the lanes, waits for their volume IO, and frees everything. Later calls return the
@@ -161,6 +188,8 @@ func (s *session) detach(ctx context.Context) error {
 // ended. Only then can the client's next session begin, and only then may the workers, the device,
 // and the volume be closed, so Run waits for it. A lane whose worker was stuck is revoked here.
 func (s *session) releaseLate() {
+	s.log.Debug("releasing the session late")
+	defer s.log.Debug("no longer releasing the session")
 	if err := s.detach(context.Background()); err != nil { // the worker has stopped
 		s.log.Error("session was never released", zap.Error(err))
 		return

@@ -85,7 +85,8 @@ func TestTheFailureOfAQueueEndsItsSessionUnlessItHasStopped(t *testing.T) {
 		for _, stopped := range []bool{false, true} {
 			ctx, cancel := context.WithCancelCause(context.Background())
 			defer cancel(nil)
-			s := &session{pendingConnection: &pendingConnection{ctx: ctx, cancel: cancel}}
+			s := &session{pendingConnection: &pendingConnection{ctx: ctx, cancel: cancel},
+				log: zap.NewNop()}
 			if stopped {
 				if err := s.Stop(ctx); err != nil {
 					t.Fatal(err)

@@ -241,12 +241,7 @@ func (t *Target) Run(ctx context.Context) error {
 	defer end()
 	rdmaContext, stopRDMA := context.WithCancel(context.Background())
 	var lost error
-	accepting.Go(func() {
-		if lost = t.acceptRDMA(rdmaContext); lost != nil {
-			t.log.Error("the target ends: it has to be started again", zap.Error(lost))
-			end()
-		}
-	})
+	accepting.Go(func() { lost = t.serveRDMA(rdmaContext, end) })
 	accepting.Go(func() { t.watchVolumes(ctx) })
 	stop := context.AfterFunc(ctx, func() { _ = t.listener.Close() })
 	defer stop()
@@ -262,18 +257,24 @@ func (t *Target) Run(ctx context.Context) error {
 	return errors.Join(lost, err)
 }
 
+// serveRDMA is acceptRDMA, and calls end if that fails.
+func (t *Target) serveRDMA(ctx context.Context, end func()) error {
+	t.log.Debug("accepting RDMA connections")
+	defer t.log.Debug("no longer accepting RDMA connections")
+	err := t.acceptRDMA(ctx)
+	if err != nil {
+		t.log.Error("the target ends: it has to be started again", zap.Error(err))
+		end()
+	}
+	return err
+}
+
 // endSessions drains sessions until ctx ends, all at the same time, and ends them with
 // status.Shutdown.
 func endSessions(ctx context.Context, sessions []*session, reason string) {
 	var ending sync.WaitGroup
 	for _, s := range sessions {
-		ending.Go(func() {
-			text := reason
-			if n := s.drain(ctx); n > 0 {
-				text = fmt.Sprintf("%s: %d requests have not completed", reason, n)
-			}
-			s.cancel(status.Errorf(status.Shutdown, "%s", text))
-		})
+		ending.Go(func() { s.drainAndEnd(ctx, reason) })
 	}
 	ending.Wait()
 }

@@ -34,6 +34,8 @@ func checkUsable(offer *offer) error {
 // such a session, a relay knows whether it can serve clients. A session that is in use goes on: its
 // client learns of the failure from its requests.
 func (t *Target) watchVolumes(ctx context.Context) {
+	t.log.Debug("watching the volumes")
+	defer t.log.Debug("no longer watching the volumes")
 	ticker := time.NewTicker(failureInterval)
 	defer ticker.Stop()
 	for {

@@ -213,8 +213,8 @@ var sessionMutants = []mutant{
 	{
 		name:   "target-survives-the-failure-of-a-queue",
 		file:   "pkg/target/session_end.go",
-		old:    "			if !stopped {\n",
-		new:    "			if stopped {\n",
+		old:    "	if !stopped {\n",
+		new:    "	if stopped {\n",
 		breaks: "The failure of a queue ends its session.",
 		tests:  []test{{"./pkg/target", "^TestTheFailureOfAQueueEndsItsSessionUnlessItHasStopped$"}},
 	},
