@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -301,7 +302,8 @@ func TestARelayThatOpensNoVolumeIsEnded(t *testing.T) {
 		}
 	}
 	<-r.Done()
-	if err := r.Err(); !errors.Is(err, status.TimeOut) {
+	if err := r.Err(); !errors.Is(err, status.TimeOut) ||
+		!strings.Contains(err.Error(), "has not opened a volume") {
 		t.Errorf("the session ended with %v", err)
 	}
 }

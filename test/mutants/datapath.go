@@ -449,7 +449,7 @@ var datapathMutants = []mutant{
 	l.respond(slot, status.Success)
 `,
 		new: `	l.respond(slot, status.Success)
-	l.connections[iomsg.DataConnection].send.endSend()
+	l.connections[iomsg.DataConnection].endSend()
 	r := l.connections[iomsg.DataConnection].addTransfer(t.ioSize)
 	r.Opcode, r.Local = rdma.OpWrite, source
 	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
