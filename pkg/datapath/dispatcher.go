@@ -28,7 +28,7 @@ type dispatcher struct {
 	registrations []registration
 	free          []uint32
 	completions   [completionBatch]rdma.Completion
-	touched       []completionHandler // had a completion in this batch
+	touched       []uint32 // registrations that have had a completion in this batch
 }
 
 // registration is a lane's entry in the dispatcher. The generation distinguishes successive lanes
@@ -37,6 +37,7 @@ type dispatcher struct {
 type registration struct {
 	handler    completionHandler
 	generation uint32
+	touched    bool
 }
 
 // registrationID identifies a registration and its generation.
@@ -59,8 +60,8 @@ func (d *dispatcher) register(handler completionHandler) registrationID {
 	n := len(d.free)
 	if n == 0 {
 		d.registrations = append(d.registrations, registration{})
-		// Each handler is in touched at most once, so touch never allocates.
-		d.touched = make([]completionHandler, 0, len(d.registrations))
+		// Each registration is in touched at most once, so Poll never allocates.
+		d.touched = make([]uint32, 0, len(d.registrations))
 		d.free, n = append(d.free, uint32(len(d.registrations)-1)), 1
 	}
 	index := d.free[n-1]
@@ -76,7 +77,6 @@ func (d *dispatcher) register(handler completionHandler) registrationID {
 func (d *dispatcher) unregister(id registrationID) {
 	d.registrations[id.index].handler = nil
 	d.free = append(d.free, id.index)
-	clear(d.touched[:cap(d.touched)])
 }
 
 // Poll hands each completion to its lane, and then lets each of these lanes post what its
@@ -89,27 +89,22 @@ func (d *dispatcher) Poll() int {
 	d.touched = d.touched[:0]
 	for i := range d.completions[:n] {
 		c := &d.completions[i]
-		r := &d.registrations[uint32(c.Context)>>contextIndexShift]
+		index := uint32(c.Context) >> contextIndexShift
+		r := &d.registrations[index]
 		if r.handler == nil || r.generation != uint32(c.Context>>contextGenerationShift) {
 			continue // its lane is gone
 		}
 		role := iomsg.ConnectionRole(c.Context % uint64(iomsg.ConnectionRoleCount))
 		r.handler.handleCompletion(role, c)
-		d.touch(r.handler)
-	}
-	for _, handler := range d.touched {
-		handler.endBatch()
-	}
-	return n
-}
-
-func (d *dispatcher) touch(handler completionHandler) {
-	// Completions of one connection usually arrive in a row, so the handler touched last is nearly
-	// always the one.
-	for i := len(d.touched) - 1; i >= 0; i-- {
-		if d.touched[i] == handler {
-			return
+		if !r.touched {
+			r.touched = true
+			d.touched = append(d.touched, index)
 		}
 	}
-	d.touched = append(d.touched, handler)
+	for _, index := range d.touched {
+		r := &d.registrations[index]
+		r.touched = false
+		r.handler.endBatch()
+	}
+	return n
 }
