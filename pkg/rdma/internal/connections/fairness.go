@@ -56,6 +56,8 @@ type Fairness struct {
 	lightUntil uint64 // the turn in which the last light session is forgotten
 	yieldsLeft int    // 0 if no other session is active
 	moved      int    // bytes since the last yield
+	last       *share // that moved bytes
+	announced  uint64 // one more than the last turn in which this queue told the others of a session
 }
 
 // share is what a session may still move.
@@ -130,12 +132,12 @@ func (f *Fairness) Allowance(m *Member, d Direction, usual int) int {
 
 // Count records that a connection has moved bytes.
 func (f *Fairness) Count(m *Member, d Direction, bytes int) {
-	if m.share.domain.Activate() {
-		f.yieldsLeft = ContendedYields
+	s := m.share
+	if f.last != s || f.announced <= f.turn {
+		f.noteActive(s)
 	}
 	f.moved += bytes
 	m.moved[d] = f.turn
-	s := m.share
 	if s.turn[d] != f.turn {
 		return // no other session was active when the connection was allowed to
 	}
@@ -147,6 +149,21 @@ func (f *Fairness) Count(m *Member, d Direction, bytes int) {
 		s.busy = f.turn
 	} else if f.turn-s.busy > lightTurns {
 		f.lightUntil = f.turn + lightTurns
+	}
+}
+
+// noteActive finds out whether other sessions are active: on this queue, or on others of the device,
+// with which a queue exchanges that once per turn. Each exchange writes to a cache line that all of
+// them share.
+func (f *Fairness) noteActive(s *share) {
+	contended := f.last != s && f.last != nil
+	f.last = s
+	if f.announced <= f.turn {
+		f.announced = f.turn + 1
+		contended = s.domain.Activate() || contended
+	}
+	if contended {
+		f.yieldsLeft = ContendedYields
 	}
 }
 
