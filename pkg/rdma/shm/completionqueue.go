@@ -3,7 +3,6 @@ package shm
 import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
@@ -13,11 +12,12 @@ import (
 // completionQueue drives its connections and collects their completions.
 type completionQueue struct {
 	softrdma.Queue[connection]
-	device *device
-	poller *epoll.Poller
-	held   registration.Held
-	polls  uint32
-	armed  bool
+	device  *device
+	poller  *epoll.Poller
+	held    registration.Held
+	watches watches
+	polls   uint32
+	armed   bool
 }
 
 // NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
@@ -56,7 +56,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	return n
 }
 
-// progress drives all connections once.
+// progress drives all connections once that have something to do.
 func (q *completionQueue) progress() {
 	if q.Fairness.BeginTurn() {
 		progress.Yield()
@@ -67,12 +67,10 @@ func (q *completionQueue) progress() {
 	if q.polls++; q.polls%pollsPerCheck == 0 {
 		q.checkSockets()
 	}
-	connections.SortByWait(&q.Fairness, connections.Receiving, q.Connections.Open,
-		softrdma.SharingOf[connection])
-	for i := 0; i < len(q.Connections.Open); {
-		c := q.Connections.Open[i].Self
+	for _, due := range q.watches.collect(&q.Fairness) {
+		c := due.Self
 		if c.turn(); c.Phase == softrdma.PhaseOpen {
-			i++ // otherwise another connection has taken its place
+			q.watches.update(c)
 		}
 	}
 	if q.HasScheduled() {
@@ -106,6 +104,7 @@ func (q *completionQueue) checkSockets() (gone bool) {
 		gone = true
 		if !c.hungUp {
 			c.hungUp = true
+			q.watches.update(c)
 			q.poller.Remove(c.bell.descriptor) // it stays readable
 		}
 	}
@@ -212,6 +211,7 @@ func (q *completionQueue) processInbox() {
 	for _, arrived := range q.Activate() {
 		c := arrived.Self
 		c.Join()
+		q.watches.add(c)
 		if err := q.poller.Add(c.bell.descriptor, c.Slot); err != nil {
 			c.end(endingAborted, err, rdma.StatusFatal)
 			continue
@@ -226,6 +226,7 @@ func (q *completionQueue) remove(c *connection) {
 	if !c.hungUp {
 		q.poller.Remove(c.bell.descriptor)
 	}
+	q.watches.remove(c)
 	c.Leave()
 }
 

@@ -16,7 +16,8 @@ package shm
 //	             |      |                 | completeSends      |
 //	blockedAt    | own  | transmit        | turn, hasWork      | blockedAt ≤ peerConsumed
 //	position     | peer | receive         | receive, turn,     | position ≤ the peer's published
-//	             |      |                 | publish, hasWork   |
+//	             |      |                 | publish, hasWork,  |
+//	             |      |                 | update             |
 //	told         | peer | publish         | publish            | told ≤ position
 type cursors struct {
 	tail         uint64 // written, or skipped at the end of the ring

@@ -26,7 +26,7 @@ func (c *connection) Flush() {
 	if c.HasArrived() { // still in the queue's inbox
 		c.queue.processInbox()
 	}
-	if c.Phase == softrdma.PhaseOpen {
+	if c.Phase == softrdma.PhaseOpen && c.hasUnsent() { // a receive needs no start
 		c.transmit()
 		c.queue.held.ReleaseAll()
 	}
@@ -58,7 +58,11 @@ func (c *connection) transmit() {
 	c.blockedAt = c.peerConsumed // before completeSends, which may look again
 	c.publish()
 	c.completeSends()
-	if hasRoom && c.Phase == softrdma.PhaseOpen && c.hasUnsent() {
+	if c.Phase != softrdma.PhaseOpen {
+		return
+	}
+	c.queue.watches.update(c)
+	if hasRoom && c.hasUnsent() {
 		c.Schedule()
 	}
 }
