@@ -372,6 +372,15 @@ type LateConsumer interface {
 	Err() error
 }
 
+// WatchedConsumer is a Consumer with a word in memory that shows when a message arrives. Its owner
+// asserts that type once, when it gets the consumer.
+type WatchedConsumer interface {
+	Consumer
+	// Watch returns what to watch until Poll would find something, valid until Close. Its Word is nil
+	// if Poll may find something now, or if it cannot tell.
+	Watch() progress.Watch
+}
+
 // Producer sends messages on the data path to one consumer of the peer. Messages from one producer
 // arrive in the order in which they were sent.
 type Producer interface {

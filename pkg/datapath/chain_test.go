@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -308,4 +309,45 @@ func BenchmarkChain(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A response that waits for a receive of the client is sent when there is one, also if the client
+// asks for nothing more.
+func TestAnIdleLaneSendsWhatHasWaitedForAReceive(t *testing.T) {
+	r := newChainRig(t, 2, chainOptions{shared: true, volumeMemory: true})
+	turns := func() {
+		for range 20 {
+			for _, w := range r.workers {
+				w.engine.Progress()
+			}
+		}
+	}
+	var used []comch.Received
+	for len(used) < RelayConsumerConfig(2).Receives { // all receives of the client
+		r.submit(iomsg.Read, 1)
+		testkit.Eventually(t, "a response", func() bool {
+			turns()
+			n := r.consumer.Poll(r.received[:1])
+			used = append(used, r.received[:n]...)
+			return n == 1
+		})
+	}
+	r.submit(iomsg.Read, 1)
+	r.workers[0].engine.Progress() // forwards the request
+	r.workers[0].engine.Progress() // finds nothing to do
+	if !r.relay.watch.IsIdle() {
+		t.Error("the lane is polled although it waits for the target")
+	}
+	testkit.Eventually(t, "a response waits for a receive", func() bool {
+		turns()
+		return r.relay.outbox.Len() == 1
+	})
+	for _, c := range used {
+		check(t, r.consumer.PostReceive(c.Offset, iomsg.Size, c.UserData))
+	}
+	r.consumer.Flush()
+	testkit.Eventually(t, "the response", func() bool {
+		turns()
+		return r.collect() == 1
+	})
 }

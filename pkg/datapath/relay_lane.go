@@ -112,6 +112,9 @@ type RelayLane struct {
 	lateProducer comch.LateProducer
 	lateConsumer comch.LateConsumer
 	isLate       bool
+	// watched is the consumer if that has a watch, and Poll has nothing to do but to read requests.
+	watched comch.WatchedConsumer
+	watch   progress.Watch
 	// outbox holds responses for which the client has posted no receive.
 	outbox     fifo.Queue[message]
 	rejectCode status.Code
@@ -143,6 +146,9 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 	l.lateProducer, _ = config.Producer.(comch.LateProducer)
 	l.lateConsumer, _ = config.Consumer.(comch.LateConsumer)
 	l.isLate = l.lateProducer != nil || l.lateConsumer != nil
+	if !l.isLate && l.bounce == nil {
+		l.watched, _ = config.Consumer.(comch.WatchedConsumer)
+	}
 	l.init(config.Worker, config.Tracer, config.OnFailure)
 	var err error
 	if l.connections, l.messages, err = newConnections(config.Domain, config.Depth); err != nil {

@@ -36,7 +36,9 @@ func (l *RelayLane) Poll() int {
 	}
 	n := 0
 	if !l.draining && l.hasRoom() {
-		n = l.receiveRequests()
+		if n = l.receiveRequests(); n == 0 && l.watched != nil {
+			l.watch = l.watched.Watch()
+		}
 	}
 	if n > 0 {
 		l.config.Consumer.Flush()
@@ -45,6 +47,10 @@ func (l *RelayLane) Poll() int {
 	l.flushResponses()
 	return sent + n
 }
+
+// Watch implements progress.WatchedSource. A lane with nothing else to do has work when a request
+// arrives.
+func (l *RelayLane) Watch() *progress.Watch { return &l.watch }
 
 // receiveRequests reads a batch of requests, or fewer if the rate limits say so, and returns their
 // number.
@@ -434,6 +440,7 @@ func (l *RelayLane) respond(m *message) {
 		}
 	}
 	l.counters.backpressure(NoClientReceive)
+	l.watch = progress.Watch{}
 	place := l.outbox.Push()
 	if place == nil {
 		l.fail(status.Errorf(status.Full, "client does not post receives for its responses"))

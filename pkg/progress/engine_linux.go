@@ -17,7 +17,7 @@ import (
 // engine.
 type Engine struct {
 	policy  Policy
-	sources []Source
+	sources []polled
 	waiters []*registration
 
 	epoll  int
@@ -33,6 +33,12 @@ type Engine struct {
 
 	idle  idleState
 	stats statistics
+}
+
+// polled is a source and its watch, nil if it has none.
+type polled struct {
+	source Source
+	watch  *Watch
 }
 
 // registration links a Waiter to its descriptor in the epoll set.
@@ -98,7 +104,11 @@ func (e *Engine) Add(source Source) error {
 			return err
 		}
 	}
-	e.sources = append(e.sources, source)
+	p := polled{source: source}
+	if watched, ok := source.(WatchedSource); ok {
+		p.watch = watched.Watch()
+	}
+	e.sources = append(e.sources, p)
 	return nil
 }
 
@@ -108,8 +118,8 @@ func (e *Engine) Remove(source Source) {
 	if waiter, ok := source.(Waiter); ok {
 		e.RemoveWaiter(waiter)
 	}
-	for i, s := range e.sources {
-		if s == source {
+	for i, p := range e.sources {
+		if p.source == source {
 			// A copy, because Progress may be iterating over the old slice.
 			e.sources = slices.Delete(slices.Clone(e.sources), i, i+1)
 			return
@@ -146,14 +156,17 @@ func (e *Engine) RemoveWaiter(waiter Waiter) {
 	}
 }
 
-// Progress runs queued commands, polls every source once, and returns how much work was done.
+// Progress runs queued commands, polls every source once, except those whose watches say that they
+// have nothing to do, and returns how much work was done.
 func (e *Engine) Progress() int {
 	done := 0
 	if e.pending.Load() {
 		done += e.runCommands()
 	}
-	for _, s := range e.sources {
-		done += s.Poll()
+	for _, p := range e.sources {
+		if p.watch == nil || !p.watch.IsIdle() {
+			done += p.source.Poll()
+		}
 	}
 	return done
 }

@@ -232,6 +232,50 @@ func TestRemovedSourcesAreNotPolled(t *testing.T) {
 	}
 }
 
+// watchedSource counts its polls.
+type watchedSource struct {
+	watch progress.Watch
+	polls int
+}
+
+func (s *watchedSource) Poll() int {
+	s.polls++
+	return 0
+}
+
+func (s *watchedSource) Watch() *progress.Watch { return &s.watch }
+
+func TestASourceIsPolledUnlessItsWatchSaysThatItIsIdle(t *testing.T) {
+	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	s := &watchedSource{}
+	if err := engine.Add(s); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(when string, polls int) {
+		t.Helper()
+		s.polls = 0
+		engine.Progress()
+		engine.Progress()
+		if s.polls != polls {
+			t.Errorf("%s: polled %d times in two turns, want %d", when, s.polls, polls)
+		}
+	}
+	var word atomic.Uint64
+	expect("without a word", 2)
+	s.watch = progress.Watch{Word: &word}
+	expect("idle", 0)
+	word.Store(7)
+	expect("after the word has changed", 2)
+	s.watch.Idle = 7
+	expect("idle again", 0)
+	s.watch = progress.Watch{}
+	expect("after the source has cleared its watch", 2)
+}
+
 func TestAnEngineSleepsOnASourceThatIsAWaiter(t *testing.T) {
 	box := newMailbox(t)
 	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})

@@ -2,7 +2,10 @@
 // and puts the thread to sleep when none has work.
 package progress
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Source is something that an Engine polls, for instance a completion queue or a DOCA context. Only
 // the engine's thread calls its methods.
@@ -10,6 +13,25 @@ type Source interface {
 	// Poll makes progress without blocking and returns how much it did, 0 for nothing. It bounds
 	// its work per call, so that other sources get their turn.
 	Poll() int
+}
+
+// Watch lets an engine skip a source whose poll would find nothing, which it knows as long as Word has
+// the value Idle. While Word is nil, the source is polled. A look at one word costs less than a
+// poll, which touches what the source consists of.
+type Watch struct {
+	Word *atomic.Uint64
+	Idle uint64
+}
+
+// IsIdle reports whether a poll would find nothing.
+func (w *Watch) IsIdle() bool { return w.Word != nil && w.Word.Load() == w.Idle }
+
+// WatchedSource is a Source with a Watch.
+type WatchedSource interface {
+	Source
+	// Watch returns the source's watch, always the same, which the source changes on the engine's
+	// thread. A source whose Word is not its own clears it before the word's memory is unmapped.
+	Watch() *Watch
 }
 
 // NoDescriptor is returned by Waiter.Descriptor if a thread cannot sleep on the waiter, for

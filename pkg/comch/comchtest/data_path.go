@@ -275,6 +275,7 @@ func (s *Suite) testDataPath(t *testing.T) {
 		func(t *testing.T) { s.bothWays(t, testPartialPoll) })
 	t.Run("ReceivesIntoTheApplicationsMemory", s.testOwnMemory)
 	t.Run("NumberOfReceivesNeedNotBeAPowerOfTwo", func(t *testing.T) { s.bothWays(t, testOddSize) })
+	t.Run("AWatchShowsWhatArrives", func(t *testing.T) { s.bothWays(t, testWatch) })
 	t.Run("AbortDropsWhatIsInFlight", func(t *testing.T) { s.bothWays(t, testAbortedProducer) })
 	t.Run("DoesNotAllocate", func(t *testing.T) {
 		s.skipWithHost(t, "calls to the host allocate")
@@ -491,6 +492,45 @@ func testRounds(t *testing.T, from, to comch.Connection) {
 			t.Fatalf("message %d arrived as %d in receive %d", i, value, got.UserData)
 		}
 		if err := x.consumer.PostReceive(got.Offset, bufferSize, got.UserData); err != nil {
+			t.Fatal(err)
+		}
+		x.consumer.Flush()
+	}
+}
+
+// testWatch goes around the ring twice. A consumer without a watch is polled.
+func testWatch(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	watched, ok := x.consumer.(comch.WatchedConsumer)
+	if !ok {
+		return
+	}
+	var received [2]comch.Received
+	if n := x.consumer.Poll(received[:]); n != 0 {
+		t.Fatalf("poll without receives returned %d", n)
+	}
+	if w := watched.Watch(); w.IsIdle() {
+		t.Error("there is something to watch without a posted receive")
+	}
+	post(t, x.consumer, receives)
+	for range 2 * receives {
+		if n := x.consumer.Poll(received[:]); n != 0 {
+			t.Fatalf("poll returned %d before anything was sent", n)
+		}
+		w := watched.Watch()
+		if !w.IsIdle() {
+			t.Fatal("the watch of an idle consumer says that it has something to do")
+		}
+		Send(t, x.producer, []byte("x"), nil)
+		testkit.Eventually(t, "the watch sees a message", func() bool { return !w.IsIdle() })
+		if w = watched.Watch(); w.IsIdle() {
+			t.Error("a new watch does not see a message that has arrived")
+		}
+		if n := x.consumer.Poll(received[:]); n != 1 {
+			t.Fatalf("poll returned %d", n)
+		}
+		r := &received[0]
+		if err := x.consumer.PostReceive(r.Offset, bufferSize, r.UserData); err != nil {
 			t.Fatal(err)
 		}
 		x.consumer.Flush()

@@ -57,6 +57,14 @@ func (c *consumer) Poll(received []comch.Received) int {
 	return n
 }
 
+// Watch implements comch.WatchedConsumer.
+func (c *consumer) Watch() progress.Watch {
+	if c.finished() {
+		return progress.Watch{}
+	}
+	return c.ring.watch()
+}
+
 // copyingConsumer is a consumer that receives into the application's memory. Its messages arrive in
 // the ring and are copied when they are polled, so that the peer, which can write to the ring,
 // never maps the application's memory.

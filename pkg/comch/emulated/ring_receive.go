@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -106,6 +107,19 @@ func (r *receiveRing) poll(received []comch.Received) (int, error) {
 		n++
 	}
 	return n, nil
+}
+
+// watch returns the word that the next message changes, unless poll would find something.
+func (r *receiveRing) watch() progress.Watch {
+	if r.completed == r.published {
+		return progress.Watch{}
+	}
+	word := &r.shared.completions[r.completed&r.mask].published
+	idle := word.Load()
+	if uint32(idle>>32) != r.previousSequence() {
+		return progress.Watch{}
+	}
+	return progress.Watch{Word: word, Idle: idle}
 }
 
 // checkUnpublished returns nil if a slot is unchanged since its previous use, and a violation
