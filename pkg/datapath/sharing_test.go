@@ -84,35 +84,51 @@ func TestAReaderWaitsForAShortTurnOfAFlood(t *testing.T) {
 }
 
 // BenchmarkSessions measures the CPU time of relay and target for an IO, in nanoseconds, when
-// several sessions on the same workers have 128 reads outstanding in all.
+// several sessions on the same workers have 128 reads outstanding in all, and when one of them has
+// all of these and the others are idle.
 func BenchmarkSessions(b *testing.B) {
-	for _, sessions := range []int{1, 2, 4, 8, 16, 64} {
-		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			s := newSharedWorkers(b, iwarp.New(iwarp.Options{}))
-			depth := 128 / sessions
-			chains := make([]*chainRig, sessions)
-			for i := range chains {
-				chains[i] = s.newSession(chainOptions{volumeMemory: true}).newChain(depth)
-				chains[i].submit(iomsg.Read, depth)
+	for _, provider := range []rdma.Provider{iwarp.New(iwarp.Options{}), shm.New(shm.Options{})} {
+		for _, sessions := range []int{1, 2, 4, 8, 16, 64, 256} {
+			name := fmt.Sprintf("%s/sessions=%d", provider.Name(), sessions)
+			b.Run(name+"/active=all", func(b *testing.B) {
+				measureSessions(b, provider, sessions, sessions)
+			})
+			if sessions > 1 {
+				b.Run(name+"/active=1", func(b *testing.B) {
+					measureSessions(b, provider, sessions, 1)
+				})
 			}
-			total := int64(0)
-			for left := b.N; left > 0; {
-				start := threadTime(b)
-				s.turn()
-				total += threadTime(b) - start
-				for _, c := range chains {
-					if n := c.collect(); n > 0 {
-						c.submit(iomsg.Read, n)
-						left -= n
-					}
-				}
-			}
-			s.finish(chains)
-			b.ReportMetric(float64(total)/float64(b.N), "ns/op")
-		})
+		}
 	}
+}
+
+// measureSessions reports what an IO costs when that many of the sessions are active.
+func measureSessions(b *testing.B, provider rdma.Provider, sessions, active int) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	s := newSharedWorkers(b, provider)
+	depth := max(1, 128/active)
+	chains := make([]*chainRig, sessions)
+	for i := range chains {
+		chains[i] = s.newSession(chainOptions{volumeMemory: true}).newChain(depth)
+	}
+	for _, c := range chains[:active] {
+		c.submit(iomsg.Read, depth)
+	}
+	total := int64(0)
+	for left := b.N; left > 0; {
+		start := threadTime(b)
+		s.turn()
+		total += threadTime(b) - start
+		for _, c := range chains[:active] {
+			if n := c.collect(); n > 0 {
+				c.submit(iomsg.Read, n)
+				left -= n
+			}
+		}
+	}
+	s.finish(chains[:active])
+	b.ReportMetric(float64(total)/float64(b.N), "ns/op")
 }
 
 // turn lets each worker take a turn.
