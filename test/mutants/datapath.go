@@ -441,6 +441,24 @@ var datapathMutants = []mutant{
 		tests:  []test{{"./pkg/datapath", "^TestNoMoreFetchesAreInFlightThanAgreed$"}},
 	},
 	{
+		name:   "relay-lane-forgets-what-waits-for-a-receive",
+		file:   "pkg/datapath/relay_path.go",
+		old:    "	l.watch = progress.Watch{}\n",
+		new:    "",
+		breaks: "A response that waits for a receive of the client is sent when there is one.",
+		tests: []test{
+			{"./pkg/datapath", "^TestAnIdleLaneSendsWhatHasWaitedForAReceive$"},
+		},
+	},
+	{
+		name:   "dispatcher-ends-one-batch-only",
+		file:   "pkg/datapath/dispatcher.go",
+		old:    "		r.touched = false\n",
+		new:    "",
+		breaks: "What each batch of completions causes is posted.",
+		tests:  []test{{"./pkg/datapath", "^TestAStopFollowsTheCopies$"}},
+	},
+	{
 		name: "target-responds-before-it-writes-the-data",
 		file: "pkg/datapath/target_path.go",
 		old: `	r := l.connections[iomsg.DataConnection].addTransfer(t.ioSize)

@@ -380,6 +380,42 @@ var rdmaMutants = []mutant{
 		tests:  []test{{"./pkg/rdma/shm", "^TestAForgedTailCarriesNothingOut$"}},
 	},
 	{
+		name:   "shm-looks-at-no-connection-that-waits-for-room",
+		file:   "pkg/rdma/shm/watch.go",
+		old:    " || c.hasUnsent()\n",
+		new:    "\n",
+		breaks: "A connection that waits for room continues when the peer makes it.",
+		tests:  []test{{"./pkg/rdma/shm", "^TestRoomIsNoticedWheneverThePeerMakesIt$"}},
+	},
+	{
+		name:   "shm-looks-at-no-connection-that-waits-for-its-peer",
+		file:   "pkg/rdma/shm/watch.go",
+		old:    " || c.Sends.Head != c.Sends.Next",
+		new:    "",
+		breaks: "A Write from lent memory completes when the peer has carried it out.",
+		tests: []test{
+			{"./pkg/rdma/shm", "^TestALentWriteCompletesWhenThePeerHasCarriedItOut$"},
+		},
+	},
+	{
+		name:   "shm-looks-at-no-connection-whose-socket-has-ended",
+		file:   "pkg/rdma/shm/watch.go",
+		old:    "at.waits = c.hungUp || ",
+		new:    "at.waits = ",
+		breaks: "The end of a peer's socket ends the connection.",
+		tests:  []test{{"./pkg/rdma/shm", "^TestDescriptorsOnTheBellEndTheConnection$"}},
+	},
+	{
+		name:   "sessions-of-a-queue-do-not-count-as-others",
+		file:   "pkg/rdma/internal/connections/fairness.go",
+		old:    "	contended := f.last != s && f.last != nil\n",
+		new:    "	contended := false\n",
+		breaks: "Sessions on the same worker have bounded turns.",
+		tests: []test{
+			{"./pkg/rdma/internal/connections", "^TestConnectionsOfASessionShareItsTurn$"},
+		},
+	},
+	{
 		name:   "shm-consumed-goes-back",
 		file:   "pkg/rdma/shm/transmit.go",
 		old:    "if consumed < c.peerConsumed || consumed > c.tail {",
