@@ -407,12 +407,12 @@ var rdmaMutants = []mutant{
 	},
 	{
 		name:   "sessions-of-a-queue-do-not-count-as-others",
-		file:   "pkg/rdma/internal/connections/fairness.go",
+		file:   "pkg/rdma/internal/softrdma/fairness.go",
 		old:    "	contended := f.last != s && f.last != nil\n",
 		new:    "	contended := false\n",
 		breaks: "Sessions on the same worker have bounded turns.",
 		tests: []test{
-			{"./pkg/rdma/internal/connections", "^TestConnectionsOfASessionShareItsTurn$"},
+			{"./pkg/rdma/internal/softrdma", "^TestConnectionsOfASessionShareItsTurn$"},
 		},
 	},
 	{
@@ -628,17 +628,17 @@ var rdmaMutants = []mutant{
 	},
 	{
 		name:   "connections-queue-closes-with-connections",
-		file:   "pkg/rdma/internal/connections/set.go",
+		file:   "pkg/rdma/internal/softrdma/connection_set.go",
 		old:    "if n := s.attached.Load(); n > 0 {",
 		new:    "if n := s.attached.Load(); n > 1 {",
 		breaks: "A queue with a connection cannot be closed.",
 		tests: []test{
-			{"./pkg/rdma/internal/connections", "^TestASetWithConnectionsCannotBeClosed$"},
+			{"./pkg/rdma/internal/softrdma", "^TestASetWithConnectionsCannotBeClosed$"},
 		},
 	},
 	{
 		name: "connections-sleep-on-an-abort",
-		file: "pkg/rdma/internal/connections/set.go",
+		file: "pkg/rdma/internal/softrdma/connection_set.go",
 		old: `	s.notified.Store(true)
 	s.Wake()
 `,
@@ -646,7 +646,7 @@ var rdmaMutants = []mutant{
 `,
 		breaks: "An abort wakes a thread that sleeps.",
 		tests: []test{
-			{"./pkg/rdma/internal/connections", "^TestANotificationWakesUntilTheSetIsClosed$"},
+			{"./pkg/rdma/internal/softrdma", "^TestANotificationWakesUntilTheSetIsClosed$"},
 		},
 	},
 	{

@@ -3,7 +3,6 @@ package iwarp
 import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/epoll"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
@@ -68,7 +67,7 @@ func (q *completionQueue) progress() {
 	// Asking the kernel which sockets are ready costs about half as much as one read that finds
 	// nothing. So trying the sockets would not be cheaper for any number of connections.
 	events := q.poller.ready(len(q.Connections.Open) + 1)
-	connections.SortByWait(&q.Fairness, connections.Receiving, events, q.sharing)
+	softrdma.SortByWait(&q.Fairness, softrdma.Receiving, events, q.sharing)
 	for i := range events {
 		e := &events[i]
 		if e.Fd == epoll.WakeSlot {
@@ -95,13 +94,13 @@ func (q *completionQueue) progress() {
 
 // sharing returns the part of an event's connection in the fairness. Events without one
 // come first.
-func (q *completionQueue) sharing(e epoll.Event) *connections.Member {
+func (q *completionQueue) sharing(e epoll.Event) *softrdma.Member {
 	if e.Fd != epoll.WakeSlot {
 		if c := q.Connections.At(e.Fd); c != nil {
 			return &c.Sharing
 		}
 	}
-	return &connections.Member{}
+	return &softrdma.Member{}
 }
 
 // transmitScheduled gives each scheduled connection one turn.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
 // accept establishes a connection to a client that the test plays.
@@ -79,11 +79,11 @@ func TestTurnIsShorterUnderContention(t *testing.T) {
 		c.queue.Poll(make([]rdma.Completion, 1))
 		return moved
 	}
-	if n := turn(); n <= connections.LongTurnBytes+batchBytes {
+	if n := turn(); n <= softrdma.LongTurnBytes+batchBytes {
 		t.Errorf("a turn of the only session sends %d bytes", n)
 	}
 	e.receiveFrame(other, otherClient)
-	if n := turn(); n == 0 || n > connections.LongTurnBytes+batchBytes {
+	if n := turn(); n == 0 || n > softrdma.LongTurnBytes+batchBytes {
 		t.Errorf("a turn next to another session sends %d bytes", n)
 	}
 	e.closeAll([]*connection{c, other})

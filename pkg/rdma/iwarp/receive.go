@@ -5,7 +5,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
@@ -126,7 +125,7 @@ func (r *receiver) advance(n int) {
 func (c *connection) receive() {
 	f := &c.queue.Fairness
 	for done := 0; ; {
-		left := f.Allowance(&c.Sharing, connections.Receiving, receiveBudget-done)
+		left := f.Allowance(&c.Sharing, softrdma.Receiving, receiveBudget-done)
 		if left == 0 {
 			return
 		}
@@ -172,7 +171,7 @@ func (c *connection) receiveOnce(left int) (n, wanted int, err errno) {
 // receiveStaged reads into staging only.
 func (c *connection) receiveStaged(staging []byte) (n, wanted int, err errno) {
 	if n, err = c.socket.receive(staging); n > 0 {
-		c.queue.Fairness.Count(&c.Sharing, connections.Receiving, n)
+		c.queue.Fairness.Count(&c.Sharing, softrdma.Receiving, n)
 		c.process(staging[:n])
 	}
 	return n, len(staging), err
@@ -196,7 +195,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	if n == 0 {
 		return 0, 1, err
 	}
-	c.queue.Fairness.Count(&c.Sharing, connections.Receiving, n)
+	c.queue.Fairness.Count(&c.Sharing, softrdma.Receiving, n)
 	placed := min(n, len(target))
 	r.advance(placed)
 	c.process(staging[:n-placed])

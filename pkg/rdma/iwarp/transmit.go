@@ -6,7 +6,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/prefetch"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
@@ -82,7 +81,7 @@ func (c *connection) transmit() {
 		return
 	}
 	f := &c.queue.Fairness
-	for sent := 0; f.Allowance(&c.Sharing, connections.Transmitting, transmitBudget-sent) > 0; {
+	for sent := 0; f.Allowance(&c.Sharing, softrdma.Transmitting, transmitBudget-sent) > 0; {
 		if t.batch.empty() {
 			v := c.compose()
 			c.queue.regions.ReleaseAll()
@@ -307,7 +306,7 @@ func (c *connection) sendBatch() int {
 		return 0
 	}
 	if n > 0 {
-		c.queue.Fairness.Count(&c.Sharing, connections.Transmitting, n)
+		c.queue.Fairness.Count(&c.Sharing, softrdma.Transmitting, n)
 		b.gather.Advance(n)
 	}
 	if !b.empty() {

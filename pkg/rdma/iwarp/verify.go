@@ -1,7 +1,6 @@
 package iwarp
 
 import (
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
@@ -44,7 +43,7 @@ func (c *connection) receivePartial(staging []byte) (n, wanted int, err errno) {
 	p := &c.receiver.partial
 	target := p.bytes[p.have:p.need]
 	if n, err = c.socket.receiveInto(target, staging); n > 0 {
-		c.queue.Fairness.Count(&c.Sharing, connections.Receiving, n)
+		c.queue.Fairness.Count(&c.Sharing, softrdma.Receiving, n)
 		collected := min(n, len(target))
 		p.have += collected
 		c.process(staging[:n-collected])

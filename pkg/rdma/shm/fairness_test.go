@@ -5,14 +5,14 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
 // TestBothSidesYieldUnderContention moves data that fits into the ring: one side copies it in, the
 // other out.
 func TestBothSidesYieldUnderContention(t *testing.T) {
-	const size = connections.YieldBytes
+	const size = softrdma.YieldBytes
 	x, y := connected(t)
 	source, err := x.domain.Register(memory.Wrap(make([]byte, size)), memory.LocalWrite)
 	must(t, err)
@@ -27,7 +27,7 @@ func TestBothSidesYieldUnderContention(t *testing.T) {
 
 	for _, contended := range []bool{false, true} {
 		x.domain.(*registration.Domain).Activate()
-		x.queue.Fairness, y.queue.Fairness = connections.Fairness{}, connections.Fairness{}
+		x.queue.Fairness, y.queue.Fairness = softrdma.Fairness{}, softrdma.Fairness{}
 		if contended {
 			other.Activate()
 		}

@@ -3,7 +3,6 @@ package shm
 import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
@@ -43,7 +42,7 @@ func (c *connection) receive(tail uint64) {
 			tail, c.position)
 		return
 	}
-	usual := c.queue.Fairness.Allowance(&c.Sharing, connections.Receiving, turnBytes)
+	usual := c.queue.Fairness.Allowance(&c.Sharing, softrdma.Receiving, turnBytes)
 	if usual == 0 {
 		return
 	}
@@ -73,7 +72,7 @@ func (c *connection) receive(tail uint64) {
 		budget -= recordCost + r.copied()
 		r = next
 	}
-	c.queue.Fairness.Count(&c.Sharing, connections.Receiving, usual-budget)
+	c.queue.Fairness.Count(&c.Sharing, softrdma.Receiving, usual-budget)
 	c.publish()
 }
 

@@ -3,7 +3,6 @@ package shm
 import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
@@ -35,7 +34,7 @@ func (c *connection) Flush() {
 // transmit writes responses to the peer's Reads and posted requests to the ring, for one turn. What
 // remains waits for the next turn or, if the ring is full, for the peer.
 func (c *connection) transmit() {
-	usual := c.queue.Fairness.Allowance(&c.Sharing, connections.Transmitting, turnBytes)
+	usual := c.queue.Fairness.Allowance(&c.Sharing, softrdma.Transmitting, turnBytes)
 	budget, hasRoom := usual, true
 	publishAt := usual - publishBytes
 	for hasRoom && budget > 0 && c.hasUnsent() {
@@ -53,7 +52,7 @@ func (c *connection) transmit() {
 		}
 	}
 	if budget < usual {
-		c.queue.Fairness.Count(&c.Sharing, connections.Transmitting, usual-budget)
+		c.queue.Fairness.Count(&c.Sharing, softrdma.Transmitting, usual-budget)
 	}
 	c.blockedAt = c.peerConsumed // before completeSends, which may look again
 	c.publish()

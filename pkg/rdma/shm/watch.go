@@ -3,7 +3,6 @@ package shm
 import (
 	"slices"
 
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
 )
 
@@ -47,7 +46,7 @@ func (w *watches) update(c *connection) {
 
 // collect returns the connections whose turns would do something, valid until the next call, those
 // that have waited longest first.
-func (w *watches) collect(fairness *connections.Fairness) []*softrdma.Attached[connection] {
+func (w *watches) collect(fairness *softrdma.Fairness) []*softrdma.Attached[connection] {
 	clear(w.due) // it must not keep connections that have ended
 	w.due = w.due[:0]
 	for i := range w.bySlot {
@@ -59,6 +58,6 @@ func (w *watches) collect(fairness *connections.Fairness) []*softrdma.Attached[c
 			w.due = append(w.due, &at.connection.Attached)
 		}
 	}
-	connections.SortByWait(fairness, connections.Receiving, w.due, softrdma.SharingOf[connection])
+	softrdma.SortByWait(fairness, softrdma.Receiving, w.due, softrdma.SharingOf[connection])
 	return w.due
 }

@@ -4,16 +4,15 @@ import (
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/internal/connections"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/workqueue"
 )
 
 // Queue is the part of a completion queue that is the same however its connections move data. It
-// belongs to the thread that polls the queue, except what connections.Set excludes.
+// belongs to the thread that polls the queue, except what connectionSet excludes.
 type Queue[C any] struct {
 	Completions workqueue.Completions
-	Connections connections.Set[Attached[C]]
-	Fairness    connections.Fairness
+	Connections connectionSet[Attached[C]]
+	Fairness    Fairness
 	// scheduled holds the connections that may have something to transmit. It alternates with spare
 	// while it is processed.
 	scheduled, spare []*Attached[C]
@@ -26,7 +25,7 @@ func NewQueue[C any](
 	completions workqueue.Completions, wake func(), release func(*C),
 ) Queue[C] {
 	return Queue[C]{
-		Completions: completions, Connections: connections.Set[Attached[C]]{Wake: wake},
+		Completions: completions, Connections: connectionSet[Attached[C]]{Wake: wake},
 		release: release,
 	}
 }
@@ -80,7 +79,7 @@ func (q *Queue[C]) HasScheduled() bool { return len(q.scheduled) > 0 }
 func (q *Queue[C]) TakeScheduled() []*Attached[C] {
 	clear(q.spare) // it must not keep connections that have ended
 	list := q.scheduled
-	connections.SortByWait(&q.Fairness, connections.Transmitting, list, SharingOf[C])
+	SortByWait(&q.Fairness, Transmitting, list, SharingOf[C])
 	q.scheduled, q.spare = q.spare[:0], list
 	for _, c := range list {
 		c.scheduled = false
@@ -96,7 +95,7 @@ type Attached[C any] struct {
 	Agreed    rdma.Parameters // constant once the connection is established
 	Phase     Phase
 	Slot      int32 // identifies the connection to the queue's poller
-	Sharing   connections.Member
+	Sharing   Member
 	scheduled bool
 	queue     *Queue[C]
 	failure   atomic.Pointer[error]
@@ -114,14 +113,14 @@ const (
 
 // Open makes c the part of self that queue knows.
 func (c *Attached[C]) Open(self *C, queue *Queue[C], config *rdma.ConnectionConfig) {
-	c.Self, c.queue, c.Context, c.Slot = self, queue, config.Context, connections.Unassigned
+	c.Self, c.queue, c.Context, c.Slot = self, queue, config.Context, Unassigned
 }
 
 // Attach puts the established connection into the queue's inbox.
 func (c *Attached[C]) Attach() error { return c.queue.Connections.Attach(c) }
 
 // HasArrived reports whether the connection is still in the queue's inbox.
-func (c *Attached[C]) HasArrived() bool { return c.Slot == connections.Unassigned }
+func (c *Attached[C]) HasArrived() bool { return c.Slot == Unassigned }
 
 // Schedule gives the connection a turn to transmit in the current or next Poll.
 func (c *Attached[C]) Schedule() {
@@ -153,4 +152,4 @@ func (c *Attached[C]) Err() error {
 func (c *Attached[C]) Parameters() rdma.Parameters { return c.Agreed }
 
 // SharingOf returns a connection's part in its queue's fairness.
-func SharingOf[C any](c *Attached[C]) *connections.Member { return &c.Sharing }
+func SharingOf[C any](c *Attached[C]) *Member { return &c.Sharing }

@@ -1,4 +1,4 @@
-package connections
+package softrdma
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 
 func TestASetWithConnectionsCannotBeClosed(t *testing.T) {
 	wakes, released := 0, 0
-	s := Set[int]{Wake: func() { wakes++ }}
+	s := connectionSet[int]{Wake: func() { wakes++ }}
 	release := func() { released++ }
 	c := new(int)
 	if err := s.Attach(c); err != nil || wakes != 1 || !s.Notified() {
@@ -45,7 +45,7 @@ func TestASetWithConnectionsCannotBeClosed(t *testing.T) {
 
 func TestANotificationWakesUntilTheSetIsClosed(t *testing.T) {
 	wakes := 0
-	s := Set[int]{Wake: func() { wakes++ }}
+	s := connectionSet[int]{Wake: func() { wakes++ }}
 	s.Notify()
 	if !s.Notified() || wakes != 1 {
 		t.Errorf("woken %d times", wakes)

@@ -1,6 +1,4 @@
-// Package connections keeps the connections of a completion queue of the RDMA providers in
-// software, from the moment when they are established until the caller has seen their end.
-package connections
+package softrdma
 
 import (
 	"sync"
@@ -12,10 +10,10 @@ import (
 // Unassigned is the slot of a connection in the inbox.
 const Unassigned = -2
 
-// Set holds the connections of a completion queue: those that have arrived in its inbox, the open
-// ones, and those that have ended and whose OpDisconnected has not been polled. It belongs to the
-// thread that polls the queue, except Attach, Notify, and Close, which any goroutine may call.
-type Set[C any] struct {
+// connectionSet holds the connections of a completion queue: those that have arrived in its inbox,
+// the open ones, and those that have ended and whose OpDisconnected has not been polled. It belongs
+// to the thread that polls the queue, except Attach, Notify, and Close, which any goroutine may call.
+type connectionSet[C any] struct {
 	// Wake ends the sleep of the queue's thread. Any goroutine may call it.
 	Wake func()
 	// Open holds the open connections.
@@ -36,7 +34,7 @@ type Set[C any] struct {
 }
 
 // Attach puts an established connection into the inbox. Its slot is Unassigned until Activate.
-func (s *Set[C]) Attach(c *C) error {
+func (s *connectionSet[C]) Attach(c *C) error {
 	s.inbox.Lock()
 	defer s.inbox.Unlock()
 	if s.inbox.closed {
@@ -51,7 +49,7 @@ func (s *Set[C]) Attach(c *C) error {
 // Notify makes the queue's thread look for aborted connections. It does nothing once the queue is
 // closed: a connection may outlive its queue, and another file may have reused the number of the
 // wake-up descriptor.
-func (s *Set[C]) Notify() {
+func (s *connectionSet[C]) Notify() {
 	s.inbox.Lock()
 	defer s.inbox.Unlock()
 	if !s.inbox.closed {
@@ -61,19 +59,19 @@ func (s *Set[C]) Notify() {
 
 // notifyLocked makes the queue's thread process its inbox and look for aborted connections, and
 // wakes it if it sleeps. The caller holds the inbox lock.
-func (s *Set[C]) notifyLocked() {
+func (s *connectionSet[C]) notifyLocked() {
 	s.notified.Store(true)
 	s.Wake()
 }
 
 // Notified reports whether another thread has left work since Acknowledge.
-func (s *Set[C]) Notified() bool { return s.notified.Load() }
+func (s *connectionSet[C]) Notified() bool { return s.notified.Load() }
 
 // Acknowledge clears Notified. Look for work afterwards, so that work left later sets it again.
-func (s *Set[C]) Acknowledge() { s.notified.Store(false) }
+func (s *connectionSet[C]) Acknowledge() { s.notified.Store(false) }
 
 // Arrived empties the inbox.
-func (s *Set[C]) Arrived() []*C {
+func (s *connectionSet[C]) Arrived() []*C {
 	s.inbox.Lock()
 	defer s.inbox.Unlock()
 	arrived := s.inbox.connections
@@ -83,7 +81,7 @@ func (s *Set[C]) Arrived() []*C {
 
 // Activate makes a connection that has arrived one of the open ones, and returns its slot, which
 // identifies it to a poller.
-func (s *Set[C]) Activate(c *C) (slot int32) {
+func (s *connectionSet[C]) Activate(c *C) (slot int32) {
 	s.Open = append(s.Open, c)
 	for i, used := range s.slots {
 		if used == nil {
@@ -96,10 +94,10 @@ func (s *Set[C]) Activate(c *C) (slot int32) {
 }
 
 // At returns the connection in a slot that Activate has returned, or nil if it has ended.
-func (s *Set[C]) At(slot int32) *C { return s.slots[slot] }
+func (s *connectionSet[C]) At(slot int32) *C { return s.slots[slot] }
 
 // End moves a connection from the open ones to the ended ones.
-func (s *Set[C]) End(c *C, slot int32) {
+func (s *connectionSet[C]) End(c *C, slot int32) {
 	s.slots[slot] = nil
 	for i, other := range s.Open {
 		if other == c {
@@ -113,10 +111,10 @@ func (s *Set[C]) End(c *C, slot int32) {
 }
 
 // HasEnded reports whether a connection has ended and has not been detached.
-func (s *Set[C]) HasEnded() bool { return len(s.ended) > 0 }
+func (s *connectionSet[C]) HasEnded() bool { return len(s.ended) > 0 }
 
 // Detach removes the connection that ended last and returns it.
-func (s *Set[C]) Detach() *C {
+func (s *connectionSet[C]) Detach() *C {
 	last := len(s.ended) - 1
 	c := s.ended[last]
 	s.ended[last] = nil
@@ -127,7 +125,7 @@ func (s *Set[C]) Detach() *C {
 
 // Close calls release, once, if no connection is attached, and otherwise fails with status.InUse.
 // From then on, Wake is called no more.
-func (s *Set[C]) Close(release func()) error {
+func (s *connectionSet[C]) Close(release func()) error {
 	s.inbox.Lock()
 	defer s.inbox.Unlock()
 	if s.inbox.closed {
