@@ -135,13 +135,23 @@ type OpenVolumeReply struct {
 	// a former one takes effect any more.
 	Fenced bool
 	// RDMAPort is the port of the target's RDMA listener; 0 if it is not known, and from a relay.
-	RDMAPort uint16
+	// RDMAAddress is its address, not valid if it is not known.
+	RDMAPort    uint16
+	RDMAAddress netip.Addr
 	// Sole names what keeps two processes from serving the volume at a time: see lease.Place. It is
 	// empty if nothing does, and from a relay.
 	Sole string
 	// Confirmed means that the target has found out, since it received the request, that no other
 	// process has what Sole names.
 	Confirmed bool
+}
+
+// TransportsMayAgree reports whether relay and target may have a connection, by the transports of
+// their devices. A device of the provider auto has the transport iwarp, and also connects over
+// shared memory. Whether it does with a peer whose transport is shm, only an attempt shows.
+func TransportsMayAgree(one, other string) bool {
+	isSoftware := func(transport string) bool { return transport == "iwarp" || transport == "shm" }
+	return one == other || isSoftware(one) && isSoftware(other)
 }
 
 func (m *OpenVolume) validate() error {
@@ -156,6 +166,11 @@ func (m *OpenVolumeReply) validate() error {
 		return status.Errorf(status.InvalidValue,
 			"size is %d bytes, must be a multiple of the block size %d",
 			m.Size, m.BlockSize)
+	}
+	if m.RDMAAddress.IsValid() {
+		if err := checkAddress("rdma_address", m.RDMAAddress); err != nil {
+			return err
+		}
 	}
 	return firstError(
 		checkName("volume", m.Volume, MaxVolumeNameLength),

@@ -138,6 +138,9 @@ func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation
 	plain(t, &m.Sole, &w.Sole)
 	plain(t, (*uint64)(&m.HolderID), &w.HolderId)
 	plain(t, &m.Confirmed, &w.Confirmed)
+	if m.RDMAAddress.IsValid() || len(w.RdmaAddress) > 0 {
+		ipAddress(t, "rdma_address", &m.RDMAAddress, &w.RdmaAddress)
+	}
 }
 
 func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {

@@ -85,7 +85,8 @@ func samples() []sample {
 		{"open_volume_reply_of_target", 2, &OpenVolumeReply{
 			Volume: "backup", UUID: sixteen(0x10), Size: 1 << 20, BlockSize: 4096,
 			MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20,
-			Transport: "iwarp", RDMAPort: 20049, Sole: "locked on 0123456789abcdef",
+			Transport: "iwarp", RDMAPort: 20049,
+			RDMAAddress: netip.MustParseAddr("192.0.2.7"), Sole: "locked on 0123456789abcdef",
 		}},
 		{"configure_data_path_of_initiator", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,

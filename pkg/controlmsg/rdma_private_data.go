@@ -8,10 +8,18 @@ import (
 )
 
 // RDMAPrivateData is the private data of a relay's RDMA connection request: 4 bytes that identify
-// the protocol and its version, then the token from the CreateRDMAConnectionReply.
+// the protocol and its version, then the token from the CreateRDMAConnectionReply. Its zero value
+// asks the target to reject the connection with RDMAProbeAnswer, which shows the relay that a
+// session could connect.
 type RDMAPrivateData struct {
 	Token [16]byte
 }
+
+// RDMAProbeAnswer is the reason for which a target rejects a connection that only probes.
+const RDMAProbeAnswer = "zcr1 here"
+
+// IsProbe reports whether the connection only probes.
+func (d RDMAPrivateData) IsProbe() bool { return d == RDMAPrivateData{} }
 
 // rdmaPrivateDataSize is the size of encoded private data in bytes.
 const rdmaPrivateDataSize = len(rdmaPrivateDataMagic) + 16

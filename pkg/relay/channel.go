@@ -85,7 +85,7 @@ func newChannel(
 		Channel: c.name, Network: relay.config.Network, TLS: relay.config.TLS,
 		HookTransport: relay.config.HookTransport, Software: relay.config.Software,
 		Lessee: relay.lessee, Device: relay.rdmaDevice, Logger: c.log,
-		OnChange: relay.onReadiness,
+		OnChange: relay.onReadiness, ProbeInterval: probeInterval,
 	}, c.targetSettings(config))
 	return c
 }

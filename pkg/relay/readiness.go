@@ -3,12 +3,17 @@ package relay
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // maxReasons bounds how many reasons a Readiness has: the status of the relay has all of them.
 const maxReasons = 3
+
+// probeInterval is how often a channel probes the data path to each target that is ready: about as
+// rarely as a monitoring system asks, so that thousands of channels do not burden a target.
+var probeInterval = 30 * time.Second
 
 // Readiness says how many of the relay's channels can serve new sessions.
 type Readiness struct {

@@ -1,11 +1,9 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -111,15 +109,9 @@ func (s *session) connectLane(
 	if err != nil {
 		return err
 	}
-	if details.Address.Addr().Unmap().Is4() != source.Is4() {
-		return status.Errorf(status.NotConnected,
-			"the target accepts RDMA connections at %v, which %v cannot reach: "+
-				"choose --rdma-address on both sides from the same family", details.Address, source)
-	}
-	remote := details.Address
-	if remote.Addr().IsLinkLocalUnicast() {
-		zone := cmp.Or(source.Zone(), s.target.Address.Addr().Zone())
-		remote = netip.AddrPortFrom(remote.Addr().WithZone(zone), remote.Port())
+	remote, err := s.target.RDMARemote(details.Address)
+	if err != nil {
+		return err
 	}
 	var staging rdma.RemoteMemory
 	if details.Staging != nil {

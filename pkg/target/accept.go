@@ -128,7 +128,7 @@ func (t *Target) acceptRDMA(ctx context.Context) error {
 	}
 }
 
-// acceptRequest accepts or rejects one RDMA connection, and then frees a place in busy.
+// acceptRequest accepts or rejects one RDMA connection, or answers a probe, and then frees a place in busy.
 func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 	defer func() { <-busy }()
 	remote := request.Remote()
@@ -136,6 +136,12 @@ func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 	defer t.log.Debug("no longer accepting an RDMA connection", zap.Stringer("from", remote))
 	var record tokenRecord
 	data, err := controlmsg.DecodeRDMAPrivateData(request.PrivateData())
+	if err == nil && data.IsProbe() {
+		if err := request.Reject([]byte(controlmsg.RDMAProbeAnswer)); err != nil {
+			t.log.Debug("cannot answer a probe", zap.Stringer("from", remote), zap.Error(err))
+		}
+		return
+	}
 	if err == nil {
 		record, err = t.tokens.claim(data.Token, remote.Addr().Unmap().WithZone(""),
 			time.Now())

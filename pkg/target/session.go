@@ -252,6 +252,7 @@ func (s *session) describeVolume(access Access) *controlmsg.OpenVolumeReply {
 	if info.Fenced {
 		info.Sole = "fenced"
 	}
+	listener := s.rdmaAddress()
 	return &controlmsg.OpenVolumeReply{
 		Volume: s.offer.name, UUID: info.UUID,
 		WriteVerifier: cmp.Or(info.WriteVerifier, s.target.verifier),
@@ -261,7 +262,7 @@ func (s *session) describeVolume(access Access) *controlmsg.OpenVolumeReply {
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
 		Transport:     s.target.device.Capabilities().Transport,
 		Exclusive:     s.offer.Exclusive, Fenced: info.Fenced,
-		RDMAPort: s.target.rdma.Address().Port(), Sole: info.Sole,
+		RDMAPort: listener.Port(), RDMAAddress: listener.Addr(), Sole: info.Sole,
 	}
 }
 
@@ -440,7 +441,7 @@ func (s *session) reserve(m *controlmsg.ConfigureDataPath, access Access) error 
 	switch {
 	case m.Export.RDMA == nil:
 		return status.Errorf(status.InvalidValue, "the export has no RDMA key")
-	case m.Export.RDMA.Transport != announced.Transport:
+	case !controlmsg.TransportsMayAgree(m.Export.RDMA.Transport, announced.Transport):
 		return status.Errorf(status.NotSupported, "the relay uses RDMA transport %q, the target %q",
 			m.Export.RDMA.Transport, announced.Transport)
 	}
@@ -530,15 +531,21 @@ func (s *session) CreateRDMAConnection(
 	if err != nil {
 		return nil, err
 	}
-	reply := &controlmsg.CreateRDMAConnectionReply{Address: s.target.rdma.Address(), Token: token}
-	if reply.Address.Addr().IsUnspecified() {
-		reply.Address = netip.AddrPortFrom(s.local, reply.Address.Port())
-	}
+	reply := &controlmsg.CreateRDMAConnectionReply{Address: s.rdmaAddress(), Token: token}
 	if lanes := s.openLanes(); m.Role == iomsg.DataConnection && int(m.Queue) < len(lanes) {
 		staging := lanes[m.Queue].Staging()
 		reply.Staging = &staging
 	}
 	return reply, nil
+}
+
+// rdmaAddress returns where the relay can connect to the target's RDMA listener.
+func (s *session) rdmaAddress() netip.AddrPort {
+	address := s.target.rdma.Address()
+	if address.Addr().IsUnspecified() {
+		return netip.AddrPortFrom(s.local, address.Port())
+	}
+	return address
 }
 
 // StartDataPathConnections waits until all announced connections are established and their hellos

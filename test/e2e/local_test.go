@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +20,8 @@ func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
 		"the default":           {"", "", "shm"},
 		"auto to another iwarp": {"auto", "iwarp", "iwarp"},
 		"iwarp to auto":         {"iwarp", "auto", "iwarp"},
+		"shm to auto":           {"shm", "auto", "shm"},
+		"auto to shm":           {"auto", "shm", "shm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
@@ -58,6 +62,33 @@ func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
 			if want := `"transport":"` + test.transport + `"`; !strings.Contains(status, want) {
 				t.Errorf("the status lacks %s:\n%s", want, status)
 			}
+		})
+	}
+}
+
+// TestProvidersThatDoNotFitAreNamedBeforeAClientConnects starts a relay before targets with which no
+// session is possible, and then mends the target.
+func TestProvidersThatDoNotFitAreNamedBeforeAClientConnects(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ relay, target string }{
+		"shm to iwarp": {"shm", "iwarp"}, "iwarp to shm": {"iwarp", "shm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+				address: listenAddress(t)}
+			c.startTarget("--rdma-provider", test.target)
+			c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0",
+				"--rdma-provider", test.relay)
+			want := fmt.Sprintf("the target's RDMA transport is %q, the relay's %q: set rdma.provider "+
+				"(--rdma-provider) on both sides so that they agree", test.target, test.relay)
+			testkit.Eventually(t, "/readyz says "+want, func() bool {
+				code, body := get(t, c.relay, "/readyz")
+				return code == http.StatusServiceUnavailable && strings.Contains(body, want)
+			})
+			c.target.Terminate()
+			c.startTarget("--rdma-provider", "auto")
+			c.awaitReady(c.relay)
+			c.mustRun("info")
 		})
 	}
 }

@@ -3,6 +3,7 @@ package auto
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"go.uber.org/zap"
@@ -26,6 +27,7 @@ func (d *device) Connect(
 		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
 		defer cancel()
 	}
+	var unshared error
 	if isLocal(remote.Addr()) {
 		config.Queue = q.local
 		connection, err := d.local.Connect(ctx, remote, config)
@@ -34,9 +36,14 @@ func (d *device) Connect(
 		}
 		d.log.Debug("connect over TCP instead of shared memory",
 			zap.Stringer("remote", remote), zap.Error(err))
+		unshared = err
 	}
 	config.Queue = q.tcp
-	return d.tcp.Connect(ctx, remote, config)
+	connection, err := d.tcp.Connect(ctx, remote, config)
+	if err != nil && unshared != nil {
+		err = fmt.Errorf("%w; over shared memory: %s", err, unshared)
+	}
+	return connection, err
 }
 
 // TransportTo returns the transport of a connection to a listener: that of shared memory if its

@@ -124,7 +124,10 @@ type OpenVolumeReply struct {
 	// session there. 0 if there is none, or if the sender does not know preempt.
 	HolderId uint64 `protobuf:"fixed64,18,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
 	// The target has made sure, since it received the request, that what sole names is its own.
-	Confirmed     bool `protobuf:"varint,19,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	Confirmed bool `protobuf:"varint,19,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// IP address of the target's RDMA listener, 4 or 16 bytes; empty if it is not known, and from a
+	// relay.
+	RdmaAddress   []byte `protobuf:"bytes,20,opt,name=rdma_address,json=rdmaAddress,proto3" json:"rdma_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -292,6 +295,13 @@ func (x *OpenVolumeReply) GetConfirmed() bool {
 	return false
 }
 
+func (x *OpenVolumeReply) GetRdmaAddress() []byte {
+	if x != nil {
+		return x.RdmaAddress
+	}
+	return nil
+}
+
 var File_zc_relay_control_v1_volume_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
@@ -300,7 +310,7 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\n" +
 	"OpenVolume\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x18\n" +
-	"\aconfirm\x18\x02 \x01(\bR\aconfirm\"\xb0\x04\n" +
+	"\aconfirm\x18\x02 \x01(\bR\aconfirm\"\xd3\x04\n" +
 	"\x0fOpenVolumeReply\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12%\n" +
@@ -323,7 +333,8 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\trdma_port\x18\x10 \x01(\rR\brdmaPort\x12\x12\n" +
 	"\x04sole\x18\x11 \x01(\tR\x04sole\x12\x1b\n" +
 	"\tholder_id\x18\x12 \x01(\x06R\bholderId\x12\x1c\n" +
-	"\tconfirmed\x18\x13 \x01(\bR\tconfirmedBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\tconfirmed\x18\x13 \x01(\bR\tconfirmed\x12!\n" +
+	"\frdma_address\x18\x14 \x01(\fR\vrdmaAddressBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_volume_proto_rawDescOnce sync.Once

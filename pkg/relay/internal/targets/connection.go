@@ -176,7 +176,11 @@ func (t *Connection) Transport(ctx context.Context) string {
 	if t.Volume.RDMAPort == 0 {
 		return t.Volume.Transport
 	}
-	listener := netip.AddrPortFrom(t.Address.Addr(), t.Volume.RDMAPort)
+	address := t.Address.Addr()
+	if t.Volume.RDMAAddress.IsValid() {
+		address = t.Volume.RDMAAddress
+	}
+	listener := netip.AddrPortFrom(address, t.Volume.RDMAPort)
 	return rdma.TransportTo(ctx, t.Device, listener)
 }
 
@@ -271,11 +275,9 @@ func (t *Connection) OpenVolume(ctx context.Context) error {
 	if t.Device, t.deviceGone, err = t.config.Device(ctx, t.Source); err != nil {
 		return err
 	}
-	if own := t.Device.Capabilities().Transport; t.Volume.Transport != own {
-		return status.Errorf(status.NotSupported,
-			"the target's RDMA transport is %q, the relay's %q: "+
-				"choose --rdma-provider and device so that they agree",
-			t.Volume.Transport, own)
+	own := t.Device.Capabilities().Transport
+	if !controlmsg.TransportsMayAgree(own, t.Volume.Transport) {
+		return transportError(t.Volume.Transport, own, nil)
 	}
 	return nil
 }

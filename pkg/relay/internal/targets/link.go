@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type Link struct {
 	asked   chan struct{} // has an element when sessions wait to know who owns the volume
 
 	checking devicecall.Step // of the device that leads to the target
+	probing  devicecall.Step // of the data path to the target
 
 	mu     sync.Mutex // guards what follows
 	status LinkStatus
@@ -173,7 +175,10 @@ func (l *Link) connect(ctx context.Context) (*Connection, error) {
 	settings := l.settings.Load()
 	t, err := l.open(ctx, settings, l.log, l.resized)
 	if err == nil {
-		if err = l.checkDevices(ctx, settings, t); err != nil {
+		if err = l.checkDevices(ctx, settings, t); err == nil {
+			err = l.probe(ctx, t)
+		}
+		if err != nil {
 			t.Close(err)
 		}
 	}
@@ -380,8 +385,27 @@ func (l *Link) giveUp(ctx context.Context, schedule *retry.Schedule, reason erro
 // awaitLoss waits until the connection is lost and returns why. It returns nil if ctx ends, or if
 // the settings name another volume, RDMA address, or protocol.
 func (l *Link) awaitLoss(ctx context.Context, t *Connection) error {
+	watching, stop := context.WithCancel(ctx)
+	pathLost := make(chan error, 1)
+	go func() {
+		defer close(pathLost)
+		if err := l.watchPath(watching, t); err != nil {
+			pathLost <- err
+		}
+	}()
+	defer func() {
+		stop()
+		for range pathLost { // until the goroutine has ended
+		}
+	}()
 	for {
 		select {
+		case reason := <-pathLost: // nil if ctx has ended
+			t.Close(cmp.Or(reason, context.Cause(ctx)))
+			if reason != nil {
+				l.count(func(s *LinkStatus) { s.Losses++ })
+			}
+			return reason
 		case <-t.Requester.Done():
 			t.Close(nil)
 			l.count(func(s *LinkStatus) { s.Losses++ })
