@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -49,6 +51,8 @@ type checkReport struct {
 	Channels *int     `json:"channels,omitempty"`
 	Volumes  *int     `json:"volumes,omitempty"`
 	Problems Problems `json:"problems"`
+	// Shortage is set if this command's process may not open what the file allows.
+	Shortage *Shortage `json:"descriptors,omitempty"`
 }
 
 // newConfigCheckCommand returns the command that checks a configuration file. As text it prints
@@ -59,7 +63,8 @@ func newConfigCheckCommand[C Configuration](from *Source[C]) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a configuration file",
 		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists all
-problems. It needs nothing but the file, and so works on any machine. --config FILE means the same
+problems. It needs nothing but the file, and so works on any machine. It warns if the limits allow
+more files than this shell allows. --config FILE means the same
 as FILE, and no FILE means %s.`, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
@@ -81,6 +86,10 @@ as FILE, and no FILE means %s.`, from.UnitFile),
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), err)
 				return unusable(file, err)
+			}
+			if shortage := ownShortage(c); shortage != nil {
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "warning: a daemon that this shell starts cannot "+
+					"serve all that the file allows: %s: %s\n", shortage, shortage.Remedy(from.unit()))
 			}
 			count, of := c.size()
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", file, of, count)
@@ -122,6 +131,7 @@ func reportOf[C Configuration](file string, c C, err error) checkReport {
 		}
 		return r
 	}
+	r.Shortage = ownShortage(c)
 	count, of := c.size()
 	if of == "channels" {
 		r.Channels = &count
@@ -129,6 +139,16 @@ func reportOf[C Configuration](file string, c C, err error) checkReport {
 		r.Volumes = &count
 	}
 	return r
+}
+
+// ownShortage compares the configuration with the limit of this process, which is that of a daemon
+// started in the same way.
+func ownShortage[C Configuration](c C) *Shortage {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return nil
+	}
+	return FindShortage(c, runtime.NumCPU(), limit.Max) // a daemon raises its soft limit
 }
 
 func newConfigDumpCommand[C Configuration](subject string, from *Source[C]) *cobra.Command {

@@ -5,7 +5,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -25,6 +27,10 @@ type Configuration interface {
 	Dump(w io.Writer) error
 	// size returns how many channels or volumes there are.
 	size() (count int, of string)
+	// sessions returns how many sessions the limits allow, and how many queues each may have.
+	sessions() (most, queues int)
+	// descriptorsFor returns Descriptors for other limits.
+	descriptorsFor(workers, sessions, queues int) int
 }
 
 func (c *Relay) size() (int, string)  { return len(c.Channels), "channels" }
@@ -50,6 +56,11 @@ func defaultDaemon(controlTimeout, drainTimeout time.Duration) Daemon {
 
 // Common returns the part that both daemons have.
 func (d *Daemon) Common() *Daemon { return d }
+
+// unit returns the name of the daemon's unit, which its file has, too.
+func (s *Source[C]) unit() string {
+	return strings.TrimSuffix(filepath.Base(s.UnitFile), ".yaml")
+}
 
 // Source is where a command gets a configuration from: a file, environment variables, and flags.
 type Source[C Configuration] struct {

@@ -61,6 +61,8 @@ type site struct {
 	faults  []string // flags of the target
 	target  *testkit.Process
 	relay   *testkit.Process
+	// openFiles is how many files the relay may open; 0 for as many as the test may.
+	openFiles int
 }
 
 func newSite(t testing.TB) *site {
@@ -118,7 +120,11 @@ func (s *site) start(environ ...string) (ended *testkit.Process) {
 		return s.target
 	}
 	s.configure("info")
-	s.relay = spawn(s.t, environ, "zc-relay", "run", "--config", s.path("relay.yaml"))
+	var by []string
+	if s.openFiles > 0 {
+		by = []string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.openFiles)}
+	}
+	s.relay = spawnBy(s.t, by, environ, "zc-relay", "run", "--config", s.path("relay.yaml"))
 	if !s.relay.AwaitLogOrEnd("listening for clients") {
 		return s.relay
 	}
@@ -153,6 +159,31 @@ func (s *site) loads(name string, environ []string) error {
 		_, err = config.LoadRelay(config.Sources{File: s.path("relay.yaml"), Environ: environ})
 	}
 	return err
+}
+
+// TestTheDescriptorsThatARelayNeedsSufficeForItsSessions opens as many sessions as fit into the
+// limit of the process, by the calculation that config check warns by.
+func TestTheDescriptorsThatARelayNeedsSufficeForItsSessions(t *testing.T) {
+	const queues, workers, limit = 1, 2, 3200
+	c := config.DefaultRelay()
+	c.Channels = []config.Channel{config.DefaultChannel()}
+	fits := config.FindShortage(c, workers, limit).SmallSessions
+	s := newSite(t)
+	s.openFiles = limit
+	if ended := s.start(); ended != nil {
+		t.Fatalf("%s ended at its start", ended.Name)
+	}
+	for i := range fits {
+		v, err := client.Open(t.Context(), client.Config{
+			Provider: emulated.New(emulated.Options{Directory: s.path("comch")}),
+			Device:   emulated.DefaultHostDevice, Queues: queues, Depth: 4, BufferSize: 4096,
+			SyncDepth: -1, ControlTimeout: testkit.Patience, IOTimeout: testkit.Patience,
+		})
+		if err != nil {
+			t.Fatalf("session %d of %d that fit: %v", i+1, fits, err)
+		}
+		t.Cleanup(v.Abort)
+	}
 }
 
 // The numbers that the units and the warnings of the daemons depend on are those of real sessions.

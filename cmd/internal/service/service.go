@@ -95,7 +95,7 @@ func Run[C config.Configuration](ctx context.Context, name, unit string, from *c
 	}
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
-	env.reserveDescriptors(unit, c.Descriptors(len(env.CPUs)))
+	reserveDescriptors(env, unit, c)
 	listeners, err := listen(common.Operations, env)
 	defer func() { err = errors.Join(err, endListeners(listeners)) }()
 	if err != nil {
