@@ -6,8 +6,8 @@ SHELL := /bin/bash
 # Without -trimpath, each clone would compile everything anew. The scripts inherit this.
 export GOFLAGS := $(strip $(shell go env GOFLAGS) -trimpath)
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-LDFLAGS := -s -w -X github.com/zc-relay/zc-relay/internal/buildinfo.version=$(VERSION)
+# Symbols and debug information stay, for profilers and debuggers.
+LDFLAGS = $(shell scripts/ldflags.sh)
 
 # The race detector needs a C compiler.
 RACE := $(shell printf 'int main(void) { return 0; }' | $${CC:-cc} -x c -o /dev/null - 2>/dev/null && echo -race)

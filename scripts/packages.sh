@@ -72,7 +72,8 @@ go build -o dist/manual/bin/notices ./deploy/packages/notices
 # Build the version of nfpm that tools/nfpm pins, for this machine.
 go build -modfile=tools/nfpm/go.mod -o dist/manual/bin/nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm
 
-ldflags="-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
+# The symbols stay, for profilers. Debug information would double the packages.
+ldflags="-w $(scripts/ldflags.sh "$PACKAGE_VERSION")"
 for PACKAGE_ARCH in "${architectures[@]}"; do
     rm -rf dist/stage
     scripts/build-hardware.sh "$PACKAGE_ARCH" dist/stage/bin -ldflags "$ldflags"

@@ -6,7 +6,6 @@
 #        variant.sh PACKAGE static    with a program that needs no library at all
 set -euo pipefail
 package=$1 variant=$2
-contents=''
 case $variant in
 ceph)
     title='with volumes on Ceph RBD'
@@ -16,8 +15,8 @@ static)
     title='statically linked\n  Needs no library of the system, and has no providers for hardware.'
     # Such a program can load no libraries of RDMA devices either.
     edit='/^ *- \(libc6\|glibc\) /d; /^# RDMA devices/d
-        /^ *recommends:/,/^[a-z]/{/^ *recommends:/d; /^ *- /d}'
-    contents="\n  - src: deploy/packages/static.lintian-overrides\n    dst: /usr/share/lintian/overrides/$package-static\n    file_info: {mode: 0644}\n    packager: deb"
+        /^ *recommends:/,/^[a-z]/{/^ *recommends:/d; /^ *- /d}
+        s|deploy/packages/lintian-overrides|deploy/packages/static.lintian-overrides|'
     ;;
 *)
     echo "variant.sh: unknown variant $variant: use ceph or static" >&2
@@ -30,7 +29,7 @@ sed -e "s/^name: $package\$/&-$variant/" \
     -e "/^description:/{n; s/\$/, $title/}" \
     -e "$edit" \
     -e "s/^overrides:\$/&\n  deb:\n    replaces:\n      - $package/" \
-    -e "s|^contents:\$|&$contents|" \
+    -e "s|/usr/share/lintian/overrides/$package\$|&-$variant|" \
     -e "s|^\( *- src: dist/stage/$package\)\(\.notices\)\{0,1\}\$|\1-$variant\2|" \
     -e "s|/usr/share/doc/$package/|/usr/share/doc/$package-$variant/|" \
     "$(dirname "${BASH_SOURCE[0]}")/$package.yaml"

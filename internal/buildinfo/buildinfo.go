@@ -2,34 +2,52 @@
 package buildinfo
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
 )
 
-// version is set by the linker (make build).
-var version string
+// The linker sets these (scripts/ldflags.sh).
+var version, revision, modified, time string
 
-// Version returns the version given to the build, or else the revision that the Go toolchain
-// recorded, or else "devel".
+// Version returns the version given to the build, or else the revision of the source, or else the
+// version of the module, or else "devel".
 func Version() string {
 	if version != "" {
 		return version
 	}
-	if revision := setting("vcs.revision"); revision != "" {
+	if revision := Revision(); revision != "" {
 		const abbreviated = 12
 		return "devel-" + revision[:min(abbreviated, len(revision))]
 	}
+	if version := moduleVersion(); version != "" && version != "(devel)" {
+		return version
+	}
 	return "devel"
 }
+
+// moduleVersion returns the version of the module that "go install MODULE@VERSION" has built.
+func moduleVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Path != modulePath {
+		return ""
+	}
+	return info.Main.Version
+}
+
+const modulePath = "github.com/zc-relay/zc-relay"
 
 // String returns one line with name, version, build tags, Go version and platform.
 func String(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", name, Version())
-	if setting("vcs.modified") == "true" {
+	switch {
+	case isModified():
 		b.WriteString(" (modified)")
+	case Version() == "devel":
+		b.WriteString(" (unknown revision)")
 	}
 	if tags := Tags(); tags != "" {
 		fmt.Fprintf(&b, " tags=%s", tags)
@@ -42,7 +60,9 @@ func String(name string) string {
 func Tags() string { return setting("-tags") }
 
 // Revision returns the revision of the source, "" if the build did not record it.
-func Revision() string { return setting("vcs.revision") }
+func Revision() string { return cmp.Or(revision, setting("vcs.revision")) }
+
+func isModified() bool { return cmp.Or(modified, setting("vcs.modified")) == "true" }
 
 func setting(key string) string {
 	info, ok := debug.ReadBuildInfo()
@@ -79,8 +99,8 @@ type Description struct {
 func Describe(program string) Description {
 	return Description{
 		Schema: schema, Program: program, Version: Version(),
-		Revision: Revision(), Modified: setting("vcs.modified") == "true",
-		Time: setting("vcs.time"),
+		Revision: Revision(), Modified: isModified(),
+		Time: cmp.Or(time, setting("vcs.time")),
 		Tags: Tags(), GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 }
