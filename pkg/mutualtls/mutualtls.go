@@ -214,12 +214,9 @@ func (c *Credentials) readChanged() {
 	}
 }
 
-// NotAfter returns when this side's certificate expires.
-func (c *Credentials) NotAfter() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.content.certificate.Leaf.NotAfter
-}
+// NotAfter returns when the certificate expires that this side's next connection will have. Like a
+// connection, it reads the files if they have changed.
+func (c *Credentials) NotAfter() time.Time { return c.current().certificate.Leaf.NotAfter }
 
 // Client returns the configuration for a connection to a target. The target's certificate must be
 // valid for serverName, a DNS name or an IP address.
