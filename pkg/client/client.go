@@ -40,7 +40,7 @@ const (
 
 // The defaults that Config.Reconnect applies where its policy sets no limit.
 const (
-	DefaultReconnectTotal        = time.Minute
+	DefaultReconnectTotal        = 10 * time.Minute // as ctrl_loss_tmo of the kernel's NVMe-oF
 	DefaultReconnectLongestPause = 2 * time.Second
 )
 
