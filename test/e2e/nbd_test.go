@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
@@ -416,9 +417,23 @@ func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
 		status.Schema != "zc-relay.nbd-status/1" || status.Exports[0].Bytes != 1<<20 {
 		t.Errorf("status is %s, error %v", body, err)
 	}
+	checkNBDStatus(t, body)
 	p.Terminate()
 	if _, err := os.Stat(socket); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// checkNBDStatus compares the status document of a gateway with its schema.
+func checkNBDStatus(t *testing.T, body string) {
+	t.Helper()
+	var document any
+	err := json.Unmarshal([]byte(body), &document)
+	if err == nil {
+		err = schematest.Read(t, "../../docs/nbd-status.schema.json").Check(document)
+	}
+	if err != nil {
+		t.Errorf("%v\n%s", err, body)
 	}
 }
 

@@ -1,6 +1,26 @@
 package command
 
-import "testing"
+import (
+	"encoding/json"
+	"testing"
+	"time"
+)
+
+// The schema describes every field, and documents without the optional ones.
+func TestTheGatewaysStatusIsAsItsSchemaSays(t *testing.T) {
+	full := nbdExportStatus{Name: "disk", State: "serving", Reason: "lost", Description: "d",
+		HolderID: "0123456789abcdef",
+		Requests: []nbdRequestCount{{Command: "read", Error: "EIO", Count: 1}},
+		Clients:  []nbdClientStatus{{Client: "10.0.0.7:51234", Since: time.Now()}}}
+	ended := nbdExportStatus{State: "ended", Requests: []nbdRequestCount{},
+		Clients: []nbdClientStatus{}}
+	text, err := json.Marshal(nbdStatus{Schema: nbdStatusSchema, Software: "initiator",
+		Exports: []nbdExportStatus{full, ended}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkDocument(t, "nbd-status", outcome{stdout: string(text)})
+}
 
 // A client has the same name whenever it connects.
 func TestAnNBDClientIsNamedByWhatLasts(t *testing.T) {
