@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/states"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -155,4 +157,9 @@ func written(write func(io.Writer)) string {
 	var b strings.Builder
 	write(&b)
 	return b.String()
+}
+
+func TestTheGuideNamesTheFirstBoundOfLatencies(t *testing.T) {
+	bound := strconv.FormatFloat(datapath.LatencyBound(0), 'g', -1, 64)
+	checkContains(t, guide, `le="`+bound+`"`)
 }
