@@ -57,13 +57,15 @@ mkdir "$checkout"
 mount --rbind %[1]q "$checkout"
 mount -t tmpfs tmpfs /tmp
 make() { command make -C "$checkout" "$@" && ln -s "$checkout/bin" bin; }
-ln -s "$checkout/deploy" deploy
+ln -s "$checkout/deploy" "$checkout/README.md" .
 kill() { sleep 5; builtin kill "$@"; } # which fails if the daemon has not lasted that long
 trap 'builtin kill -9 $(jobs -p) 2>/dev/null || true' EXIT
 trap 'echo "failed: $BASH_COMMAND" >&2' ERR
 %[2]s
 wait
-cmp somefile /tmp/copy
+cmp README.md /tmp/copy
+[ "$(echo *)" = "README.md bin deploy" ] || { echo "the tour leaves $(echo *)"; exit 1; }
+[ -z "$(ls /var/tmp | grep -vx checkout)" ] || { echo "the tour leaves $(ls /var/tmp)"; exit 1; }
 echo the tour ends here
 `, root, commands.String())
 	ctx, cancel := context.WithTimeout(context.Background(), tourTime)
