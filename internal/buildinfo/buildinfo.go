@@ -44,6 +44,7 @@ func String(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", name, Version())
 	switch {
+	case strings.HasSuffix(Version(), "-dirty"): // says so
 	case isModified():
 		b.WriteString(" (modified)")
 	case Version() == "devel":
