@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
@@ -48,7 +47,8 @@ what was measured so far.
 The flags of the DOCA storage applications work as well: --operation
 (for --rw), --buffer-size (--block-size), --per-cpu-buffer-count,
 --transaction-count and --task-count (--queue-depth), --execution-strategy,
---blocks-per-io, --batch-size, --local-io-region-size. So does their command line as
+--blocks-per-io, --batch-size, --local-io-region-size. So do names of fio's options:
+--bs, --iodepth, --numjobs, --size, --ramp-time, --rwmixread, and others. So does their command line as
 it is, without "bench". As there, --run-limit-operation-count counts the operations of
 each queue if there is an --execution-strategy, and those of all queues otherwise.
 
@@ -355,16 +355,10 @@ var aliases = map[string]string{
 	"task-count":           "queue-depth",
 }
 
-func canonicalName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	if canonical, ok := aliases[name]; ok {
-		name = canonical
-	}
-	return pflag.NormalizedName(name)
-}
-
 func (b *benchFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.SetNormalizeFunc(canonicalName)
+	f.SetNormalizeFunc(renaming(aliases, fioNames))
+	explainFio(cmd, fioExplanations)
 	b.rangeFlags.add(cmd, "seed of offsets and data (default: random, shown in the result)")
 	b.blockSize = defaultBlockSize
 	f.Var(&b.pattern, "rw", "access pattern")
@@ -386,13 +380,23 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0,
 		"end after this many operations of all queues, or of each queue with --execution-strategy (default there: 1000000)")
 	f.Uint64Var(&b.rate, "rate", 0,
-		"submit this many requests per second in all, at fixed times; latencies begin when a request is due, and threads do not sleep (default: as many as the queue depth allows)")
+		"submit this many requests per second in all, for instance 10k, at fixed times; latencies begin when a request is due, and threads do not sleep (default: as many as the queue depth allows)")
 	f.DurationVar(&b.warmup, "warmup", 0,
 		"run this long before measuring (default 1s, or 0 if the number of operations is limited)")
 	f.BoolVar(&b.validateWrites, "validate-writes", false,
 		"read back and compare everything written")
 	f.StringVar(&b.plainContent, "storage-plain-content", "",
 		"file with the content of the whole volume, to compare reads with and to write")
+	for name, allowed := range map[string]program.Range{
+		"rwmix":                     {Least: 0, Most: 100, Example: "70"},
+		"blocks-per-io":             {Least: 1, Most: math.MaxUint32, Example: "1 or 8"},
+		"batch-size":                {Least: 0, Most: math.MaxInt, Example: "16"},
+		"sessions":                  {Least: 1, Most: bench.MaxSessions, Example: "4"},
+		"rate":                      {Least: 1, Most: bench.MaxRate, Example: "500 or 10k"},
+		"run-limit-operation-count": {Least: 0, Most: math.MaxUint64, Example: "500 or 1M"},
+	} {
+		program.Limit(f, name, allowed)
+	}
 	argp.Mark(f, "execution-strategy", "blocks-per-io", "local-io-region-size",
 		"run-limit-operation-count", "storage-plain-content")
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
@@ -411,9 +415,6 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 		Validate: b.validateWrites, PlainContent: b.plainContent,
 		CPUs: []int{}, DrainTimeout: drainTimeout, Rate: b.rate,
 	}
-	if b.set.Changed("rate") && b.rate == 0 {
-		return p, program.Usagef("--rate 0 would submit nothing: omit it to keep the queues full")
-	}
 	if b.strategy != "" {
 		b.strategy.apply(&p)
 	}
@@ -424,9 +425,6 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 	var err error
 	if p.Length, err = b.rangeLength(); err != nil {
 		return p, err
-	}
-	if b.set.Changed("blocks-per-io") && b.blocksPerIO == 0 {
-		return p, program.Usagef("--blocks-per-io 0 is no length: write at least 1")
 	}
 	if p.BlockSize, err = requestLength("block-size", b.blockSize); err != nil {
 		return p, err

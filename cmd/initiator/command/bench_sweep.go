@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,11 +43,11 @@ func (s *sweepFlags) add(cmd *cobra.Command) {
 var sweepAxes = map[string]func(b *benchFlags, value string) error{
 	"block-size": func(b *benchFlags, value string) error { return b.blockSize.Set(value) },
 	"queue-depth": func(b *benchFlags, value string) (err error) {
-		b.queue.depth, err = count(value)
+		b.queue.depth, err = count(value, depths)
 		return err
 	},
 	"queues": func(b *benchFlags, value string) (err error) {
-		b.queue.queues, err = count(value)
+		b.queue.queues, err = count(value, queueCounts)
 		return err
 	},
 }
@@ -65,13 +63,14 @@ func completeAxis(_ *cobra.Command, _ []string, text string) ([]string, cobra.Sh
 	return program.Continued(words)
 }
 
-// count parses a positive number.
-func count(text string) (int, error) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > math.MaxInt32 {
-		return 0, fmt.Errorf("%q is not a positive number", text)
+// count parses a number in a range, and none that stands for a default.
+func count(text string, allowed program.Range) (int, error) {
+	allowed.Least = 1
+	n, err := allowed.Parse(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q: %w", text, err)
 	}
-	return n, nil
+	return int(n), nil
 }
 
 // combinations returns the flags of every run. Values of the axis that was given last change

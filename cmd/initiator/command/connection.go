@@ -360,6 +360,13 @@ func exceptLoss(err error) error {
 	return err
 }
 
+// The queues that the protocol allows, and their depths. A relay's own limits are lower, but by the
+// time that it announces them the threads exist.
+var (
+	queueCounts = program.Range{Most: controlmsg.MaxQueues, Example: "4"} // 0 is the default
+	depths      = program.Range{Least: 1, Most: controlmsg.MaxDepth, Example: "32"}
+)
+
 // queueFlags determine the queues and the threads that serve them.
 type queueFlags struct {
 	queues int
@@ -374,6 +381,8 @@ func (q *queueFlags) add(f *pflag.FlagSet, depth int) {
 	f.StringArrayVar(&q.cpus, "cpu", nil,
 		"add a queue whose thread is pinned to this core; repeatable, accepts `cores` like 0-3")
 	f.IntVar(&q.depth, "queue-depth", depth, "requests outstanding on each queue")
+	program.Limit(f, "queues", queueCounts)
+	program.Limit(f, "queue-depth", depths)
 	f.StringVar(&q.poll, "poll", progress.Adaptive.String(),
 		"what an idle thread does: adaptive, busy or event")
 }
@@ -390,36 +399,21 @@ func (q *queueFlags) resolve() (queues int, cpus []int, err error) {
 	if err := affinity.Check(cpus); err != nil {
 		return 0, nil, program.Usage(fmt.Errorf("--cpu: %w", err))
 	}
+	if len(cpus) > controlmsg.MaxQueues {
+		return 0, nil, program.Usagef("--cpu: %d queues exceed the protocol's limit of %d", len(cpus),
+			controlmsg.MaxQueues)
+	}
 	queues = q.queues
 	switch {
 	case len(cpus) > 0:
 		queues = len(cpus)
-	case queues < 0:
-		return 0, nil, program.Usagef("--queues %d is negative", queues)
 	case queues == 0:
 		if queues, err = affinity.PollingThreads(); err != nil {
 			return 0, nil, err
 		}
 	}
-	if err := checkQueues(queues, q.depth); err != nil {
-		return 0, nil, err
-	}
 	program.ReserveProcessors(queues)
 	return queues, cpus, nil
-}
-
-// checkQueues checks the queues of a session against the limits of the protocol. A relay's own
-// limits are lower, but by the time that it announces them the threads exist.
-func checkQueues(queues, depth int) error {
-	if queues > controlmsg.MaxQueues {
-		return program.Usagef("%d queues exceed the protocol's limit of %d", queues,
-			controlmsg.MaxQueues)
-	}
-	if depth > controlmsg.MaxDepth {
-		return program.Usagef("--queue-depth %d exceeds the protocol's limit of %d", depth,
-			controlmsg.MaxDepth)
-	}
-	return nil
 }
 
 // policy returns the polling policy of the threads.

@@ -17,17 +17,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/files"
 )
 
-// fioNames maps names of fio's options to flags of bench that mean the same.
-var fioNames = map[string]string{
-	"bs": "block-size", "blocksize": "block-size", "iodepth": "queue-depth", "readwrite": "rw",
-	"rwmixread": "rwmix", "numjobs": "queues", "size": "length", "ramp_time": "warmup",
-	"number_ios": "run-limit-operation-count", "rate_iops": "rate", "randseed": "seed",
-	"cpus_allowed": "cpu", "name": "title", "runtime": "runtime", "offset": "offset", "rw": "rw",
-}
-
-// fioSeconds are the options whose values are seconds in fio if they have no unit.
-var fioSeconds = map[string]bool{"runtime": true, "ramp_time": true}
-
 // maxJob is the largest size of a job file, in bytes.
 const maxJob = 1 << 20
 
@@ -64,14 +53,14 @@ func loadJob(cmd *cobra.Command, path string) error {
 	})
 	given := make(map[string]bool)
 	for _, name := range names {
-		if flag := cmd.Flags().Lookup(flagOf(name)); flag != nil {
+		if flag := cmd.Flags().Lookup(name); flag != nil {
 			given[flag.Name] = flag.Changed
 		}
 	}
 	var problems []error
 	setBy := make(map[string]string) // the option that sets a flag
 	for _, name := range names {
-		node, flag := options[name], cmd.Flags().Lookup(flagOf(name))
+		node, flag := options[name], cmd.Flags().Lookup(name)
 		if flag == nil || flag.Name == "job" {
 			problems = append(problems, fmt.Errorf("line %d: %s is neither a flag of bench nor an option of fio that it knows%s",
 				node.Line, name, suggest(cmd, name)))
@@ -103,13 +92,6 @@ func suggest(cmd *cobra.Command, name string) string {
 	return ": did you mean " + best + "?"
 }
 
-func flagOf(name string) string {
-	if flag, known := fioNames[name]; known {
-		return flag
-	}
-	return name
-}
-
 // setOption sets a flag to a value, or to each value of a list.
 func setOption(cmd *cobra.Command, flag, name string, node *yaml.Node) error {
 	if node.Kind == yaml.SequenceNode {
@@ -128,7 +110,7 @@ func setOption(cmd *cobra.Command, flag, name string, node *yaml.Node) error {
 		value += "s"
 	}
 	if err := cmd.Flags().Set(flag, value); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, program.ExplainValue(err))
 	}
 	return nil
 }

@@ -103,6 +103,7 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.readOnly, "read-only", false, "reject everything that changes the volume")
 	f.IntVar(&c.connections, "connections", nbd.DefaultMaxConnections,
 		"connections to each export at a time; they share its memory equally")
+	program.Limit(f, "connections", program.Range{Least: 1, Most: 1024, Example: "32"})
 	f.Var(&c.memory, "memory", "memory for the data of each connection")
 	f.Var(&c.bufferSize, "buffer-size",
 		"longest request to the volume, a power of two; longer ones of clients are split")
@@ -227,9 +228,6 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 }
 
 func (c *nbdCommand) check(set *pflag.FlagSet) error {
-	if c.connections < 1 || c.connections > 1024 {
-		return program.Usagef("--connections %d is not between 1 and 1024", c.connections)
-	}
 	if c.perClient < 0 || c.perClient > maxNBDClients {
 		return program.Usagef("--metrics-per-client %d is not between 0 and %d", c.perClient,
 			maxNBDClients)

@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/spf13/pflag"
@@ -25,15 +26,13 @@ func (t *traceFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&t.path, "trace", "", "write a timeline of sampled requests to this file, for "+
 		"Chrome's trace viewer and Perfetto; relay and target trace the same ones (their command trace)")
 	f.IntVar(&t.every, "trace-every", 1000, "with --trace, sample one request of each queue in so many")
+	program.Limit(f, "trace-every", program.Range{Least: 1, Most: math.MaxInt, Example: "1000 or 1"})
 }
 
 // start creates the file, and makes the volume that is about to be opened sample.
 func (t *traceFlags) start(config *client.Config) error {
 	if t.path == "" {
 		return nil
-	}
-	if t.every < 1 {
-		return program.Usagef("--trace-every %d is not positive", t.every)
 	}
 	var err error
 	if t.file, err = os.Create(t.path); err != nil {

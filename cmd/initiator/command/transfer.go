@@ -84,6 +84,9 @@ func (t *transferFlags) add(f *pflag.FlagSet) {
 	f.Var(&t.offset, "offset", "offset in the volume; any byte, not only a block boundary")
 	f.IntVar(&t.queues, "queues", transferQueues, "number of queues, each with a thread")
 	f.IntVar(&t.depth, "queue-depth", transferDepth, "requests outstanding on each queue")
+	program.Limit(f, "queues", program.Range{Least: 1, Most: queueCounts.Most,
+		Example: queueCounts.Example})
+	program.Limit(f, "queue-depth", depths)
 	f.Var(&t.bufferSize, "buffer-size", "maximum length of a request")
 	f.StringVar(&t.poll, "poll", progress.Adaptive.String(),
 		"what an idle thread does: adaptive, busy or event")
@@ -101,13 +104,6 @@ func (t *transferFlags) open(ctx context.Context, config client.Config) (volume,
 	queue := queueFlags{queues: t.queues, poll: t.poll}
 	policy, err := queue.policy()
 	if err != nil {
-		return nil, transfer.Config{}, err
-	}
-	if t.queues < 1 || t.depth < 1 {
-		return nil, transfer.Config{},
-			program.Usagef("--queues %d and --queue-depth %d must be at least 1", t.queues, t.depth)
-	}
-	if err := checkQueues(t.queues, t.depth); err != nil {
 		return nil, transfer.Config{}, err
 	}
 	length, err := requestLength("buffer-size", t.bufferSize)

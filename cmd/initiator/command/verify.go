@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,11 +46,14 @@ OF THE RANGE IS DESTROYED.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	f := cmd.Flags()
+	f.SetNormalizeFunc(renaming(fioNamesOfVerify))
+	explainFio(cmd, fioExplanations, fioExplanationsOfVerify)
 	c.rangeFlags.add(cmd,
 		"seed of the order and sizes of requests (default: random, shown in the result)")
 	f.Var(&c.maxIOSize, "max-io-size", "maximum length of a request; the minimum is one block")
 	f.Uint32Var(&c.passes, "passes", 0,
 		"number of times to write and read the range (default 1, unless --runtime is given)")
+	program.Limit(f, "passes", program.Range{Most: math.MaxUint32, Example: "3"})
 	f.DurationVar(&c.runtime, "runtime", 0, "make passes for this long")
 	c.connection.addPreempt(f)
 	c.output.AddFlag(f)

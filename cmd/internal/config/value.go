@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -86,7 +87,7 @@ func integer[T int | uint8 | uint16 | uint32](p *T, least, most T) Value {
 	return variable{kind: "int", extremes: []string{fmt.Sprint(least), fmt.Sprint(most)},
 		get: func() string { return fmt.Sprint(*p) },
 		set: func(s string) error {
-			n, err := strconv.ParseInt(s, 10, 64)
+			n, err := strconv.ParseInt(size.ExpandCount(s), 10, 64)
 			if err != nil || n < int64(least) || n > int64(most) {
 				return fmt.Errorf("must be a whole number from %d to %d", least, most)
 			}
@@ -162,7 +163,7 @@ func duration(p *time.Duration, least, most time.Duration) Value {
 		set: func(s string) error {
 			d, err := time.ParseDuration(s)
 			if err != nil {
-				return durationError(s)
+				return program.DurationError(s)
 			}
 			switch {
 			case d < least && most == longest:
@@ -173,13 +174,6 @@ func duration(p *time.Duration, least, most time.Duration) Value {
 			*p = d
 			return nil
 		}}
-}
-
-func durationError(s string) error {
-	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return fmt.Errorf("a duration needs a unit, for instance %ss or %sms", s, s)
-	}
-	return errors.New("must be a duration with a unit, for instance 500ms, 30s or 1m30s")
 }
 
 // longest limits durations, so that sums do not overflow.

@@ -78,7 +78,7 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 			ExitFailure, "tool work: one; two\n"},
 		"unknown flag": {nil, "work --no-such", ExitUsage, "unknown flag"},
 		"bad value": {nil, "work --needed x --count many", ExitUsage,
-			"tool work: --count \"many\": invalid syntax\n"},
+			"tool work: --count \"many\": must be a whole number of at least 0, for instance 500 or 10k\n"},
 		"missing flag":    {nil, "work", ExitUsage, "--needed is missing: what it is for\n"},
 		"extra argument":  {nil, "work --needed x y", ExitUsage, `operand "y"`},
 		"unknown command": {nil, "dance", ExitUsage, "dance"},

@@ -96,6 +96,7 @@ func prepare(command *cobra.Command, version string, entered *bool) {
 		}
 	}
 	completeWords(command)
+	limitNumbers(command)
 	inner := command.RunE
 	if inner == nil && command.Run == nil && command.HasSubCommands() {
 		inner = func(_ *cobra.Command, operands []string) error {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,11 +35,7 @@ func explainFlag(command *cobra.Command, err error) error {
 	case errors.As(err, &unknown):
 		return unknownFlag(command, unknown)
 	case errors.As(err, &invalid):
-		cause := errors.Unwrap(invalid)
-		if number := new(strconv.NumError); errors.As(cause, &number) {
-			cause = number.Err // without the name of a function and the value once more
-		}
-		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
+		return ExplainValue(err)
 	case errors.As(err, &valueless):
 		return fmt.Errorf("--%s needs a value: %s", valueless.GetFlag().Name,
 			valueless.GetFlag().Usage)
@@ -53,7 +48,21 @@ func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 	if unknown.GetSpecifiedShortnames() != "" {
 		return fmt.Errorf("unknown flag -%s", name)
 	}
+	if text := command.Annotations[explanationOf+name]; text != "" {
+		return fmt.Errorf("unknown flag --%s: %s", name, text)
+	}
 	return fmt.Errorf("unknown flag --%s%s", name, suggest(command, name))
+}
+
+// explanationOf begins the keys of annotations of commands with what to say of unknown flags.
+const explanationOf = "explanation of --"
+
+// ExplainFlag makes a command answer a flag that it does not have, and others do, with text.
+func ExplainFlag(command *cobra.Command, name, text string) {
+	if command.Annotations == nil {
+		command.Annotations = make(map[string]string)
+	}
+	command.Annotations[explanationOf+name] = text
 }
 
 // suggest returns ": did you mean --NAME?" if a flag's name is similar to name, and otherwise "".
@@ -164,6 +173,9 @@ func unknownChild(command *cobra.Command, name string) error {
 func explainCall(command *cobra.Command, err error) error {
 	if match := unknownCommand.FindStringSubmatch(err.Error()); match != nil {
 		return unknownChild(command, match[1])
+	}
+	if raw, is := errors.AsType[*pflag.InvalidValueError](err); is {
+		return errors.New(strings.Replace(err.Error(), raw.Error(), ExplainValue(raw).Error(), 1))
 	}
 	for _, s := range sentences {
 		if match := s.of.FindStringSubmatch(err.Error()); match != nil {

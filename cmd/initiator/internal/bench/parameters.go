@@ -61,13 +61,13 @@ type Parameters struct {
 	Reconnect *document.ReconnectPolicy `json:"reconnect,omitempty"`
 }
 
-// maxSessions bounds Parameters.Sessions: the most clients that a relay admits.
-const maxSessions = 1 << 16
+// MaxSessions bounds Parameters.Sessions: the most clients that a relay admits.
+const MaxSessions = 1 << 16
 
-// minInterval is the shortest interval, maxRate the highest rate that the clock can tell apart.
+// minInterval is the shortest interval, MaxRate the highest rate that the clock can tell apart.
 const (
 	minInterval = 10 * time.Millisecond
-	maxRate     = 1e9
+	MaxRate     = 1e9
 )
 
 // Resolve checks the parameters against the volume and fills in derived values. Its errors are
@@ -110,18 +110,19 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("batch size %d is negative", p.BatchSize)
 	case p.Queues < 1:
 		return fmt.Errorf("number of queues %d is less than 1", p.Queues)
-	case p.Sessions < 1 || p.Sessions > maxSessions:
-		return fmt.Errorf("number of sessions %d is not between 1 and %d", p.Sessions, maxSessions)
+	case p.Sessions < 1 || p.Sessions > MaxSessions:
+		return fmt.Errorf("number of sessions %d is not between 1 and %d", p.Sessions, MaxSessions)
 	case len(p.CPUs) != 0 && len(p.CPUs) != p.Queues:
 		return fmt.Errorf("%d CPUs for %d queues: each queue has one thread", len(p.CPUs), p.Queues)
 	case p.Runtime < 0 || p.Warmup < 0:
-		return fmt.Errorf("runtime %v or warm-up %v is negative", p.Runtime, p.Warmup)
+		return fmt.Errorf("--runtime %v and --warmup %v must not be negative: write for instance 10s",
+			p.Runtime, p.Warmup)
 	case p.Runtime == 0 && p.OperationLimit == 0:
 		return fmt.Errorf("neither a runtime nor a number of operations bounds the run")
 	case p.Interval < 0 || p.Interval > 0 && p.Interval < minInterval:
 		return fmt.Errorf("interval %v is not at least %v", p.Interval, minInterval)
-	case p.Rate > maxRate:
-		return fmt.Errorf("rate %d is more than %d", p.Rate, uint64(maxRate))
+	case p.Rate > MaxRate:
+		return fmt.Errorf("rate %d is more than %d", p.Rate, uint64(MaxRate))
 	case p.Rate > 0 && p.Validate:
 		return fmt.Errorf("a rate cannot be kept while writes are validated, which takes further requests")
 	case p.InPlace && (p.Pattern.Random() || p.Sessions > 1):

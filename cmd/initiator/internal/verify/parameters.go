@@ -64,7 +64,7 @@ func (p *Parameters) Check() error {
 	case p.Passes >= generationOf:
 		return fmt.Errorf("%d passes are more than %d", p.Passes, generationOf-1)
 	case p.Runtime < 0:
-		return fmt.Errorf("runtime %v is negative", p.Runtime)
+		return fmt.Errorf("--runtime %v must not be negative: write for instance 10s", p.Runtime)
 	case p.Runtime == 0 && p.Passes == 0:
 		return fmt.Errorf("neither a runtime nor a number of passes bounds the run")
 	case p.DrainTimeout <= 0:

@@ -1,0 +1,84 @@
+package command
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+)
+
+func TestAWrongValueIsAnsweredWithWhatIsAllowed(t *testing.T) {
+	const bench, verify = "bench --rw read ", "verify "
+	for line, want := range map[string]string{
+		bench + "--rate 10q": `--rate "10q": must be a whole number from 1 to 1000000000, ` +
+			"for instance 500 or 10k",
+		bench + "--rate 0":  `--rate "0": must be a whole number from 1 to`,
+		bench + "--rate 2G": `--rate "2G": must be a whole number from 1 to`,
+		bench + "--queue-depth x": `--queue-depth "x": must be a whole number from 1 to 65536, ` +
+			"for instance 32",
+		bench + "--queue-depth 10000000000000000000000": "must be a whole number from 1 to 65536",
+		bench + "--queues -1":                           `--queues "-1": must be a whole number from 0 to 1024`,
+		bench + "--rwmix 120":                           `--rwmix "120": must be a whole number from 0 to 100, for instance 70`,
+		bench + "--sessions 0":                          `--sessions "0": must be a whole number from 1 to 65536, for instance 4`,
+		bench + "--sweep queues=1,0": `--sweep queues: "0": must be a whole number from 1 to 1024, ` +
+			"for instance 4",
+		bench + "--runtime 1":                           `--runtime "1": a duration needs a unit, for instance 1s or 1ms`,
+		bench + "--runtime x":                           `--runtime "x": must be a duration with a unit, for instance 500ms,`,
+		bench + "--runtime -1s":                         "--runtime -1s and --warmup 1s must not be negative",
+		bench + "--reconnect --reconnect-first-pause 1": `--reconnect-first-pause "1": a duration needs`,
+		bench + "--validate-writes=maybe":               `--validate-writes "maybe": must be true or false`,
+		bench + "--trace t --trace-every 0":             `--trace-every "0": must be a whole number of at least 1`,
+		verify + "--passes -1": `--passes "-1": must be a whole number of at least 0, ` +
+			"for instance 3",
+		verify + "--seed -1":                `--seed "-1": must be a whole number of at least 0`,
+		verify + "--io-timeout 5":           `--io-timeout "5": a duration needs a unit, for instance 5s`,
+		"put - --queues 0":                  `--queues "0": must be a whole number from 1 to 1024`,
+		"nbd --socket s --connections 2000": `--connections "2000": must be a whole number from 1 to 1024`,
+		"info --log-sampling x":             `--log-sampling "x": must be a whole number of at least 0`,
+
+		verify + "--bs 4k":       "unknown flag --bs: verify chooses the length of each request: --max-io",
+		verify + "--rw read":     `unknown flag --rw: verify writes and reads every block: "initiator bench"`,
+		verify + "--ramp-time 5": "unknown flag --ramp-time: verify writes and reads every block",
+		verify + "--rwmixread 5": "unknown flag --rwmixread: verify writes and reads every block",
+		bench + "--ioengine=aio": "unknown flag --ioengine: an option of fio that this command does not",
+		bench + "--time_based":   "unknown flag --time_based: an option of fio",
+		bench + "--filename=x":   "--command-channel-name",
+		bench + "--ramp-time 5":  `--warmup "5": a duration needs a unit, for instance 5s`,
+	} {
+		o := new(relay).call(context.Background(), "", line)
+		if o.code != program.ExitUsage || !strings.Contains(o.stderr, want) {
+			t.Errorf("%s: exit code %d, want %q: %s", line, o.code, want, o.stderr)
+		}
+	}
+}
+
+func TestNumbersMayEndInThousands(t *testing.T) {
+	d := benchDocument(t, newRelay().mustCall(t, "bench --rw read --dry-run -o json --rate 10k "+
+		"--run-limit-operation-count 2M --seed 3K --queues 1"))
+	if p := d.Parameters; p.Rate != 10_000 || p.OperationLimit != 2_000_000 || p.Seed != 3000 {
+		t.Errorf("parameters are %+v", p)
+	}
+}
+
+func TestNamesOfFiosOptionsAreFlags(t *testing.T) {
+	for _, line := range []string{
+		"--readwrite=randrw --bs=8k --iodepth=16 --numjobs=2 --size=1M --ramp_time=2s " +
+			"--rwmixread=30 --name=night --number_ios=5k --rate_iops=7 --randseed=9 --offset=4k",
+		"--rw randrw --blocksize 8k --iodepth 16 --numjobs 2 --size 1m --ramp-time 2s " +
+			"--rwmixread 30 --name night --number-ios 5000 --rate-iops 7 --randseed 9 --offset 4k",
+	} {
+		d := benchDocument(t, newRelay().mustCall(t, "bench --dry-run -o json "+line))
+		p := d.Parameters
+		if p.Pattern != "randrw" || p.BlockSize != 8192 || p.QueueDepth != 16 || p.Queues != 2 ||
+			p.Length != 1<<20 || p.Warmup.Seconds() != 2 || p.ReadPercent != 30 ||
+			d.Title != "night" || p.OperationLimit != 5000 || p.Rate != 7 || p.Seed != 9 ||
+			p.Offset != 4096 {
+			t.Errorf("%s: parameters are %+v", line, p)
+		}
+	}
+	o := newRelay().mustCall(t, "verify --iodepth 2 --numjobs 1 --size 64k --randseed 4 --loops 2")
+	if !strings.Contains(o.stdout, "seed") {
+		t.Errorf("verify printed %q", o.stdout)
+	}
+}
