@@ -1,8 +1,8 @@
 // Package size parses and formats byte sizes, throughputs and durations for people.
 //
-// Units are those of IEC 80000-13 and SI: KiB, MiB, GiB, TiB count by 1024;
-// kB, MB, GB, TB by 1000. A bare k, M, G or T, as in "4k", counts by 1024,
-// as in fio.
+// Units are those of IEC 80000-13 and SI: KiB, MiB, GiB, TiB, PiB count by 1024;
+// kB, MB, GB, TB, PB by 1000. A bare k, M, G, T or P, as in "4k", counts by
+// 1024, as in fio.
 package size
 
 import (
@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Bytes is a number of bytes. It is a pflag.Value, an encoding.TextUnmarshaler and an
@@ -25,11 +26,11 @@ const (
 	TiB Bytes = 1 << 40
 )
 
-const prefixes = "kMGT"
+const prefixes = "kMGTP"
 
 // Parse parses a size: a whole number and a unit. No unit, or B, stands for bytes.
 func Parse(text string) (Bytes, error) {
-	digits := strings.TrimRight(text, "kKmMgGtTiB")
+	digits := strings.TrimRightFunc(text, unicode.IsLetter)
 	number, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil {
 		return 0, parseError(text, digits, err)
@@ -77,7 +78,7 @@ func parseUnit(unit string) (uint64, error) {
 		}
 	}
 	return 0,
-		fmt.Errorf("unknown unit %q: use k, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), or kB, MB, GB, TB (powers of 1000)",
+		fmt.Errorf("unknown unit %q: use k, M, G, T, P or KiB, MiB, GiB, TiB, PiB (powers of 1024), or kB, MB, GB, TB, PB (powers of 1000)",
 			unit)
 }
 

@@ -29,7 +29,8 @@ func TestSizesAreReadInEveryUnit(t *testing.T) {
 		"0": 0, "4096": 4096, "4096B": 4096, "4k": 4096, "4K": 4096, "4KiB": 4096, "4kiB": 4096,
 		"1MiB": 1 << 20, "1M": 1 << 20, "1m": 1 << 20, "4kB": 4000, "4KB": 4000, "1MB": 1e6,
 		"1GB": 1e9, "1TB": 1e12,
-		"1GiB": 1 << 30, "1g": 1 << 30, "2TiB": 2 << 40, "18446744073709551615": math.MaxUint64,
+		"1GiB": 1 << 30, "1g": 1 << 30, "2TiB": 2 << 40, "1PiB": 1 << 50,
+		"3p": 3 << 50, "1PB": 1e15, "18446744073709551615": math.MaxUint64,
 		"007": 7,
 	} {
 		if got, err := size.Parse(text); err != nil || got != want {
@@ -42,13 +43,14 @@ func TestBadSizesAreRefusedWithTheReason(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "size is empty", "-4k": "is negative", "1.5MiB": "use a smaller unit",
 		"k":   "not a number with a unit",
-		"4kb": "not a number with a unit", "4iB": `unknown unit "iB"`, "4kk": `unknown unit "kk"`,
+		"4kb": `unknown unit "kb"`, "4Mb": `unknown unit "Mb"`, "1EiB": `unknown unit "EiB"`, "4iB": `unknown unit "iB"`, "4kk": `unknown unit "kk"`,
 		"4BB":   `unknown unit "BB"`,
 		"4 KiB": "not a number with a unit", "+4": "not a number with a unit",
 		"4_096":                    "not a number with a unit",
 		"0x10":                     "not a number with a unit",
 		"18446744073709551616":     "exceeds the largest possible size",
 		"16777216TiB":              "exceeds the largest possible size",
+		"16384PiB":                 "exceeds the largest possible size",
 		"99999999999999999999999k": "exceeds the largest possible size",
 	} {
 		got, err := size.Parse(text)
@@ -62,7 +64,8 @@ func TestSizesPrintInTheLargestExactUnit(t *testing.T) {
 	for b, want := range map[size.Bytes]string{
 		0: "0", 1: "1", 1000: "1000", 4096: "4KiB", 4097: "4097", 1 << 20: "1MiB",
 		3 << 19: "1536KiB",
-		1 << 30: "1GiB", 5 << 40: "5TiB", 1 << 60: "1048576TiB",
+		1 << 30: "1GiB", 5 << 40: "5TiB", 1 << 50: "1PiB",
+		1 << 60:        "1024PiB",
 		math.MaxUint64: "18446744073709551615",
 	} {
 		if got := b.String(); got != want {
@@ -117,7 +120,7 @@ func TestThroughputIsPrintedInMebibytesPerSecond(t *testing.T) {
 func TestBytesArePrintedInAUnitThatSuits(t *testing.T) {
 	for n, want := range map[uint64]string{
 		0: "0 B", 999: "999 B", 1000: "0.98 KiB", 1024: "1.00 KiB", 4096000: "3.91 MiB",
-		1 << 40: "1.00 TiB", 1 << 63: "8388608 TiB",
+		1 << 40: "1.00 TiB", 1 << 63: "8192 PiB",
 	} {
 		if got := size.FormatBytes(n); got != want {
 			t.Errorf("%d prints as %q, want %q", n, got, want)

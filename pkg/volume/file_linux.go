@@ -66,9 +66,8 @@ func (b *FileBackend) parseOption(option string) error {
 	}
 	text, isSize := strings.CutPrefix(option, "size=")
 	if !isSize {
-		return status.Errorf(status.InvalidValue,
-			"file:%s: unknown option %q: the options are size=SIZE, readonly, direct, %s, and "+
-				"exclusive (a path cannot contain a comma)", b.Path, option, fencedByOperator)
+		return UnknownOption("file:"+b.Path, option, "size=SIZE", "readonly", "direct",
+			fencedByOperator, "exclusive")
 	}
 	var err error
 	b.Size, err = ParseSize("file:"+b.Path, "size", text)

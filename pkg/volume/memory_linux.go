@@ -3,6 +3,7 @@ package volume
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +29,11 @@ const zeroAtOnce = 1 << 20
 const clearStep = 1 << 20
 
 func parseMemory(argument string) (Backend, error) {
-	bytes, err := size.Parse(argument)
+	length, options := CutOptions(argument)
+	if len(options) > 0 {
+		return nil, UnknownOption("memory:"+length, options[0], "exclusive")
+	}
+	bytes, err := size.Parse(length)
 	if err != nil {
 		return nil, status.Errorf(status.InvalidValue, "memory:SIZE: %w", err)
 	}
@@ -45,7 +50,8 @@ func (b MemoryBackend) Validate(spec *Spec) error { return spec.CheckNewSize(b.S
 func (b MemoryBackend) Open(spec *Spec) (Volume, error) {
 	region, err := memory.AllocReadOnly("zc-relay volume "+spec.Name, b.Size)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w (this machine has no room for it: use a smaller volume, or one in a file)",
+			err)
 	}
 	info := Info{
 		Name: spec.Name, UUID: randomUUID(), Size: b.Size, BlockSize: spec.BlockSize,

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/similar"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -103,6 +104,12 @@ func Open(spec Spec) (Volume, error) {
 // Most errors do not repeat text, so the caller adds it.
 func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	name, backend, found := strings.Cut(text, "=")
+	if kind, _, _ := strings.Cut(text, ":"); slices.ContainsFunc(kinds,
+		func(k kindForm) bool { return k.name == kind }) && !strings.Contains(name, "=") &&
+		strings.Contains(name, ":") {
+		return Spec{}, status.Errorf(status.InvalidValue,
+			"a name for the volume and \"=\" are missing: write for instance disk=%s", text)
+	}
 	if !found {
 		return Spec{}, status.Errorf(status.InvalidValue,
 			"volume %q has no name: use NAME=BACKEND, where BACKEND is %s", text, BackendForms)
@@ -161,9 +168,67 @@ func parseBackend(text string) (Backend, error) {
 			return parse(argument)
 		}
 	}
-	return nil, status.Errorf(status.InvalidValue,
-		"%q does not begin with a kind of volume and a colon; the kinds are memory, file, rbd, and volume",
-		text)
+	return nil, status.Errorf(status.InvalidValue, "%s", wrongKind(text, kind, found))
+}
+
+type kindForm struct{ name, example string }
+
+// kinds holds the kinds of volumes, with an example of what follows each.
+var kinds = []kindForm{
+	{"memory", "memory:1GiB"}, {"file", "file:/var/tmp/disk.img,size=1GiB"},
+	{"rbd", "rbd:POOL/IMAGE"}, {"volume", "volume:NAME"},
+}
+
+// wrongKind says what a backend that begins with no kind of volume is probably meant to be.
+func wrongKind(text, kind string, hasColon bool) string {
+	const allowed = "the kinds are memory, file, rbd, and volume"
+	word, _ := CutOptions(kind)
+	var names []string
+	for _, k := range kinds {
+		if word == k.name && !hasColon {
+			return fmt.Sprintf("nothing follows the kind of volume %s: write for instance %s", k.name,
+				k.example)
+		}
+		if strings.Contains(text, "="+k.name+":") {
+			return "it does not begin with a kind of volume: \"=\" ends the name, which cannot contain it"
+		}
+		names = append(names, k.name)
+	}
+	path, options := CutOptions(text)
+	if _, err := size.Parse(path); err == nil {
+		return fmt.Sprintf("a size alone is no backend: write memory:%s, or file:PATH,size=%s", text,
+			path)
+	}
+	if strings.ContainsAny(path, "/") && (!hasColon || strings.Contains(kind, "/")) {
+		advice := "file:" + text
+		if !slices.ContainsFunc(options, func(o string) bool { return strings.HasPrefix(o, "size=") }) {
+			advice += ", with ,size=SIZE if there is no such file yet"
+		}
+		return "a path alone is no backend: write " + advice
+	}
+	if best := similar.Closest(strings.ToLower(word), names); best != "" {
+		return fmt.Sprintf("unknown kind of volume %q: did you mean %s:? (%s)", word, best, allowed)
+	}
+	return "it does not begin with a kind of volume and a colon: " + allowed
+}
+
+// UnknownOption returns the error for an option that a volume does not have. It has the known ones,
+// of which those with a value end in "=" and its form.
+func UnknownOption(volume, option string, known ...string) error {
+	word, _, _ := strings.Cut(option, "=")
+	words := make([]string, len(known))
+	for i, k := range known {
+		words[i], _, _ = strings.Cut(k, "=")
+	}
+	hint := "the options are " + strings.Join(known, ", ")
+	if len(known) == 1 {
+		hint = "the only option is " + known[0]
+	}
+	if best := similar.Closest(strings.ToLower(word), words); best != "" {
+		hint = "did you mean " + known[slices.Index(words, best)] + "? " + hint
+	}
+	return status.Errorf(status.InvalidValue, "%s: unknown option %q: %s (a comma separates options)",
+		volume, option, hint)
 }
 
 // registered holds the parsers of kinds of volumes in other packages.
@@ -185,7 +250,10 @@ type Alias struct {
 
 func parseAlias(argument string) (Backend, error) {
 	name, readOnly := cutOption(argument, "readonly")
-	if name == "" || strings.Contains(name, ",") {
+	if name, options := CutOptions(name); name != "" && len(options) > 0 {
+		return nil, UnknownOption("volume:"+name, options[0], "readonly", "exclusive")
+	}
+	if name == "" {
 		return nil, status.Errorf(status.InvalidValue,
 			"volume:%s is not volume:NAME or volume:NAME,readonly", argument)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/files"
+	"github.com/zc-relay/zc-relay/internal/similar"
 )
 
 // maxJob is the largest size of a job file, in bytes.
@@ -85,7 +86,7 @@ func loadJob(cmd *cobra.Command, path string) error {
 func suggest(cmd *cobra.Command, name string) string {
 	known := slices.AppendSeq(program.FlagNames(cmd), maps.Keys(fioNames))
 	slices.Sort(known)
-	best := program.Closest(name, known)
+	best := similar.Closest(name, known)
 	if best == "" {
 		return ""
 	}

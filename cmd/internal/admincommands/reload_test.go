@@ -32,7 +32,7 @@ func TestReloadByPIDNeedsNoAdminListener(t *testing.T) {
 	<-hangups
 	for flags, want := range map[string]string{
 		"--pid 0":                  "not the process of a daemon",
-		"--pid -1":                 "not the process of a daemon",
+		"--pid -1":                 "must be a whole number",
 		"--pid 1":                  "not the process of a daemon",
 		"--pid 7 --admin unix:/no": "--pid",
 		"--pid 7 --config f":       "--pid",

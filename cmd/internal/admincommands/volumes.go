@@ -117,7 +117,7 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 		var found bool
 		added.Name, added.Backend, found = strings.Cut(operands[0], "=")
 		if !found {
-			return program.Usagef("%q is not NAME=BACKEND", operands[0])
+			return program.Usagef("%q is not NAME=BACKEND: write for instance disk=memory:1GiB", operands[0])
 		}
 		if uint64(blockSize) > volume.MaxBlockSize {
 			return program.Usagef("--block-size %v is larger than %v", blockSize,

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/similar"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -175,7 +175,7 @@ func (l *loader) findMisspelled(prefix string, environ []string) {
 		for _, key := range l.root.keyList("") {
 			variable := key.Variable(prefix)
 			meant := strings.ReplaceAll(strings.TrimPrefix(variable, begin), levelSeparator, "_")
-			if d := program.EditDistance(rest, meant); d <= least {
+			if d := similar.EditDistance(rest, meant); d <= least {
 				best, least = variable, d-1
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/similar"
 )
 
 // Problem is one problem of a configuration.
@@ -85,7 +85,7 @@ func (n *node) suggestion(key string) string {
 	for i, c := range n.children {
 		known[i] = c.key
 	}
-	return program.Closest(strings.ToLower(key), known)
+	return similar.Closest(strings.ToLower(key), known)
 }
 
 // unknownKey returns the message for a key that does not exist in a section, list, or value.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/internal/similar"
 )
 
 // Operands accepts exactly the operands with these names. If the last name ends with "...", it
@@ -67,7 +69,7 @@ func ExplainFlag(command *cobra.Command, name, text string) {
 
 // suggest returns ": did you mean --NAME?" if a flag's name is similar to name, and otherwise "".
 func suggest(command *cobra.Command, name string) string {
-	best := Closest(name, FlagNames(command))
+	best := similar.Closest(name, FlagNames(command))
 	if best == "" {
 		return ""
 	}
@@ -83,38 +85,6 @@ func FlagNames(command *cobra.Command) []string {
 		}
 	})
 	return names
-}
-
-// Closest returns the first of the known names that name is most probably meant to be, "" if none
-// is similar.
-func Closest(name string, known []string) string {
-	best, least := "", 1+len(name)/3
-	for _, k := range known {
-		if d := EditDistance(name, k); d <= least {
-			best, least = k, d-1
-		}
-	}
-	return best
-}
-
-// EditDistance returns the Levenshtein distance of two texts, in bytes.
-func EditDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }
 
 // sentences replaces what cobra says of flags that are missing or exclude each other, and of
@@ -162,11 +132,11 @@ func unknownChild(command *cobra.Command, name string) error {
 	if command.SuggestionsMinimumDistance <= 0 {
 		command.SuggestionsMinimumDistance = 2
 	}
-	similar := command.SuggestionsFor(name)
-	if len(similar) == 0 {
+	known := command.SuggestionsFor(name)
+	if len(known) == 0 {
 		return fmt.Errorf("unknown command %q", name)
 	}
-	return fmt.Errorf("unknown command %q: did you mean %s?", name, strings.Join(similar, " or "))
+	return fmt.Errorf("unknown command %q: did you mean %s?", name, strings.Join(known, " or "))
 }
 
 // explainCall returns err, an error of a wrong call of command, in the words of this project.

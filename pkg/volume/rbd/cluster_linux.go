@@ -10,8 +10,6 @@ import (
 
 	"github.com/ceph/go-ceph/rados"
 	"golang.org/x/sys/unix"
-
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // cluster is a connection to a Ceph cluster. It has about a dozen threads, however many images use
@@ -126,25 +124,9 @@ var connect = func(key clusterKey) (*rados.Conn, error) {
 	}
 	if err := connection.Connect(); err != nil {
 		connection.Shutdown()
-		return nil, explainConnect(key, withErrno(err))
+		return nil, explainConnect(key.configFile, key.user, withErrno(err))
 	}
 	return connection, nil
-}
-
-// explainConnect names the likely cause.
-func explainConnect(key clusterKey, err error) error {
-	hint := ""
-	switch {
-	case errors.Is(err, unix.ETIMEDOUT):
-		return status.Errorf(status.TimeOut, "connect to the Ceph cluster of %q: no monitor "+
-			"answered within 30 s: check the addresses there (mon_host), and the network: %w",
-			key.configFile, err)
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		hint = fmt.Sprintf(": the user client.%s needs a keyring that the target can read, and the "+
-			"cluster must know its key (ceph auth get client.%s)", key.user, key.user)
-	}
-	return fmt.Errorf("connect to the Ceph cluster of %q as client.%s: %w%s", key.configFile,
-		key.user, err, hint)
 }
 
 // withErrno makes an error of go-ceph match its error number.

@@ -24,7 +24,6 @@ import (
 )
 
 func (b Backend) configFile() string { return cmp.Or(b.ConfigFile, DefaultConfigFile) }
-func (b Backend) user() string       { return cmp.Or(b.User, DefaultUser) }
 
 func (b Backend) minimumFence() time.Duration { return cmp.Or(b.MinimumFence, DefaultMinimumFence) }
 
@@ -86,8 +85,7 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 	b := d.backend
 	var err error
 	if d.pool, err = d.cluster.OpenIOContext(b.Pool); err != nil {
-		return volume.Info{}, fmt.Errorf("open pool %q: %w%s", b.Pool, withErrno(err),
-			b.hint(withErrno(err)))
+		return volume.Info{}, b.failed(fmt.Sprintf("open pool %q", b.Pool), withErrno(err))
 	}
 	d.pool.SetNamespace(b.Namespace)
 	if err := d.openImage(); err != nil {
@@ -145,7 +143,10 @@ func (d *driver) openImage() error {
 	for errors.Is(err, unix.ENOENT) && b.Create > 0 {
 		created := d.createImage()
 		if created != nil && !errors.Is(created, unix.EEXIST) {
-			return fmt.Errorf("create image %s: %w%s", b.path(), created, b.hint(created))
+			if errors.Is(created, unix.ENOENT) && d.lacksNamespace() {
+				return b.noNamespace()
+			}
+			return b.failed("create image "+b.path(), created)
 		}
 		opened, err = openImage(d.pool, b.Image, b.ReadOnly)
 		if errors.Is(err, unix.ENOENT) && time.Now().After(deadline) {
@@ -156,35 +157,32 @@ func (d *driver) openImage() error {
 			time.Sleep(createPause)
 		}
 	}
-	if errors.Is(err, unix.ENOENT) {
-		return status.Errorf(status.NotFound,
-			"image %s does not exist: add ,create=SIZE to create it", b.path())
-	}
-	if err != nil {
-		return fmt.Errorf("open image %s: %w%s", b.path(), err, b.hint(err))
+	switch {
+	case errors.Is(err, unix.ENOENT) && d.lacksNamespace():
+		return b.noNamespace()
+	case errors.Is(err, unix.ENOENT):
+		return b.noImage()
+	case err != nil:
+		return b.failed("open image "+b.path(), err)
 	}
 	d.image = opened
 	return nil
+}
+
+// lacksNamespace reports whether the pool is known not to have the namespace. A user may lack the
+// right to ask.
+func (d *driver) lacksNamespace() bool {
+	if d.backend.Namespace == "" {
+		return false
+	}
+	exists, err := rbd.NamespaceExists(d.pool, d.backend.Namespace)
+	return err == nil && !exists
 }
 
 func (d *driver) createImage() error {
 	options := rbd.NewRbdImageOptions()
 	defer options.Destroy()
 	return withErrno(rbd.CreateImage(d.pool, d.backend.Image, d.backend.Create, options))
-}
-
-// hint names the likely cause of an error, and the remedy.
-func (b Backend) hint(err error) string {
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return ": create it and prepare it for images (ceph osd pool create, rbd pool init)"
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Sprintf(": the user client.%s needs mon 'profile rbd' osd 'profile rbd pool=%s'",
-			b.user(), b.Pool)
-	case errors.Is(err, unix.ESHUTDOWN):
-		return ": the cluster has blocklisted this client (ceph osd blocklist ls)"
-	}
-	return ""
 }
 
 // checkSettings fails if a setting of the pool or the image overrides one that the volume depends
@@ -250,7 +248,7 @@ func (d *driver) lockOnce(object string) error {
 			"(rbd status %s, rbd lock ls %s): %w", b.path(), b.path(), b.path(), err)
 	}
 	if err != nil {
-		return fmt.Errorf("lock image %s: %w%s", b.path(), err, b.hint(err))
+		return b.failed("lock image "+b.path(), err)
 	}
 	d.locked = true
 	return d.announce(object)

@@ -65,7 +65,7 @@ var contentions atomic.Uint64
 func (d *driver) lockContention(object string) (locked time.Time, unlock func(), err error) {
 	const name = "zc-relay.contention"
 	if err := withErrno(d.pool.Create(object, rados.CreateIdempotent)); err != nil {
-		return locked, nil, fmt.Errorf("create object %q: %w%s", object, err, d.backend.hint(err))
+		return locked, nil, d.backend.failed(fmt.Sprintf("create object %q", object), err)
 	}
 	cookie := strconv.FormatUint(contentions.Add(1), 10)
 	for begun := time.Now(); ; time.Sleep(contentionPause) {
@@ -74,7 +74,7 @@ func (d *driver) lockContention(object string) (locked time.Time, unlock func(),
 		switch {
 		case err != nil:
 			err = withErrno(err)
-			return locked, nil, fmt.Errorf("lock object %q: %w%s", object, err, d.backend.hint(err))
+			return locked, nil, d.backend.failed(fmt.Sprintf("lock object %q", object), err)
 		case code == 0:
 			return locked, func() { _, _ = d.pool.Unlock(object, name, cookie) }, nil
 		case time.Since(begun) > 2*contentionDuration:

@@ -9,6 +9,7 @@
 package rbd
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -95,6 +96,7 @@ func (b *Backend) parseOption(option string) error {
 		b.TakeOver = true
 	case text != nil && value != "":
 		*text = value
+		b.User = strings.TrimPrefix(b.User, "client.")
 	case key == "create":
 		var err error
 		b.Create, err = volume.ParseSize("rbd:"+b.Pool+"/"+b.Image, key, value)
@@ -106,11 +108,8 @@ func (b *Backend) parseOption(option string) error {
 				"720h", b.Pool, b.Image, value)
 		}
 	default:
-		return status.Errorf(status.InvalidValue,
-			"rbd:%s/%s: unknown option %q: the options are conf=PATH, id=NAME, group=NAME, "+
-				"create=SIZE, readonly, takeover, fence=DURATION, and exclusive (values cannot contain "+
-				"a comma)",
-			b.Pool, b.Image, option)
+		return volume.UnknownOption("rbd:"+b.path(), option, "conf=PATH", "id=NAME", "group=NAME",
+			"create=SIZE", "readonly", "takeover", "fence=DURATION", "exclusive")
 	}
 	return nil
 }
@@ -139,6 +138,8 @@ func (b Backend) String() string {
 	}
 	return text
 }
+
+func (b Backend) user() string { return cmp.Or(b.User, DefaultUser) }
 
 // path returns the name of the image as Ceph's tools take it.
 func (b Backend) path() string {

@@ -21,6 +21,7 @@ func TestBackendsAreParsed(t *testing.T) {
 		"rbd:p/i,readonly": {Pool: "p", Image: "i", ReadOnly: true},
 		"rbd:p/i,takeover,fence=48h": {Pool: "p", Image: "i", TakeOver: true,
 			MinimumFence: 48 * time.Hour},
+		"rbd:p/i,id=client.relay": {Pool: "p", Image: "i", User: "relay"},
 	} {
 		spec, err := volume.ParseSpec("v="+text, 4096)
 		if err != nil || spec.Backend != want {
@@ -44,6 +45,7 @@ func TestWrongBackendsAreRejected(t *testing.T) {
 		"rbd:pool/image@snapshot":          "name of the image",
 		"rbd:p/" + strings.Repeat("i", 97): "name of the image",
 		"rbd:p/i,size=1GiB":                "unknown option \"size=1GiB\"",
+		"rbd:p/i,creat=1GiB":               "did you mean create=SIZE?",
 		"rbd:p/i,conf=":                    "unknown option",
 		"rbd:p/i,id=a b":                   "name of the user",
 		"rbd:p/i,create=0":                 "no room",
