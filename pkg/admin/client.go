@@ -14,11 +14,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -61,6 +63,11 @@ func New(address string) (*Client, error) {
 			return nil, status.Errorf(status.InvalidValue,
 				"admin address %q is neither unix:PATH nor IP:PORT", address)
 		}
+		if err := endpoint.CheckHost(address); err != nil {
+			return nil, fmt.Errorf("admin address %q %w", address, err)
+		}
+	} else if err := endpoint.CheckSocketPath(destination); err != nil {
+		return nil, fmt.Errorf("admin address %q: %w", address, err)
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -290,7 +297,24 @@ func codeNamed(name string) (code status.Code, found bool) {
 	return 0, false
 }
 
+// foreign says that the peer speaks another protocol, if err is about that. package http has no type
+// for it.
+func foreign(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, `malformed HTTP response "\x15\x03`):
+		return "it speaks TLS"
+	case strings.Contains(text, "malformed HTTP"):
+		return "it does not speak HTTP"
+	}
+	return ""
+}
+
 func (c *Client) explain(err error) error {
+	if text := foreign(err); text != "" {
+		return status.Errorf(status.Unexpected, "what listens at %s is no admin listener of a daemon: %s "+
+			"(its address is that of the daemon's --admin-listen)", c.address, text)
+	}
 	cause := "does it run with --admin-listen " + c.address + "?"
 	if errors.Is(err, fs.ErrPermission) {
 		cause = "only root and the daemon's user may"
@@ -298,6 +322,9 @@ func (c *Client) explain(err error) error {
 	code := status.NotConnected
 	if errors.Is(err, context.DeadlineExceeded) {
 		code = status.TimeOut
+	}
+	if request, is := errors.AsType[*url.Error](err); is {
+		err = request.Err // without the URL, whose host is nobody's
 	}
 	var reason syscall.Errno
 	if errors.As(err, &reason) {

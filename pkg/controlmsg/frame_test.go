@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
@@ -33,6 +34,22 @@ func TestFrameLengthsAreCheckedBeforeAnythingIsAllocated(t *testing.T) {
 				t.Errorf("readFrame = %q, %v, want %v", message, err, c.want)
 			}
 		})
+	}
+}
+
+func TestOtherProtocolsAreNamed(t *testing.T) {
+	for begin, want := range map[string]string{
+		"HTTP/1.1 400 Bad Request\r\n\r\n": "the peer speaks HTTP: its port is not the control port",
+		"GET / HTTP/1.1\r\n\r\n":           "the peer speaks HTTP, a client of another protocol",
+		"SSH-2.0-OpenSSH_9.6\r\n":          "the peer speaks SSH",
+		"\x15\x03\x03\x00\x02\x02\x46":     "the peer speaks TLS, and this side does not",
+		"\x16\x03\x01\x02\x00\x01":         "the peer speaks TLS, and this side does not",
+		"helo":                             "is this a client of another protocol?",
+	} {
+		_, err := readFrame(bytes.NewReader([]byte(begin)), 1<<16, func() {})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", begin, err, want)
+		}
 	}
 }
 

@@ -240,11 +240,8 @@ func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	if length == 0 {
 		return nil, status.Errorf(status.InvalidValue, "message length is 0")
 	}
-	// The first record of TLS (RFC 8446, 5.1) reads as a length of more than 300 MiB.
-	const handshakeRecord, majorVersion = 22, 3
-	if header[0] == handshakeRecord && header[1] == majorVersion {
-		return nil, status.Errorf(status.Authentication,
-			"the peer speaks TLS, and this side does not: set up TLS on both sides or on neither")
+	if err := foreign(header[:]); err != nil {
+		return nil, err
 	}
 	if int64(length) > int64(limit) {
 		return nil, status.Errorf(status.TooBig,
@@ -270,6 +267,31 @@ func readHeader(r io.Reader, header []byte, begun func()) error {
 	return nil
 }
 
+// foreign returns an error if a message begins like those of another protocol, which read as
+// lengths of more than 300 MiB.
+func foreign(header []byte) error {
+	if len(header) < frameHeaderSize {
+		return nil
+	}
+	const alertRecord, handshakeRecord, majorVersion = 21, 22, 3 // RFC 8446, 5.1
+	if (header[0] == alertRecord || header[0] == handshakeRecord) && header[1] == majorVersion {
+		return status.Errorf(status.Authentication,
+			"the peer speaks TLS, and this side does not: set up TLS on both sides or on neither")
+	}
+	switch begin := string(header[:frameHeaderSize]); begin {
+	case "HTTP":
+		return status.Errorf(status.TooBig, "the peer speaks HTTP: its port is not the control port "+
+			"of a target (--listen-port there), but for instance that of its metrics")
+	case "GET ", "HEAD", "POST", "PUT ", "CONN", "OPTI", "PRI ":
+		return status.Errorf(status.TooBig, "the peer speaks HTTP, a client of another protocol: "+
+			"this is the control port, and metrics have their own (--metrics-listen)")
+	case "SSH-":
+		return status.Errorf(status.TooBig, "the peer speaks SSH: its port is not the control port "+
+			"of a target (--listen-port there)")
+	}
+	return nil
+}
+
 // readFramed is readFrame for messages of another protocol.
 func readFramed(r io.Reader, framing Framing, limit int, begun func()) ([]byte, error) {
 	header := make([]byte, framing.HeaderSize())
@@ -278,6 +300,9 @@ func readFramed(r io.Reader, framing Framing, limit int, begun func()) ([]byte, 
 	}
 	size := framing.MessageSize(header)
 	if size < uint64(len(header)) || size > uint64(limit) {
+		if err := foreign(header); err != nil {
+			return nil, err
+		}
 		return nil, status.Errorf(status.TooBig,
 			"message length is %d bytes, must be %d to %d (is this a client of another protocol?)",
 			size, len(header), limit)

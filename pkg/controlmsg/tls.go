@@ -89,7 +89,10 @@ func (t *tcpTransport) handshakeError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return waitError(ctx, text)
 	}
-	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		if other := foreign(record.RecordHeader[:]); other != nil {
+			return fmt.Errorf("%s: %w", text, other)
+		}
 		return status.Errorf(status.Authentication,
 			"%s: one side speaks TLS and the other does not: "+
 				"set up TLS on both sides or on neither", text)

@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/similar"
+	"github.com/zc-relay/zc-relay/internal/yamlerror"
 )
 
 // maxJob is the largest size of a job file, in bytes.
@@ -46,8 +47,11 @@ func loadJob(cmd *cobra.Command, path string) error {
 	var options map[string]yaml.Node
 	if err := yaml.NewDecoder(bytes.NewReader(content)).Decode(&options); err != nil &&
 		!errors.Is(err, io.EOF) {
-		return fmt.Errorf("it is not YAML with a NAME: VALUE on each line; "+
-			"fio's own job files are not: %w", err)
+		const what = "it is not YAML with a NAME: VALUE on each line; fio's own job files are not"
+		if line, text := yamlerror.Locate(content, err); line > 0 {
+			return fmt.Errorf("line %d: %s: %s", line, what, text)
+		}
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	names := slices.SortedFunc(maps.Keys(options), func(a, b string) int {
 		return cmp.Or(options[a].Line-options[b].Line, options[a].Column-options[b].Column)

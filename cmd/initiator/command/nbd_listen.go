@@ -19,6 +19,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
+	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/network"
 )
@@ -70,6 +71,9 @@ func (l *nbdListenFlags) check(set *pflag.FlagSet, runsCommand bool) error {
 	case l.hasTLS() && l.plainText:
 		return program.Usagef("--plain-text and --tls-cert exclude each other")
 	}
+	if err := endpoint.CheckSocketPath(l.socket); err != nil {
+		return program.Usagef("--socket %q: %w", l.socket, err)
+	}
 	if l.address == "" {
 		return nil
 	}
@@ -77,6 +81,9 @@ func (l *nbdListenFlags) check(set *pflag.FlagSet, runsCommand bool) error {
 	if err != nil {
 		return program.Usagef("--listen %q is not an IP address and a port, as in 127.0.0.1:10809 or "+
 			"[::1]:10809", l.address)
+	}
+	if err := endpoint.CheckZone(address.Addr()); err != nil {
+		return program.Usagef("--listen %q: %w", l.address, err)
 	}
 	if !l.hasTLS() && !l.plainText && !address.Addr().IsLoopback() {
 		return program.Usagef("--listen %v without TLS would let everybody on the network read and "+

@@ -64,8 +64,8 @@ func newConfigCheckCommand[C Configuration](from *Source[C]) *cobra.Command {
 		Short: "Check a configuration file",
 		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists all
 problems. It needs nothing but the file, and so works on any machine. It warns if the limits allow
-more files than this shell allows. --config FILE means the same
-as FILE, and no FILE means %s.`, from.UnitFile),
+more files than this shell allows. --config FILE means the same as FILE, - is standard input, and no
+FILE means %s.`, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := takeFile(cmd, arguments); err != nil {
@@ -77,7 +77,10 @@ as FILE, and no FILE means %s.`, from.UnitFile),
 			if file == "" {
 				return program.Usagef("FILE is missing, and there is no %s", from.UnitFile)
 			}
-			c, err := from.read(Sources{File: file})
+			c, err := from.read(Sources{File: file, Input: cmd.InOrStdin()})
+			if file == StandardInput {
+				file = "standard input"
+			}
 			if output == report.JSON {
 				document := reportOf(file, c, err)
 				return errors.Join(report.WriteJSON(cmd.OutOrStdout(), document),
@@ -158,8 +161,8 @@ func newConfigDumpCommand[C Configuration](subject string, from *Source[C]) *cob
 		Short: "Print the effective configuration",
 		Long: fmt.Sprintf(`dump prints the configuration that %s would use with the same file, variables and
 flags. The output has every key and is a valid configuration file, as text and as JSON.
---config FILE means the same as FILE. Without FILE and any of these flags it reads
-%s, if that exists.`, subject, from.UnitFile),
+--config FILE means the same as FILE, and - is standard input. Without FILE and any of
+these flags it reads %s, if that exists.`, subject, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, operands []string) error {
 			if err := takeFile(cmd, operands); err != nil {
@@ -170,6 +173,7 @@ flags. The output has every key and is a valid configuration file, as text and a
 					return err
 				}
 			}
+			from.Input = cmd.InOrStdin()
 			c, err := from.Load()
 			if err != nil {
 				return err

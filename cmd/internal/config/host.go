@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -53,7 +54,7 @@ const maxHostName = 253
 // parseHost parses HOST:PORT, without looking the host up.
 func parseHost(text string) (Host, error) {
 	if a, err := netip.ParseAddrPort(text); err == nil && a.Port() > 0 {
-		return Host{Address: a.Addr(), Port: a.Port()}, nil
+		return Host{Address: a.Addr(), Port: a.Port()}, endpoint.CheckZone(a.Addr())
 	}
 	name, portText, err := net.SplitHostPort(text)
 	if err != nil {

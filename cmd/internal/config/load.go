@@ -11,6 +11,7 @@ package config
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,9 @@ import (
 
 // Sources are the origins of values, besides the defaults.
 type Sources struct {
-	// File is the path of a YAML file, "" for none.
-	File string
+	// File is the path of a YAML file, "" for none, StandardInput for what Input has.
+	File  string
+	Input io.Reader
 	// Environ holds environment variables in the format of os.Environ.
 	Environ []string
 	// Flags is the flag set with the flags of addRelayFlags or addTargetFlags; nil for none.
@@ -32,6 +34,9 @@ type Sources struct {
 	// has one with the defaults.
 	Partial bool
 }
+
+// StandardInput stands for the standard input in place of a file's path.
+const StandardInput = "-"
 
 // The prefixes of environment variables. Two underscores separate the prefix and the sections of a
 // key: ZC_RELAY__LOG__LEVEL is log.level.
@@ -115,7 +120,7 @@ func load(s Sources, prefix string, describe func(section), check func(reporter)
 	l := &loader{root: describeSection("", "", describe), merged: values{},
 		sources: make(map[string]string), partial: s.Partial}
 	if s.File != "" {
-		file, err := readFile(s.File, l.root)
+		file, err := readFile(s.File, s.Input, l.root)
 		if err != nil {
 			return err
 		}

@@ -113,6 +113,9 @@ func (c *Relay) check(report reporter) {
 		channel := &c.Channels[i]
 		at := report.in("channels").element(i)
 		channel.check(at, &c.Control)
+		if err := c.RDMA.checkZone(channel.RDMAAddress); err != nil {
+			at("rdma_address", channel.RDMAAddress, "%s", status.Text(err))
+		}
 		if c.Comch.Provider == "emulated" {
 			channel.checkEmulated(at)
 		}

@@ -3,12 +3,14 @@ package config
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -60,7 +62,10 @@ func (c *Operations) describe(s section) {
 // machine.
 func checkAdmin(s string) error {
 	if path, isSocket := strings.CutPrefix(s, "unix:"); isSocket && path != "" {
-		return nil
+		return endpoint.CheckSocketPath(path)
+	}
+	if err := endpoint.CheckHost(s); err != nil {
+		return err
 	}
 	if checkListen(s) != nil {
 		return errors.New("must be unix:PATH or an address of the form HOST:PORT, for instance unix:/run/zc-relay/admin.sock, or empty for none")
@@ -79,7 +84,7 @@ func checkListen(s string) error {
 	if err != nil {
 		return errors.New("must be an address of the form HOST:PORT, for instance 127.0.0.1:9470, or empty for none")
 	}
-	return nil
+	return endpoint.CheckHost(s)
 }
 
 // Metrics configures how much detail metrics have.
@@ -183,6 +188,15 @@ func (c *RDMA) check(report reporter) {
 		report("device", c.Device, "is for the providers verbs and doca, and rdma.provider is "+
 			c.Provider+", which uses the address: give --rdma-provider verbs (rdma.provider), or remove it")
 	}
+}
+
+// checkZone returns an error if an address for RDMA connections lacks the zone that it needs. The
+// provider doca finds the device by the address alone.
+func (c *RDMA) checkZone(address netip.Addr) error {
+	if c.Provider == "doca" {
+		return nil
+	}
+	return endpoint.CheckZone(address)
 }
 
 // TLS configures TLS for the control connections. All fields are "" for plain text.

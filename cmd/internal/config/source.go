@@ -70,6 +70,8 @@ type Source[C Configuration] struct {
 	Translator Translator
 	// File is the file that the flags name, "" for none.
 	File string
+	// Input is what StandardInput in place of a file stands for, nil if nothing does.
+	Input io.Reader
 	// Flags are those of the command.
 	Flags *pflag.FlagSet
 
@@ -114,7 +116,7 @@ func (s *Source[C]) Load() (C, error) {
 	if err := s.translate(); err != nil {
 		return nil, program.Usage(err)
 	}
-	c, err := s.read(Sources{File: s.File, Environ: os.Environ(), Flags: s.Flags})
+	c, err := s.read(Sources{File: s.File, Input: s.Input, Environ: os.Environ(), Flags: s.Flags})
 	return c, program.Usage(err)
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -323,6 +324,12 @@ func (c *Target) check(report reporter) {
 	c.TLS.check(report.in("tls"))
 	if len(c.Listen.TLSAllowedNames) > 0 && !c.TLS.Enabled() {
 		report("listen.tls_allowed_names", c.Listen.TLSAllowedNames, noTLS)
+	}
+	if err := endpoint.CheckZone(c.Listen.Address); err != nil {
+		report("listen.address", c.Listen.Address, "%s", status.Text(err))
+	}
+	if err := c.RDMA.checkZone(c.Listen.RDMAAddress); err != nil {
+		report("listen.rdma_address", c.Listen.RDMAAddress, "%s", status.Text(err))
 	}
 	if c.Listen.Version() != dialects.None && c.TLS.Enabled() {
 		report("listen.protocol", c.Listen.Protocol, "has no TLS: remove the section tls")

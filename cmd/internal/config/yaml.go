@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/zc-relay/zc-relay/internal/files"
+	"github.com/zc-relay/zc-relay/internal/yamlerror"
 )
 
 // fileContent is what a file says.
@@ -33,8 +34,22 @@ const (
 
 // readFile reads a YAML file. It fails if the file cannot be read or is not YAML; the content holds
 // other problems.
-func readFile(path string, root *node) (*fileContent, error) {
-	text, err := files.Read(path, maxFileSize)
+func readFile(path string, input io.Reader, root *node) (*fileContent, error) {
+	var text []byte
+	var err error
+	switch {
+	case path != StandardInput:
+		text, err = files.Read(path, maxFileSize)
+	case input == nil:
+		err = errors.New("- is no file: only config check and config dump read the standard input, " +
+			"because a daemon reads its file again at each reload")
+	default:
+		path = "standard input"
+		text, err = io.ReadAll(io.LimitReader(input, maxFileSize+1))
+		if err == nil && len(text) > maxFileSize {
+			err = fmt.Errorf("it is larger than %d bytes", maxFileSize)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
@@ -47,9 +62,12 @@ func parseYAML(name string, text []byte, root *node) (*fileContent, error) {
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
 		return newFileContent(), nil // empty
 	} else if err != nil {
-		return nil,
-			Problems{{Source: name, Text: "not valid YAML: " + strings.TrimPrefix(err.Error(),
-				"yaml: ")}}
+		source := name
+		line, text := yamlerror.Locate(text, err)
+		if line > 0 {
+			source += ":" + strconv.Itoa(line)
+		}
+		return nil, Problems{{Source: source, Text: "not valid YAML: " + text}}
 	}
 	r := &yamlReader{name: name, content: newFileContent()}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {

@@ -13,12 +13,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/internal/files"
 )
 
 // Listen listens on a Unix socket whose file has the given mode. It replaces the socket of a
 // process that was killed.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
+	if err := endpoint.CheckSocketPath(path); err != nil {
+		return nil, fmt.Errorf("socket %q: %w", path, err)
+	}
 	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		// Set before bind, so that the socket never has another mode.
 		var failed error

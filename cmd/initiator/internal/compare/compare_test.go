@@ -213,9 +213,9 @@ func TestWhatCannotBeComparedIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct{ text, complaint string }{
-		"nothing":         {"", "nothing was measured"},
-		"no JSON":         {"IOPS 1000", "document 1: invalid character"},
-		"cut off":         {`{"schema":`, "document 1: unexpected EOF"},
+		"nothing":         {"", "the file is empty"},
+		"no JSON":         {"IOPS 1000", `no result of "initiator bench", because it is not JSON (invalid`},
+		"cut off":         {`{"schema":`, "document 1 is incomplete: the run was cut off"},
 		"other program's": {`{"fio version": "3.39"}`, `schema "" is none of zc-relay.bench/1`},
 		"later version": {`{"schema": "zc-relay.bench-suite/2"}`,
 			`schema "zc-relay.bench-suite/2" is none`},
@@ -227,7 +227,7 @@ func TestWhatCannotBeComparedIsRefused(t *testing.T) {
 		"run of nothing": {`{"schema": "zc-relay.bench/1"}`, "nothing was measured"},
 		"suite of none":  {`{"schema": "zc-relay.bench-suite/1"}`, "nothing was measured"},
 		"wrong types":    {`{"schema": "zc-relay.bench-suite/1", "cases": 3}`, "document 1: json"},
-		"no object":      {`3`, "document 1: json"},
+		"no object":      {`3`, `document 1: no result of "initiator bench -o json"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(strings.NewReader(test.text))

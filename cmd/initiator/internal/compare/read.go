@@ -49,9 +49,19 @@ func parse(content io.Reader) (*Results, error) {
 		if err == nil {
 			err = r.add(document)
 		}
+		if syntax, is := errors.AsType[*json.SyntaxError](err); is && number == 1 {
+			return nil, fmt.Errorf("no result of \"initiator bench\", because it is not JSON (%w): "+
+				"write one with bench -o json", syntax)
+		}
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, fmt.Errorf("document %d is incomplete: the run was cut off", number)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", number, err)
 		}
+	}
+	if decoder.InputOffset() == 0 {
+		return nil, errors.New("the file is empty: write a result to it with initiator bench -o json")
 	}
 	if len(r.Cases) == 0 {
 		return nil, errors.New("nothing was measured")
@@ -65,7 +75,7 @@ func (r *Results) add(document json.RawMessage) error {
 		Schema string `json:"schema"`
 	}
 	if err := json.Unmarshal(document, &kind); err != nil {
-		return err
+		return errors.New("no result of \"initiator bench -o json\", which is a JSON object with a schema")
 	}
 	switch kind.Schema {
 	case bench.Schema:
@@ -75,7 +85,7 @@ func (r *Results) add(document json.RawMessage) error {
 	case benchsuite.Schema:
 		return r.addSuite(document)
 	}
-	return fmt.Errorf("schema %q is none of %s and %s (of initiator bench) and %s (of make bench-chain)",
+	return fmt.Errorf("no result of \"initiator bench -o json\": schema %q is none of %s and %s (of initiator bench) and %s (of make bench-chain)",
 		kind.Schema, bench.Schema, bench.SweepSchema, benchsuite.Schema)
 }
 

@@ -1,0 +1,61 @@
+// Package yamlerror finds the line of a mistake in YAML. The parser often names the line where the
+// section around it begins, or none.
+package yamlerror
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxParsed bounds how many bytes are parsed to find a mistake.
+const maxParsed = 8 << 20
+
+var located = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// Locate returns the line of a mistake that has kept content from being parsed, and what is wrong
+// there. The line is 0 if it is unknown.
+func Locate(content []byte, err error) (line int, text string) {
+	match := located.FindStringSubmatch(err.Error())
+	if match == nil {
+		return 0, err.Error()
+	}
+	line, _ = strconv.Atoi(match[1]) // 0 without a number
+	return max(line, firstWrong(content)), err.Error()[len(match[0]):]
+}
+
+// firstWrong returns the number of the first line behind which no beginning of content is YAML, 0
+// if it takes too long to find out.
+func firstWrong(content []byte) int {
+	if isYAML(content) {
+		return 0 // and of another shape than expected
+	}
+	lines := bytes.SplitAfter(content, []byte("\n"))
+	length := len(content)
+	for parsed, line := 0, len(lines); line > 0; line-- {
+		length -= len(lines[line-1])
+		if parsed += length; parsed > maxParsed {
+			return 0
+		}
+		if isYAML(content[:length]) {
+			return line
+		}
+	}
+	return 0
+}
+
+func isYAML(content []byte) bool {
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	for {
+		switch err := decoder.Decode(&yaml.Node{}); {
+		case errors.Is(err, io.EOF):
+			return true
+		case err != nil:
+			return false
+		}
+	}
+}

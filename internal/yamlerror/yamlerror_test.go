@@ -1,0 +1,53 @@
+package yamlerror_test
+
+import (
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/zc-relay/zc-relay/internal/yamlerror"
+)
+
+func TestAMistakeIsFoundInItsLine(t *testing.T) {
+	const begin = "log:\n  level: info\nchannels:\n"
+	for content, want := range map[string]int{
+		begin + "  - target: \"a\n    volume: disk\n":       4,
+		begin + "  - target: a\n   volume: disk\n":          5,
+		begin + "  - {target: a, volume: disk\n":            4,
+		begin + "  - {target: a,\n     volume: b: c}\n":     4,
+		begin + "\t- target: a\n":                           4,
+		begin + "  - target: a: b\n":                        4,
+		begin + "  - target: *a\n":                          4,
+		begin + "  - {target: a,\n     volume: b}\n  - [\n": 6,
+		"%x\na: b\n": 1,
+		"a: \"b":     1,
+		strings.Repeat("a: b\n", 1) + "---\nc: d\ne: f: g\n": 4,
+	} {
+		var node yaml.Node
+		decoder := yaml.NewDecoder(strings.NewReader(content))
+		err := decoder.Decode(&node)
+		if err == nil {
+			err = decoder.Decode(&node)
+		}
+		if err == nil {
+			t.Fatalf("%q is YAML", content)
+		}
+		line, text := yamlerror.Locate([]byte(content), err)
+		if line != want || text == "" || strings.Contains(text, "line") {
+			t.Errorf("%q: line %d, want %d: %s (of %v)", content, line, want, text, err)
+		}
+	}
+}
+
+func TestALongFileKeepsTheLineOfTheParser(t *testing.T) {
+	content := strings.Repeat("- a\n", 1<<17) + "- b: c: d\n" + strings.Repeat("- a\n", 1<<17)
+	var node yaml.Node
+	err := yaml.Unmarshal([]byte(content), &node)
+	if err == nil {
+		t.Fatal("it is YAML")
+	}
+	if line, text := yamlerror.Locate([]byte(content), err); line != 1<<17+1 {
+		t.Errorf("line %d: %s", line, text)
+	}
+}

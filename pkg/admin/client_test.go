@@ -1,0 +1,57 @@
+package admin_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestAClientNamesAPeerThatIsNoDaemon(t *testing.T) {
+	for reply, want := range map[string]string{
+		"SSH-2.0-OpenSSH_9.6\r\n\r\n": "is no admin listener of a daemon: it does not speak HTTP",
+		"\x15\x03\x01\x00\x02\x02F":   "is no admin listener of a daemon: it speaks TLS",
+	} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		replied := make(chan error)
+		go func() {
+			conn, err := listener.Accept()
+			if err == nil {
+				_, _ = conn.Read(make([]byte, 1024)) // else the close would reset the connection
+				_, err = conn.Write([]byte(reply))
+				err = errors.Join(err, conn.Close())
+			}
+			replied <- err
+		}()
+		client, err := admin.New(listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.Status(t.Context())
+		if !errors.Is(err, status.Unexpected) || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "malformed") {
+			t.Errorf("%q: %v, want %q", reply, err, want)
+		}
+		if err := errors.Join(<-replied, listener.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAddressesThatTheKernelRejectsAreExplained(t *testing.T) {
+	for address, want := range map[string]string{
+		"unix:/run/" + strings.Repeat("s", 104): "can have 107 bytes at most, and this one has 109",
+		"[fe80::1]:9470":                        "write for instance fe80::1%eth0",
+	} {
+		if _, err := admin.New(address); !errors.Is(err, status.InvalidValue) ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+}
