@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func TestAWrongValueIsAnsweredWithWhatIsAllowed(t *testing.T) {
@@ -31,11 +32,14 @@ func TestAWrongValueIsAnsweredWithWhatIsAllowed(t *testing.T) {
 		bench + "--trace t --trace-every 0":             `--trace-every "0": must be a whole number of at least 1`,
 		verify + "--passes -1": `--passes "-1": must be a whole number of at least 0, ` +
 			"for instance 3",
-		verify + "--seed -1":                `--seed "-1": must be a whole number of at least 0`,
-		verify + "--io-timeout 5":           `--io-timeout "5": a duration needs a unit, for instance 5s`,
-		"put - --queues 0":                  `--queues "0": must be a whole number from 1 to 1024`,
-		"nbd --socket s --connections 2000": `--connections "2000": must be a whole number from 1 to 1024`,
-		"info --log-sampling x":             `--log-sampling "x": must be a whole number of at least 0`,
+		verify + "--seed -1":                            `--seed "-1": must be a whole number of at least 0`,
+		verify + "--io-timeout 5":                       `--io-timeout "5": a duration needs a unit, for instance 5s`,
+		"put - --queues 0":                              `--queues "0": must be a whole number from 1 to 1024`,
+		"nbd --socket s --connections 2000":             `--connections "2000": must be a whole number from 1 to 1024`,
+		"nbd --socket /run/" + strings.Repeat("s", 104): "can have 107 bytes at most, and this one has 109",
+		"nbd --listen [fe80::1]:1 --plain-text":         "write for instance fe80::1%eth0",
+		"nbd --socket s --metrics-listen [fe80::1]:1":   `--metrics-listen "[fe80::1]:1": is a link-local`,
+		"info --log-sampling x":                         `--log-sampling "x": must be a whole number of at least 0`,
 
 		verify + "--bs 4k":       "unknown flag --bs: verify chooses the length of each request: --max-io",
 		verify + "--rw read":     `unknown flag --rw: verify writes and reads every block: "initiator bench"`,
@@ -48,6 +52,29 @@ func TestAWrongValueIsAnsweredWithWhatIsAllowed(t *testing.T) {
 	} {
 		o := new(relay).call(context.Background(), "", line)
 		if o.code != program.ExitUsage || !strings.Contains(o.stderr, want) {
+			t.Errorf("%s: exit code %d, want %q: %s", line, o.code, want, o.stderr)
+		}
+	}
+}
+
+func TestAnEmptyInputIsAnErrorUnlessItIsAllowed(t *testing.T) {
+	o := newRelay().call(context.Background(), "", "put -")
+	if o.code != program.ExitFailure || !strings.Contains(o.stderr, "standard input was empty, so "+
+		"nothing was written: has the command in front failed? (--allow-empty accepts it)") {
+		t.Errorf("exit code %d: %s", o.code, o.stderr)
+	}
+	newRelay().mustCall(t, "put - --allow-empty")
+}
+
+func TestAnExportIsANameAndAChannel(t *testing.T) {
+	r := newRelay()
+	r.openError = status.NotFound
+	for line, want := range map[string]string{
+		"--export disk=":    `--export "disk=" names no channel after "="`,
+		"--export disk=a=b": `in --export disk=a=b, the channel is "a=b": a name of an export cannot contain "="`,
+	} {
+		o := r.call(context.Background(), "", "nbd --socket "+t.TempDir()+"/s "+line)
+		if o.code == program.ExitOK || !strings.Contains(o.stderr, want) {
 			t.Errorf("%s: exit code %d, want %q: %s", line, o.code, want, o.stderr)
 		}
 	}

@@ -15,11 +15,13 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Defaults of the gateway. The depth suffices for several connections with the 128 requests that
@@ -232,6 +234,9 @@ func (c *nbdCommand) check(set *pflag.FlagSet) error {
 		return program.Usagef("--metrics-per-client %d is not between 0 and %d", c.perClient,
 			maxNBDClients)
 	}
+	if err := endpoint.CheckHost(c.metrics); err != nil {
+		return program.Usagef("--metrics-listen %q: %w", c.metrics, err)
+	}
 	if c.bufferSize < leastNBDBuffer || c.bufferSize&(c.bufferSize-1) != 0 {
 		return program.Usagef("--buffer-size %v is not a power of two of at least %v", c.bufferSize,
 			size.Bytes(leastNBDBuffer))
@@ -253,6 +258,10 @@ func (c *nbdCommand) check(set *pflag.FlagSet) error {
 		if seen[name] {
 			return program.Usagef("--export %q is given twice", name)
 		}
+		if _, channel, found := strings.Cut(text, "="); found && channel == "" {
+			return program.Usagef("--export %q names no channel after \"=\": write NAME, or NAME=CHANNEL",
+				text)
+		}
 		seen[name] = true
 	}
 	return c.listen.check(set, c.run.command != "")
@@ -272,6 +281,10 @@ func (c *nbdCommand) openExports(ctx context.Context, queues int) ([]servedExpor
 		}
 		v, err := c.openChannel(ctx, channel, queues, policy)
 		if err != nil {
+			if found && errors.Is(err, status.NotFound) {
+				err = fmt.Errorf("%w (in --export %s, the channel is %q: a name of an export cannot "+
+					"contain \"=\")", err, text, channel)
+			}
 			return exports, fmt.Errorf("export %q: %w", name, err)
 		}
 		info := v.Info()

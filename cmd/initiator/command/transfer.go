@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -133,7 +134,7 @@ func (t *transferFlags) open(ctx context.Context, config client.Config) (volume,
 const standardStream = "-"
 
 func newPutCommand(connection *connectionFlags) *cobra.Command {
-	flags, guard := transferFlags{connection: connection}, guard{}
+	flags, guard, allowEmpty := transferFlags{connection: connection}, guard{}, false
 	cmd := &cobra.Command{
 		Use:   "put FILE",
 		Short: "Copy a file to the volume",
@@ -147,12 +148,19 @@ the file or the volume is another one, or if samples of what was copied differ.`
 		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return flags.run(cmd, "put", args[0], func(r *transferReport) error {
-				return put(cmd, &flags, &guard, r)
+				err := put(cmd, &flags, &guard, r)
+				if err == nil && r.File == "-" && r.Bytes == 0 && !allowEmpty {
+					err = errors.New("standard input was empty, so nothing was written: has the command " +
+						"in front failed? (--allow-empty accepts it)")
+				}
+				return err
 			})
 		},
 	}
 	flags.add(cmd.Flags())
 	guard.add(cmd.Flags(), "write although another client has the volume open")
+	cmd.Flags().BoolVar(&allowEmpty, "allow-empty", false,
+		"succeed even if standard input has no byte")
 	return cmd
 }
 

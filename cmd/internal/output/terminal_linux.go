@@ -20,7 +20,8 @@ func IsTerminal(w io.Writer) bool {
 // TerminalWidth returns the number of columns of a terminal, and that of most for anything else.
 func TerminalWidth(w io.Writer) int {
 	if file, ok := w.(*os.File); ok {
-		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil {
+		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil &&
+			size.Col > 0 {
 			return int(size.Col)
 		}
 	}

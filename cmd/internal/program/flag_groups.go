@@ -30,7 +30,7 @@ var flagGroups = []flagGroup{
 	{"Results", "interval json-stream title label hlog csv picture trace trace-every"},
 	{"Connection", "comch-provider comch-wait command-channel-name emulated-dir protocol " +
 		"target-protocol target-order isolation import-device address-file poll"},
-	{"Volume", "overwrite preempt resume read-only strict state-directory"},
+	{"Volume", "overwrite allow-empty preempt resume read-only strict state-directory"},
 	{"NBD", "export connections print-uri exit-with-parent metrics-per-client"},
 	{"Times and losses", "control-timeout io-timeout keep-alive-* session-wait drain-timeout " +
 		"reconnect*"},

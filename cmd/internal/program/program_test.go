@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -155,23 +156,58 @@ func TestProgressHasPercentageTotalRateAndRemainingTime(t *testing.T) {
 			t.Errorf("%q is missing in %q", want, out.String())
 		}
 	}
-	text := p.describe(100<<20, 10*time.Second)
+	text := p.describe(100<<20, 10*time.Second, 68)
 	wide := 80 - len("  33% ||   ") - len(text) - 1
 	if want := strings.Repeat("█", wide/3) + strings.Repeat(" ", wide-wide/3); !strings.Contains(
 		out.String(), "  33% |"+want+"|  "+text) {
 		t.Errorf("no bar of %d columns is a third full in %q", wide, out.String())
 	}
 	p.Clear()
-	if got, want := p.describe(100<<20, 10*time.Second),
+	if got, want := p.describe(100<<20, 10*time.Second, 68),
 		"100 MiB of 300 MiB, 4.00 MiB/s, 10s elapsed, 50s left"; got != want {
 		t.Errorf("the display is %q, want %q", got, want)
 	}
-	if got := p.describe(60<<20, 0); strings.Contains(got, "left") {
+	if got := p.describe(60<<20, 0, 68); strings.Contains(got, "left") {
 		t.Errorf("before anything has moved, the display is %q", got)
 	}
 	p = newProgress(&out, UnknownTotal, 0)
-	if got, want := p.describe(5<<20, time.Second), "5.00 MiB, 5.00 MiB/s, 1s elapsed"; got != want {
+	if got, want := p.describe(5<<20, time.Second, 68), "5.00 MiB, 5.00 MiB/s, 1s elapsed"; got != want {
 		t.Errorf("of an unknown total, the display is %q, want %q", got, want)
+	}
+}
+
+func TestProgressFitsIntoANarrowTerminal(t *testing.T) {
+	p := newProgress(&bytes.Buffer{}, 300<<20, 60<<20)
+	for columns, want := range map[int]string{
+		53:             "100 MiB of 300 MiB, 4.00 MiB/s, 10s elapsed, 50s left",
+		52:             "100 MiB of 300 MiB, 4.00 MiB/s, 50s left",
+		40 - barOthers: "4.00 MiB/s, 50s left",
+		10:             "4.00 MiB/s",
+	} {
+		if got := p.describe(100<<20, 10*time.Second, columns); got != want {
+			t.Errorf("on %d columns, the display is %q, want %q", columns, got, want)
+		}
+	}
+	for columns, want := range map[int]string{9: "12345678", 8: "123456…", 3: "1…", 1: "…"} {
+		if got := fit("12345678", columns); got != want {
+			t.Errorf("%d columns show %q, want %q", columns, got, want)
+		}
+	}
+}
+
+func TestCompletionForAnUnknownShellFails(t *testing.T) {
+	for line, want := range map[string]string{
+		"completion tcsh": "tool completion: unknown command \"tcsh\": did you mean bash or fish or zsh?\n",
+		"completion elv":  "tool completion: unknown command \"elv\": there are bash, fish, powershell, zsh\n",
+		"completion":      "tool completion: no command was given\n",
+	} {
+		var stderr bytes.Buffer
+		root := testTree(nil, &stderr)
+		root.SetOut(io.Discard)
+		if code := Run(t.Context(), root, strings.Fields(line)); code != ExitUsage ||
+			!strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: exit code %d: %s", line, code, stderr.String())
+		}
 	}
 }
 

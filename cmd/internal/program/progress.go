@@ -51,7 +51,7 @@ func (p *Progress) Show(moved uint64) {
 		return
 	}
 	p.shown = now
-	text := p.describe(moved, now.Sub(p.begun))
+	text := p.describe(moved, now.Sub(p.begun), output.TerminalWidth(p.line.w)-barOthers)
 	switch {
 	case p.total == UnknownTotal:
 		p.line.Show("%c  %s ", `|/-\`[p.shows%4], text)
@@ -64,10 +64,12 @@ func (p *Progress) Show(moved uint64) {
 	}
 }
 
+// barOthers is how many columns are neither the bar's nor the text's; the cursor stays in the line.
+const barOthers = len(" 100% ||   ") + 1
+
 // barWidth returns how many columns of the terminal are left for the bar beside a text.
 func (p *Progress) barWidth(text string) int {
-	const others = len(" 100% ||   ") + 1 // the cursor stays in the line
-	return max(0, output.TerminalWidth(p.line.w)-utf8.RuneCountInString(text)-others)
+	return max(0, output.TerminalWidth(p.line.w)-utf8.RuneCountInString(text)-barOthers)
 }
 
 // bar draws a bar that is filled in part, in so many columns.
@@ -76,8 +78,9 @@ func bar(part float64, width int) string {
 	return strings.Repeat("█", filled) + strings.Repeat(" ", width-filled)
 }
 
-// describe returns the numbers beside the bar.
-func (p *Progress) describe(moved uint64, elapsed time.Duration) string {
+// describe returns the numbers beside the bar: as many as fit into so many columns, the rate at
+// least.
+func (p *Progress) describe(moved uint64, elapsed time.Duration, columns int) string {
 	rate := float64(moved-min(p.former, moved)) / max(elapsed, 1).Seconds()
 	amount, left := size.FormatBytes(moved), ""
 	if p.total != UnknownTotal {
@@ -86,8 +89,14 @@ func (p *Progress) describe(moved uint64, elapsed time.Duration) string {
 			left = fmt.Sprintf(", %v left", time.Duration(seconds)*time.Second)
 		}
 	}
-	return fmt.Sprintf("%s, %s, %v elapsed%s", amount, size.FormatThroughput(rate),
-		elapsed.Truncate(time.Second), left)
+	speed := size.FormatThroughput(rate)
+	all := fmt.Sprintf("%s, %s, %v elapsed%s", amount, speed, elapsed.Truncate(time.Second), left)
+	for _, text := range []string{all, amount + ", " + speed + left, speed + left} {
+		if utf8.RuneCountInString(text) <= columns {
+			return text
+		}
+	}
+	return speed
 }
 
 // Clear removes the display.

@@ -29,6 +29,7 @@ import (
 // command's RunE starts is a usage error.
 func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	entered := false
+	root.InitDefaultCompletionCmd(arguments...) // before prepare, which checks what it is called with
 	prepare(root, root.Version, &entered)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(explainFlag)
@@ -99,6 +100,7 @@ func prepare(command *cobra.Command, version string, entered *bool) {
 	limitNumbers(command)
 	inner := command.RunE
 	if inner == nil && command.Run == nil && command.HasSubCommands() {
+		command.Args = cobra.ArbitraryArgs // which the function below examines
 		inner = func(_ *cobra.Command, operands []string) error {
 			if len(operands) > 0 {
 				return Usage(unknownChild(command, operands[0]))

@@ -28,13 +28,22 @@ func (l *StatusLine) Active() bool { return l.w != nil }
 // eraseLine moves to the first column and clears the line (ECMA-48 EL).
 const eraseLine = "\r\x1b[K"
 
-// Show replaces the line.
+// Show replaces the line. It cuts off what does not fit: a line that wraps could not be erased.
 func (l *StatusLine) Show(format string, args ...any) {
 	if l.w == nil {
 		return
 	}
 	l.shown = true
-	fmt.Fprintf(l.w, eraseLine+format, args...)
+	fmt.Fprint(l.w, eraseLine+fit(fmt.Sprintf(format, args...), output.TerminalWidth(l.w)))
+}
+
+// fit returns as much of a text as leaves a column of so many for the cursor.
+func fit(text string, columns int) string {
+	runes := []rune(text)
+	if len(runes) < columns {
+		return text
+	}
+	return string(runes[:max(columns-2, 0)]) + "…"
 }
 
 // Clear removes the line, so that other output can follow.

@@ -133,6 +133,15 @@ func unknownChild(command *cobra.Command, name string) error {
 		command.SuggestionsMinimumDistance = 2
 	}
 	known := command.SuggestionsFor(name)
+	if len(known) == 0 && command.HasParent() {
+		var names []string
+		for _, child := range command.Commands() {
+			if child.IsAvailableCommand() {
+				names = append(names, child.Name())
+			}
+		}
+		return fmt.Errorf("unknown command %q: there are %s", name, strings.Join(names, ", "))
+	}
 	if len(known) == 0 {
 		return fmt.Errorf("unknown command %q", name)
 	}

@@ -1,7 +1,11 @@
 package service
 
 import (
+	"fmt"
+	"os"
+
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
@@ -22,7 +26,18 @@ func reserveDescriptors[C config.Configuration](e *Environment, unit string, c C
 		return
 	}
 	if shortage := config.FindShortage(c, len(e.CPUs), limit.Cur); shortage != nil {
-		e.Log.Warn(shortage.String(), zap.Int("needed", shortage.Needed),
-			zap.Int("limit", shortage.Allowed), zap.String("next", shortage.Remedy(unit)))
+		level, next := descriptorAdvice(os.Getenv("INVOCATION_ID") != "", unit, shortage)
+		e.Log.Log(level, shortage.String(), zap.Int("needed", shortage.Needed),
+			zap.Int("limit", shortage.Allowed), zap.String("next", next))
 	}
+}
+
+// descriptorAdvice says at which level to log that the limit of file descriptors is too low, and
+// how to raise it. Only a unit is expected to serve everything that the configuration allows.
+func descriptorAdvice(isUnit bool, unit string, s *config.Shortage) (zapcore.Level, string) {
+	if isUnit {
+		return zap.WarnLevel, s.Remedy(unit)
+	}
+	return zap.DebugLevel, fmt.Sprintf(
+		"ulimit -Hn %d, as root, or lower the limits of sessions and queues", s.LimitNOFILE)
 }

@@ -244,8 +244,11 @@ func (t *text) result(r *Report) {
 		t.Row("validated", "%d operations, %d with wrong data", result.Validated, result.Mismatches)
 	}
 	e := &result.Engine
-	t.Row("engine hit rate", "%.3f %% (hits:misses %d:%d), %d sleeps, %d late wake-ups",
-		e.HitRatePercent, e.Hits, e.Misses, e.Sleeps, e.LateWakeups)
+	hitRate := "nothing was polled"
+	if e.Hits+e.Misses > 0 {
+		hitRate = fmt.Sprintf("%.3f %% (hits:misses %d:%d)", e.HitRatePercent, e.Hits, e.Misses)
+	}
+	t.Row("engine hit rate", "%s, %d sleeps, %d late wake-ups", hitRate, e.Sleeps, e.LateWakeups)
 	t.latencies(result)
 	t.counters(r.Counters)
 	t.Failure(r.Error)

@@ -98,6 +98,19 @@ func TestTheTextTellsTheSame(t *testing.T) {
 	goldentest.Check(t, filepath.Join("testdata", "report.txt"), text.Bytes())
 }
 
+func TestTheTextShowsNoHitRateIfNothingWasPolled(t *testing.T) {
+	r := exampleReport()
+	r.Result.Engine = Engine{Sleeps: 3}
+	var text bytes.Buffer
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "engine hit rate    nothing was polled, 3 sleeps") ||
+		strings.Contains(text.String(), "hits:misses") {
+		t.Error(text.String())
+	}
+}
+
 // schemaPath is the path of the published schema.
 const schemaPath = "../../../../docs/bench-result.schema.json"
 
