@@ -22,6 +22,32 @@ func startWithHeaderTimeout(t *testing.T, timeout time.Duration) *Server {
 	return start(t)
 }
 
+// A relay whose target is this listener by mistake must not wait for the header timeout.
+func TestAMessageOfAnotherProtocolIsRejectedAtOnce(t *testing.T) {
+	s := startWithHeaderTimeout(t, time.Hour)
+	for name, sent := range map[string]string{"control protocol": "\x00\x00\x00\x02\x0a\x00",
+		"TLS": "\x16\x03\x01\x00\x02\x01\x00"} {
+		c, err := net.Dial("tcp", s.Address().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, sent); err != nil {
+			t.Fatal(err)
+		}
+		reply := make([]byte, len("HTTP/1.1 400"))
+		err = c.SetReadDeadline(time.Now().Add(time.Minute))
+		if err == nil {
+			_, err = io.ReadFull(c, reply)
+		}
+		if string(reply) != "HTTP/1.1 400" {
+			t.Errorf("%s gets %q, %v", name, reply, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestSilentClientIsCutOff(t *testing.T) {
 	s := startWithHeaderTimeout(t, 50*time.Millisecond)
 	for name, sent := range map[string]string{"nothing sent": "",

@@ -198,6 +198,21 @@ type limitedConn struct {
 	net.Conn
 	listener *limitedListener
 	silent   bool // no request is in progress; guarded by listener.mu
+	begun    bool // something was read
+}
+
+// Read reads from the connection. What begins like no request, because the peer takes this for a
+// port of another protocol, becomes a wrong request, which is rejected at once: the HTTP server
+// would wait for the end of its line.
+func (c *limitedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && !c.begun {
+		c.begun = true
+		if p[0] < ' ' && p[0] != '\r' && p[0] != '\n' {
+			n = copy(p, "?\r\n\r\n")
+		}
+	}
+	return n, err
 }
 
 // Close closes the connection and gives its place back.
