@@ -48,9 +48,10 @@ The flags of the DOCA storage applications work as well: --operation
 (for --rw), --buffer-size (--block-size), --per-cpu-buffer-count,
 --transaction-count and --task-count (--queue-depth), --execution-strategy,
 --blocks-per-io, --batch-size, --local-io-region-size. So do names of fio's options:
---bs, --iodepth, --numjobs, --size, --ramp-time, --rwmixread, and others. So does their command line as
-it is, without "bench". As there, --run-limit-operation-count counts the operations of
-each queue if there is an --execution-strategy, and those of all queues otherwise.
+--bs, --iodepth, --numjobs, --size, --ramp-time, --rwmixread, and others. So does the
+command line of the DOCA applications as it is, without "bench". As there,
+--run-limit-operation-count counts the operations of each queue if there is an
+--execution-strategy, and those of all queues otherwise.
 
 With --protocol, bench takes the place of the application's initiator in front of its
 relay, over --comch-provider doca, or emulated for a relay on the emulated libdoca.

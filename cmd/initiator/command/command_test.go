@@ -212,7 +212,8 @@ var wrongCalls = []string{
 	"nbd --listen 127.0.0.1:0 --tls-cert /no/c --tls-key /no/k --tls-ca /no/a",
 	"info --fault volume:read:freeze", "info --allow-faults --fault rdma:open:freeze",
 	"info --allow-faults --fault volume:read:trace",
-	"get", "get a b", "get x --queue-depth 0", "get x --buffer-size 0", "info x", "info --output xml",
+	"get", "get a b", "get x --queue-depth 0", "get x --buffer-size 0",
+	"info x", "info --output xml",
 }
 
 func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {

@@ -11,48 +11,63 @@ import (
 
 func TestAWrongValueIsAnsweredWithWhatIsAllowed(t *testing.T) {
 	const bench, verify = "bench --rw read ", "verify "
-	for line, want := range map[string]string{
-		bench + "--rate 10q": `--rate "10q": must be a whole number from 1 to 1000000000, ` +
-			"for instance 500 or 10k",
-		bench + "--rate 0":  `--rate "0": must be a whole number from 1 to`,
-		bench + "--rate 2G": `--rate "2G": must be a whole number from 1 to`,
-		bench + "--queue-depth x": `--queue-depth "x": must be a whole number from 1 to 65536, ` +
-			"for instance 32",
-		bench + "--queue-depth 10000000000000000000000": "must be a whole number from 1 to 65536",
-		bench + "--queues -1":                           `--queues "-1": must be a whole number from 0 to 1024`,
-		bench + "--rwmix 120":                           `--rwmix "120": must be a whole number from 0 to 100, for instance 70`,
-		bench + "--sessions 0":                          `--sessions "0": must be a whole number from 1 to 65536, for instance 4`,
-		bench + "--sweep queues=1,0": `--sweep queues: "0": must be a whole number from 1 to 1024, ` +
-			"for instance 4",
-		bench + "--runtime 1":                           `--runtime "1": a duration needs a unit, for instance 1s or 1ms`,
-		bench + "--runtime x":                           `--runtime "x": must be a duration with a unit, for instance 500ms,`,
-		bench + "--runtime -1s":                         "--runtime -1s and --warmup 1s must not be negative",
-		bench + "--reconnect --reconnect-first-pause 1": `--reconnect-first-pause "1": a duration needs`,
-		bench + "--validate-writes=maybe":               `--validate-writes "maybe": must be true or false`,
-		bench + "--trace t --trace-every 0":             `--trace-every "0": must be a whole number of at least 1`,
-		verify + "--passes -1": `--passes "-1": must be a whole number of at least 0, ` +
-			"for instance 3",
-		verify + "--seed -1":                            `--seed "-1": must be a whole number of at least 0`,
-		verify + "--io-timeout 5":                       `--io-timeout "5": a duration needs a unit, for instance 5s`,
-		"put - --queues 0":                              `--queues "0": must be a whole number from 1 to 1024`,
-		"nbd --socket s --connections 2000":             `--connections "2000": must be a whole number from 1 to 1024`,
-		"nbd --socket /run/" + strings.Repeat("s", 104): "can have 107 bytes at most, and this one has 109",
-		"nbd --listen [fe80::1]:1 --plain-text":         "write for instance fe80::1%eth0",
-		"nbd --socket s --metrics-listen [fe80::1]:1":   `--metrics-listen "[fe80::1]:1": is a link-local`,
-		"info --log-sampling x":                         `--log-sampling "x": must be a whole number of at least 0`,
+	for _, c := range []struct{ line, want string }{
+		{bench + "--rate 10q",
+			`--rate "10q": must be a whole number from 1 to 1000000000, ` +
+				"for instance 500 or 10k"},
+		{bench + "--rate 0", `--rate "0": must be a whole number from 1 to`},
+		{bench + "--rate 2G", `--rate "2G": must be a whole number from 1 to`},
+		{bench + "--queue-depth x",
+			`--queue-depth "x": must be a whole number from 1 to 65536, ` + "for instance 32"},
+		{bench + "--queue-depth 10000000000000000000000",
+			"must be a whole number from 1 to 65536"},
+		{bench + "--queues -1", `--queues "-1": must be a whole number from 0 to 1024`},
+		{bench + "--rwmix 120",
+			`--rwmix "120": must be a whole number from 0 to 100, for instance 70`},
+		{bench + "--sessions 0",
+			`--sessions "0": must be a whole number from 1 to 65536, for instance 4`},
+		{bench + "--sweep queues=1,0",
+			`--sweep queues: "0": must be a whole number from 1 to 1024, ` + "for instance 4"},
+		{bench + "--runtime 1", `--runtime "1": a duration needs a unit, for instance 1s or 1ms`},
+		{bench + "--runtime x",
+			`--runtime "x": must be a duration with a unit, for instance 500ms,`},
+		{bench + "--runtime -1s", "--runtime -1s and --warmup 1s must not be negative"},
+		{bench + "--reconnect --reconnect-first-pause 1",
+			`--reconnect-first-pause "1": a duration needs`},
+		{bench + "--validate-writes=maybe", `--validate-writes "maybe": must be true or false`},
+		{bench + "--trace t --trace-every 0",
+			`--trace-every "0": must be a whole number of at least 1`},
+		{verify + "--passes -1",
+			`--passes "-1": must be a whole number of at least 0, ` + "for instance 3"},
+		{verify + "--seed -1", `--seed "-1": must be a whole number of at least 0`},
+		{verify + "--io-timeout 5", `--io-timeout "5": a duration needs a unit, for instance 5s`},
+		{"put - --queues 0", `--queues "0": must be a whole number from 1 to 1024`},
+		{"nbd --socket s --connections 2000",
+			`--connections "2000": must be a whole number from 1 to 1024`},
+		{"nbd --socket /run/" + strings.Repeat("s", 104),
+			"can have 107 bytes at most, and this one has 109"},
+		{"nbd --listen [fe80::1]:1 --plain-text", "write for instance fe80::1%eth0"},
+		{"nbd --socket s --metrics-listen [fe80::1]:1",
+			`--metrics-listen "[fe80::1]:1": is a link-local`},
+		{"info --log-sampling x", `--log-sampling "x": must be a whole number of at least 0`},
 
-		verify + "--bs 4k":       "unknown flag --bs: verify chooses the length of each request: --max-io",
-		verify + "--rw read":     `unknown flag --rw: verify writes and reads every block: "initiator bench"`,
-		verify + "--ramp-time 5": "unknown flag --ramp-time: verify writes and reads every block",
-		verify + "--rwmixread 5": "unknown flag --rwmixread: verify writes and reads every block",
-		bench + "--ioengine=aio": "unknown flag --ioengine: an option of fio that this command does not",
-		bench + "--time_based":   "unknown flag --time_based: an option of fio",
-		bench + "--filename=x":   "--command-channel-name",
-		bench + "--ramp-time 5":  `--warmup "5": a duration needs a unit, for instance 5s`,
+		{verify + "--bs 4k",
+			"unknown flag --bs: verify chooses the length of each request: --max-io"},
+		{verify + "--rw read",
+			`unknown flag --rw: verify writes and reads every block: "initiator bench"`},
+		{verify + "--ramp-time 5",
+			"unknown flag --ramp-time: verify writes and reads every block"},
+		{verify + "--rwmixread 5",
+			"unknown flag --rwmixread: verify writes and reads every block"},
+		{bench + "--ioengine=aio",
+			"unknown flag --ioengine: an option of fio that this command does not"},
+		{bench + "--time_based", "unknown flag --time_based: an option of fio"},
+		{bench + "--filename=x", "--command-channel-name"},
+		{bench + "--ramp-time 5", `--warmup "5": a duration needs a unit, for instance 5s`},
 	} {
-		o := new(relay).call(context.Background(), "", line)
-		if o.code != program.ExitUsage || !strings.Contains(o.stderr, want) {
-			t.Errorf("%s: exit code %d, want %q: %s", line, o.code, want, o.stderr)
+		o := new(relay).call(context.Background(), "", c.line)
+		if o.code != program.ExitUsage || !strings.Contains(o.stderr, c.want) {
+			t.Errorf("%s: exit code %d, want %q: %s", c.line, o.code, c.want, o.stderr)
 		}
 	}
 }
@@ -71,7 +86,7 @@ func TestAnExportIsANameAndAChannel(t *testing.T) {
 	r.openError = status.NotFound
 	for line, want := range map[string]string{
 		"--export disk=":    `--export "disk=" names no channel after "="`,
-		"--export disk=a=b": `in --export disk=a=b, the channel is "a=b": a name of an export cannot contain "="`,
+		"--export disk=a=b": `the channel is "a=b": a name of an export cannot contain "="`,
 	} {
 		o := r.call(context.Background(), "", "nbd --socket "+t.TempDir()+"/s "+line)
 		if o.code == program.ExitOK || !strings.Contains(o.stderr, want) {

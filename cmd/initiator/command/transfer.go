@@ -150,8 +150,8 @@ the file or the volume is another one, or if samples of what was copied differ.`
 			return flags.run(cmd, "put", args[0], func(r *transferReport) error {
 				err := put(cmd, &flags, &guard, r)
 				if err == nil && r.File == "-" && r.Bytes == 0 && !allowEmpty {
-					err = errors.New("standard input was empty, so nothing was written: has the command " +
-						"in front failed? (--allow-empty accepts it)")
+					err = errors.New("standard input was empty, so nothing was written: has the " +
+						"command in front failed? (--allow-empty accepts it)")
 				}
 				return err
 			})

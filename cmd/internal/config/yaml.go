@@ -41,8 +41,8 @@ func readFile(path string, input io.Reader, root *node) (*fileContent, error) {
 	case path != StandardInput:
 		text, err = files.Read(path, maxFileSize)
 	case input == nil:
-		err = errors.New("- is no file: only config check and config dump read the standard input, " +
-			"because a daemon reads its file again at each reload")
+		err = errors.New("- is no file: only config check and config dump read the standard " +
+			"input, because a daemon reads its file again at each reload")
 	default:
 		path = "standard input"
 		text, err = io.ReadAll(io.LimitReader(input, maxFileSize+1))

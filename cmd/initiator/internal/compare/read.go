@@ -61,7 +61,7 @@ func parse(content io.Reader) (*Results, error) {
 		}
 	}
 	if decoder.InputOffset() == 0 {
-		return nil, errors.New("the file is empty: write a result to it with initiator bench -o json")
+		return nil, errors.New("the file is empty: write a result to it with bench -o json")
 	}
 	if len(r.Cases) == 0 {
 		return nil, errors.New("nothing was measured")
@@ -75,7 +75,7 @@ func (r *Results) add(document json.RawMessage) error {
 		Schema string `json:"schema"`
 	}
 	if err := json.Unmarshal(document, &kind); err != nil {
-		return errors.New("no result of \"initiator bench -o json\", which is a JSON object with a schema")
+		return errors.New("no result of \"initiator bench -o json\", which is an object with a schema")
 	}
 	switch kind.Schema {
 	case bench.Schema:
