@@ -13,7 +13,7 @@ import (
 )
 
 // maxParsed bounds how many bytes are parsed to find a mistake.
-const maxParsed = 8 << 20
+const maxParsed = 2 << 20
 
 var located = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
