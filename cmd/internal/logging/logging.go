@@ -24,6 +24,9 @@ type Options struct {
 	// Sampling is the number of times per second that a message is logged before it is thinned out;
 	// 0 logs all.
 	Sampling int
+	// isJournal means that the log goes to the journal, which has a time and a priority for each
+	// line.
+	isJournal bool
 }
 
 // AddFlags adds --log-level, short -l, and --log-format to f.
@@ -48,6 +51,7 @@ func New(name string, o Options) (*zap.Logger, zap.AtomicLevel, error) {
 	if output.IsTerminal(os.Stderr) {
 		return newTo(clearedLine{os.Stderr}, name, o)
 	}
+	o.isJournal = isJournal(os.Stderr)
 	return newTo(&unblocked{file: os.Stderr, patience: readerPatience}, name, o)
 }
 
@@ -79,9 +83,15 @@ func newTo(w io.Writer, name string, o Options) (*zap.Logger, zap.AtomicLevel, e
 		encoder = zapcore.NewJSONEncoder(config)
 	case "console":
 		config.EncodeLevel = zapcore.CapitalLevelEncoder
+		if o.isJournal {
+			config.TimeKey = ""
+		}
 		encoder = zapcore.NewConsoleEncoder(config)
 	default:
 		return nil, level, fmt.Errorf("--log-format: %q is neither console nor json", o.Format)
+	}
+	if o.isJournal {
+		encoder = journalEncoder{encoder}
 	}
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)
 	if o.Sampling < 0 {

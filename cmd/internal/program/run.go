@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -42,7 +43,7 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	if !entered {
 		err = Usage(explainCall(command, err))
 	}
-	explain(root.ErrOrStderr(), command, err)
+	explain(logging.Errors(root.ErrOrStderr()), command, err)
 	return ExitCode(err)
 }
 
