@@ -105,11 +105,58 @@ type Reload struct {
 	Started time.Time `json:"started_at"`
 	// Ended is nil if the reload still runs.
 	Ended *time.Time `json:"ended_at"`
-	// Error says what could not be applied, or why the reload has not ended.
+	// ConfigFile is the file that was read, "" for a daemon without one: its settings cannot change.
+	ConfigFile string `json:"config_file,omitempty"`
+	// Certificates means that the TLS files were read again.
+	Certificates bool `json:"certificates,omitempty"`
+	// Applied holds the changes that the reload has made, and Failed those that it could not make.
+	// Both are empty if the file could not be read.
+	Applied []Change `json:"applied,omitempty"`
+	Failed  []Change `json:"failed,omitempty"`
+	// Error says what could not be applied, or why the reload has not ended, and Code is the name of
+	// its status code.
 	Error string `json:"error,omitempty"`
+	Code  string `json:"code,omitempty"`
 	// RestartPending holds the keys of the settings that take effect with the daemon's next start.
 	// Daemons of former releases do not say.
 	RestartPending []string `json:"restart_pending,omitempty"`
+}
+
+// Change is a change of a setting.
+type Change struct {
+	// Key is the path of the setting. The identity of a list element replaces its number.
+	Key string `json:"key"`
+	// Former and Now are the values. Now is "added" or "removed", without Former, for a list element.
+	Former string `json:"former,omitempty"`
+	Now    string `json:"now,omitempty"`
+	// Element means that a list element was added or removed.
+	Element bool `json:"element,omitempty"`
+	// Effect says when the change takes effect: "at once" or "new sessions".
+	Effect string `json:"effect,omitempty"`
+}
+
+// String returns key and values.
+func (c Change) String() string {
+	if c.Element {
+		return c.Key + " " + c.Now
+	}
+	return fmt.Sprintf("%s: %q is now %q", c.Key, c.Former, c.Now)
+}
+
+// Err returns why the reload has failed, with a status code: InProgress if it has not ended. It is
+// nil for a reload that has done what it could, even if settings wait for a restart.
+func (r *Reload) Err() error {
+	if r.Error != "" {
+		code, found := codeNamed(r.Code)
+		if !found { // of a former release
+			code = status.BadConfig
+		}
+		return status.Errorf(code, "%s", r.Error)
+	}
+	if r.Ended == nil {
+		return status.Errorf(status.InProgress, "the reload has not ended yet: status shows its outcome")
+	}
+	return nil
 }
 
 // Reload makes the daemon read its configuration and certificates again, as SIGHUP does, and waits

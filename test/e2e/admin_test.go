@@ -129,6 +129,17 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 	})
 }
 
+func TestADaemonWithoutAFileSaysThatAReloadChangesNothing(t *testing.T) {
+	t.Parallel()
+	c, relay := startAdministeredChain(t)
+	code, document := administration(t, "zc-relay", "reload", "--admin", relay)
+	failure, _ := document["error"].(map[string]any)
+	if code != 2 || failure["code"] != "NOT_SUPPORTED" {
+		t.Errorf("reload: %d %v", code, document)
+	}
+	c.relay.AwaitLog("reloaded nothing: the daemon has no configuration file")
+}
+
 func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 	t.Parallel()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
@@ -159,7 +170,8 @@ func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 		}
 		writeFile(t, d.file, []byte("log: {level: error}\n"))
 		if code, text, errs := call(t, program, "reload", "--admin", d.address); code != 0 ||
-			text != "reloaded\n" {
+			text != "reloaded "+d.file+
+				"\napplied (at once): log.level: \"info\" is now \"error\"\n" {
 			t.Errorf("%s reload: %d %q %s", program, code, text, errs)
 		}
 		level("error")
@@ -177,7 +189,31 @@ func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 			!strings.Contains(errs, "the reload failed: the configuration is unchanged") {
 			t.Errorf("%s: reload of a wrong file: %d %s", program, code, errs)
 		}
+		if code, document := administration(t, program, "reload", "--admin", d.address); code != 1 ||
+			document["error"].(map[string]any)["code"] != "BAD_CONFIG" {
+			t.Errorf("%s: reload of a wrong file: %d %v", program, code, document)
+		}
 		level("error")
+		pending := func(want bool) {
+			t.Helper()
+			code, text, errs := call(t, program, "status", "--admin", d.address)
+			if code != 0 || strings.Contains(text, "\nrestart pending: rdma.crc\n") != want {
+				t.Errorf("%s status: %d %s%s", program, code, text, errs)
+			}
+		}
+		pending(false)
+		writeFile(t, d.file, []byte("rdma: {crc: true}\nlog: {level: error}\n"))
+		if code, text, errs := call(t, program, "reload", "--admin", d.address); code != 5 ||
+			text != "reloaded "+d.file+": no setting has changed\n" ||
+			!strings.Contains(errs, "restart pending: rdma.crc") {
+			t.Errorf("%s: reload with a setting for a restart: %d %q %s", program, code, text, errs)
+		}
+		pending(true)
+		writeFile(t, d.file, []byte("log: {level: error}\n"))
+		if code, _, errs := call(t, program, "reload", "--admin", d.address); code != 0 {
+			t.Errorf("%s: reload of the former file: %d %s", program, code, errs)
+		}
+		pending(false)
 		if code, text, errs := call(t, program, "status", "--admin", d.address); code != 0 ||
 			!strings.HasPrefix(text, program+" ") {
 			t.Errorf("%s status: %d %s%s", program, code, text, errs)

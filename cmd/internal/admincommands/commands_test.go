@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/schematest"
 )
 
@@ -53,33 +54,74 @@ func TestAStatusThatIsNoDocumentFailsWithOne(t *testing.T) {
 	}
 }
 
-func TestAReloadNamesWhatNeedsARestart(t *testing.T) {
-	for pending, want := range map[string]string{
-		"": "reloaded\n",
-		`"operations.listen","workers.cpus"`: "reloaded; a restart is needed for: " +
-			"operations.listen, workers.cpus\n",
+func TestAReloadTellsWhatItHasDone(t *testing.T) {
+	const ended = `"started_at":"2026-01-02T03:04:05Z","ended_at":"2026-01-02T03:04:06Z"`
+	const level = `{"key":"log.level","former":"info","now":"debug","effect":"at once"}`
+	const channel = `{"key":"channels[c]","now":"added","element":true,"effect":"at once"}`
+	for _, c := range []struct {
+		name, body, text, err string
+		code                  int
+	}{
+		{name: "nothing", body: `{` + ended + `,"config_file":"/f"}`,
+			text: "reloaded /f: no setting has changed\n"},
+		{name: "everything", body: `{` + ended + `,"config_file":"/f","applied":[` + level + `]}`,
+			text: "reloaded /f\napplied (at once): log.level: \"info\" is now \"debug\"\n"},
+		{name: "a part", code: program.ExitRestart,
+			body: `{` + ended + `,"config_file":"/f","restart_pending":["rdma.crc","workers.cpus"]}`,
+			text: "reloaded /f: no setting has changed\n",
+			err: "restart pending: rdma.crc, workers.cpus: restart the daemon to apply the " +
+				"configuration file"},
+		{name: "a failure", code: program.ExitFailure,
+			body: `{` + ended + `,"config_file":"/f","applied":[` + level + `],"failed":[` +
+				channel + `],"error":"no device","code":"BAD_CONFIG","restart_pending":["rdma.crc"]}`,
+			text: "applied (at once): log.level: \"info\" is now \"debug\"\n" +
+				"not applied: channels[c] added\nrestart pending: rdma.crc\n",
+			err: "the reload failed: no device [BAD_CONFIG]"},
+		{name: "no file", code: program.ExitUsage,
+			body: `{` + ended + `,"error":"no configuration file","code":"NOT_SUPPORTED"}`,
+			err:  "no configuration file [NOT_SUPPORTED]"},
+		{name: "certificates", body: `{` + ended + `,"certificates":true}`,
+			text: "reloaded the certificates; the daemon has no configuration file\n"},
+		{name: "in progress", code: program.ExitFailure,
+			body: `{"started_at":"2026-01-02T03:04:05Z","ended_at":null}`,
+			err:  "the reload has not ended yet: status shows its outcome [IN_PROGRESS]"},
+		{name: "blocked", code: program.ExitFailure,
+			body: `{"started_at":"2026-01-02T03:04:05Z","ended_at":null,"config_file":"/f",` +
+				`"error":"blocked","code":"IN_PROGRESS"}`,
+			err: "blocked [IN_PROGRESS]"},
+		{name: "former release", body: `{` + ended + `}`, text: "reloaded\n"},
+		{name: "failure of a former release", code: program.ExitFailure,
+			body: `{` + ended + `,"error":"no"}`, err: "the reload failed: no [BAD_CONFIG]"},
 	} {
-		body := fmt.Sprintf(`{"started_at":"2026-01-02T03:04:05Z","ended_at":"2026-01-02T03:04:06Z",`+
-			`"restart_pending":[%s]}`, pending)
-		if stdout, err := run(t, body, "reload"); err != nil || stdout != want {
-			t.Errorf("as text: %q, want %q, error %v", stdout, want, err)
-		}
-		stdout, err := run(t, body, "reload", "-o", "json")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var document any
-		if err := json.Unmarshal([]byte(stdout), &document); err != nil {
-			t.Fatal(err)
-		}
-		schema := schematest.Read(t, "../../../docs/administration.schema.json")
-		if err := schema.Check(document); err != nil {
-			t.Error(err)
-		}
-		reload := document.(map[string]any)["reload"].(map[string]any)
-		if keys, _ := reload["restart_pending"].([]any); len(keys) != strings.Count(pending, `"`)/2 {
-			t.Errorf("as JSON: %s", stdout)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			text := func(err error) string {
+				if err == nil {
+					return ""
+				}
+				return err.Error()
+			}
+			stdout, err := run(t, c.body, "reload")
+			if program.ExitCode(err) != c.code || text(err) != c.err || stdout != c.text {
+				t.Errorf("as text: %q, error %v, code %d", stdout, err, program.ExitCode(err))
+			}
+			stdout, err = run(t, c.body, "reload", "-o", "json")
+			if program.ExitCode(err) != c.code {
+				t.Errorf("as JSON: error %v, code %d", err, program.ExitCode(err))
+			}
+			var document any
+			if err := json.Unmarshal([]byte(stdout), &document); err != nil {
+				t.Fatal(err)
+			}
+			schema := schematest.Read(t, "../../../docs/administration.schema.json")
+			if err := schema.Check(document); err != nil {
+				t.Error(err)
+			}
+			failure, hasFailed := document.(map[string]any)["error"].(map[string]any)
+			if hasFailed != (c.err != "" && c.code != program.ExitRestart) ||
+				hasFailed && failure["code"] == "UNKNOWN" {
+				t.Errorf("as JSON: %s", stdout)
+			}
+		})
 	}
 }
 

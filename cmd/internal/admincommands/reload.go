@@ -2,7 +2,10 @@ package admincommands
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"syscall"
@@ -10,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func newReloadCommand(daemon Daemon) *cobra.Command {
@@ -19,28 +24,18 @@ func newReloadCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Make a running relay or target read its configuration and certificates again",
-		Long: `reload does what SIGHUP does, and reports the outcome, with the settings that need a
-restart. What cannot be applied changes nothing. With --pid it needs no admin
-listener: it sends SIGHUP to the daemon, whose log has the outcome.`,
+		Long: `reload does what SIGHUP does, and reports what the daemon has applied, what waits for a
+restart, and what has failed. What cannot be applied changes nothing. It exits with 0 if all
+settings of the file are in effect, with 5 if some wait for a restart, and with 1 if something has
+failed. A daemon without a configuration file and certificates has nothing to read: exit code 2.
+
+With --pid it needs no admin listener: unless the process is the packaged daemon, which it asks, it
+sends SIGHUP, and the log of the process and "systemctl status" have the outcome.`,
 		Args: cobra.NoArgs,
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		_ []string) error {
-		outcome, sentence := Outcome{Operation: operationReload}, "reloaded"
-		r, err := client.Reload(ctx)
-		if err != nil {
-			return outcome.Print(cmd, o.output, "", failure(err))
-		}
-		outcome.Reload = &r
-		switch {
-		case r.Error != "":
-			err = fmt.Errorf("the reload failed: %s", r.Error)
-		case r.Ended == nil:
-			sentence = "the reload is in progress: status shows its outcome"
-		case len(r.RestartPending) > 0:
-			sentence += "; a restart is needed for: " + strings.Join(r.RestartPending, ", ")
-		}
-		return outcome.Print(cmd, o.output, sentence, err)
+		return o.reload(ctx, cmd, client)
 	})
 	const pidFlag = "pid"
 	cmd.Flags().IntVar(&pid, pidFlag, 0, "the `process` of the daemon, as $MAINPID of its unit")
@@ -48,13 +43,77 @@ listener: it sends SIGHUP to the daemon, whose log has the outcome.`,
 	cmd.MarkFlagsMutuallyExclusive(configFlag, pidFlag)
 	ask := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
-		if !cmd.Flags().Changed(pidFlag) {
+		if !cmd.Flags().Changed(pidFlag) || o.reaches(cmd.Context(), pid) {
 			return ask(cmd, operands)
 		}
 		outcome := Outcome{Operation: operationReload}
-		return outcome.Print(cmd, o.output, "", hangUp(pid))
+		return outcome.Print(cmd, o.output, fmt.Sprintf("sent SIGHUP to process %d: its log and "+
+			"\"systemctl status\" have the outcome", pid), hangUp(pid))
 	}
 	return cmd
+}
+
+// reload makes a daemon reload, and prints the outcome.
+func (o *options) reload(ctx context.Context, cmd *cobra.Command, client *admin.Client) error {
+	outcome := Outcome{Operation: operationReload}
+	r, err := client.Reload(ctx)
+	if err != nil {
+		return outcome.Print(cmd, o.output, "", failure(err))
+	}
+	outcome.Reload = &r
+	err = r.Err()
+	switch {
+	case errors.Is(err, status.NotSupported):
+		err = program.Rejected(err)
+	case err != nil && r.Ended != nil:
+		err = fmt.Errorf("the reload failed: %w", err)
+	}
+	if o.output == report.Text {
+		writeReload(cmd.OutOrStdout(), &r)
+	}
+	if err = outcome.Print(cmd, o.output, "", err); err == nil && len(r.RestartPending) > 0 {
+		err = program.WithExitCode(program.ExitRestart, fmt.Errorf(
+			"restart pending: %s: restart the daemon to apply the configuration file",
+			strings.Join(r.RestartPending, ", ")))
+	}
+	return err
+}
+
+// writeReload writes what a reload has done, for people. The error of the command says the rest.
+func writeReload(w io.Writer, r *admin.Reload) {
+	isDone := r.Ended != nil && r.Error == ""
+	switch {
+	case isDone && r.ConfigFile == "" && r.Certificates:
+		fmt.Fprintln(w, "reloaded the certificates; the daemon has no configuration file")
+	case isDone && r.ConfigFile != "" && len(r.Applied) == 0:
+		fmt.Fprintf(w, "reloaded %s: no setting has changed\n", r.ConfigFile)
+	case isDone && r.ConfigFile != "":
+		fmt.Fprintf(w, "reloaded %s\n", r.ConfigFile)
+	case isDone: // by a daemon of a former release
+		fmt.Fprintln(w, "reloaded")
+	}
+	for _, c := range r.Applied {
+		fmt.Fprintf(w, "applied (%s): %v\n", c.Effect, c)
+	}
+	for _, c := range r.Failed {
+		fmt.Fprintf(w, "not applied: %v\n", c)
+	}
+	if len(r.RestartPending) > 0 && r.Err() != nil {
+		fmt.Fprintf(w, "restart pending: %s\n", strings.Join(r.RestartPending, ", "))
+	}
+}
+
+// reaches reports whether the daemon at the default address is a process.
+func (o *options) reaches(ctx context.Context, pid int) bool {
+	client, err := o.Client()
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	content, err := client.Status(ctx)
+	var daemon struct{ PID int }
+	return err == nil && json.Unmarshal(content, &daemon) == nil && daemon.PID == pid
 }
 
 // hangUp sends SIGHUP to a process.

@@ -3,6 +3,8 @@ package admincommands
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/signal"
 	"strings"
@@ -12,7 +14,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 )
+
+func TestReloadByPIDAsksTheProcessIfItIsThePackagedDaemon(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == admin.StatusPath {
+			fmt.Fprintf(w, `{"pid":%d}`, os.Getppid())
+			return
+		}
+		fmt.Fprint(w, `{"started_at":"2026-01-02T03:04:05Z","ended_at":"2026-01-02T03:04:06Z",`+
+			`"config_file":"/f","restart_pending":["rdma.crc"]}`)
+	}))
+	defer server.Close()
+	var output, errs bytes.Buffer
+	root := &cobra.Command{Use: "daemon"}
+	root.SetOut(&output)
+	root.SetErr(&errs)
+	root.AddCommand(NewCommands(Daemon{Address: strings.TrimPrefix(server.URL, "http://")})...)
+	code := program.Run(t.Context(), root, []string{"reload", "--pid", fmt.Sprint(os.Getppid())})
+	if code != program.ExitRestart || output.String() != "reloaded /f: no setting has changed\n" ||
+		!strings.Contains(errs.String(), "restart pending: rdma.crc") {
+		t.Errorf("exit code %d: %q %q", code, output.String(), errs.String())
+	}
+}
 
 func TestReloadByPIDNeedsNoAdminListener(t *testing.T) {
 	hangups := make(chan os.Signal, 1)

@@ -72,7 +72,7 @@ func writeStatus(w io.Writer, d *adminserver.Document) {
 			reloadText(r))
 	}
 	if len(d.RestartPending) > 0 {
-		fmt.Fprintf(w, "a restart is needed for: %s\n", strings.Join(d.RestartPending, ", "))
+		fmt.Fprintf(w, "restart pending: %s\n", strings.Join(d.RestartPending, ", "))
 	}
 	if d.Sessions != nil {
 		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open,
@@ -142,8 +142,14 @@ func reloadText(r *admin.Reload) string {
 		return r.Error
 	case r.Ended == nil:
 		return "in progress"
+	case len(r.Applied) == 0:
+		return "done"
 	}
-	return "done"
+	var keys []string
+	for _, c := range r.Applied {
+		keys = append(keys, c.Key)
+	}
+	return "done, applied " + strings.Join(keys, ", ")
 }
 
 func writeChannel(w io.Writer, now time.Time, c *relay.ChannelStatus) {

@@ -273,12 +273,7 @@ func (a *Admin) HandleReload(reload func(context.Context) admin.Reload) {
 			ctx, cancel := context.WithTimeout(r.Context(), requestTimeout/2)
 			defer cancel()
 			outcome := reload(ctx)
-			switch {
-			case outcome.Ended == nil:
-				c.err = status.Errorf(status.InProgress, "the reload has not ended yet")
-			case outcome.Error != "":
-				c.err = status.Errorf(status.BadConfig, "%s", outcome.Error)
-			}
+			c.err = outcome.Err()
 			reply(w, outcome)
 		})))
 }

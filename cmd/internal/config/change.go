@@ -13,14 +13,15 @@ type Change struct {
 	Key string
 	// Former and Now are the values. Now is "added" or "removed" for a list element.
 	Former, Now string
+	// Element means that a list element was added or removed.
+	Element bool
 	// Reload determines when the change takes effect.
 	Reload Reload
 }
 
 // String returns key and values.
 func (c Change) String() string {
-	switch {
-	case c.Former == "" && c.Now == added, c.Former == "" && c.Now == removed:
+	if c.Element {
 		return c.Key + " " + c.Now
 	}
 	return fmt.Sprintf("%s: %q is now %q", c.Key, c.Former, c.Now)
@@ -58,6 +59,22 @@ func (c *Target) KeepVolumes(failed []string, former *Target) *Target {
 		func(i int) bool { return slices.Contains(failed, c.Volumes[i].Name) },
 		func(a, b *Volume) bool { return a.Name == b.Name })
 	return &now
+}
+
+// RunningChannels returns the configuration that a process has, as far as only a restart changes it,
+// when now is in effect: c, in which channels that have been added since then are as they were added.
+func (c *Relay) RunningChannels(now *Relay) *Relay {
+	running := *c
+	running.Channels = slices.Clone(now.Channels)
+	for i := range running.Channels {
+		channel := &running.Channels[i]
+		former := slices.IndexFunc(c.Channels,
+			func(f Channel) bool { return f.id() == channel.id() })
+		if former >= 0 {
+			*channel = c.Channels[former]
+		}
+	}
+	return &running
 }
 
 // keep returns now with the former in place of elements that have failed.
@@ -123,12 +140,12 @@ func changes(former, now *node) []Change {
 		case there && a.text != b.text:
 			all = append(all, Change{Key: key, Former: b.text, Now: a.text, Reload: b.reload})
 		case !there && b.element:
-			all = append(all, Change{Key: key, Now: removed, Reload: b.reload})
+			all = append(all, Change{Key: key, Now: removed, Element: true, Reload: b.reload})
 		}
 	}
 	for key, a := range after {
 		if _, there := before[key]; !there && a.element {
-			all = append(all, Change{Key: key, Now: added, Reload: a.reload})
+			all = append(all, Change{Key: key, Now: added, Element: true, Reload: a.reload})
 		}
 	}
 	slices.SortFunc(all, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })

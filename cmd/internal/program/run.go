@@ -140,6 +140,9 @@ const (
 	// ExitTaken means that the volume has been taken from the program for good, while it was using
 	// it.
 	ExitTaken = 4
+	// ExitRestart means that the program did what it could, and that the rest takes a restart of a
+	// daemon.
+	ExitRestart = 5
 	// ExitSignal is what shells add to the number of the signal that has ended a program.
 	ExitSignal = 128
 )

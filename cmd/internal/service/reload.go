@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -39,12 +41,17 @@ type reloader struct {
 	hangups  chan os.Signal
 	requests chan struct{} // has an element when an administrator wants a reload
 	patience time.Duration
+	file     string // with the configuration, "" for none
 
 	mu     sync.Mutex // guards what follows
 	reads  []ReadFunc
 	latest *admin.Reload // nil before the first
+	// made describes what the current reload has done so far.
+	made admin.Reload
 	// pending holds the keys of the settings that take effect with the next start.
 	pending []string
+	// readiness is what the manager knows about the service, "" before it does.
+	readiness string
 }
 
 // listenForHangups makes SIGHUP a request to reload, and no longer one to end. A daemon calls it
@@ -91,7 +98,7 @@ func (r *reloader) run(ctx context.Context) {
 			r.log.Info("reload abandoned, the daemon is ending", zap.Error(err))
 			return
 		}
-		r.finish(err)
+		err = r.finish(err)
 		if isSignalled {
 			r.recordSignal(err)
 		}
@@ -102,9 +109,6 @@ func (r *reloader) run(ctx context.Context) {
 // recordSignal logs that a signal asked for a reload, which ended with err. Requests of
 // administrators are logged by the admin listener.
 func (r *reloader) recordSignal(err error) {
-	if err != nil {
-		err = status.Errorf(status.BadConfig, "%w", err)
-	}
 	r.audit.Record(audit.Entry{Operation: adminserver.OperationReload,
 		Object: adminserver.DaemonObject,
 		By:     audit.Signal(syscall.SIGHUP), Err: err})
@@ -168,29 +172,68 @@ func (r *reloader) reportBlocked() {
 	r.mu.Lock()
 	started := r.latest.Started
 	r.mu.Unlock()
-	r.report(&admin.Reload{Started: started, Error: blockedReload})
+	r.report(&admin.Reload{Started: started, ConfigFile: r.file, Error: blockedReload,
+		Code: status.InProgress.String()})
 	r.notifier.Ready()
 }
 
-// finish reports how the reload ended. Whatever failed has changed nothing, so the daemon
-// continues.
-func (r *reloader) finish(err error) {
+const noFile = "the daemon has no configuration file, so that no setting can change: its settings are its flags and variables; start it with --config FILE"
+
+// finish reports how the reload ended, and returns its error for those who asked for it. Whatever
+// failed has changed nothing, so the daemon continues.
+func (r *reloader) finish(err error) error {
 	r.mu.Lock()
-	done := admin.Reload{Started: r.latest.Started, Ended: new(time.Now().UTC())}
+	done, pending := r.made, r.pending
+	r.made = admin.Reload{}
+	done.Started, done.Ended, done.ConfigFile = r.latest.Started, new(time.Now().UTC()), r.file
 	r.mu.Unlock()
-	if err != nil {
-		done.Error = err.Error()
+	switch {
+	case err != nil:
+		done.Error, done.Code = err.Error(), status.BadConfig.String()
 		r.log.Error("reload failed, the affected settings are unchanged", zap.Error(err))
-	} else {
-		r.log.Info("reloaded")
+	case r.file == "" && !done.Certificates:
+		done.Error, done.Code = noFile, status.NotSupported.String()
+		r.log.Warn("reloaded nothing: " + noFile)
+	default:
+		r.log.Info("reloaded", zap.Int("applied", len(done.Applied)),
+			zap.Strings("restart_pending", pending))
 	}
 	r.report(&done)
+	return done.Err()
 }
 
 func (r *reloader) report(state *admin.Reload) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.latest = state
+	r.mu.Unlock()
+	r.notify()
+}
+
+// setReadiness reports to the manager whether the service is ready.
+func (r *reloader) setReadiness(text string) {
+	r.mu.Lock()
+	r.readiness = text
+	r.mu.Unlock()
+	r.notify()
+}
+
+// notify sends the status line: whether the service is ready, and what is wrong with its
+// configuration.
+func (r *reloader) notify() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.readiness == "" {
+		return
+	}
+	text := r.readiness
+	if r.latest != nil && r.latest.Error != "" {
+		text += "; reload: " + printable.Line(r.latest.Error, maxStatusLength)
+	}
+	if len(r.pending) > 0 {
+		text += "; restart pending: " + printable.Line(strings.Join(r.pending, ", "),
+			maxStatusLength)
+	}
+	r.notifier.Status(text)
 }
 
 // requestPause is the interval at which request looks for the outcome.
@@ -224,10 +267,18 @@ func (r *reloader) state() *admin.Reload {
 	return r.latest
 }
 
-func (r *reloader) setPending(keys []string) {
+// note records what the current reload has done.
+func (r *reloader) note(applied, failed []admin.Change, pending []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pending = keys
+	r.made.Applied, r.made.Failed, r.pending = applied, failed, pending
+}
+
+// noteCertificates records that the current reload has read the TLS files.
+func (r *reloader) noteCertificates() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.made.Certificates = true
 }
 
 // restartPending returns the keys of the settings that take effect with the next start.
@@ -240,10 +291,11 @@ func (r *reloader) restartPending() []string {
 // RestartPending counts the settings that take effect with the next start (metrics.DaemonSource).
 func (r *reloader) RestartPending() int { return len(r.restartPending()) }
 
-// ReloadFailed reports whether the latest reload has failed or is blocked (metrics.DaemonSource).
+// ReloadFailed reports whether the latest reload has failed or is blocked (metrics.DaemonSource). A
+// daemon without a configuration file works with all of its settings.
 func (r *reloader) ReloadFailed() bool {
 	latest := r.state()
-	return latest != nil && latest.Error != ""
+	return latest != nil && latest.Error != "" && latest.Code != status.NotSupported.String()
 }
 
 // OnReload registers read to be called at every SIGHUP.
@@ -254,27 +306,48 @@ func (e *Environment) OnReload(read ReadFunc) {
 	r.reads = append(r.reads, read)
 }
 
-// Reloaded logs the changes in a configuration that was read again, and applies the log level.
-// sinceApplied compares it to the configuration in effect, sinceStart to the configuration at the
-// start of the process.
-func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log config.Log) {
-	for _, change := range sinceApplied {
-		if change.Reload != config.Restart {
-			e.Log.Info("changed", zap.Stringer("key", change), zap.Stringer("effect",
-				change.Reload))
-		}
+// Changes are the differences between a configuration that was read again and others.
+type Changes struct {
+	// Applied compares what is in effect now to what was in effect before, and Failed what was read
+	// to what is in effect now. Settings that need a restart do not count.
+	Applied, Failed []config.Change
+	// SinceStart compares what was read to what the process has started with. Only settings that
+	// need a restart count.
+	SinceStart []config.Change
+}
+
+// Reloaded reports the changes in a configuration that was read again, and applies the log level.
+func (e *Environment) Reloaded(c Changes, log config.Log) {
+	applied, failed := withoutRestart(c.Applied), withoutRestart(c.Failed)
+	for _, change := range applied {
+		e.Log.Info("changed", zap.Stringer("key", change), zap.String("effect", change.Effect))
+	}
+	for _, change := range failed {
+		e.Log.Warn("not changed", zap.Stringer("key", change))
 	}
 	var pending []string
-	for _, change := range sinceStart {
+	for _, change := range c.SinceStart {
 		if change.Reload == config.Restart {
 			e.Log.Warn("needs a restart", zap.Stringer("key", change))
 			pending = append(pending, change.Key)
 		}
 	}
-	e.lifecycle.reloader.setPending(pending)
+	e.lifecycle.reloader.note(applied, failed, pending)
 	if level, err := logging.ParseLevel(log.Level); err == nil {
 		e.LogLevel.SetLevel(level)
 	}
+}
+
+// withoutRestart returns the changes that a reload can make.
+func withoutRestart(changes []config.Change) []admin.Change {
+	var all []admin.Change
+	for _, c := range changes {
+		if c.Reload != config.Restart {
+			all = append(all, admin.Change{Key: c.Key, Former: c.Former, Now: c.Now,
+				Element: c.Element, Effect: c.Reload.String()})
+		}
+	}
+	return all
 }
 
 // load calls f, which may block, and returns its result, or the reason why ctx ended before.

@@ -3,8 +3,8 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 )
 
@@ -25,7 +26,7 @@ func startReloader(t *testing.T, reads ...ReadFunc) (*reloader, *observer.Observ
 	core, logs := observer.New(zap.InfoLevel)
 	log := zap.New(core)
 	r := newReloader(log, systemd.NewNotifier(log), make(chan os.Signal, 1))
-	r.reads = reads
+	r.reads, r.file = reads, "/f"
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { r.run(ctx) })
@@ -129,16 +130,75 @@ func TestLoadingAtTheStartEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestTheOutcomeOfAReloadNamesWhatNeedsARestart(t *testing.T) {
+func TestTheOutcomeOfAReloadTellsWhatItHasDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var r *reloader
-		r, _, end := startReloader(t, func() (func() error, error) {
-			return func() error { r.setPending([]string{"workers.cpus"}); return nil }, nil
+		change := config.Change{Key: "log.level", Former: "info", Now: "debug", Reload: config.AtOnce}
+		restart := config.Change{Key: "workers.cpus", Now: "1", Reload: config.Restart}
+		element := config.Change{Key: "volumes[a]", Now: "added", Element: true,
+			Reload: config.AtOnce}
+		made, fails := Changes{}, error(nil)
+		env := &Environment{LogLevel: zap.NewAtomicLevel()}
+		r, logs, end := startReloader(t, func() (func() error, error) {
+			return func() error { env.Reloaded(made, config.Log{Level: "debug"}); return fails }, nil
 		})
 		defer end()
-		if got := r.request(t.Context()).RestartPending; !slices.Equal(got,
-			[]string{"workers.cpus"}) {
-			t.Errorf("the outcome names %q", got)
+		env.Log, env.lifecycle = r.log, &lifecycle{reloader: r}
+		for _, c := range []struct {
+			made    Changes
+			fails   error
+			want    string
+			pending int
+			failed  bool // as the metric says
+		}{
+			{made: Changes{Applied: []config.Change{change, restart}},
+				want: `[log.level: "info" is now "debug"] []  []`},
+			{made: Changes{SinceStart: []config.Change{change, restart}},
+				want: `[] []  [workers.cpus]`, pending: 1},
+			{made: Changes{Failed: []config.Change{element, restart},
+				SinceStart: []config.Change{restart}}, fails: errors.New("no"),
+				want: `[] [volumes[a] added] BAD_CONFIG [workers.cpus]`, pending: 1, failed: true},
+			{want: `[] []  []`},
+		} {
+			made, fails = c.made, c.fails
+			o := r.request(t.Context())
+			if got := fmt.Sprintf("%v %v %s %v", o.Applied, o.Failed, o.Code,
+				o.RestartPending); got != c.want {
+				t.Errorf("the outcome is %s, want %s", got, c.want)
+			}
+			if o.ConfigFile != "/f" || r.RestartPending() != c.pending ||
+				r.ReloadFailed() != c.failed {
+				t.Errorf("%d settings wait for a restart, failed: %v", r.RestartPending(),
+					r.ReloadFailed())
+			}
+		}
+		if n := logs.FilterMessage("reloaded").Len(); n != 3 {
+			t.Errorf("the log has %d successes: %v", n, logs.All())
+		}
+	})
+}
+
+func TestADaemonWithoutAFileHasNothingToReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r *reloader
+		hasCertificates := false
+		r, logs, end := startReloader(t, func() (func() error, error) {
+			return func() error {
+				if hasCertificates {
+					r.noteCertificates()
+				}
+				return nil
+			}, nil
+		})
+		defer end()
+		r.file = ""
+		if o := r.request(t.Context()); o.Code != "NOT_SUPPORTED" ||
+			!strings.Contains(o.Error, "no configuration file") || r.ReloadFailed() ||
+			logs.FilterMessageSnippet("reloaded nothing: ").Len() != 1 {
+			t.Errorf("the outcome is %+v, log %v", o, logs.All())
+		}
+		hasCertificates = true
+		if o := r.request(t.Context()); o.Err() != nil || !o.Certificates {
+			t.Errorf("with certificates, the outcome is %+v", o)
 		}
 	})
 }

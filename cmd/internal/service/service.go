@@ -69,7 +69,7 @@ func (e *Environment) SetReady(err error, missing string) {
 	} else if missing != "" {
 		text += ", " + printable.Line(missing, maxStatusLength)
 	}
-	e.lifecycle.notifier.Status(text)
+	e.lifecycle.reloader.setReadiness(text)
 	if e.server != nil {
 		e.server.SetReady(err, missing)
 	}
@@ -93,6 +93,7 @@ func Run[C config.Configuration](ctx context.Context, name, unit string, from *c
 	if err != nil {
 		return StartFailure(outcomeOf(ctx, err))
 	}
+	env.lifecycle.reloader.file = from.File
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
 	reserveDescriptors(env, unit, c)
@@ -182,7 +183,10 @@ func newEnvironment(ctx context.Context, name string, c *config.Daemon, injected
 	}
 	env.hookRDMA()
 	if credentials != nil {
-		env.OnReload(func() (func() error, error) { return nil, credentials.Reload() })
+		env.OnReload(func() (func() error, error) {
+			return func() error { lifecycle.reloader.noteCertificates(); return nil },
+				credentials.Reload()
+		})
 	}
 	return env, nil
 }

@@ -265,16 +265,25 @@ func (l *liveConfig) read(ctx context.Context) (apply func() error, err error) {
 	}
 	serve, err := l.volumes.prepare(ctx, l.target, c.Volumes, c.Startup.Strict)
 	if err != nil {
-		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
+		failure := fmt.Errorf("the configuration is unchanged: %w", err)
+		return func() error {
+			l.report(l.applied, c)
+			return failure
+		}, nil
 	}
 	return func() error {
 		failed, err := serve()
-		now := c.KeepVolumes(failed, l.applied)
-		l.env.Reloaded(config.TargetChanges(l.applied, now), config.TargetChanges(l.started, c),
-			c.Log)
-		l.applied = now
+		l.report(c.KeepVolumes(failed, l.applied), c)
 		return err
 	}, nil
+}
+
+// report reports that now is in effect after a reload of c.
+func (l *liveConfig) report(now, c *config.Target) {
+	l.env.Reloaded(service.Changes{Applied: config.TargetChanges(l.applied, now),
+		Failed: config.TargetChanges(now, c), SinceStart: config.TargetChanges(l.started, c)},
+		now.Log)
+	l.applied = now
 }
 
 // describe returns a function that adds a target's volumes, sessions and workers to its status.

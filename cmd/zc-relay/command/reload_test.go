@@ -48,3 +48,30 @@ func TestAReloadReportsTheChangesThatItHasMade(t *testing.T) {
 		}
 	}
 }
+
+// What needs a restart is compared to what runs, also in a channel that a reload has added.
+func TestAChannelThatAReloadAddedWaitsForARestart(t *testing.T) {
+	pinned := func(cpus ...int) *config.Relay {
+		c := named("info", "a", "disk", "b", "disk")
+		c.Channels[1].CPUs = cpus
+		return c
+	}
+	running := named("info", "a", "disk")
+	for _, c := range []struct {
+		read    *config.Relay
+		pending int
+	}{{pinned(1), 0}, {pinned(2), 1}, {pinned(2), 1}, {pinned(1), 0},
+		{named("info", "a", "disk"), 0}, {pinned(2), 0}} {
+		running = running.RunningChannels(c.read)
+		pending := 0
+		for _, change := range config.RelayChanges(running, c.read) {
+			if change.Reload == config.Restart {
+				pending++
+			}
+		}
+		if pending != c.pending {
+			t.Errorf("with cores %v, %d settings wait for a restart, want %d",
+				c.read.Channels[len(c.read.Channels)-1].CPUs, pending, c.pending)
+		}
+	}
+}

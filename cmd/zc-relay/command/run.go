@@ -118,7 +118,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	env.SetDrainer(adminView{r})
 	env.SetSessions(adminView{r})
 	env.BoundTeardown(r)
-	live := &liveConfig{env: env, relay: r, from: from, names: names, started: c, applied: c}
+	live := &liveConfig{env: env, relay: r, from: from, names: names, running: c, applied: c}
 	env.OnReload(func() (func() error, error) { return live.read(ctx) })
 	if err := env.Started(r.Workers); err != nil {
 		return errors.Join(err, r.Close())
@@ -144,9 +144,9 @@ type liveConfig struct {
 	relay *relay.Relay
 	from  *config.Source[*config.Relay]
 	names *lookups
-	// started is the configuration that the process started with, applied the one currently in
-	// effect, as far as it can be changed.
-	started, applied *config.Relay
+	// running is what the process has started with, as far as only a restart changes it, applied
+	// the configuration currently in effect, as far as a reload can change it.
+	running, applied *config.Relay
 }
 
 // read reads the configuration again. The returned function applies it, without affecting open
@@ -162,8 +162,10 @@ func (l *liveConfig) read(ctx context.Context) (apply func() error, err error) {
 		if now == nil {
 			return err
 		}
-		l.env.Reloaded(config.RelayChanges(l.applied, now), config.RelayChanges(l.started, c),
-			c.Log)
+		l.running = l.running.RunningChannels(now)
+		l.env.Reloaded(service.Changes{Applied: config.RelayChanges(l.applied, now),
+			Failed: config.RelayChanges(now, c), SinceStart: config.RelayChanges(l.running, c)},
+			now.Log)
 		l.applied = now
 		return err
 	}, nil
