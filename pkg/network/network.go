@@ -87,23 +87,34 @@ func (k Kernel) Dial(
 	return stream, nil
 }
 
-// Listen listens for TCP connections; each Stream is a *net.TCPConn.
+// Listen listens for TCP connections; each Stream is a *net.TCPConn. At 0.0.0.0 it accepts those over
+// IPv4, at :: all.
 func (k Kernel) Listen(ctx context.Context, address netip.AddrPort) (Listener, error) {
 	config := net.ListenConfig{KeepAlive: -1, Control: k.Control}
 	config.SetMultipathTCP(false)
-	listener, err := config.Listen(ctx, "tcp", address.String())
+	listener, err := config.Listen(ctx, protocolOf(address.Addr()), address.String())
 	if err != nil {
 		return nil, err
 	}
 	return kernelListener{listener.(*net.TCPListener)}, nil
 }
 
-// ListenTCP listens for connections of strangers at HOST:PORT, as net.Listen does, but without
-// MPTCP: an MPTCP socket does not tell the zone of its address.
+// ListenTCP listens for connections of strangers at HOST:PORT, as net.Listen does, but over IPv4
+// alone at 0.0.0.0, and without MPTCP: an MPTCP socket does not tell the zone of its address.
 func ListenTCP(address string) (net.Listener, error) {
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
-	return config.Listen(context.Background(), "tcp", address)
+	parsed, _ := netip.ParseAddrPort(address) // a name is of no family
+	return config.Listen(context.Background(), protocolOf(parsed.Addr()), address)
+}
+
+// protocolOf returns the network for package net to listen at an address. That package listens over
+// IPv6, too, if it gets 0.0.0.0 for "tcp".
+func protocolOf(a netip.Addr) string {
+	if a == netip.IPv4Unspecified() {
+		return "tcp4"
+	}
+	return "tcp"
 }
 
 // SourceAddress asks the kernel's routing table.

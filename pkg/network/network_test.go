@@ -97,3 +97,38 @@ func TestTheSourceAddressOfLoopbackIsLoopback(t *testing.T) {
 		t.Errorf("source address %v, %v", source, err)
 	}
 }
+
+func TestAnIPv4WildcardAcceptsNothingOverIPv6(t *testing.T) {
+	probe, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	}
+	if err := probe.Close(); err != nil {
+		t.Error(err)
+	}
+	for wildcard, hasIPv6 := range map[string]bool{"0.0.0.0:0": false, "[::]:0": true} {
+		streams, err := network.Kernel{}.Listen(t.Context(), netip.MustParseAddrPort(wildcard))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer streams.Close()
+		strangers, err := network.ListenTCP(wildcard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer strangers.Close()
+		for _, port := range []uint16{streams.Address().Port(),
+			network.AddressOf(strangers.Addr()).Port()} {
+			for host, accepts := range map[string]bool{"127.0.0.1": true, "::1": hasIPv6} {
+				address := netip.AddrPortFrom(netip.MustParseAddr(host), port).String()
+				connection, err := net.Dial("tcp", address)
+				if (err == nil) != accepts {
+					t.Errorf("%s accepts a connection to %s: %v", wildcard, address, err)
+				}
+				if err == nil {
+					_ = connection.Close()
+				}
+			}
+		}
+	}
+}

@@ -239,7 +239,7 @@ const maxCertificateName = 253
 
 func (c *Listen) describe(s section) {
 	s.value("address", ipAddress(&c.Address, false),
-		"IP address for control connections of relays").flagged("listen-address", "")
+		"IP address for control connections of relays; 0.0.0.0 means all IPv4 addresses, :: all addresses").flagged("listen-address", "")
 	s.value("port", integer(&c.Port, 0, 65535),
 		"port for control connections; 0 picks one").flagged("listen-port", "")
 	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),

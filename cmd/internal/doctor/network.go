@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -202,7 +201,7 @@ func (m *machine) ports() []Finding {
 }
 
 func tryListen(address string) error {
-	listener, err := net.Listen("tcp", address)
+	listener, err := network.ListenTCP(address)
 	if err != nil {
 		return err
 	}

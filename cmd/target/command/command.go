@@ -61,7 +61,7 @@ relays export to it.
   target --config /etc/zc-relay/target.yaml
 
 The command line of the DOCA application works as it is. It serves one volume in
-memory, called ` + argp.VolumeName + `, on all addresses:
+memory, called ` + argp.VolumeName + `, on all IPv4 addresses:
 
   target -d 03:00.0 --listen-port 12345 --binary-content disk.sbc --cpu 0
 
