@@ -177,6 +177,12 @@ func CheckAdmin(address string) error {
 	return unixsocket.Check(path)
 }
 
+// CheckAddress returns why no machine can serve administration at an address.
+func CheckAddress(address string) error {
+	_, err := socketOf(address)
+	return err
+}
+
 // socketOf returns the path of the Unix socket that an admin address names, "" for a port.
 func socketOf(address string) (path string, err error) {
 	if path, isUnix := strings.CutPrefix(address, admin.UnixPrefix); isUnix {

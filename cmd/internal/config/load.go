@@ -12,6 +12,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -131,9 +132,12 @@ func load(s Sources, prefix string, describe func(section), check func(reporter)
 		l.addFlags(s.Flags)
 	}
 	l.decode(l.root, "")
-	if len(l.problems) == 0 {
-		check(l.report)
-	}
+	wrong := l.problems
+	check(func(key string, value any, format string, args ...any) {
+		if !slices.ContainsFunc(wrong, func(p Problem) bool { return l.distorts(p, key) }) {
+			l.report(key, value, format, args...)
+		}
+	})
 	l.problems.sort()
 	return l.problems.orNil()
 }
@@ -343,6 +347,28 @@ func (l *loader) sourceOf(path string) string {
 		}
 		path = path[:i]
 	}
+}
+
+// standAlone holds the sections that the checks of other sections do not look at.
+var standAlone = []string{"log", "operations", "metrics", "workers", "limits", "shutdown",
+	"startup", "state"}
+
+// distorts reports whether a value that could not be decoded may be the cause of a problem with
+// values that do not fit together, because the default is in its place.
+func (l *loader) distorts(wrong Problem, key string) bool {
+	path, at := strings.Split(wrong.Key, separator), strings.Split(key, separator)
+	section := l.root.child(path[0])
+	switch {
+	case section == nil:
+		return true
+	case slices.Contains(standAlone, path[0]):
+		return path[0] == at[0]
+	case section.list == nil:
+		return true
+	case path[0] != at[0] || len(path) < 3 || len(at) < 2: // the list, and not its elements
+		return path[0] == at[0]
+	}
+	return path[1] == at[1] || slices.Contains(section.list.identifiedBy, path[2])
 }
 
 // reporter records a problem with values that do not fit together. The key is relative to the

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/endpoint"
@@ -58,8 +59,7 @@ func (c *Operations) describe(s section) {
 		flagged("admin-listen", "")
 }
 
-// checkAdmin checks the form of an admin address. The listener checks that the host is this
-// machine.
+// checkAdmin checks an admin address.
 func checkAdmin(s string) error {
 	if path, isSocket := strings.CutPrefix(s, "unix:"); isSocket && path != "" {
 		return endpoint.CheckSocketPath(path)
@@ -70,7 +70,10 @@ func checkAdmin(s string) error {
 	if checkListen(s) != nil {
 		return errors.New("must be unix:PATH or an address of the form HOST:PORT, for instance unix:/run/zc-relay/admin.sock, or empty for none")
 	}
-	return nil
+	if s == "" {
+		return nil
+	}
+	return adminserver.CheckAddress(s)
 }
 
 func checkListen(s string) error {

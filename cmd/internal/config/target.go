@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -288,7 +289,7 @@ func (c *State) describe(s section) {
 func (c *Volume) describe(s section) {
 	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)),
 		"name that relays request").require().reloads(AtOnce)
-	s.value("backend", text(&c.Backend, nil),
+	s.value("backend", text(&c.Backend, checkBackend),
 		"storage of the content: "+volume.BackendForms).require().reloads(AtOnce)
 	s.value("block_size", byteSize(&c.BlockSize, volume.MinBlockSize, volume.MaxBlockSize),
 		"block size of the volumes, a power of two").flagged("block-size", "").reloads(AtOnce)
@@ -306,6 +307,14 @@ func (c *Volume) describe(s section) {
 			"relays that may "+group.may+", by a name in their certificates; if readers, writers, owners, and preemptors are empty, all relays may do everything").
 			reloads(AtOnce)
 	}
+}
+
+// checkBackend fails for no backend. What it has to be depends on the other keys.
+func checkBackend(s string) error {
+	if s == "" {
+		return errors.New("must be " + volume.BackendForms)
+	}
+	return nil
 }
 
 // parseVolumeFlag parses the flag. The keys check the values.
