@@ -220,8 +220,18 @@ func Examine(ctx context.Context, options *Options) *Report {
 	return r
 }
 
+// configurationCheck is the name of the check of the configuration.
+const configurationCheck = "configuration"
+
+// Unusable returns the report of a configuration that cannot be used, so that nothing else can be
+// checked.
+func Unusable(err error, remedy string) *Report {
+	return &Report{Schema: Schema, Verdict: Fail,
+		Findings: []Finding{fail(configurationCheck, status.Text(err), remedy)}}
+}
+
 func (m *machine) configuration() []Finding {
-	const check = "configuration"
+	const check = configurationCheck
 	findings := []Finding{ok(check, m.Configuration)}
 	switch {
 	case m.Incomplete != nil && m.IsEmpty:

@@ -58,7 +58,7 @@ fails, and 0 if there are only warnings or none.`, d.Subject, d.From.UnitFile),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := d.complete(&o.Options); err != nil {
-				return err
+				return errors.Join(err, o.write(cmd, doctor.Unusable(err, d.remedy(cmd))))
 			}
 			return o.run(cmd)
 		},
@@ -113,16 +113,31 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 		o.Workers = o.workers
 	}
 	r := doctor.Examine(cmd.Context(), &o.Options)
-	var err error
-	if o.output == report.JSON {
-		err = report.WriteJSON(cmd.OutOrStdout(), r)
-	} else {
-		err = writeFindings(cmd.OutOrStdout(), r)
-	}
+	err := o.write(cmd, r)
 	if failed := r.Count(doctor.Fail); failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d of %d checks failed", failed, len(r.Findings)))
 	}
 	return err
+}
+
+// remedy says how to mend a configuration that cannot be used.
+func (d *Doctor[C]) remedy(cmd *cobra.Command) string {
+	file := d.From.File
+	if file == "" && !d.From.HasFlags() {
+		file = d.From.FindUnitFile()
+	}
+	if file == "" {
+		return "correct the flags and variables"
+	}
+	return fmt.Sprintf("give the file that the daemon reads by --config FILE, and correct it: "+
+		"\"%s config check %s\" lists its problems", cmd.Root().Name(), file)
+}
+
+func (o *doctorOptions) write(cmd *cobra.Command, r *doctor.Report) error {
+	if o.output == report.JSON {
+		return report.WriteJSON(cmd.OutOrStdout(), r)
+	}
+	return writeFindings(cmd.OutOrStdout(), r)
 }
 
 func writeFindings(w io.Writer, r *doctor.Report) error {

@@ -28,6 +28,7 @@ type deviceList struct {
 	Schema string              `json:"schema"`
 	RDMA   []rdmadevice.Device `json:"rdma"`
 	Comch  comchDevices        `json:"comch"`
+	Error  *report.Failure     `json:"error,omitempty"`
 }
 
 // comchDevices describes the services of the Comch provider.
@@ -62,10 +63,23 @@ provider, which --config takes from the configuration of a relay. A NAME (RDMA
 device, network interface, PCI address, auxiliary device) restricts the list to
 the RDMA devices that belong to it.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if err := o.takeFile(cmd.Flags()); err != nil {
-				return err
+			list := deviceList{Schema: devicesSchema, RDMA: []rdmadevice.Device{},
+				Comch: comchDevices{Provider: o.comch, Devices: []comch.Device{},
+					Services: []comch.Service{}}}
+			failure := o.takeFile(cmd.Flags())
+			isComplete := false
+			if failure == nil {
+				isComplete, failure = o.fill(&list, names)
 			}
-			return o.run(cmd.OutOrStdout(), names)
+			var err error
+			switch {
+			case o.output == report.JSON:
+				list.Error = program.FailureOf(failure)
+				err = report.WriteJSON(cmd.OutOrStdout(), &list)
+			case isComplete:
+				err = list.writeText(cmd.OutOrStdout())
+			}
+			return errors.Join(failure, err)
 		},
 	}
 	f := cmd.Flags()
@@ -103,30 +117,23 @@ func (o *devicesOptions) takeFile(f *pflag.FlagSet) error {
 	return nil
 }
 
-func (o *devicesOptions) run(w io.Writer, names []string) error {
+// fill fills a list, which is complete unless the call was wrong.
+func (o *devicesOptions) fill(list *deviceList, names []string) (isComplete bool, err error) {
 	tree, err := rdmadevice.Open(o.sysfs)
 	if err != nil {
-		return program.Usage(fmt.Errorf("--path.sysfs: %w", err))
+		return false, program.Usage(fmt.Errorf("--path.sysfs: %w", err))
 	}
-	list := deviceList{Schema: devicesSchema}
 	var broken error
 	list.Comch, broken = o.comchDevices()
 	devices, failed := tree.Devices()
 	failed = errors.Join(failed, broken)
-	if list.RDMA = devices; list.RDMA == nil {
-		list.RDMA = []rdmadevice.Device{}
-	}
 	if len(names) > 0 {
-		if list.RDMA, err = tree.Select(devices, names); err != nil {
-			return program.Usage(errors.Join(err, failed))
+		if devices, err = tree.Select(devices, names); err != nil {
+			return false, program.Usage(errors.Join(err, failed))
 		}
 	}
-	if o.output == report.JSON {
-		err = report.WriteJSON(w, &list)
-	} else {
-		err = list.writeText(w)
-	}
-	return errors.Join(err, failed)
+	list.RDMA = append(list.RDMA, devices...)
+	return true, failed
 }
 
 // comchDevices describes the devices and services of the provider. A provider that this machine
