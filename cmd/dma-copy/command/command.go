@@ -212,6 +212,11 @@ func (o *options) copy(cmd *cobra.Command) (dmacopy.Result, error) {
 		run = dmacopy.RunDPU
 	}
 	result, err := run(ctx, config)
+	place := providers.Elsewhere(o.comchProvider, o.emulatedDir)
+	if o.side == "host" && errors.Is(err, status.NotFound) && place != "" &&
+		program.ExitCode(err) == program.ExitConnect {
+		err = fmt.Errorf("%w (%s)", err, place)
+	}
 	bar.end(o.file, result, err)
 	return result, err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -355,7 +356,8 @@ func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
 		r.openError = status.Errorf(status.NotFound, "no relay")
 		o := r.call(context.Background(), "", line)
 		if o.code != program.ExitConnect || o.stdout != "" || !strings.Contains(o.stderr,
-			"no relay [NOT_FOUND]: is \"zc-relay run\" serving this channel?\n") {
+			"no relay [NOT_FOUND]: is \"zc-relay run\" serving this channel? ("+
+				providers.Elsewhere(providers.DefaultComch, "")+")\n") {
 			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, o.code,
 				o.stdout, o.stderr)
 		}

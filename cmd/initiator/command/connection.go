@@ -138,7 +138,7 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	case errors.Is(err, status.InUse):
 		return nil, c.inUse(ctx, config, err)
 	case err != nil:
-		return nil, connectError(err)
+		return nil, c.connectError(err)
 	}
 	return c.faults.hookVolume(ctx, v, config.Logger), nil
 }
@@ -168,7 +168,7 @@ func (c *connectionFlags) inUse(ctx context.Context, config client.Config, err e
 		return program.Rejected(fmt.Errorf("%w (wait until that client is done, or take the volume from "+
 			"it with --preempt: the volume admits one writer at a time, even with --overwrite)", err))
 	}
-	return connectError(err)
+	return c.connectError(err)
 }
 
 // announceAfter is how long connecting may take before the user is told of it.
@@ -179,7 +179,7 @@ func (c *connectionFlags) announceWait(log *zap.Logger) (connected func()) {
 	timer := time.AfterFunc(announceAfter, func() {
 		log.Warn("still connecting: is \"zc-relay run\" serving this channel, and its target up?",
 			zap.String("channel", c.channel()), zap.String("device", c.device),
-			zap.Duration("timeout", c.controlTimeout))
+			zap.Duration("timeout", c.controlTimeout), zap.String("next", c.elsewhere()))
 	})
 	return func() { timer.Stop() }
 }
@@ -196,7 +196,7 @@ func (c *connectionFlags) describeVolume(ctx context.Context) (client.Info, erro
 	}
 	defer c.announceWait(config.Logger)()
 	info, err := c.describe(ctx, config)
-	return info, connectError(err)
+	return info, c.connectError(err)
 }
 
 // complete sets what the flags determine.
@@ -231,7 +231,7 @@ func (c *connectionFlags) complete(config *client.Config) error {
 
 // connectError gives an error of opening or describing a volume its exit code and, where it is not
 // obvious, what the user can do.
-func connectError(err error) error {
+func (c *connectionFlags) connectError(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -246,9 +246,15 @@ func connectError(err error) error {
 	_, isLocal := errors.AsType[*comch.NoDeviceError](err)
 	if !replied && !isLocal && errors.Is(err, status.NotFound) {
 		err = fmt.Errorf("%w: is \"zc-relay run\" serving this channel?", err)
+		if place := c.elsewhere(); place != "" {
+			err = fmt.Errorf("%w (%s)", err, place)
+		}
 	}
 	return program.CannotConnect(err)
 }
+
+// elsewhere says where the relay may be if it is not found, "" for nowhere else.
+func (c *connectionFlags) elsewhere() string { return providers.Elsewhere(c.provider, c.emulatedDir) }
 
 // closeVolume closes the volume in an orderly way even if ctx has been cancelled. It returns
 // failure, if any, in preference to an error from closing. It is no error if the session ends

@@ -39,6 +39,8 @@ type comchDevices struct {
 	Services []comch.Service `json:"services"`
 	// Absent is the reason why there is no list.
 	Absent string `json:"absent,omitempty"`
+	// elsewhere says where other services may be, "" for nowhere.
+	elsewhere string
 	// noServices is set if the provider cannot list services.
 	noServices bool
 }
@@ -139,7 +141,8 @@ func (o *devicesOptions) fill(list *deviceList, names []string) (isComplete bool
 // comchDevices describes the devices and services of the provider. A provider that this machine
 // lacks is no error, and neither is one without devices; a file that declares them wrongly is.
 func (o *devicesOptions) comchDevices() (d comchDevices, err error) {
-	d = comchDevices{Provider: o.comch, Devices: []comch.Device{}, Services: []comch.Service{}}
+	d = comchDevices{Provider: o.comch, elsewhere: providers.Elsewhere(o.comch, o.emulatedDir),
+		Devices: []comch.Device{}, Services: []comch.Service{}}
 	provider, err := providers.Comch(o.comch,
 		providers.ComchOptions{Directory: o.emulatedDir, Logger: zap.NewNop()})
 	if err != nil {
@@ -224,6 +227,9 @@ func (d *comchDevices) write(w io.Writer, rdma []rdmadevice.Device) {
 	case d.noServices || d.Absent != "" && len(d.Services) == 0:
 	case len(d.Services) == 0:
 		fmt.Fprintln(w, "  no services are offered")
+		if d.elsewhere != "" {
+			fmt.Fprintf(w, "  %s\n", d.elsewhere)
+		}
 	default:
 		fmt.Fprintln(w, "  DEVICE\tREPRESENTOR\tSERVICE")
 	}
