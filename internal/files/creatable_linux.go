@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // CheckCreatable returns why this user could not create a file of the given path in its directory.
@@ -34,8 +37,26 @@ func CheckCreatableWithParents(path string) error {
 
 // CheckDirectory returns why this user could not create files in a directory, or the directory.
 func CheckDirectory(path string) error {
+	if err := CheckParent(path); err != nil {
+		return err
+	}
 	if err := CheckCreatableWithParents(filepath.Join(path, "file")); err != nil {
 		return fmt.Errorf("directory %s: %w", path, err)
+	}
+	return nil
+}
+
+// CheckParent returns an error if the directory around path does not exist. Who creates the
+// directory that a user names, but none above it, does not turn a mistake in the path into a tree.
+func CheckParent(path string) error {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("directory %q: %w", path, err)
+	}
+	parent := filepath.Dir(absolute)
+	if _, err := os.Stat(parent); errors.Is(err, fs.ErrNotExist) {
+		return status.Errorf(status.NotFound, "directory %q: %w: create %s first, or correct the path",
+			path, err, parent)
 	}
 	return nil
 }

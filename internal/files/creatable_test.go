@@ -22,7 +22,7 @@ func TestWhatCanBeCreatedIsNotCreated(t *testing.T) {
 		alone, with, inside error
 	}{
 		{directory + "/new", nil, nil, nil},
-		{directory + "/a/b/new", fs.ErrNotExist, nil, nil},
+		{directory + "/a/b/new", fs.ErrNotExist, nil, fs.ErrNotExist},
 		{file + "/new", syscall.ENOTDIR, syscall.ENOTDIR, syscall.ENOTDIR},
 	} {
 		for name, check := range map[string]struct {

@@ -226,6 +226,11 @@ func (o *options) config() (dmacopy.Config, error) {
 	if err != nil {
 		return dmacopy.Config{}, err
 	}
+	if o.side == "dpu" {
+		if err := providers.CheckDirectory(o.comchProvider, o.emulatedDir); err != nil {
+			return dmacopy.Config{}, fmt.Errorf("--emulated-dir: %w", err)
+		}
+	}
 	comchProvider, err := providers.Comch(o.comchProvider,
 		providers.ComchOptions{Directory: o.emulatedDir, ReachImports: o.compatible,
 			Logger: logger})

@@ -82,7 +82,7 @@ func (c *Comch) describe(s section) {
 	s.value("provider", choice(&c.Provider, "emulated", "doca"),
 		"Comch provider: emulated or doca").flagged("comch-provider", "")
 	s.value("directory", text(&c.Directory, nil),
-		"emulated: directory of the sockets; empty is /run/zc-relay/comch for root, or a directory of the user").
+		"emulated: directory of the sockets, which is created in an existing one; empty is /run/zc-relay/comch for root, or a directory of the user").
 		flagged("emulated-dir", "")
 	s.value("wait", choice(&c.Wait, "auto", "never"), "doca: whether threads sleep until the "+
 		"device wakes them (auto, if it can) or look for work every now and then (never)").

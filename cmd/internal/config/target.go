@@ -282,7 +282,7 @@ func (c *Startup) describe(s section) {
 
 func (c *State) describe(s section) {
 	s.value("directory", text(&c.Directory, nil),
-		"directory for proofs that volumes were closed cleanly, so that clients miss no writes; empty is $STATE_DIRECTORY, which systemd sets; without either, proofs end with the process").
+		"directory for proofs that volumes were closed cleanly, so that clients miss no writes, which is created in an existing one; empty is $STATE_DIRECTORY, which systemd sets; without either, proofs end with the process").
 		flagged("state-directory", "")
 }
 

@@ -4,12 +4,22 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 )
 
 // rootDirectory is where servers of root and of the packages meet their clients
 // (emulated.DefaultDirectory).
 const rootDirectory = "/run/zc-relay/comch"
+
+// CheckDirectory returns an error if a server cannot have the directory of the emulated Comch that a
+// user has named, because the directory around it does not exist.
+func CheckDirectory(provider, directory string) error {
+	if provider != DefaultComch || directory == "" || directory == emulated.DefaultDirectory() {
+		return nil
+	}
+	return files.CheckParent(directory)
+}
 
 // Elsewhere says where else a server may be that a client has not found with these options, or
 // returns "". The default directory of the emulated Comch depends on the user, so a client and a

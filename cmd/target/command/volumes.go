@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -102,6 +103,9 @@ func openVolumes(c *config.Target, log *zap.Logger,
 	hook func(volume.Volume) volume.Volume) (*volumes, error) {
 	directory := c.State.Path()
 	if directory != "" {
+		if err := files.CheckParent(directory); err != nil {
+			return nil, fmt.Errorf("state.directory (--state-directory): %w", err)
+		}
 		directory = filepath.Join(directory, "clean-ends")
 	}
 	ends, err := volume.NewCleanEnds(directory)

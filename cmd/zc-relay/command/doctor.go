@@ -40,6 +40,13 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 		return providers.StagingDMA(c.Comch.Provider, c.Comch.Options().NeverWait)
 	}
 	o.ComchDirectory = cmp.Or(c.Comch.Directory, emulated.DefaultDirectory())
+	if directory := c.Comch.Directory; directory != "" && !o.Doca {
+		o.Directories = append(o.Directories, doctor.Directory{Path: directory,
+			Key: "comch.directory", Flag: "--emulated-dir",
+			Check: func(string) error {
+				return providers.CheckDirectory(c.Comch.Provider, directory)
+			}})
+	}
 	o.CheckChannels = func() error {
 		return relaySettings(c, newLookups(zap.NewNop(), func(netip.Addr) {})).Check()
 	}

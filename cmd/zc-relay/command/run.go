@@ -81,6 +81,9 @@ called ` + argp.VolumeName + `:
 
 func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	from *config.Source[*config.Relay]) error {
+	if err := providers.CheckDirectory(c.Comch.Provider, c.Comch.Directory); err != nil {
+		return fmt.Errorf("comch.directory (--emulated-dir): %w", err)
+	}
 	options := c.Comch.Options()
 	options.RingMemory, options.Logger = c.Limits.RingMemory, env.Log
 	comch, err := providers.Comch(c.Comch.Provider, options)
