@@ -132,3 +132,32 @@ func TestAnIPv4WildcardAcceptsNothingOverIPv6(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAddressIsFreeUntilSomebodyListens(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1", "::"} {
+		listener, err := network.Kernel{}.Listen(t.Context(),
+			netip.AddrPortFrom(netip.MustParseAddr(host), 0))
+		if err != nil {
+			t.Logf("no %s here: %v", host, err)
+			continue
+		}
+		address := listener.Address()
+		free := network.CheckFree(address)
+		_, want := network.Kernel{}.Listen(t.Context(), address)
+		isSame := free != nil && want != nil &&
+			(free.Error() == want.Error() || address.Addr().IsUnspecified())
+		if !errors.Is(free, syscall.EADDRINUSE) || !isSame {
+			t.Errorf("the error of %v is %q, want %q", address, free, want)
+		}
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := network.CheckFree(netip.AddrPortFrom(address.Addr(), 0)); err != nil {
+			t.Errorf("any port of %v: %v", address.Addr(), err)
+		}
+	}
+	foreign := netip.MustParseAddrPort("192.0.2.77:0")
+	if err := network.CheckFree(foreign); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("an address of another machine: %v", err)
+	}
+}

@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"errors"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,10 +42,13 @@ func TestWhatADaemonCannotDoIsExplained(t *testing.T) {
 		t.Errorf("drain of a target: %d %s", code, drain.Stderr.String())
 	}
 	second := spawn(t, "target", "--listen-address", c.address.Addr().String(), "--listen-port",
-		portOf(c.address.String()), "--volume", "disk=memory:16MiB")
+		portOf(c.address.String()), "--volume", "disk=file:"+filepath.Join(c.dir, "new")+",size=1MiB")
 	if code := second.Wait(); code != 1 || !strings.Contains(second.Stderr.String(),
 		"Another program uses the address") {
 		t.Errorf("a second target: %d %s", code, second.Stderr.String())
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "new")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a target that cannot listen has created the file of its volume: %v", err)
 	}
 }
 

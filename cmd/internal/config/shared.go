@@ -186,6 +186,9 @@ func (c *RDMA) describe(s section) {
 		flagged("rdma-rnr-retry-count", "")
 }
 
+// HasTCPPorts reports whether the provider listens at TCP ports.
+func (c *RDMA) HasTCPPorts() bool { return c.Provider != "verbs" && c.Provider != "shm" }
+
 func (c *RDMA) check(report reporter) {
 	if c.Provider != "verbs" && c.Provider != "doca" && c.Device != "" {
 		report("device", c.Device, "is for the providers verbs and doca, and rdma.provider is "+

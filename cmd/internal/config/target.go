@@ -331,6 +331,11 @@ func (c *Target) check(report reporter) {
 	c.Control.check(report.in("control"))
 	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
+	if l := &c.Listen; l.RDMAPort != 0 && l.RDMAPort == l.Port && c.RDMA.HasTCPPorts() &&
+		(!l.RDMAAddress.IsValid() || l.RDMAAddress == l.Address) {
+		report("listen.rdma_port", l.RDMAPort,
+			"is the port for control connections, too: give another one, or 0")
+	}
 	if len(c.Listen.TLSAllowedNames) > 0 && !c.TLS.Enabled() {
 		report("listen.tls_allowed_names", c.Listen.TLSAllowedNames, noTLS)
 	}

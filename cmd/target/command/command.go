@@ -28,6 +28,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -96,6 +97,10 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	from *config.Source[*config.Target], doca *docaFlags) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
+	control, rdma := listenAddresses(&c.Listen)
+	if err := checkAddresses(control, rdma, c.RDMA.HasTCPPorts()); err != nil {
+		return service.StartFailure(fmt.Errorf("start: %w", err))
+	}
 	volumes, err := openVolumes(c, env.Log, env.HookVolume)
 	if err != nil {
 		return err
@@ -106,7 +111,6 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 			return err
 		}
 	}
-	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
 		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes.offers(),
 		CPUs: env.CPUs, Policy: env.Policy,
@@ -151,6 +155,21 @@ func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
 		address = c.RDMAAddress
 	}
 	return netip.AddrPortFrom(c.Address, c.Port), netip.AddrPortFrom(address, c.RDMAPort)
+}
+
+// checkAddresses returns why the target could not listen, as the start of the target does: before
+// volumes create files, which would stay.
+func checkAddresses(control, rdma netip.AddrPort, hasTCPPorts bool) error {
+	if !hasTCPPorts { // those of RDMA are others
+		rdma = netip.AddrPortFrom(rdma.Addr(), 0)
+	}
+	if err := network.CheckFree(rdma); err != nil {
+		return fmt.Errorf("listen for RDMA connections on %v: %w", rdma, err)
+	}
+	if err := network.CheckFree(control); err != nil {
+		return fmt.Errorf("listen for control connections on %v: %w", control, err)
+	}
+	return nil
 }
 
 // announce makes metrics, log, readiness, address file, and service manager report that relays can
