@@ -55,8 +55,8 @@ func CheckParent(path string) error {
 	}
 	parent := filepath.Dir(absolute)
 	if _, err := os.Stat(parent); errors.Is(err, fs.ErrNotExist) {
-		return status.Errorf(status.NotFound, "directory %q: %w: create %s first, or correct the path",
-			path, err, parent)
+		return status.Errorf(status.NotFound,
+			"directory %q: %w: create %s first, or correct the path", path, err, parent)
 	}
 	return nil
 }

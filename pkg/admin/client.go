@@ -105,7 +105,7 @@ type Reload struct {
 	Started time.Time `json:"started_at"`
 	// Ended is nil if the reload still runs.
 	Ended *time.Time `json:"ended_at"`
-	// ConfigFile is the file that was read, "" for a daemon without one: its settings cannot change.
+	// ConfigFile is the file that was read, "" for a daemon without one, whose settings stay.
 	ConfigFile string `json:"config_file,omitempty"`
 	// Certificates means that the TLS files were read again.
 	Certificates bool `json:"certificates,omitempty"`
@@ -113,8 +113,8 @@ type Reload struct {
 	// Both are empty if the file could not be read.
 	Applied []Change `json:"applied,omitempty"`
 	Failed  []Change `json:"failed,omitempty"`
-	// Error says what could not be applied, or why the reload has not ended, and Code is the name of
-	// its status code.
+	// Error says what could not be applied, or why the reload has not ended, and Code is the name
+	// of its status code.
 	Error string `json:"error,omitempty"`
 	Code  string `json:"code,omitempty"`
 	// RestartPending holds the keys of the settings that take effect with the daemon's next start.
@@ -126,7 +126,7 @@ type Reload struct {
 type Change struct {
 	// Key is the path of the setting. The identity of a list element replaces its number.
 	Key string `json:"key"`
-	// Former and Now are the values. Now is "added" or "removed", without Former, for a list element.
+	// Former and Now are the values. For a list element, Now is "added" or "removed".
 	Former string `json:"former,omitempty"`
 	Now    string `json:"now,omitempty"`
 	// Element means that a list element was added or removed.
@@ -154,7 +154,8 @@ func (r *Reload) Err() error {
 		return status.Errorf(code, "%s", r.Error)
 	}
 	if r.Ended == nil {
-		return status.Errorf(status.InProgress, "the reload has not ended yet: status shows its outcome")
+		return status.Errorf(status.InProgress,
+			"the reload has not ended yet: status shows its outcome")
 	}
 	return nil
 }

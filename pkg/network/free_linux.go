@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckFree returns why no program can listen for TCP connections at an address now, as the error of
-// Listen. Unlike Listen, it accepts no connection.
+// CheckFree returns why no program can listen for TCP connections at an address now, as the error
+// of Listen. Unlike Listen, it accepts no connection.
 func CheckFree(address netip.AddrPort) error {
 	if err := bind(address); err != nil {
 		return &net.OpError{Op: "listen", Net: "tcp", Addr: net.TCPAddrFromAddrPort(address),

@@ -87,8 +87,8 @@ func (k Kernel) Dial(
 	return stream, nil
 }
 
-// Listen listens for TCP connections; each Stream is a *net.TCPConn. At 0.0.0.0 it accepts those over
-// IPv4, at :: all.
+// Listen listens for TCP connections; each Stream is a *net.TCPConn. At 0.0.0.0 it accepts those
+// over IPv4, at :: all.
 func (k Kernel) Listen(ctx context.Context, address netip.AddrPort) (Listener, error) {
 	config := net.ListenConfig{KeepAlive: -1, Control: k.Control}
 	config.SetMultipathTCP(false)

@@ -189,8 +189,9 @@ func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 			!strings.Contains(errs, "the reload failed: the configuration is unchanged") {
 			t.Errorf("%s: reload of a wrong file: %d %s", program, code, errs)
 		}
-		if code, document := administration(t, program, "reload", "--admin", d.address); code != 1 ||
-			document["error"].(map[string]any)["code"] != "BAD_CONFIG" {
+		code, document = administration(t, program, "reload", "--admin", d.address)
+		if failure, _ := document["error"].(map[string]any); code != 1 ||
+			failure["code"] != "BAD_CONFIG" {
 			t.Errorf("%s: reload of a wrong file: %d %v", program, code, document)
 		}
 		level("error")

@@ -41,13 +41,14 @@ func TestWhatADaemonCannotDoIsExplained(t *testing.T) {
 		"has no drain: it is another program, such as a target instead of a relay") {
 		t.Errorf("drain of a target: %d %s", code, drain.Stderr.String())
 	}
+	file := filepath.Join(c.dir, "new")
 	second := spawn(t, "target", "--listen-address", c.address.Addr().String(), "--listen-port",
-		portOf(c.address.String()), "--volume", "disk=file:"+filepath.Join(c.dir, "new")+",size=1MiB")
+		portOf(c.address.String()), "--volume", "disk=file:"+file+",size=1MiB")
 	if code := second.Wait(); code != 1 || !strings.Contains(second.Stderr.String(),
 		"Another program uses the address") {
 		t.Errorf("a second target: %d %s", code, second.Stderr.String())
 	}
-	if _, err := os.Stat(filepath.Join(c.dir, "new")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a target that cannot listen has created the file of its volume: %v", err)
 	}
 }

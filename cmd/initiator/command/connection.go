@@ -254,7 +254,9 @@ func (c *connectionFlags) connectError(err error) error {
 }
 
 // elsewhere says where the relay may be if it is not found, "" for nowhere else.
-func (c *connectionFlags) elsewhere() string { return providers.Elsewhere(c.provider, c.emulatedDir) }
+func (c *connectionFlags) elsewhere() string {
+	return providers.Elsewhere(c.provider, c.emulatedDir)
+}
 
 // closeVolume closes the volume in an orderly way even if ctx has been cancelled. It returns
 // failure, if any, in preference to an error from closing. It is no error if the session ends

@@ -67,13 +67,15 @@ func TestAReloadTellsWhatItHasDone(t *testing.T) {
 		{name: "everything", body: `{` + ended + `,"config_file":"/f","applied":[` + level + `]}`,
 			text: "reloaded /f\napplied (at once): log.level: \"info\" is now \"debug\"\n"},
 		{name: "a part", code: program.ExitRestart,
-			body: `{` + ended + `,"config_file":"/f","restart_pending":["rdma.crc","workers.cpus"]}`,
+			body: `{` + ended + `,"config_file":"/f",` +
+				`"restart_pending":["rdma.crc","workers.cpus"]}`,
 			text: "reloaded /f: no setting has changed\n",
 			err: "restart pending: rdma.crc, workers.cpus: restart the daemon to apply the " +
 				"configuration file"},
 		{name: "a failure", code: program.ExitFailure,
 			body: `{` + ended + `,"config_file":"/f","applied":[` + level + `],"failed":[` +
-				channel + `],"error":"no device","code":"BAD_CONFIG","restart_pending":["rdma.crc"]}`,
+				channel + `],"error":"no device","code":"BAD_CONFIG",` +
+				`"restart_pending":["rdma.crc"]}`,
 			text: "applied (at once): log.level: \"info\" is now \"debug\"\n" +
 				"not applied: channels[c] added\nrestart pending: rdma.crc\n",
 			err: "the reload failed: no device [BAD_CONFIG]"},

@@ -24,8 +24,8 @@ func newReloadCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Make a running relay or target read its configuration and certificates again",
-		Long: `reload does what SIGHUP does, and reports what the daemon has applied, what waits for a
-restart, and what has failed. What cannot be applied changes nothing. It exits with 0 if all
+		Long: `reload does what SIGHUP does, and reports what the daemon has applied, what waits
+for a restart, and what has failed. What cannot be applied changes nothing. It exits with 0 if all
 settings of the file are in effect, with 5 if some wait for a restart, and with 1 if something has
 failed. A daemon without a configuration file and certificates has nothing to read: exit code 2.
 

@@ -61,8 +61,8 @@ func (c *Target) KeepVolumes(failed []string, former *Target) *Target {
 	return &now
 }
 
-// RunningChannels returns the configuration that a process has, as far as only a restart changes it,
-// when now is in effect: c, in which channels that have been added since then are as they were added.
+// RunningChannels returns the configuration that a process has when now is in effect, as far as
+// only a restart changes it: c, in which later channels are as they were when they were added.
 func (c *Relay) RunningChannels(now *Relay) *Relay {
 	running := *c
 	running.Channels = slices.Clone(now.Channels)

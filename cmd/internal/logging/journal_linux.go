@@ -11,7 +11,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// journalVariable names the connection to the journal as DEVICE:INODE, in decimal (systemd.exec(5)).
+// journalVariable names the connection to the journal, as DEVICE:INODE in decimal
+// (systemd.exec(5)).
 const journalVariable = "JOURNAL_STREAM"
 
 // isJournal reports whether w is the connection to the journal. A program whose standard error has

@@ -12,8 +12,8 @@ import (
 // (emulated.DefaultDirectory).
 const rootDirectory = "/run/zc-relay/comch"
 
-// CheckDirectory returns an error if a server cannot have the directory of the emulated Comch that a
-// user has named, because the directory around it does not exist.
+// CheckDirectory returns an error if a server cannot have the directory of the emulated Comch that
+// a user has named, because the directory around it does not exist.
 func CheckDirectory(provider, directory string) error {
 	if provider != DefaultComch || directory == "" || directory == emulated.DefaultDirectory() {
 		return nil
@@ -33,8 +33,8 @@ func Elsewhere(provider, directory string) string {
 
 func elsewhereThan(directory string, user int) string {
 	if directory == rootDirectory {
-		return fmt.Sprintf("root looks in %s; what another user runs listens in a directory of that "+
-			"user, which its log names: give it by --emulated-dir", directory)
+		return fmt.Sprintf("root looks in %s; what another user runs listens in a directory of "+
+			"that user, which its log names: give it by --emulated-dir", directory)
 	}
 	return fmt.Sprintf("user %d looks in %s; what root runs listens in %s, as the packaged relay "+
 		"does: give --emulated-dir %[3]s", user, directory, rootDirectory)

@@ -132,14 +132,18 @@ func TestLoadingAtTheStartEndsWithItsContext(t *testing.T) {
 
 func TestTheOutcomeOfAReloadTellsWhatItHasDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		change := config.Change{Key: "log.level", Former: "info", Now: "debug", Reload: config.AtOnce}
+		change := config.Change{Key: "log.level", Former: "info", Now: "debug",
+			Reload: config.AtOnce}
 		restart := config.Change{Key: "workers.cpus", Now: "1", Reload: config.Restart}
 		element := config.Change{Key: "volumes[a]", Now: "added", Element: true,
 			Reload: config.AtOnce}
 		made, fails := Changes{}, error(nil)
 		env := &Environment{LogLevel: zap.NewAtomicLevel()}
 		r, logs, end := startReloader(t, func() (func() error, error) {
-			return func() error { env.Reloaded(made, config.Log{Level: "debug"}); return fails }, nil
+			return func() error {
+				env.Reloaded(made, config.Log{Level: "debug"})
+				return fails
+			}, nil
 		})
 		defer end()
 		env.Log, env.lifecycle = r.log, &lifecycle{reloader: r}
