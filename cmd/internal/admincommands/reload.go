@@ -29,8 +29,9 @@ for a restart, and what has failed. What cannot be applied changes nothing. It e
 settings of the file are in effect, with 5 if some wait for a restart, and with 1 if something has
 failed. A daemon without a configuration file and certificates has nothing to read: exit code 2.
 
-With --pid it needs no admin listener: unless the process is the packaged daemon, which it asks, it
-sends SIGHUP, and the log of the process and "systemctl status" have the outcome.`,
+With --pid it serves a unit: settings that wait for a restart are no failure. It needs no admin
+listener: unless the process is the packaged daemon, which it asks, it sends SIGHUP, and the log of
+the process and "systemctl status" have the outcome.`,
 		Args: cobra.NoArgs,
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
@@ -43,8 +44,17 @@ sends SIGHUP, and the log of the process and "systemctl status" have the outcome
 	cmd.MarkFlagsMutuallyExclusive(configFlag, pidFlag)
 	ask := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
-		if !cmd.Flags().Changed(pidFlag) || o.reaches(cmd.Context(), pid) {
+		if !cmd.Flags().Changed(pidFlag) {
 			return ask(cmd, operands)
+		}
+		if o.reaches(cmd.Context(), pid) {
+			// A unit that runs on with former settings has not failed to reload.
+			err := ask(cmd, operands)
+			if program.ExitCode(err) == program.ExitRestart {
+				fmt.Fprintln(cmd.ErrOrStderr(), err)
+				err = nil
+			}
+			return err
 		}
 		outcome := Outcome{Operation: operationReload}
 		return outcome.Print(cmd, o.output, fmt.Sprintf("sent SIGHUP to process %d: its log and "+
