@@ -25,7 +25,11 @@ type ChannelStatus struct {
 	// has, and invalid while its host cannot be looked up; Link is the connection to it.
 	Target netip.AddrPort `json:"target"`
 	Volume string         `json:"volume"`
-	Link   LinkStatus     `json:"link"`
+	// VolumeSize and VolumeBlockSize describe the volume, in bytes, as the target has said last; 0
+	// if it never has.
+	VolumeSize      uint64     `json:"volume_size_bytes,omitempty"`
+	VolumeBlockSize uint32     `json:"volume_block_size_bytes,omitempty"`
+	Link            LinkStatus `json:"link"`
 	// Targets holds all targets, in the order of the configuration. TargetMoves counts how often
 	// the channel has moved from one to another.
 	Targets     []TargetStatus `json:"targets,omitempty"`
@@ -190,6 +194,7 @@ func (c *channel) status() ChannelStatus {
 	s.Targets, serving, s.TargetMoves = c.targets.Status()
 	if serving < len(s.Targets) {
 		s.Target, s.Link = s.Targets[serving].Address, s.Targets[serving].Link
+		s.VolumeSize, s.VolumeBlockSize = s.Link.Volume.Size, s.Link.Volume.BlockSize
 	}
 	s.OwnWorkers = len(c.ownWorkers())
 	open := c.openSessions()

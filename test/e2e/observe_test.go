@@ -50,9 +50,10 @@ func TestMetricsAndHealthFollowTheChain(t *testing.T) {
 type statusDocument struct {
 	Ready    bool `json:"ready"`
 	Channels []struct {
-		Volume string `json:"volume"`
-		Open   int    `json:"sessions_open"`
-		Link   struct {
+		Volume     string `json:"volume"`
+		VolumeSize uint64 `json:"volume_size_bytes"`
+		Open       int    `json:"sessions_open"`
+		Link       struct {
 			State string `json:"state"`
 		} `json:"link"`
 		Queues []struct {
@@ -87,7 +88,8 @@ func TestStatusShowsTheOpenSessions(t *testing.T) {
 		return len(d.Channels) == 1 && d.Channels[0].Open == 1 && len(d.Channels[0].Queues) > 0 &&
 			d.Channels[0].Queues[0].Operations["read"].Succeeded > 0
 	})
-	if !d.Ready || d.Channels[0].Link.State != "ready" || d.Channels[0].Volume != "disk" {
+	if !d.Ready || d.Channels[0].Link.State != "ready" || d.Channels[0].Volume != "disk" ||
+		d.Channels[0].VolumeSize == 0 {
 		t.Errorf("the status is %+v", d)
 	}
 	p := spawn(t, "zc-relay", "status", "--admin", admin)
@@ -162,6 +164,28 @@ func TestThePageShowsWhichChannelsAreDownInABrowser(t *testing.T) {
 	}
 }
 
+func TestThePageOfATargetShowsVolumesAndSessionsInABrowser(t *testing.T) {
+	t.Parallel()
+	c, _ := startAdministeredChain(t)
+	c.startIO(bench(8)...)
+	testkit.Eventually(t, "the target does IO", func() bool {
+		return sumMetric(c.scrape(c.target), "zc_target_io_bytes_total") > 0
+	})
+	page := renderPage(t, c.target)
+	for name, pattern := range map[string]string{
+		"the volume":  `<h2>disk</h2><span class="badge good">serving</span>`,
+		"the session": `<b id="sessions">1</b>`,
+		"its client":  `<td class="text">initiator on [^<]*</td><td class="text">[0-9.:]+</td>`,
+		"its latency": `<span class="dim" id="latency-total">mean [^<]+, p99 [^<]+</span>`,
+		"all volumes": `<div id="channels" role="status" class="dim">1 of 1 volumes serving</div>`,
+		"connections": `Sessions \(1 open, 1 standing connection\)`,
+	} {
+		if !regexp.MustCompile(pattern).MatchString(page) {
+			t.Errorf("the page does not show %s:\n%s", name, tail(page))
+		}
+	}
+}
+
 func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 	t.Parallel()
 	c, _ := startAdministeredChain(t)
@@ -176,7 +200,8 @@ func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 		"a throughput":     `<b id="bytes">[0-9.]+ [KMG]?i?B/s</b>`,
 		"the open session": `<b id="sessions">1</b>`,
 		"what it does": `initiator on [^<]*</td><td>\d+</td><td>\d+</td><td>[^<]*</td><td>\d+</td>` +
-			`<td>[0-9–][^<]*</td><td>[^<]+</td><td>[^<]+</td><td class="dim">0</td>`,
+			`<td>\w+</td><td>[0-9–][^<]*</td><td>[^<]+</td><td>[^<]+</td><td>[^<]+</td>` +
+			`<td>0</td><td class="dim">0</td>`,
 		"all channels":     `<div id="channels" role="status" class="dim">1 of 1 channels ready</div>`,
 		"a rate over time": `<polyline points="[0-9]`,
 	} {

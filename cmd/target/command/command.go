@@ -310,6 +310,7 @@ func describe(t *adminView) func(*adminserver.Document) {
 	return func(d *adminserver.Document) {
 		d.Workers = datapath.WorkerStatuses(t.Workers())
 		d.Sessions = &adminserver.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
+		d.OpenSessions = t.AdminSessions()
 		d.Volumes = t.Volumes()
 		uses := t.Uses()
 		for i := range d.Volumes {
