@@ -13,6 +13,7 @@ import (
 type counts struct {
 	ios, bytes, sumNs, failed uint64
 	inFlight                  int64
+	p99                       *uint64 // the highest of all operations, in nanoseconds; nil without IOs
 }
 
 func (c *counts) add(queues []datapath.QueueStatus) {
@@ -31,6 +32,13 @@ func (c *counts) addOperations(operations map[string]datapath.Operation) {
 		}
 		c.bytes += o.Bytes
 		c.sumNs += o.Latency.Sum
+		c.includeP99(o.Latency.P99)
+	}
+}
+
+func (c *counts) includeP99(ns *uint64) {
+	if ns != nil && (c.p99 == nil || *ns > *c.p99) {
+		c.p99 = ns
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
@@ -208,6 +209,7 @@ func (c *counts) sum(other *counts) {
 	c.sumNs += other.sumNs
 	c.failed += other.failed
 	c.inFlight += other.inFlight
+	c.includeP99(other.p99)
 }
 
 // View returns the screen.
@@ -220,16 +222,43 @@ func (m *top) View() tea.View {
 // visible returns the lines that fit on the screen.
 func (m *top) visible() string {
 	lines := strings.Split(strings.TrimRight(m.text(), "\n"), "\n")
-	if m.height > 0 && len(lines) > m.height {
-		m.scroll = min(m.scroll, len(lines)-m.height)
-		lines = lines[m.scroll:][:m.height]
+	m.scroll = min(m.scroll, max(0, len(lines)+1-m.height))
+	if room := max(1, m.height-1); m.height > 0 && len(lines) > room {
+		lines = lines[m.scroll:][:room]
+	}
+	if m.height != 1 {
+		lines = append(lines, "q quits, space pauses, ↑↓ scroll")
 	}
 	for i, line := range lines {
-		if r := []rune(line); m.width > 0 && len(r) > m.width {
-			lines[i] = string(r[:m.width])
+		if m.width > 0 {
+			lines[i] = shorten(line, m.width)
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// wrap breaks a text at spaces into lines that fit on the screen.
+func (m *top) wrap(text string) string {
+	if m.width <= 0 {
+		return text
+	}
+	var b strings.Builder
+	length := 0
+	for i, word := range strings.Split(text, " ") {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case length+1+n > m.width:
+			b.WriteByte('\n')
+			length = 0
+		default:
+			b.WriteByte(' ')
+			length++
+		}
+		b.WriteString(word)
+		length += n
+	}
+	return b.String()
 }
 
 func (m *top) text() string {
@@ -239,20 +268,26 @@ func (m *top) text() string {
 	if !d.Ready {
 		ready = "not ready: " + d.Reason
 	}
-	fmt.Fprintf(&b, "%s %s, process %d, up %v, %s", d.Program, d.Version, d.PID,
-		d.Now.Sub(d.Started).Round(time.Second), ready)
+	b.WriteString(m.wrap(fmt.Sprintf("%s %s, process %d, up %v, %s", d.Program, d.Version, d.PID,
+		d.Now.Sub(d.Started).Round(time.Second), ready)))
 	switch {
 	case m.err != nil:
-		fmt.Fprintf(&b, "\nno reading since %s: %v", d.Now.Format(time.TimeOnly), m.err)
+		b.WriteString("\n" + m.wrap(fmt.Sprintf("no reading since %s: %v",
+			d.Now.Format(time.TimeOnly), m.err)))
 	case m.paused:
 		b.WriteString("\npaused: the space bar continues")
 	default:
-		b.WriteString("\n" + channelSummary(d))
+		b.WriteString("\n" + m.wrap(channelSummary(d)))
 	}
 	b.WriteString("\n\n")
 	total := m.total()
 	for i, g := range graphs {
-		fmt.Fprintf(&b, "%-12s %14s  %s\n", g.name, g.format(total), sparkline(m.history[i]))
+		const textWidth = 29
+		shown := m.history[i]
+		if room := m.width - textWidth; m.width > 0 && len(shown) > room {
+			shown = shown[len(shown)-max(0, room):]
+		}
+		fmt.Fprintf(&b, "%-12s %14s  %s\n", g.name, g.format(total), sparkline(shown))
 	}
 	m.writeOwners(&b)
 	m.writeSessions(&b)
@@ -275,12 +310,13 @@ func (m *top) formerOwners() map[string]owner {
 func (m *top) writeOwners(b *strings.Builder) {
 	before := m.formerOwners()
 	t := table{heads: []string{"CHANNEL OR VOLUME", "STATE", "SESSIONS", "IOPS",
-		"THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S"},
-		texts: []string{"CHANNEL OR VOLUME", "STATE"}}
+		"THROUGHPUT", "LATENCY", "P99", "IN FLIGHT", "FAILED/S"},
+		texts: []string{"CHANNEL OR VOLUME", "STATE"}, width: m.width,
+		optional: []string{"SESSIONS", "IN FLIGHT", "FAILED/S", "THROUGHPUT", "LATENCY"}}
 	for _, o := range ownersOf(m.now) {
 		r := ratesBetween(o.counts, before[o.name].counts, m.seconds())
 		t.add(o.name, o.state, o.sessions, fmt.Sprintf("%.0f", r.ios),
-			size.FormatThroughput(r.bytes), latencyOf(r), r.inFlight,
+			size.FormatThroughput(r.bytes), latencyOf(r), latencyText(o.counts.p99), r.inFlight,
 			fmt.Sprintf("%.0f", r.failed))
 	}
 	t.write(b)
@@ -288,8 +324,9 @@ func (m *top) writeOwners(b *strings.Builder) {
 
 func (m *top) writeSessions(b *strings.Builder) {
 	t := table{heads: []string{"SESSION", "CHANNEL", "CLIENT", "OPEN FOR", "QUEUES",
-		"IOPS", "THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S", "NAME"},
-		texts: []string{"CHANNEL", "NAME"}}
+		"IOPS", "THROUGHPUT", "LATENCY", "P99", "IN FLIGHT", "FAILED/S", "NAME"},
+		texts: []string{"CHANNEL", "NAME"}, width: m.width, optional: []string{"QUEUES", "OPEN FOR",
+			"IN FLIGHT", "FAILED/S", "THROUGHPUT", "CLIENT", "LATENCY", "CHANNEL"}}
 	now, before := sessionCounts(m.now), sessionCounts(m.before)
 	for i := range m.now.Channels {
 		c := &m.now.Channels[i]
@@ -305,7 +342,8 @@ func (m *top) writeSessions(b *strings.Builder) {
 			r := ratesBetween(now[s.ID], before[s.ID], seconds)
 			t.add(s.ID, c.FullName, client, m.now.Now.Sub(s.Opened).Round(time.Second),
 				len(s.Queues), fmt.Sprintf("%.0f", r.ios), size.FormatThroughput(r.bytes),
-				latencyOf(r), r.inFlight, fmt.Sprintf("%.0f", r.failed), orNone(s.ClientName))
+				latencyOf(r), latencyText(now[s.ID].p99), r.inFlight,
+				fmt.Sprintf("%.0f", r.failed), orNone(s.ClientName))
 		}
 	}
 	t.write(b)
@@ -316,7 +354,8 @@ func (m *top) writeSessions(b *strings.Builder) {
 func (m *top) writeQueues(b *strings.Builder) {
 	before := m.formerOwners()
 	t := table{heads: []string{"CHANNEL OR VOLUME", "QUEUE", "IOPS", "THROUGHPUT",
-		"LATENCY", "IN FLIGHT", "FAILED/S"}, texts: []string{"CHANNEL OR VOLUME"}}
+		"LATENCY", "P99", "IN FLIGHT", "FAILED/S"}, texts: []string{"CHANNEL OR VOLUME"},
+		width: m.width, optional: []string{"IN FLIGHT", "FAILED/S", "THROUGHPUT", "LATENCY"}}
 	for _, o := range ownersOf(m.now) {
 		for _, index := range slices.Sorted(maps.Keys(o.queues)) {
 			q := o.queues[index]
@@ -325,7 +364,7 @@ func (m *top) writeQueues(b *strings.Builder) {
 			}
 			r := ratesBetween(q, before[o.name].queues[index], m.seconds())
 			t.add(o.name, index, fmt.Sprintf("%.0f", r.ios), size.FormatThroughput(r.bytes),
-				latencyOf(r), r.inFlight, fmt.Sprintf("%.0f", r.failed))
+				latencyOf(r), latencyText(q.p99), r.inFlight, fmt.Sprintf("%.0f", r.failed))
 		}
 	}
 	t.write(b)
@@ -333,7 +372,7 @@ func (m *top) writeQueues(b *strings.Builder) {
 
 func (m *top) writeWorkers(b *strings.Builder) {
 	t := table{heads: []string{"WORKER", "CORE", "QUEUES", "HIT RATE", "SLEEPS/S",
-		"LATE WAKE-UPS"}}
+		"LATE WAKE-UPS"}, width: m.width, optional: []string{"LATE WAKE-UPS", "SLEEPS/S"}}
 	for i, w := range m.now.Workers {
 		core, hitRate, sleeps := "any", "-", "-"
 		if w.CPU != nil {

@@ -2,6 +2,7 @@ package admincommands
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
+	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
@@ -30,13 +32,15 @@ func documentAt(seconds int, reads uint64) *adminserver.Document {
 					ClientName: "bench",
 					Operations: map[string]datapath.Operation{"read": {
 						Succeeded: reads / 2, Failed: map[string]uint64{"IO_FAILED": reads / 25600},
-						Bytes:   reads / 2 * 4096,
-						Latency: datapath.LatencyStatus{Sum: reads * 20_000}}},
+						Bytes: reads / 2 * 4096,
+						Latency: datapath.LatencyStatus{Sum: reads * 20_000,
+							P99: new(uint64(10_000_000))}}},
 					Queues: []relay.QueueStatus{{Depth: 8, InFlight: 5}}}},
 				Queues: []datapath.QueueStatus{{InFlight: 5,
 					Operations: map[string]datapath.Operation{"read": {
 						Succeeded: reads, Bytes: reads * 4096,
-						Latency: datapath.LatencyStatus{Sum: reads * 20_000}}}}}},
+						Latency: datapath.LatencyStatus{Sum: reads * 20_000,
+							P99: new(uint64(10_000_000))}}}}}},
 			{FullName: "two", Link: relay.LinkStatus{State: "waiting"}},
 		},
 	}
@@ -54,14 +58,35 @@ func TestTheViewShowsRatesBetweenReadings(t *testing.T) {
 		"zc-relay v1, process 42, up 12s, ready", "channels: 1 of 2 ready; not ready: two (target waiting)",
 		"IOPS                  25600  ▁█", "throughput        100 MiB/s  ▁█",
 		"latency              20.0µs", "in flight                 5  ██",
-		"one                ready           0  25600   100 MiB/s   20.0µs          5         0",
-		"two                waiting", "      7  one          99       12s       1  12801  50.0 MiB/s   40.0µs          5         1  bench",
-		"one                    0  25600   100 MiB/s   20.0µs          5         0",
+		"one                ready           0  25600   100 MiB/s   20.0µs  10.0ms          5         0",
+		"two                waiting", "      7  one          99       12s       1  12801  50.0 MiB/s   40.0µs  10.0ms          5         1  bench",
+		"one                    0  25600   100 MiB/s   20.0µs  10.0ms          5         0",
 		"     0   any       0    50.0 %         1              0",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
+	}
+}
+
+func TestTheViewFitsTerminals(t *testing.T) {
+	for _, width := range []int{40, 60, 80, 120} {
+		m := &top{interval: time.Second, width: width, height: 24}
+		for i := range 70 {
+			m.accept(reading{document: documentAt(10+2*i, uint64(1_000_000+51_200*i))})
+		}
+		text := m.visible()
+		for line := range strings.Lines(text) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
+				t.Errorf("width %d: a line of %d: %q", width, n, line)
+			}
+		}
+		for _, want := range []string{"IOPS", "25600", "P99", "10.0ms", "q quits, space pauses"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("width %d: %q is missing in\n%s", width, want, text)
+			}
+		}
+		goldentest.Check(t, fmt.Sprintf("testdata/top-%d.txt", width), []byte(text+"\n"))
 	}
 }
 
@@ -89,7 +114,7 @@ func TestKeysPauseScrollAndQuit(t *testing.T) {
 	}
 	m.Update(tea.WindowSizeMsg{Width: 20, Height: 3})
 	first := m.visible()
-	if lines := strings.Split(first, "\n"); len(lines) != 3 || len([]rune(lines[0])) != 20 {
+	if lines := strings.Split(first, "\n"); len(lines) != 3 || len([]rune(lines[0])) > 20 {
 		t.Errorf("the screen of 20×3 shows %q", first)
 	}
 	key(tea.KeyPressMsg{Code: tea.KeyDown})
