@@ -14,9 +14,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -58,7 +60,12 @@ func TestASweepRunsEveryCombination(t *testing.T) {
 	if want := []point{{1, 4096}, {1, 8192}, {4, 4096}, {4, 8192}}; !slices.Equal(ran, want) {
 		t.Errorf("ran %v, want %v", ran, want)
 	}
-	checkPicture(t, picture, "randread 4KiB, 1 queues", "randread 8KiB, 1 queues", "queue depth")
+	checkPicture(t, picture, "randread 4KiB, 1 queue", "randread 8KiB, 1 queue", "queue depth")
+	first := d.Runs[0]
+	checkPicture(t, picture, "initiator bench: randread, 100 % reads, for 10.0ms each",
+		fmt.Sprintf("volume %s of %s, channel %s, started %s", first.Volume.Name,
+			size.FormatBytes(first.Volume.Size), first.Connection.Channel,
+			first.StartedAt.Format(time.RFC3339)))
 	checkTable(t, table, d.Runs)
 	if o := newRelay().mustCall(t, call); strings.Count(o.stdout, "8KiB") != 2 {
 		t.Errorf("the table is\n%s", o.stdout)

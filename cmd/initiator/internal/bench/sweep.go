@@ -81,7 +81,8 @@ func (s *Sweep) WriteCSV(w io.Writer) error {
 }
 
 // WriteSVG draws the rate and the 99th percentile of the latency by queue depth, with a line for
-// each block size and number of queues. All scales are logarithmic.
+// each block size and number of queues, under what was measured, where, and when. All scales are
+// logarithmic.
 func (s *Sweep) WriteSVG(w io.Writer) error {
 	lines := s.lines()
 	d := &drawing{}
@@ -89,6 +90,9 @@ func (s *Sweep) WriteSVG(w io.Writer) error {
 	fmt.Fprintf(d, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n",
 		2*panelWidth, height)
 	fmt.Fprintf(d, `<rect width="%d" height="%d" fill="white"/>`+"\n", 2*panelWidth, height)
+	for i, text := range s.titles() {
+		d.text(panelWidth, titleStep*(i+1)+4, "middle", text)
+	}
 	d.panel(0, "IOPS", lines, func(r *Report) float64 { return r.Result.IOPS })
 	d.panel(panelWidth, "99th percentile of the latency, µs", lines, func(r *Report) float64 {
 		if r.Result.LatencyNs == nil {
@@ -107,6 +111,24 @@ func (s *Sweep) WriteSVG(w io.Writer) error {
 	return err
 }
 
+// titles returns the lines above a picture: what was measured, on which volume, and when.
+func (s *Sweep) titles() []string {
+	if len(s.Runs) == 0 {
+		return nil
+	}
+	first := s.Runs[0]
+	volume := "volume unknown"
+	if v := first.Volume; v != nil {
+		volume = fmt.Sprintf("volume %s of %s", v.Name, size.FormatBytes(v.Size))
+	}
+	return []string{
+		fmt.Sprintf("initiator bench: %s, %d %% reads, for %s each", first.Parameters.Pattern,
+			first.Parameters.ReadPercent, first.Parameters.bounds()),
+		fmt.Sprintf("%s, channel %s, started %s", volume, first.Connection.Channel,
+			first.StartedAt.Format(time.RFC3339)),
+	}
+}
+
 // sweepLine holds the runs that differ in nothing but the queue depth, by queue depth.
 type sweepLine struct {
 	name string
@@ -116,8 +138,11 @@ type sweepLine struct {
 func (s *Sweep) lines() []sweepLine {
 	var lines []sweepLine
 	for _, r := range s.Runs {
-		name := fmt.Sprintf("%s %v, %d queues", r.Parameters.Pattern,
+		name := fmt.Sprintf("%s %v, %d queue", r.Parameters.Pattern,
 			size.Bytes(r.Parameters.BlockSize), r.Parameters.Queues)
+		if r.Parameters.Queues != 1 {
+			name += "s"
+		}
 		i := slices.IndexFunc(lines, func(l sweepLine) bool { return l.name == name })
 		if i < 0 {
 			i = len(lines)
@@ -138,7 +163,8 @@ const (
 	panelWidth  = 480
 	panelLeft   = 80 // for the labels of the axis
 	panelRight  = 20
-	panelTop    = 40
+	panelTop    = 84
+	titleStep   = 20 // for the lines above both panels
 	panelHeight = 320
 	panelBottom = 60
 	legendStep  = 18
