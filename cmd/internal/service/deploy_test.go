@@ -101,6 +101,7 @@ func TestTheDashboardAsksForMetricsThatTheDaemonsHave(t *testing.T) {
 	var dashboard struct {
 		Panels []struct {
 			Title, Type string
+			GridPos     struct{ X, Y, W, H int }
 			Targets     []struct{ Expr string }
 		}
 		Templating struct {
@@ -111,14 +112,33 @@ func TestTheDashboardAsksForMetricsThatTheDaemonsHave(t *testing.T) {
 		&dashboard); err != nil {
 		t.Fatal(err)
 	}
+	var asked strings.Builder
+	place := make(map[[2]int]string)
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
+			asked.WriteString(target.Expr + "\n")
 			if check(t, panel.Title, target.Expr, nil) == 0 {
 				t.Errorf("%s: %s asks for no metric of the daemons", panel.Title, target.Expr)
 			}
 		}
+		for x := panel.GridPos.X; x < panel.GridPos.X+panel.GridPos.W; x++ {
+			for y := panel.GridPos.Y; y < panel.GridPos.Y+panel.GridPos.H; y++ {
+				if other := place[[2]int{x, y}]; other != "" {
+					t.Fatalf("%s: the panel overlaps %s at %d, %d", panel.Title, other, x, y)
+				}
+				place[[2]int{x, y}] = panel.Title
+			}
+		}
 		if panel.Type != "row" && len(panel.Targets) == 0 {
 			t.Errorf("%s: the panel asks for nothing", panel.Title)
+		}
+	}
+	for _, metric := range []string{"zc_relay_throttled_seconds_total",
+		"zc_relay_connected_queues", "zc_relay_channel_state", "zc_target_connected_queues",
+		"zc_target_volume_state", "zc_target_volume_failures_total",
+		"zc_relay_nbd_requests_total", "zc_relay_nbd_bytes_total", "zc_relay_nbd_connections"} {
+		if !strings.Contains(asked.String(), metric+"{") {
+			t.Errorf("no panel shows %s", metric)
 		}
 	}
 	for _, variable := range dashboard.Templating.List {
