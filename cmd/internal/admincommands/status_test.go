@@ -49,6 +49,7 @@ func exampleRelay() *adminserver.Document {
 				ChannelID: relay.ChannelID{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"},
 				Address:   "/run/x", ListenStatus: relay.ListenStatus{State: "listening", Since: testNow},
 				Target: netip.MustParseAddrPort("192.0.2.1:7470"), Volume: "ram",
+				VolumeSize: 1 << 30, VolumeBlockSize: 4096,
 				Link: relay.LinkStatus{State: "ready", Since: testNow, Connects: 3, Losses: 2},
 				Targets: []relay.TargetStatus{
 					{Address: netip.MustParseAddrPort("192.0.2.3:7470"), Link: relay.LinkStatus{
@@ -106,6 +107,9 @@ func exampleTarget() *adminserver.Document {
 		RestartPending: []string{"listen.port", "workers.count"},
 		Workers:        []datapath.WorkerStatus{},
 		Sessions:       &adminserver.SessionCount{Open: 2, Total: 9},
+		OpenSessions: []admin.Session{{ID: 3, Opened: testNow, Peer: "192.0.2.9:5001",
+			Volume: "disk", Client: "verify on host-a", HolderID: "0123456789abcdef", Queues: 2,
+			IO: admin.IO{Succeeded: 5, Failed: 1}, Transports: []string{"shm"}}},
 		Volumes: []target.VolumeStatus{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
 			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, State: "failed", Since: testNow,
 			Reason: "another program has truncated it", Holder: "verify on host-a",

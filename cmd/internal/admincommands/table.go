@@ -44,7 +44,7 @@ func (t *table) write(w io.Writer) {
 			if widths[i] == 0 {
 				continue
 			}
-			cell = shorten(cell, widths[i])
+			cell = shortenMiddle(cell, widths[i])
 			padding := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
 			if slices.Contains(t.texts, t.heads[i]) {
 				line += cell + padding + "  "
@@ -96,4 +96,14 @@ func shorten(text string, width int) string {
 		return string(r[:width-1]) + "…"
 	}
 	return text
+}
+
+// shortenMiddle shortens a name, whose beginning and end tell it from others.
+func shortenMiddle(text string, width int) string {
+	r := []rune(text)
+	if len(r) <= width {
+		return text
+	}
+	head := (width - 1) / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(width-1-head):])
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 const defaultTopInterval = time.Second
@@ -277,7 +278,7 @@ func (m *top) text() string {
 	case m.paused:
 		b.WriteString("\npaused: the space bar continues")
 	default:
-		b.WriteString("\n" + m.wrap(channelSummary(d)))
+		b.WriteString("\n" + m.wrap(channelSummary(d)+volumeSummary(d)))
 	}
 	b.WriteString("\n\n")
 	total := m.total()
@@ -291,9 +292,29 @@ func (m *top) text() string {
 	}
 	m.writeOwners(&b)
 	m.writeSessions(&b)
+	m.writeTargetSessions(&b)
 	m.writeQueues(&b)
 	m.writeWorkers(&b)
 	return b.String()
+}
+
+// volumeSummary says on one line how many volumes are serving, and which are not; "" if there are
+// none.
+func volumeSummary(d *adminserver.Document) string {
+	if len(d.Volumes) == 0 {
+		return ""
+	}
+	var down []string
+	for i := range d.Volumes {
+		if v := &d.Volumes[i]; v.State != volume.Serving {
+			down = append(down, fmt.Sprintf("%s (%s)", v.Name, v.State))
+		}
+	}
+	text := fmt.Sprintf("volumes: %d of %d serving", len(d.Volumes)-len(down), len(d.Volumes))
+	if len(down) > 0 {
+		text += "; not serving: " + strings.Join(down, ", ")
+	}
+	return text
 }
 
 // formerOwners returns the channels or volumes of the reading before, by name.
@@ -345,6 +366,38 @@ func (m *top) writeSessions(b *strings.Builder) {
 				latencyOf(r), latencyText(now[s.ID].p99), r.inFlight,
 				fmt.Sprintf("%.0f", r.failed), orNone(s.ClientName))
 		}
+	}
+	t.write(b)
+}
+
+// writeTargetSessions writes the sessions of a target, without the standing connections of relays,
+// which have no client and no queues.
+func (m *top) writeTargetSessions(b *strings.Builder) {
+	t := table{heads: []string{"SESSION", "VOLUME", "RELAY", "OPEN FOR", "QUEUES", "RDMA", "IOPS",
+		"THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S", "NAME"},
+		texts: []string{"VOLUME", "RELAY", "NAME"}, width: m.width, optional: []string{"QUEUES",
+			"OPEN FOR", "IN FLIGHT", "FAILED/S", "THROUGHPUT", "RELAY", "RDMA", "VOLUME"}}
+	before := make(map[uint64]counts)
+	if m.before != nil {
+		for i := range m.before.OpenSessions {
+			before[m.before.OpenSessions[i].ID] = countsOf(&m.before.OpenSessions[i].IO)
+		}
+	}
+	for i := range m.now.OpenSessions {
+		s := &m.now.OpenSessions[i]
+		if s.Client == "" && s.Queues == 0 {
+			continue
+		}
+		seconds := 0.0
+		was, isListed := before[s.ID]
+		if isListed {
+			seconds = m.seconds()
+		}
+		r := ratesBetween(countsOf(&s.IO), was, seconds)
+		t.add(s.ID, orNone(s.Volume), s.Peer, m.now.Now.Sub(s.Opened).Round(time.Second), s.Queues,
+			orNone(strings.Join(s.Transports, "+")), fmt.Sprintf("%.0f", r.ios),
+			size.FormatThroughput(r.bytes), latencyOf(r), r.inFlight,
+			fmt.Sprintf("%.0f", r.failed), orNone(s.Client))
 	}
 	t.write(b)
 }

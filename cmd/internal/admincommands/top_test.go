@@ -12,8 +12,10 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/internal/goldentest"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -87,6 +89,28 @@ func TestTheViewFitsTerminals(t *testing.T) {
 			}
 		}
 		goldentest.Check(t, fmt.Sprintf("testdata/top-%d.txt", width), []byte(text+"\n"))
+	}
+}
+
+func TestTheViewOfATargetShowsItsSessions(t *testing.T) {
+	m := &top{interval: time.Second, width: 60}
+	for _, second := range []int{10, 12} {
+		m.accept(reading{document: &adminserver.Document{Program: "target", Started: testStart,
+			Now:     testStart.Add(time.Duration(second) * time.Second),
+			Volumes: []target.VolumeStatus{{Name: "disk", State: "failed"}},
+			OpenSessions: []admin.Session{{ID: 1, Peer: "192.0.2.9:5000", Volume: "disk"},
+				{ID: 3, Peer: "192.0.2.9:5001", Volume: "disk", Client: "bench", Queues: 2,
+					Transports: []string{"shm"}, Opened: testStart,
+					IO: admin.IO{Succeeded: uint64(second) * 1000, LatencyNs: uint64(second) * 5_000_000}}}}})
+	}
+	text := m.visible()
+	for _, want := range []string{"volumes: 0 of 1 serving; not serving: disk (failed)",
+		"disk               failed     0",
+		"SESSION  VOLUME  RELAY           RDMA  IOPS  LATENCY  NAME",
+		"      3  disk    192.0.2.9:5001   shm  1000   5.00µs  bench\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
 	}
 }
 
