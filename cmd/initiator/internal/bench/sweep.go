@@ -184,6 +184,9 @@ func (d *drawing) panel(left int, title string, lines []sweepLine, value func(*R
 			values.include(value(r))
 		}
 	}
+	if len(values.ticks()) < 2 && values.low > 0 {
+		values.widen() // an axis without two labels has no scale
+	}
 	x := func(depth float64) float64 {
 		return float64(left+panelLeft) + depths.at(depth)*(panelWidth-panelLeft-panelRight)
 	}
@@ -244,6 +247,22 @@ func (s *scale) at(v float64) float64 {
 		return 0.5
 	}
 	return math.Log(v/s.low) / math.Log(s.high/s.low)
+}
+
+// widen includes the nearest ticks below and above.
+func (s *scale) widen() {
+	low, high := s.low, s.high
+	around := scale{low: low / 10, high: high * 10}
+	s.low, s.high = around.low, around.high
+	for _, tick := range around.ticks() {
+		if tick <= low {
+			s.low = tick
+		}
+		if tick >= high {
+			s.high = tick
+			return
+		}
+	}
 }
 
 // ticks returns the values 1, 2, and 5 of each power of ten that are on the scale, or the only
