@@ -24,8 +24,8 @@ func TestTheLongestSocketPathIsAccepted(t *testing.T) {
 	}
 	defer listener.Close()
 	err = endpoint.CheckSocketPath(longest + "p")
-	if !errors.Is(err, status.InvalidValue) || !strings.Contains(err.Error(), "can have 107 bytes at "+
-		"most, and this one has 108: choose a shorter one") {
+	if !errors.Is(err, status.InvalidValue) || !strings.Contains(err.Error(),
+		"can have 107 bytes at most, and this one has 108: choose a shorter one") {
 		t.Error(err)
 	}
 }

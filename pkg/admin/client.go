@@ -345,8 +345,8 @@ func codeNamed(name string) (code status.Code, found bool) {
 	return 0, false
 }
 
-// foreign says that the peer speaks another protocol, if err is about that. package http has no type
-// for it.
+// foreign says that the peer speaks another protocol, if err is about that. package http has no
+// type for it.
 func foreign(err error) string {
 	text := err.Error()
 	switch {

@@ -376,8 +376,8 @@ type LateConsumer interface {
 // asserts that type once, when it gets the consumer.
 type WatchedConsumer interface {
 	Consumer
-	// Watch returns what to watch until Poll would find something, valid until Close. Its Word is nil
-	// if Poll may find something now, or if it cannot tell.
+	// Watch returns what to watch until Poll would find something, valid until Close. Its Word is
+	// nil if Poll may find something now, or if it cannot tell.
 	Watch() progress.Watch
 }
 

@@ -15,8 +15,8 @@ type Source interface {
 	Poll() int
 }
 
-// Watch lets an engine skip a source whose poll would find nothing, which it knows as long as Word has
-// the value Idle. While Word is nil, the source is polled. A look at one word costs less than a
+// Watch lets an engine skip a source whose poll would find nothing, which it knows as long as Word
+// has the value Idle. While Word is nil, the source is polled. A look at one word costs less than a
 // poll, which touches what the source consists of.
 type Watch struct {
 	Word *atomic.Uint64

@@ -44,8 +44,8 @@ func SetDoubtAge(age time.Duration) (restore func()) {
 	return func() { doubtAge = former }
 }
 
-// SetProbeInterval changes how often channels that are created from then on probe the data path, and
-// returns a function that restores it.
+// SetProbeInterval changes how often channels that are created from then on probe the data path,
+// and returns a function that restores it.
 func SetProbeInterval(interval time.Duration) (restore func()) {
 	former := probeInterval
 	probeInterval = interval

@@ -128,7 +128,8 @@ func (t *Target) acceptRDMA(ctx context.Context) error {
 	}
 }
 
-// acceptRequest accepts or rejects one RDMA connection, or answers a probe, and then frees a place in busy.
+// acceptRequest accepts or rejects one RDMA connection, or answers a probe, and then frees a place
+// in busy.
 func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 	defer func() { <-busy }()
 	remote := request.Remote()

@@ -201,7 +201,8 @@ func wrongKind(text, kind string, hasColon bool) string {
 	}
 	if strings.ContainsAny(path, "/") && (!hasColon || strings.Contains(kind, "/")) {
 		advice := "file:" + text
-		if !slices.ContainsFunc(options, func(o string) bool { return strings.HasPrefix(o, "size=") }) {
+		isSize := func(option string) bool { return strings.HasPrefix(option, "size=") }
+		if !slices.ContainsFunc(options, isSize) {
 			advice += ", with ,size=SIZE if there is no such file yet"
 		}
 		return "a path alone is no backend: write " + advice

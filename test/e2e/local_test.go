@@ -66,8 +66,8 @@ func TestDaemonsOnOneMachineUseSharedMemory(t *testing.T) {
 	}
 }
 
-// TestProvidersThatDoNotFitAreNamedBeforeAClientConnects starts a relay before targets with which no
-// session is possible, and then mends the target.
+// TestProvidersThatDoNotFitAreNamedBeforeAClientConnects starts a relay before targets with which
+// no session is possible, and then mends the target.
 func TestProvidersThatDoNotFitAreNamedBeforeAClientConnects(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ relay, target string }{

@@ -110,7 +110,7 @@ func TestThePageShowsTheNumbersOfTheStatus(t *testing.T) {
 			"IOs per second|1000", "Mean latency now|< 1 µs", "mean < 1 µs, p99 10.00 ms",
 			"Sessions|1", "2 control connections",
 			"1 of 3 volumes serving; not serving: late (failed), other (stand-by)",
-			"Reload 1 min 0 s ago: the file is unchanged", "A restart is needed for: workers.count",
+			"Reload 1 min 0 s ago: the file is unchanged", "restart pending: workers.count",
 			"Faults are injected: volume:any:delay=5ms (9 of 1000 operations)",
 			"disk|serving|1.0 GiB in blocks of 4.0 KiB, UUID u",
 			"Open exclusively by bench on host-a, holder 0123",

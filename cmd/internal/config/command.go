@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
-	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -142,16 +140,6 @@ func reportOf[C Configuration](file string, c C, err error) checkReport {
 		r.Volumes = &count
 	}
 	return r
-}
-
-// ownShortage compares the configuration with the limit of this process, which is that of a daemon
-// started in the same way.
-func ownShortage[C Configuration](c C) *Shortage {
-	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
-		return nil
-	}
-	return FindShortage(c, runtime.NumCPU(), limit.Max) // a daemon raises its soft limit
 }
 
 func newConfigDumpCommand[C Configuration](subject string, from *Source[C]) *cobra.Command {

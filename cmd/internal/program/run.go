@@ -30,7 +30,8 @@ import (
 // command's RunE starts is a usage error.
 func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	entered := false
-	root.InitDefaultCompletionCmd(arguments...) // before prepare, which checks what it is called with
+	// Before prepare, which checks what it is called with.
+	root.InitDefaultCompletionCmd(arguments...)
 	prepare(root, root.Version, &entered)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(explainFlag)

@@ -20,15 +20,15 @@ const (
 // noType is a type that no protocol has.
 const noType = 0xffffffff
 
-// InitiatorTranslator translates an initiator's IO messages to and from the layout of package iomsg.
-// It neither allocates nor keeps state.
+// InitiatorTranslator translates an initiator's IO messages to and from the layout of package
+// iomsg. It neither allocates nor keeps state.
 type InitiatorTranslator struct {
 	version Version
 	base    uint64
 }
 
-// NewInitiatorTranslator returns a translator for an initiator whose exported memory starts at base,
-// as the initiator knows it.
+// NewInitiatorTranslator returns a translator for an initiator whose exported memory starts at
+// base, as the initiator knows it.
 func NewInitiatorTranslator(v Version, base uint64) *InitiatorTranslator {
 	return &InitiatorTranslator{version: v, base: base}
 }

@@ -29,7 +29,8 @@ func TestErrorsOfTheClusterNameTheRemedyOfTheCluster(t *testing.T) {
 		{explainConnect("c", "relay", unix.ENOENT), "ceph auth get client.relay", "client.client"},
 		{explainConnect("c", "relay", unix.ETIMEDOUT), "no monitor answered within 30 s", "keyring"},
 	} {
-		if text := c.err.Error(); !strings.Contains(text, c.want) || strings.Contains(text, c.unasked) {
+		text := c.err.Error()
+		if !strings.Contains(text, c.want) || strings.Contains(text, c.unasked) {
 			t.Errorf("%q, want %q and no %q", text, c.want, c.unasked)
 		}
 		if errors.Is(c.err, fs.ErrPermission) {

@@ -12,7 +12,8 @@ const Unassigned = -2
 
 // connectionSet holds the connections of a completion queue: those that have arrived in its inbox,
 // the open ones, and those that have ended and whose OpDisconnected has not been polled. It belongs
-// to the thread that polls the queue, except Attach, Notify, and Close, which any goroutine may call.
+// to the thread that polls the queue, except Attach, Notify, and Close, which any goroutine may
+// call.
 type connectionSet[C any] struct {
 	// Wake ends the sleep of the queue's thread. Any goroutine may call it.
 	Wake func()

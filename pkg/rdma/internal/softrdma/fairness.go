@@ -57,7 +57,7 @@ type Fairness struct {
 	yieldsLeft int    // 0 if no other session is active
 	moved      int    // bytes since the last yield
 	last       *share // that moved bytes
-	announced  uint64 // one more than the last turn in which this queue told the others of a session
+	announced  uint64 // 1 more than the last turn in which this queue told the others of a session
 }
 
 // share is what a session may still move.
@@ -152,9 +152,9 @@ func (f *Fairness) Count(m *Member, d Direction, bytes int) {
 	}
 }
 
-// noteActive finds out whether other sessions are active: on this queue, or on others of the device,
-// with which a queue exchanges that once per turn. Each exchange writes to a cache line that all of
-// them share.
+// noteActive finds out whether other sessions are active: on this queue, or on others of the
+// device, with which a queue exchanges that once per turn. Each exchange writes to a cache line that
+// all of them share.
 func (f *Fairness) noteActive(s *share) {
 	contended := f.last != s && f.last != nil
 	f.last = s
