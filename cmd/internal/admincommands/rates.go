@@ -13,7 +13,7 @@ import (
 type counts struct {
 	ios, bytes, sumNs, failed uint64
 	inFlight                  int64
-	p99                       *uint64 // the highest of all operations, in nanoseconds; nil without IOs
+	p99                       *uint64 // the highest of all operations, in ns; nil without IOs
 }
 
 func (c *counts) add(queues []datapath.QueueStatus) {

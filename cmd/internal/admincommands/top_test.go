@@ -101,7 +101,8 @@ func TestTheViewOfATargetShowsItsSessions(t *testing.T) {
 			OpenSessions: []admin.Session{{ID: 1, Peer: "192.0.2.9:5000", Volume: "disk"},
 				{ID: 3, Peer: "192.0.2.9:5001", Volume: "disk", Client: "bench", Queues: 2,
 					Transports: []string{"shm"}, Opened: testStart,
-					IO: admin.IO{Succeeded: uint64(second) * 1000, LatencyNs: uint64(second) * 5_000_000}}}}})
+					IO: admin.IO{Succeeded: uint64(second) * 1000,
+						LatencyNs: uint64(second) * 5_000_000}}}}})
 	}
 	text := m.visible()
 	for _, want := range []string{"volumes: 0 of 1 serving; not serving: disk (failed)",

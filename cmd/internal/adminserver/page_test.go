@@ -28,7 +28,8 @@ var pageStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // the given time. Three have failed before.
 func pageQueues(second uint64, latency time.Duration) []datapath.QueueStatus {
 	ios := 1000 * second
-	return []datapath.QueueStatus{{InFlight: 5, BackPressure: map[string]uint64{"client_receive": 7},
+	return []datapath.QueueStatus{{
+		InFlight: 5, BackPressure: map[string]uint64{"client_receive": 7},
 		Throttled: map[string]uint64{"channel": uint64(1500 * time.Millisecond)},
 		Operations: map[string]datapath.Operation{"read": {
 			Succeeded: ios - 3, Failed: map[string]uint64{"IO_FAILED": 3}, Bytes: ios * 4096,

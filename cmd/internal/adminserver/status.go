@@ -35,8 +35,8 @@ type Document struct {
 	// Only a relay has Channels, and only a target Volumes.
 	Channels []relay.ChannelStatus `json:"channels,omitempty"`
 	Volumes  []target.VolumeStatus `json:"volumes,omitempty"`
-	// Sessions counts a target's control connections, and OpenSessions lists them, oldest first. The
-	// sessions of a relay belong to its channels.
+	// Sessions counts a target's control connections, and OpenSessions lists them, oldest first.
+	// The sessions of a relay belong to its channels.
 	Sessions     *SessionCount   `json:"sessions,omitempty"`
 	OpenSessions []admin.Session `json:"open_sessions,omitempty"`
 	// Faults holds the rules of --fault.

@@ -153,8 +153,8 @@ func (f *Fairness) Count(m *Member, d Direction, bytes int) {
 }
 
 // noteActive finds out whether other sessions are active: on this queue, or on others of the
-// device, with which a queue exchanges that once per turn. Each exchange writes to a cache line that
-// all of them share.
+// device, with which a queue exchanges that once per turn. Each exchange writes to a cache line
+// that all of them share.
 func (f *Fairness) noteActive(s *share) {
 	contended := f.last != s && f.last != nil
 	f.last = s
