@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -13,13 +14,14 @@ type RejectedError struct {
 	Reason []byte
 }
 
-// Error quotes the reason, which may hold any bytes, but not more than MaxPrivateData of them.
+// Error quotes the reason, which may hold any bytes, but not more than MaxPrivateData of them. It
+// leaves out the zeros with which connection managers of InfiniBand and RoCE pad it.
 func (e *RejectedError) Error() string {
-	if len(e.Reason) == 0 {
+	reason := bytes.TrimRight(e.Reason[:min(len(e.Reason), MaxPrivateData)], "\x00")
+	if len(reason) == 0 {
 		return "the accepting side rejected the connection"
 	}
-	return fmt.Sprintf("the accepting side rejected the connection: %q",
-		e.Reason[:min(len(e.Reason), MaxPrivateData)])
+	return fmt.Sprintf("the accepting side rejected the connection: %q", reason)
 }
 
 // Unwrap returns the code of the rejection.

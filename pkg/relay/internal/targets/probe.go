@@ -97,7 +97,8 @@ func probeListener(
 	switch {
 	case !is:
 		return err
-	case !bytes.Equal(rejected.Reason, []byte(controlmsg.RDMAProbeAnswer)):
+	case !bytes.HasPrefix(rejected.Reason, []byte(controlmsg.RDMAProbeAnswer)):
+		// A connection manager of InfiniBand or RoCE pads a reason with zeros.
 		return fmt.Errorf("%v is not the RDMA listener of the target: %w", remote, err)
 	}
 	return nil
