@@ -170,7 +170,7 @@ func (d *dpu) importWindow(ctx context.Context, p plan) (*memory.Region, memory.
 	}
 	window, access, err := d.peer.connection.ImportMemory(e.descriptor)
 	if err != nil {
-		return nil, 0, fmt.Errorf("import the host's memory: %w", err)
+		return nil, 0, fmt.Errorf("import the host's memory: %w", d.peer.explain(err))
 	}
 	if e.length != p.window() || window.Len() < p.window() || e.address != window.Base() {
 		err := status.Errorf(status.InvalidValue,

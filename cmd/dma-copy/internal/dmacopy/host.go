@@ -121,7 +121,9 @@ func (h *host) exportWindow(ctx context.Context, p plan) (*memory.Region, error)
 		return nil, err
 	}
 	descriptor, err := h.peer.connection.ExportMemory(ctx, window, access)
-	if err == nil {
+	if err != nil {
+		err = h.peer.explain(err)
+	} else {
 		err = h.peer.send(ctx, export{address: window.Base(), length: window.Len(),
 			descriptor: descriptor})
 	}

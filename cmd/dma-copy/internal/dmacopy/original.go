@@ -236,7 +236,7 @@ func (h *host) exportOriginal(ctx context.Context, buffer *memory.Region,
 	}
 	descriptor, err := exporter.ExportPlain(ctx, buffer, access)
 	if err != nil {
-		return err
+		return h.peer.explain(err)
 	}
 	return h.peer.sendBytes(ctx, exportMessage{hostAddress: buffer.Base(),
 		descriptor: descriptor}.append(nil))
@@ -348,7 +348,7 @@ func (d *dpu) importOriginal(ctx context.Context,
 	}
 	buffer, access, err := d.peer.connection.ImportMemory(e.descriptor)
 	if err != nil {
-		return nil, 0, fmt.Errorf("import the host's memory: %w", err)
+		return nil, 0, fmt.Errorf("import the host's memory: %w", d.peer.explain(err))
 	}
 	if buffer.Len() < size || e.hostAddress != buffer.Base() {
 		err := status.Errorf(status.InvalidValue,
