@@ -159,11 +159,7 @@ func (r *receiveRing) completionViolation(length, producer, immediateLength uint
 
 // ready reports whether poll would find something.
 func (r *receiveRing) ready() bool {
-	if r.completed == r.published {
-		return false
-	}
-	published := r.shared.completions[r.completed&r.mask].published.Load()
-	return uint32(published>>32) != r.previousSequence()
+	return r.completed != r.published && r.watch().Word == nil
 }
 
 // revoke takes the posted receives back from producers: see sendRing.isRevoked. It does nothing to

@@ -154,11 +154,10 @@ func (q *completionQueue) hasWork() bool {
 	}
 	for _, open := range q.Connections.Open {
 		c := open.Self
-		h := c.peer.header
-		if c.hungUp || h.tail.Load() != c.position || h.ended.Load() != 0 {
+		if c.hungUp || q.watches.bySlot[c.Slot].hasNews() {
 			return true
 		}
-		consumed := h.consumed.Load()
+		consumed := c.peer.header.consumed.Load()
 		if c.hasUnsent() && consumed != c.blockedAt ||
 			c.oldestAwaitsPeer() && consumed >= c.Sends.At(c.Sends.Head).Extra.end {
 			return true

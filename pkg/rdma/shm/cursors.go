@@ -16,8 +16,7 @@ package shm
 //	             |      |                 | completeSends      |
 //	blockedAt    | own  | transmit        | turn, hasWork      | blockedAt ≤ peerConsumed
 //	position     | peer | receive         | receive, turn,     | position ≤ the peer's published
-//	             |      |                 | publish, hasWork,  |
-//	             |      |                 | update             |
+//	             |      |                 | publish, update    |
 //	told         | peer | publish         | publish            | told ≤ position
 type cursors struct {
 	tail         uint64 // written, or skipped at the end of the ring

@@ -24,6 +24,11 @@ type watch struct {
 	connection *connection
 }
 
+// hasNews reports whether the peer has written records, or has ended the connection.
+func (at *watch) hasNews() bool {
+	return at.peer.tail.Load() != at.position || at.peer.ended.Load() != 0
+}
+
 // add begins to watch a connection that has become open.
 func (w *watches) add(c *connection) {
 	if missing := int(c.Slot) + 1 - len(w.bySlot); missing > 0 {
@@ -54,7 +59,7 @@ func (w *watches) collect(fairness *softrdma.Fairness) []*softrdma.Attached[conn
 		if at.peer == nil {
 			continue
 		}
-		if at.waits || at.peer.tail.Load() != at.position || at.peer.ended.Load() != 0 {
+		if at.waits || at.hasNews() {
 			w.due = append(w.due, &at.connection.Attached)
 		}
 	}
