@@ -1,7 +1,6 @@
 package targets
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -387,35 +386,32 @@ func (l *Link) giveUp(ctx context.Context, schedule *retry.Schedule, reason erro
 func (l *Link) awaitLoss(ctx context.Context, t *Connection) error {
 	watching, stop := context.WithCancel(ctx)
 	pathLost := make(chan error, 1)
-	go func() {
-		defer close(pathLost)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
 		if err := l.watchPath(watching, t); err != nil {
 			pathLost <- err
 		}
-	}()
+	})
 	defer func() {
 		stop()
-		for range pathLost { // until the goroutine has ended
-		}
+		watcher.Wait()
 	}()
+	lose := func(reason error) error {
+		t.Close(reason)
+		l.count(func(s *LinkStatus) { s.Losses++ })
+		return reason
+	}
 	for {
 		select {
-		case reason := <-pathLost: // nil if ctx has ended
-			t.Close(cmp.Or(reason, context.Cause(ctx)))
-			if reason != nil {
-				l.count(func(s *LinkStatus) { s.Losses++ })
-			}
-			return reason
+		case reason := <-pathLost:
+			return lose(reason)
 		case <-t.Requester.Done():
 			t.Close(nil)
 			l.count(func(s *LinkStatus) { s.Losses++ })
 			return t.Requester.Err()
 		case <-t.deviceGone: // no session can be served until it is back
-			reason := status.Errorf(status.NotConnected, "the RDMA device at %v has been removed, or "+
-				"has failed", t.Source)
-			t.Close(reason)
-			l.count(func(s *LinkStatus) { s.Losses++ })
-			return reason
+			return lose(status.Errorf(status.NotConnected, "the RDMA device at %v has been removed, "+
+				"or has failed", t.Source))
 		case <-ctx.Done():
 			t.Close(context.Cause(ctx))
 			return nil
