@@ -27,7 +27,7 @@ func bind(address netip.AddrPort) error {
 	} else {
 		family = unix.AF_INET6
 		destination = &unix.SockaddrInet6{Port: int(address.Port()), Addr: a.As16(),
-			ZoneId: zoneOf(a)}
+			ZoneId: ZoneIndex(a)}
 	}
 	socket, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
@@ -41,8 +41,9 @@ func bind(address netip.AddrPort) error {
 	return unix.Bind(socket, destination)
 }
 
-// zoneOf returns the number of the interface of an address, 0 for none.
-func zoneOf(a netip.Addr) uint32 {
+// ZoneIndex returns the number of the interface that the zone of an address names or numbers, 0 for
+// none. Any goroutine may call it.
+func ZoneIndex(a netip.Addr) uint32 {
 	if index, err := strconv.ParseUint(a.Zone(), 10, 32); err == nil {
 		return uint32(index)
 	}

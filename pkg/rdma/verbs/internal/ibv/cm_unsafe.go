@@ -7,13 +7,13 @@ import "C"
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/network"
 )
 
 // Channel delivers the events of connection manager identifiers (rdma_event_channel).
@@ -324,18 +324,10 @@ func (i *ID) Remote() netip.AddrPort { return addressOf(C.zc_peer_address(i.id))
 // socketAddress encodes an address. The zone of a link-local address is the name or the number of
 // an interface.
 func socketAddress(a netip.AddrPort) C.struct_sockaddr_storage {
-	var scope uint64
-	if zone := a.Addr().Zone(); zone != "" {
-		if index, err := strconv.ParseUint(zone, 10, 32); err == nil {
-			scope = index
-		} else if i, err := net.InterfaceByName(zone); err == nil {
-			scope = uint64(i.Index)
-		}
-	}
 	var storage C.struct_sockaddr_storage
 	ip := a.Addr().Unmap().AsSlice()
 	C.zc_address(&storage, (*C.uint8_t)(unsafe.SliceData(ip)), C.int(len(ip)),
-		C.uint16_t(a.Port()), C.uint32_t(scope))
+		C.uint16_t(a.Port()), C.uint32_t(network.ZoneIndex(a.Addr())))
 	return storage
 }
 
