@@ -8,10 +8,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 )
 
-// rootDirectory is where servers of root and of the packages meet their clients
-// (emulated.DefaultDirectory).
-const rootDirectory = "/run/zc-relay/comch"
-
 // CheckDirectory returns an error if a server cannot have the directory of the emulated Comch that
 // a user has named, because the directory around it does not exist.
 func CheckDirectory(provider, directory string) error {
@@ -32,10 +28,10 @@ func Elsewhere(provider, directory string) string {
 }
 
 func elsewhereThan(directory string, user int) string {
-	if directory == rootDirectory {
+	if directory == emulated.RootDirectory {
 		return fmt.Sprintf("root looks in %s; what another user runs listens in a directory of "+
 			"that user, which its log names: give it by --emulated-dir", directory)
 	}
 	return fmt.Sprintf("user %d looks in %s; what root runs listens in %s, as the packaged relay "+
-		"does: give --emulated-dir %[3]s", user, directory, rootDirectory)
+		"does: give --emulated-dir %[3]s", user, directory, emulated.RootDirectory)
 }

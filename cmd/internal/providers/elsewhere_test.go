@@ -9,7 +9,7 @@ import (
 )
 
 func TestAClientLearnsWhereRelaysOfOtherUsersAre(t *testing.T) {
-	if os.Geteuid() == 0 && emulated.DefaultDirectory() != rootDirectory {
+	if os.Geteuid() == 0 && emulated.DefaultDirectory() != emulated.RootDirectory {
 		t.Errorf("relays of root are in %s", emulated.DefaultDirectory())
 	}
 	const own = "/run/user/1000/zc-relay/comch"
@@ -18,7 +18,7 @@ func TestAClientLearnsWhereRelaysOfOtherUsersAre(t *testing.T) {
 		"/run/zc-relay/comch" {
 		t.Errorf("a user is told %q", got)
 	}
-	if got := elsewhereThan(rootDirectory, 0); !strings.Contains(got, "another user") {
+	if got := elsewhereThan(emulated.RootDirectory, 0); !strings.Contains(got, "another user") {
 		t.Errorf("root is told %q", got)
 	}
 	if got := Elsewhere(DefaultComch, own) + Elsewhere("doca", ""); got != "" {

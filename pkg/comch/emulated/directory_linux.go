@@ -15,11 +15,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// DefaultDirectory returns where servers and clients of this user meet: /run/zc-relay/comch for
-// root, otherwise a directory below XDG_RUNTIME_DIR or, without that, /tmp/zc-relay-UID/comch.
+// RootDirectory is where servers and clients of root meet by default.
+const RootDirectory = "/run/zc-relay/comch"
+
+// DefaultDirectory returns where servers and clients of this user meet: RootDirectory for root,
+// otherwise a directory below XDG_RUNTIME_DIR or, without that, /tmp/zc-relay-UID/comch.
 func DefaultDirectory() string {
 	if os.Geteuid() == 0 {
-		return "/run/zc-relay/comch"
+		return RootDirectory
 	}
 	if runtimeDirectory := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtimeDirectory) {
 		return filepath.Join(runtimeDirectory, "zc-relay", "comch")
