@@ -201,9 +201,9 @@ type limitedConn struct {
 	begun    bool // something was read
 }
 
-// Read reads from the connection. What begins like no request, because the peer takes this for a
-// port of another protocol, becomes a wrong request, which is rejected at once: the HTTP server
-// would wait for the end of its line.
+// Read reads from the connection. If the first byte cannot begin a request, the peer speaks another
+// protocol: Read replaces its bytes by a bad request, so that the HTTP server rejects it at once
+// and does not wait for the end of a line.
 func (c *limitedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 && !c.begun {

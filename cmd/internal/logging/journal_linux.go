@@ -50,7 +50,7 @@ type journalEncoder struct{ zapcore.Encoder }
 // Clone returns a copy.
 func (j journalEncoder) Clone() zapcore.Encoder { return journalEncoder{j.Encoder.Clone()} }
 
-// EncodeEntry encodes an entry. Stacks have many lines, each of which becomes a record of its own.
+// EncodeEntry encodes an entry. The journal makes each line of a stack trace a record of its own.
 func (j journalEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field) (*buffer.Buffer,
 	error) {
 	encoded, err := j.Encoder.EncodeEntry(entry, fields)

@@ -292,7 +292,7 @@ func (r *reloader) restartPending() []string {
 func (r *reloader) RestartPending() int { return len(r.restartPending()) }
 
 // ReloadFailed reports whether the latest reload has failed or is blocked (metrics.DaemonSource). A
-// daemon without a configuration file works with all of its settings.
+// daemon without a configuration file has nothing to reload, so that is no failure.
 func (r *reloader) ReloadFailed() bool {
 	latest := r.state()
 	return latest != nil && latest.Error != "" && latest.Code != status.NotSupported.String()
