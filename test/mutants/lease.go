@@ -306,6 +306,15 @@ var leaseMutants = []mutant{
 			"^TestAChangeAtAFormerOwnerWhoseDiskHangsFailsWhenTheNextOneConfirms$"}},
 	},
 	{
+		name:   "link-is-ready-without-a-probe",
+		file:   "pkg/relay/internal/targets/link.go",
+		old:    "			err = l.probe(ctx, t)\n",
+		new:    "",
+		breaks: "A channel is ready only when sessions can reach the target's memory.",
+		tests: []test{{"./pkg/relay",
+			"^TestAChannelIsReadyOnlyWhileSessionsCanReachTheTargetsMemory$"}},
+	},
+	{
 		name:   "volume-checks-its-owner-once",
 		file:   "pkg/volume/driver.go",
 		old:    "			<-store.checking\n			checked <- err\n",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -30,11 +31,15 @@ func (d *device) Connect(
 	var unshared error
 	if isLocal(remote.Addr()) {
 		config.Queue = q.local
-		connection, err := d.local.Connect(ctx, remote, config)
-		if err == nil || !fallsBack(ctx, err) {
+		connection, err := d.connectLocally(ctx, remote, config)
+		if err == nil || isFinal(ctx, err) {
 			return connection, err
 		}
-		d.log.Debug("connect over TCP instead of shared memory",
+		level := zap.WarnLevel
+		if isExpected(err) {
+			level = zap.DebugLevel
+		}
+		d.log.Log(level, "connect over TCP instead of shared memory",
 			zap.Stringer("remote", remote), zap.Error(err))
 		unshared = err
 	}
@@ -46,6 +51,17 @@ func (d *device) Connect(
 	return connection, err
 }
 
+// connectLocally connects over shared memory. It takes at most half of the time, so that some is
+// left for TCP if the socket belongs to a program that never answers.
+func (d *device) connectLocally(
+	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
+	defer cancel()
+	return d.local.Connect(ctx, remote, config)
+}
+
 // TransportTo returns the transport of a connection to a listener: that of shared memory if its
 // socket answers, otherwise that of TCP.
 func (d *device) TransportTo(ctx context.Context, remote netip.AddrPort) string {
@@ -55,17 +71,19 @@ func (d *device) TransportTo(ctx context.Context, remote netip.AddrPort) string 
 	return d.tcp.Capabilities().Transport
 }
 
-// fallsBack reports whether TCP may succeed where shared memory has failed: nobody listens, or only
-// somebody who is not the peer. A rejection without a reason may come from a program that has the
-// same port by accident.
-func fallsBack(ctx context.Context, err error) bool {
+// isFinal reports whether TCP cannot help after an error of shared memory: the peer's application
+// has given its reason for a rejection, or ctx has ended. Everything else, such as a socket whose
+// queue strangers have filled, concerns shared memory alone. A rejection without a reason may come
+// from a program that has the same port by accident.
+func isFinal(ctx context.Context, err error) bool {
 	var rejected *rdma.RejectedError
-	if errors.As(err, &rejected) {
-		return len(rejected.Reason) == 0 && ctx.Err() == nil
-	}
-	code := status.CodeOf(err)
-	return ctx.Err() == nil && (code == status.ConnectionAborted || code == status.NotPermitted ||
-		code == status.UnsupportedVersion || code == status.ConnectionReset)
+	return ctx.Err() != nil || errors.As(err, &rejected) && len(rejected.Reason) > 0
+}
+
+// isExpected reports whether an error of shared memory shows nothing wrong: nobody listens there,
+// or a program of another user.
+func isExpected(err error) bool {
+	return errors.Is(err, status.ConnectionAborted) || errors.Is(err, status.NotPermitted)
 }
 
 // queueOf returns the completion queue of a configuration.
