@@ -234,10 +234,21 @@ func (l *Link) open(
 // clients. The channel has checked the devices that it knew when it was opened.
 func (l *Link) checkDevices(ctx context.Context, settings *Settings,
 	t *Connection) error {
-	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
+	return l.useDevice(ctx, &l.checking, "check the devices",
+		func(context.Context) error { return settings.CheckDevice(t.Device) })
+}
+
+// useDevice carries out a step, within the time of a step of a handshake. What that makes on the
+// device has to be gone before the relay closes the device, so that useDevice waits for the step
+// for a while after ctx has ended.
+func (l *Link) useDevice(
+	ctx context.Context, step *devicecall.Step, what string, carryOut func(context.Context) error,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, l.settings.Load().ControlTimeout)
 	defer cancel()
-	return AsTemporary(l.checking.Take(ctx, "check the devices",
-		func() error { return settings.CheckDevice(t.Device) }))
+	waiting, stop := devicecall.After(ctx, devicecall.Timeout)
+	defer stop()
+	return AsTemporary(step.Take(waiting, what, func() error { return carryOut(ctx) }))
 }
 
 // resized records the size of the volume, in bytes.

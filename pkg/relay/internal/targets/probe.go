@@ -122,10 +122,7 @@ func disconnect(ctx context.Context, c rdma.Connection, queue rdma.CompletionQue
 
 // probe probes the data path to a target, within the time of a step of a handshake.
 func (l *Link) probe(ctx context.Context, t *Connection) error {
-	ctx, cancel := context.WithTimeout(ctx, l.settings.Load().ControlTimeout)
-	defer cancel()
-	return AsTemporary(l.probing.Take(ctx, "probe the data path",
-		func() error { return t.probe(ctx) }))
+	return l.useDevice(ctx, &l.probing, "probe the data path", t.probe)
 }
 
 // watchPath probes the data path to a target at intervals. It returns why two probes in a row have
