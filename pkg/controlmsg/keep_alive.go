@@ -1,8 +1,12 @@
 package controlmsg
 
 import (
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -56,42 +60,183 @@ func (l *link) startKeepAlive(peerSilenceLimitMs uint32) {
 	if interval == 0 || l.err != nil {
 		return
 	}
-	l.watchers.Go(func() { l.keepAlive(interval) })
+	l.heartbeat = &heartbeat{interval: interval, always: l.config.AnnounceEvery > 0,
+		limit: l.config.KeepAlive.DeadAfter, empty: make(chan struct{}),
+		ended: make(chan struct{})}
+	l.heartbeat.add(l)
 }
 
-func (l *link) keepAlive(interval time.Duration) {
-	ticker := time.NewTicker(interval)
+// Peers lets conversations between the same two processes share their keep-alives. With hundreds of
+// them, one keep-alive each per second would keep both processes busy with nothing else to do.
+//
+// A conversation is known by the instance that the relay's first answer to a question of the target
+// names. Both sides share from then on: the relay when it has sent that answer, the target when it
+// has received it. Peers must configure KeepAlive alike for all conversations of an instance.
+type Peers struct {
+	mu         sync.Mutex
+	heartbeats map[lease.Instance]*heartbeat
+}
+
+// NewPeers returns what the EndpointConfigs of one process share.
+func NewPeers() *Peers { return &Peers{heartbeats: make(map[lease.Instance]*heartbeat)} }
+
+// join makes a link share the keep-alives of an instance, unless it does already.
+func (p *Peers) join(l *link, instance lease.Instance) {
+	if p == nil || instance == (lease.Instance{}) || l.shares.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.mu.Lock()
+	alone, err := l.heartbeat, l.err
+	l.mu.Unlock()
+	if err != nil || alone == nil || l.shares.Swap(true) {
+		return
+	}
+	shared := p.heartbeats[instance]
+	if shared == nil {
+		p.heartbeats[instance] = alone
+		return
+	}
+	alone.remove(l)
+	l.mu.Lock()
+	l.heartbeat = shared
+	l.mu.Unlock()
+	shared.add(l)
+}
+
+// leave ends the keep-alives of a link that has ended.
+func (p *Peers) leave(l *link) {
+	if p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+	}
+	l.mu.Lock()
+	h := l.heartbeat
+	l.mu.Unlock()
+	if h == nil || !h.remove(l) || p == nil {
+		return
+	}
+	maps.DeleteFunc(p.heartbeats,
+		func(_ lease.Instance, shared *heartbeat) bool { return shared == h })
+}
+
+// heartbeat sends the keep-alives of one or more links to the same process, and ends them all when
+// none of them has brought anything for too long. A goroutine runs it while it has links.
+type heartbeat struct {
+	interval, limit time.Duration
+	always          bool // send, whatever else has been sent
+	empty, ended    chan struct{}
+
+	mu    sync.Mutex // guards what follows
+	links []*link
+	turn  int // of the link that sends next
+}
+
+func (h *heartbeat) add(l *link) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.links = append(h.links, l)
+	if len(h.links) == 1 {
+		go h.run()
+	}
+}
+
+// remove reports whether the link was the last one. Then the goroutine has exited.
+func (h *heartbeat) remove(l *link) bool {
+	h.mu.Lock()
+	h.links = slices.DeleteFunc(h.links, func(other *link) bool { return other == l })
+	isLast := len(h.links) == 0
+	h.mu.Unlock()
+	if isLast {
+		close(h.empty)
+		<-h.ended
+	}
+	return isLast
+}
+
+func (h *heartbeat) run() {
+	defer close(h.ended)
+	ticker := time.NewTicker(h.interval)
 	defer ticker.Stop()
-	silence := newSilence(l.config.KeepAlive.DeadAfter, interval, time.Now())
+	silence := newSilence(h.limit, h.interval, time.Now())
 	var end <-chan time.Time // of the peer's life, if it comes before the next tick
 	for {
 		isTick := false
 		select {
-		case <-l.done:
+		case <-h.empty:
 			return
 		case <-ticker.C:
 			isTick = true
 		case <-end:
 		}
-		rest, limited := silence.observe(time.Now(), l.begun.Add(time.Duration(l.heard.Load())))
+		rest, limited := silence.observe(time.Now(), h.heard())
 		if limited && rest <= 0 {
-			l.mu.Lock()
-			l.abort = true // the peer would read the farewell only if it came back to life
-			l.mu.Unlock()
-			l.fail(status.Errorf(status.TimeOut, "the peer %s has been silent for %v",
-				l.transport.RemoteName(), time.Since(silence.since).Round(time.Millisecond)))
-			return
+			h.declareDead(time.Since(silence.since))
+			continue // links that have joined meanwhile live on
 		}
 		end = nil
-		if limited && rest < interval {
+		if limited && rest < h.interval {
 			end = time.After(rest)
 		}
-		if !isTick || l.sent.Swap(false) && l.config.AnnounceEvery == 0 {
-			continue
+		if isTick {
+			for _, l := range h.due() {
+				l.announce()
+			}
 		}
-		if l.sendKeepAlive() != nil {
-			return // the link has ended
+	}
+}
+
+// heard returns when the last message has arrived.
+func (h *heartbeat) heard() (last time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.links {
+		if t := l.lastHeard(); t.After(last) {
+			last = t
 		}
+	}
+	return last
+}
+
+// due returns the links to send on now: the one that has brought the last message, and another one
+// in turn, so that the heartbeat outlives the paths of some of its links.
+func (h *heartbeat) due() []*link {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.links) == 0 {
+		return nil
+	}
+	latest, sent := h.links[0], false
+	for _, l := range h.links {
+		if l.sent.Swap(false) {
+			sent = true
+		}
+		if l.lastHeard().After(latest.lastHeard()) {
+			latest = l
+		}
+	}
+	if sent && !h.always {
+		return nil
+	}
+	h.turn = (h.turn + 1) % len(h.links)
+	if next := h.links[h.turn]; next != latest {
+		return []*link{latest, next}
+	}
+	return []*link{latest}
+}
+
+// declareDead ends all links.
+func (h *heartbeat) declareDead(silent time.Duration) {
+	h.mu.Lock()
+	links := slices.Clone(h.links)
+	h.mu.Unlock()
+	for _, l := range links {
+		l.mu.Lock()
+		l.abort = true // the peer would read the farewell only if it came back to life
+		l.mu.Unlock()
+		l.fail(status.Errorf(status.TimeOut, "the peer %s has been silent for %v",
+			l.transport.RemoteName(), silent.Round(time.Millisecond)))
 	}
 }
 

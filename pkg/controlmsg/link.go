@@ -54,6 +54,8 @@ type EndpointConfig struct {
 	// Announce is called with each keep-alive before it is sent, to add what this side has to say.
 	// Any goroutine may call it. It may be nil.
 	Announce func(m *KeepAlive)
+	// Peers, if not nil, has the conversations that share their keep-alives.
+	Peers *Peers
 	// AnnounceEvery, if not 0, is how often a keep-alive is sent at least, whatever else has been.
 	AnnounceEvery time.Duration
 	// OnKeepAlive is called with each keep-alive that arrives, on the goroutine that receives,
@@ -115,13 +117,15 @@ type link struct {
 	begun    time.Time
 	heard    atomic.Int64 // when the last message arrived, in ns after begun
 	sent     atomic.Bool  // a message has been sent since the last keep-alive tick
+	shares   atomic.Bool  // the keep-alives; set once, under Peers.mu
 
-	mu       sync.Mutex // guards what follows
-	err      error      // why the link has ended
-	farewell *Error     // the last message to the peer; nil if none
-	leaving  bool       // the peer has sent a farewell, and closes on its own
-	abort    bool       // close without waiting for the peer
-	news     int        // calls of announce that have not been carried out
+	mu        sync.Mutex // guards what follows
+	heartbeat *heartbeat // nil if nobody needs keep-alives
+	err       error      // why the link has ended
+	farewell  *Error     // the last message to the peer; nil if none
+	leaving   bool       // the peer has sent a farewell, and closes on its own
+	abort     bool       // close without waiting for the peer
+	news      int        // calls of announce that have not been carried out
 }
 
 // linkOwner is the endpoint that owns a link. Any goroutine may call its methods.
@@ -179,7 +183,9 @@ func (l *link) receive() {
 			case l.owner.Phase() == PhaseConnect:
 				err = status.Errorf(status.BadState, "%v came before hello", KindKeepAlive)
 			default:
-				err = l.config.OnKeepAlive(keepAlive)
+				if err = l.config.OnKeepAlive(keepAlive); err == nil {
+					l.config.Peers.join(l, keepAlive.Answer.Instance)
+				}
 			}
 		}
 		if err != nil {
@@ -326,7 +332,7 @@ func (l *link) leave(reason error) {
 	<-l.told
 }
 
-// finish sends the farewell, closes the transport, and waits for the keep-alive goroutine to exit.
+// finish sends the farewell, closes the transport, and waits for the link's goroutines to exit.
 func (l *link) finish() {
 	l.mu.Lock()
 	reason, farewell, leaving, abort := l.err, l.farewell, l.leaving, l.abort
@@ -347,8 +353,11 @@ func (l *link) finish() {
 			zap.Error(err))
 		l.transport.Abort()
 	}
+	l.config.Peers.leave(l)
 	l.watchers.Wait()
 }
+
+func (l *link) lastHeard() time.Time { return l.begun.Add(time.Duration(l.heard.Load())) }
 
 // sendFarewell tries to send the last message.
 func (l *link) sendFarewell(farewell *Error) {
@@ -385,20 +394,25 @@ func (l *link) describe(phase Phase, reason error) []zap.Field {
 }
 
 // encodeKeepAlive returns a keep-alive with what this side has to say.
-func (l *link) encodeKeepAlive() ([]byte, error) {
+func (l *link) encodeKeepAlive() (*KeepAlive, []byte, error) {
 	keepAlive := &KeepAlive{}
 	l.config.Announce(keepAlive)
-	return l.encode(&Envelope{Message: keepAlive})
+	b, err := l.encode(&Envelope{Message: keepAlive})
+	return keepAlive, b, err
 }
 
 // sendKeepAlive sends a keep-alive. A failure ends the link.
 func (l *link) sendKeepAlive() error {
-	b, err := l.encodeKeepAlive()
+	keepAlive, b, err := l.encodeKeepAlive()
 	if err != nil {
 		l.fail(err)
 		return err
 	}
-	return l.send(context.Background(), b)
+	if err := l.send(context.Background(), b); err != nil {
+		return err
+	}
+	l.config.Peers.join(l, keepAlive.Answer.Instance)
+	return nil
 }
 
 // tellNews sends what announce has been called for and has perhaps not sent yet: the peer reads
@@ -410,7 +424,7 @@ func (l *link) tellNews() {
 	if told {
 		return
 	}
-	b, err := l.encodeKeepAlive()
+	_, b, err := l.encodeKeepAlive()
 	if err != nil {
 		return
 	}

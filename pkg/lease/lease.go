@@ -72,3 +72,19 @@ type Clock func() int64
 
 // Boottime is the Clock of this machine, CLOCK_BOOTTIME.
 func Boottime() int64 { return int64(linux.BootTime()) }
+
+// announced bounds the connections to one peer on which the same is said at once. There may be
+// hundreds. If these few are held up, the next keep-alives say it on others.
+const announced = 4
+
+// announceOnSome calls tell for some connections.
+func announceOnSome[C comparable](connections map[C]struct{}, tell func(C)) {
+	left := announced
+	for c := range connections {
+		if left == 0 {
+			return
+		}
+		left--
+		tell(c)
+	}
+}

@@ -37,7 +37,7 @@ func newRig() *rig {
 		}
 	})
 	r.tenancy = r.lessor.Connect(func() { r.asks++ })
-	r.conn = r.lessee.Connect(7, r.lessor.Length(), r.tenancy.Question().Number,
+	r.conn = r.lessee.Connect(7, nil, r.lessor.Length(), r.tenancy.Question().Number,
 		func() { r.answers++ })
 	return r
 }
@@ -402,6 +402,22 @@ func TestATargetRejectsAnswersThatCannotBe(t *testing.T) {
 	})
 }
 
+// TestAnInstanceBelongsToOneRoute meets a process at a second address, where somebody else may
+// pretend to be it.
+func TestAnInstanceBelongsToOneRoute(t *testing.T) {
+	l := NewLessee(virtualTime, func() {})
+	connect := func(route string) Instance {
+		return l.Connect(7, route, time.Second, 0, func() {}).Answer().Instance
+	}
+	first := connect("10.0.0.1:7470")
+	if connect("10.0.0.1:7470") != first {
+		t.Error("connections on one route have two instances")
+	}
+	if connect("10.0.0.2:7470") == first {
+		t.Error("the instance is known at another address")
+	}
+}
+
 func TestARelayComesBackAsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -409,13 +425,13 @@ func TestARelayComesBackAsAnother(t *testing.T) {
 		first := r.conn.Answer().Instance
 		h.End()
 		r.conn.Disconnect()
-		again := r.lessee.Connect(7, time.Second, 0, func() {})
+		again := r.lessee.Connect(7, nil, time.Second, 0, func() {})
 		if a := again.Answer(); a.Instance != first || len(a.Ended) != 1 {
 			t.Errorf("the relay has forgotten a session whose lease may last: %+v", a)
 		}
 		again.Disconnect()
 		time.Sleep(2 * time.Second)
-		again = r.lessee.Connect(7, time.Second, 0, func() {})
+		again = r.lessee.Connect(7, nil, time.Second, 0, func() {})
 		if a := again.Answer(); a.Instance == first || len(a.Ended) != 0 {
 			t.Errorf("the relay answers for an instance whose sessions it has forgotten: %+v", a)
 		}
@@ -462,7 +478,7 @@ func TestASessionLivesOnWithoutItsConnection(t *testing.T) {
 		first := r.conn.Answer().Instance
 		r.conn.Disconnect()
 		time.Sleep(time.Hour)
-		again := r.lessee.Connect(7, time.Second, 0, func() {})
+		again := r.lessee.Connect(7, nil, time.Second, 0, func() {})
 		if again.Answer().Instance != first {
 			t.Error("the relay has forgotten a session that has not ended")
 		}
@@ -546,7 +562,7 @@ func TestARelayThatWaitsAsksAgainAndAgain(t *testing.T) {
 func TestPeersThatTakeNoPart(t *testing.T) {
 	r := newRig()
 	for _, conn := range []*Connection{
-		r.lessee.Connect(0, time.Second, 1, nil), r.lessee.Connect(9, 0, 1, nil),
+		r.lessee.Connect(0, nil, time.Second, 1, nil), r.lessee.Connect(9, nil, 0, 1, nil),
 	} {
 		h := conn.Begin(Place{})
 		h.End()

@@ -20,13 +20,20 @@ type Lessee struct {
 	asked     chan struct{} // has an element while a question waits for Run
 
 	mu        sync.Mutex // guards what follows, and the fields of targets and connections
-	landlords map[uint64]*landlord
+	landlords map[way]*landlord
+}
+
+// way leads to a process of a target. Two routes to one process are as two processes, so that a
+// peer that claims to be a process which is reached elsewhere learns nothing of the instance there.
+type way struct {
+	process uint64
+	route   any
 }
 
 // landlord is a process of a target, for as long as the relay has connections to it, or sessions
 // there that have not ended for certain. If the relay meets it again later, it is another instance.
 type landlord struct {
-	process     uint64
+	way
 	instance    Instance
 	length      time.Duration
 	connections map[*Connection]struct{}
@@ -44,7 +51,7 @@ func NewLessee(clock Clock, verify func()) *Lessee {
 		clock = Boottime
 	}
 	return &Lessee{clock: clock, verify: verify, asked: make(chan struct{}, 1),
-		landlords: make(map[uint64]*landlord)}
+		landlords: make(map[way]*landlord)}
 }
 
 // verifyPause is the least time between two looks at all clients, which cost a system call each.
@@ -113,22 +120,24 @@ type question struct {
 }
 
 // Connect adds a connection to a process of a target whose leases last for length, and takes its
-// first question. It returns nil if the target asks nothing. announce sends a keep-alive with what
-// Answer returns; it must neither block nor call back.
+// first question. Connections to the process share the lease, and an instance, if their routes are
+// equal. It returns nil if the target asks nothing. announce sends a keep-alive with what Answer
+// returns; it must neither block nor call back.
 func (l *Lessee) Connect(
-	process uint64, length time.Duration, first uint64, announce func(),
+	process uint64, route any, length time.Duration, first uint64, announce func(),
 ) *Connection {
 	if process == 0 || length <= 0 {
 		return nil
 	}
 	l.mu.Lock()
 	l.forgetLocked()
-	t := l.landlords[process]
+	to := way{process, route}
+	t := l.landlords[to]
 	if t == nil {
-		t = &landlord{process: process, length: length, connections: make(map[*Connection]struct{}),
+		t = &landlord{way: to, length: length, connections: make(map[*Connection]struct{}),
 			sessions: make(map[*RelaySession]struct{})}
 		_, _ = rand.Read(t.instance[:]) // never fails
-		l.landlords[process] = t
+		l.landlords[to] = t
 	}
 	c := &Connection{lessee: l, landlord: t, announce: announce}
 	t.connections[c] = struct{}{}
@@ -136,6 +145,8 @@ func (l *Lessee) Connect(
 	c.Hear(&Question{Number: first})
 	return c
 }
+
+func (c *Connection) tell() { c.announce() }
 
 // Disconnect removes the connection.
 func (c *Connection) Disconnect() {
@@ -152,7 +163,7 @@ func (c *Connection) Disconnect() {
 // that may still have a lease. The relay never answers for that instance again.
 func (l *Lessee) forgetLocked() {
 	now := l.clock()
-	for process, t := range l.landlords {
+	for to, t := range l.landlords {
 		over := slices.Concat(t.ended, t.awaited)
 		if len(t.connections) > 0 || len(t.sessions) > len(over) ||
 			slices.ContainsFunc(over, func(s *RelaySession) bool { return now <= s.until() }) {
@@ -161,7 +172,7 @@ func (l *Lessee) forgetLocked() {
 		for _, s := range over {
 			s.confirmLocked()
 		}
-		delete(l.landlords, process)
+		delete(l.landlords, to)
 	}
 }
 
@@ -286,9 +297,7 @@ func (s *RelaySession) End() {
 	}
 	s.over, s.overSince, s.last = true, s.lessee.clock(), t.answered
 	t.ended = append(t.ended, s)
-	for c := range t.connections {
-		c.announce()
-	}
+	announceOnSome(t.connections, (*Connection).tell)
 }
 
 // Confirm says that nothing of the session can take effect any more: the target has said so in

@@ -65,6 +65,8 @@ func (l *Lessor) Connect(announce func()) *Tenancy {
 	return &Tenancy{lessor: l, announce: announce}
 }
 
+func (c *Tenancy) tell() { c.announce() }
+
 // Question returns what to say next on the connection.
 func (c *Tenancy) Question() Question {
 	l := c.lessor
@@ -323,9 +325,7 @@ func (l *Lessor) call(sessions []*Session) *rollCall {
 			t.called, t.calledAt = l.asked, now
 		}
 		r.until[t] = max(t.calledAt+int64(l.length), now+int64(l.length)/leastCall)
-		for c := range t.connections {
-			c.announce()
-		}
+		announceOnSome(t.connections, (*Tenancy).tell)
 	}
 	return r
 }

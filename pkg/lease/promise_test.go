@@ -86,7 +86,7 @@ func newWorld(t *rapid.T) *world {
 
 func (w *world) connect() *wire {
 	tenancy := w.lessor.Connect(func() {})
-	return &wire{tenancy: tenancy, conn: w.lessee.Connect(7, time.Second,
+	return &wire{tenancy: tenancy, conn: w.lessee.Connect(7, nil, time.Second,
 		tenancy.Question().Number, func() {})}
 }
 

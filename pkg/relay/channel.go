@@ -84,7 +84,7 @@ func newChannel(
 	c.targets = targets.New(&targets.Config{
 		Channel: c.name, Network: relay.config.Network, TLS: relay.config.TLS,
 		HookTransport: relay.config.HookTransport, Software: relay.config.Software,
-		Lessee: relay.lessee, Device: relay.rdmaDevice, Logger: c.log,
+		Lessee: relay.lessee, Peers: relay.peers, Device: relay.rdmaDevice, Logger: c.log,
 		OnChange: relay.onReadiness, ProbeInterval: probeInterval,
 	}, c.targetSettings(config))
 	return c

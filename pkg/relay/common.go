@@ -28,6 +28,7 @@ type relayCommon struct {
 	// dmaDevices are used by channels with bounce buffers.
 	dmaDevices     *dmaDeviceSet
 	lessee         *lease.Lessee
+	peers          *controlmsg.Peers        // the processes of targets
 	pool           *datapath.Pool           // shared by channels; nil without CPUs
 	clientCounters *datapath.ClientCounters // by channel and name
 	ends           endTimes

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/lease"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -69,6 +70,7 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	}
 	r.onReadiness = r.reportReadiness
 	r.lessee = lease.NewLessee(config.Clock, r.endDisconnected)
+	r.peers = controlmsg.NewPeers()
 	answering, silence := context.WithCancel(context.Background())
 	r.silence = silence
 	r.answering.Go(func() { r.lessee.Run(answering) })

@@ -184,7 +184,7 @@ func relayWithoutVolume(t *testing.T, address netip.AddrPort, secure *tls.Config
 		}})
 	t.Cleanup(func() { r.Close(nil) })
 	hello, err := r.Greet(t.Context())
-	conn.Store(lease.NewLessee(nil, func() {}).Connect(hello.Process,
+	conn.Store(lease.NewLessee(nil, func() {}).Connect(hello.Process, nil,
 		time.Duration(hello.LeaseMs)*time.Millisecond, hello.Question, func() {}))
 	answering.Store(r, conn.Load())
 	return r, err

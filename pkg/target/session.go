@@ -112,7 +112,7 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		},
 		AnnounceEvery: t.lessor.Length() / 5,
 		OnKeepAlive:   func(m *controlmsg.KeepAlive) error { return s.tenancy.Hear(&m.Answer) },
-		Software:      t.config.Software, Process: t.process,
+		Software:      t.config.Software, Process: t.process, Peers: t.peers,
 		Rejections: &t.rejections, Logger: log,
 	})
 	s.relay = responder

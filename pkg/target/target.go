@@ -142,9 +142,10 @@ type Target struct {
 	clientCounters *datapath.ClientCounters
 
 	lessor   *lease.Lessor
-	memory   atomic.Int64 // bytes used by the lanes of all sessions
-	verifier uint64       // of volumes that have no write verifier of their own
-	process  uint64       // tells relays which addresses lead to this process
+	peers    *controlmsg.Peers // relays
+	memory   atomic.Int64      // bytes used by the lanes of all sessions
+	verifier uint64            // of volumes that have no write verifier of their own
+	process  uint64            // tells relays which addresses lead to this process
 
 	// rejections keeps relays that ask for a volume again and again from filling the log.
 	rejections controlmsg.Rejections
@@ -170,6 +171,7 @@ func New(ctx context.Context, config Config) (*Target, error) {
 		answerTimeout:  defaultReleaseTimeout + devicecall.Timeout,
 
 		lessor:  lease.NewLessor(config.Lease, config.Clock),
+		peers:   controlmsg.NewPeers(),
 		tokens:  newTokenRegistry(),
 		clients: epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
 		drained: make(chan struct{}),

@@ -35,7 +35,7 @@ const (
 	maxChaosSteps = 20_000
 	// calmTime is how much virtual time the system gets to recover once all faults have ended.
 	calmTime     = 5 * time.Minute
-	maxCalmSteps = 200_000
+	maxCalmSteps = 400_000
 	traceLength  = 4_000
 )
 

@@ -36,6 +36,7 @@ type Config struct {
 	HookTransport func(controlmsg.Transport) controlmsg.Transport
 	Software      string // of the relay
 	Lessee        *lease.Lessee
+	Peers         *controlmsg.Peers
 	// Device returns the RDMA device with a local address, and a channel that is closed when the
 	// device is lost.
 	Device func(context.Context, netip.Addr) (rdma.Device, <-chan struct{}, error)

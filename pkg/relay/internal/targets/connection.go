@@ -113,7 +113,7 @@ func (t *Connection) greet(
 				}
 				return nil
 			},
-			Software: t.config.Software, Logger: log,
+			Peers: t.config.Peers, Software: t.config.Software, Logger: log,
 		})
 	t.Requester = requester
 	hello, err := requester.Greet(ctx)
@@ -125,9 +125,15 @@ func (t *Connection) greet(
 	}
 	t.software, t.process = hello.Software, hello.Process
 	t.LeaseLength = time.Duration(hello.LeaseMs) * time.Millisecond
-	t.Lease.Store(t.config.Lessee.Connect(hello.Process, t.LeaseLength, hello.Question,
-		requester.Announce))
+	t.Lease.Store(t.config.Lessee.Connect(hello.Process, route{t.Address, settings.KeepAlive},
+		t.LeaseLength, hello.Question, requester.Announce))
 	return nil
+}
+
+// route is what connections to one process must have in common to share a lease and keep-alives.
+type route struct {
+	address   netip.AddrPort
+	keepAlive controlmsg.KeepAliveConfig
 }
 
 // beginDialect begins a conversation with a target of the DOCA applications. If it fails, there is
