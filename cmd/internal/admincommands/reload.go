@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -84,7 +86,7 @@ func (o *options) reload(ctx context.Context, cmd *cobra.Command, client *admin.
 	if err = outcome.Print(cmd, o.output, "", err); err == nil && len(r.RestartPending) > 0 {
 		err = program.WithExitCode(program.ExitRestart, fmt.Errorf(
 			"restart pending: %s: restart the daemon to apply the configuration file",
-			strings.Join(r.RestartPending, ", ")))
+			firstOf(r.RestartPending)))
 	}
 	return err
 }
@@ -102,16 +104,55 @@ func writeReload(w io.Writer, r *admin.Reload) {
 	case isDone: // by a daemon of a former release
 		fmt.Fprintln(w, "reloaded")
 	}
-	for _, c := range r.Applied {
-		fmt.Fprintf(w, "applied (%s): %v\n", c.Effect, c)
-	}
-	for _, c := range r.Failed {
-		fmt.Fprintf(w, "not applied: %v\n", c)
-	}
+	writeChanges(w, r.Applied, func(c *admin.Change) string {
+		return fmt.Sprintf("applied (%s)", c.Effect)
+	})
+	writeChanges(w, r.Failed, func(*admin.Change) string { return "not applied" })
 	if len(r.RestartPending) > 0 && r.Err() != nil {
-		fmt.Fprintf(w, "restart pending: %s\n", strings.Join(r.RestartPending, ", "))
+		fmt.Fprintf(w, "restart pending: %s\n", firstOf(r.RestartPending))
 	}
 }
+
+// maxShownChanges bounds the changes to one setting that are shown. A script that generates channels
+// changes hundreds of them alike.
+const maxShownChanges = 5
+
+// writeChanges writes changes, each behind a label. Of the same change of many list elements, it
+// writes the first ones and the number of the others.
+func writeChanges(w io.Writer, changes []admin.Change, label func(*admin.Change) string) {
+	kind := func(c *admin.Change) admin.Change {
+		k := *c
+		k.Key = elementIdentity.ReplaceAllString(c.Key, "[…]")
+		return k
+	}
+	counts, written := make(map[admin.Change]int), make(map[admin.Change]int)
+	for i := range changes {
+		counts[kind(&changes[i])]++
+	}
+	for i := range changes {
+		c := &changes[i]
+		k := kind(c)
+		n := written[k]
+		written[k]++
+		switch {
+		case n < maxShownChanges || counts[k] == maxShownChanges+1:
+			fmt.Fprintf(w, "%s: %v\n", label(c), *c)
+		case n == maxShownChanges:
+			fmt.Fprintf(w, "%s: and %d more: %v\n", label(c), counts[k]-n, k)
+		}
+	}
+}
+
+// firstOf joins the first of some keys, and says how many more there are.
+func firstOf(keys []string) string {
+	if rest := len(keys) - 2*maxShownChanges; rest > 1 {
+		keys = append(slices.Clone(keys[:2*maxShownChanges]), fmt.Sprintf("and %d more", rest))
+	}
+	return strings.Join(keys, ", ")
+}
+
+// elementIdentity matches what stands for the number of a list element in a key.
+var elementIdentity = regexp.MustCompile(`\[[^\]]*\]`)
 
 // reaches reports whether the daemon at the default address is a process.
 func (o *options) reaches(ctx context.Context, pid int) bool {

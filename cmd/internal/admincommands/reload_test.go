@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,5 +72,40 @@ func TestReloadByPIDNeedsNoAdminListener(t *testing.T) {
 	if code, stderr := reload("--pid", beyond); code != program.ExitFailure ||
 		!strings.Contains(stderr, beyond) {
 		t.Errorf("a process that is gone: exit code %d: %s", code, stderr)
+	}
+}
+
+func TestAReloadOfManyChannelsIsShort(t *testing.T) {
+	r := &admin.Reload{ConfigFile: "/f", Ended: new(time.Now()), Applied: []admin.Change{
+		{Key: "log.level", Former: "info", Now: "debug", Effect: "at once"}}}
+	for i := range 500 {
+		key := fmt.Sprintf("channels[ch%d]", i)
+		r.Applied = append(r.Applied, admin.Change{Key: key + ".io_timeout", Former: "5s", Now: "6s",
+			Effect: "new sessions"})
+		r.RestartPending = append(r.RestartPending, key+".cpus")
+	}
+	for i := range 6 {
+		r.Applied = append(r.Applied, admin.Change{Key: fmt.Sprintf("channels[new%d]", i),
+			Now: "added", Element: true, Effect: "at once"})
+	}
+	var text bytes.Buffer
+	writeReload(&text, r)
+	want := `reloaded /f
+applied (at once): log.level: "info" is now "debug"
+`
+	for i := range 5 {
+		want += fmt.Sprintf("applied (new sessions): channels[ch%d].io_timeout: \"5s\" is now \"6s\"\n",
+			i)
+	}
+	want += `applied (new sessions): and 495 more: channels[…].io_timeout: "5s" is now "6s"
+`
+	for i := range 6 {
+		want += fmt.Sprintf("applied (at once): channels[new%d] added\n", i)
+	}
+	if text.String() != want {
+		t.Errorf("%s\nwant\n%s", text.String(), want)
+	}
+	if keys := firstOf(r.RestartPending); !strings.HasSuffix(keys, "channels[ch9].cpus, and 490 more") {
+		t.Error(keys)
 	}
 }

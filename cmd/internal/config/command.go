@@ -85,7 +85,13 @@ FILE means %s.`, from.UnitFile),
 					unusable(file, err))
 			}
 			if err != nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), err)
+				var text string
+				if problems, is := errors.AsType[Problems](err); is {
+					text = problems.all()
+				} else {
+					text = err.Error()
+				}
+				fmt.Fprintln(cmd.ErrOrStderr(), text)
 				return unusable(file, err)
 			}
 			if shortage := ownShortage(c); shortage != nil {

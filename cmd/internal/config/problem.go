@@ -38,8 +38,21 @@ func (p Problem) String() string {
 // Problems holds all problems of a configuration.
 type Problems []Problem
 
-// Error returns one line for each problem.
+// maxShownProblems bounds an error. A mistake in a script that generates channels is made in
+// hundreds of them.
+const maxShownProblems = 10
+
+// Error returns a line for each of the first problems, and how many more there are.
 func (p Problems) Error() string {
+	if rest := len(p) - maxShownProblems; rest > 0 {
+		return fmt.Sprintf("%s\nand %d more: \"config check\" lists all",
+			p[:maxShownProblems].all(), rest)
+	}
+	return p.all()
+}
+
+// all returns a line for each problem.
+func (p Problems) all() string {
 	lines := make([]string, len(p))
 	for i := range p {
 		lines[i] = p[i].String()
