@@ -225,7 +225,7 @@ test-arm64: ## Run unit tests built for linux/arm64 under qemu-user (qemu-user-s
 lint lint-ceph: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 lint lint-ceph: export GOFLAGS := $(LINT_GOFLAGS)
 .PHONY: lint
-lint: ## Check style, dead code, and protocol definitions
+lint: check-prometheus ## Check style, dead code, and protocol definitions
 	lint=$$($(TOOL) -n golangci-lint) && cd libdoca && "$$lint" run ./... ../...
 	$(TOOL) golangci-lint run --build-tags fleet ./test/fleet
 	cd bench && $(TOOL) golangci-lint run ./...
@@ -357,10 +357,11 @@ release: ## Check, tag, and package a release: make release VERSION=0.1.0
 test-packages: check-rules ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, lintian, openssl, pkg-config)
 	test/packages/run.sh
 
-.PHONY: check-rules
-check-rules: ## Check the Prometheus rules, and test them with what started daemons export (promtool)
+.PHONY: check-prometheus check-rules
+check-prometheus: ## Check the syntax of the Prometheus rules and of the example configuration (promtool)
 	promtool check rules deploy/prometheus/*.yaml
 	promtool check config --syntax-only deploy/prometheus/examples/scrape.yaml
+check-rules: check-prometheus ## Test the Prometheus rules with what started daemons export
 	CI=true go test -count=1 -vet=off ./cmd/internal/service -run 'Rules|Alert'
 
 .PHONY: clean

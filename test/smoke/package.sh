@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the package of the target, installs it in a copy of this machine's root directory that
-# exists in memory only, uses it, and purges it. test/packages/run.sh tests all packages, under a
-# real systemd. Needs root.
+# Builds the package of the target, checks it with lintian, its manual with man, and its completions
+# with the shells, installs it in a copy of this machine's root directory that exists in memory only,
+# uses it, and purges it. test/packages/run.sh tests all packages, under a real systemd. Needs root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-smoke.XXXXXX")
@@ -10,6 +10,21 @@ mkdir "$work/packages" "$work/root"
 
 PACKAGE_VERSION=1.0.0 PACKAGE_ARCHITECTURES=$(dpkg --print-architecture) PACKAGE_NAMES=zc-relay-target \
     PACKAGE_FORMATS=deb PACKAGE_DIRECTORY=$work/packages scripts/packages.sh
+lintian --fail-on error --allow-root "$work"/packages/*.deb >"$work/lintian" || {
+    grep ^E: "$work/lintian" >&2
+    exit 1
+}
+mkdir "$work/content"
+dpkg-deb --extract "$work"/packages/*.deb "$work/content"
+for page in "$work"/content/usr/share/man/man?/*; do
+    warnings=$(MANROFFSEQ='' MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>&1 >/dev/null |
+        grep -v 'cannot \(adjust\|break\) line' || true) # a word that is longer than a line
+    [ -z "$warnings" ] || { echo "$(basename "$page"): $warnings" >&2; exit 1; }
+done
+share=$work/content/usr/share
+bash -n "$share"/bash-completion/completions/zc-relay-target
+zsh -n "$share"/zsh/vendor-completions/_zc-relay-target
+fish --no-execute "$share"/fish/vendor_completions.d/zc-relay-target.fish
 export work
 unshare --mount --net --pid --fork --kill-child --propagation private bash -euo pipefail -c '
     mount -t tmpfs tmpfs "$work/root"
