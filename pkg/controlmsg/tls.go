@@ -42,18 +42,18 @@ func NewTLSServer(
 	return t, nil
 }
 
-// PeerCertificate returns the certificate of the peer of a transport that NewTLSClient or
-// NewTLSServer has returned, and nil for others. The TLS configuration has verified it.
-func PeerCertificate(transport Transport) *x509.Certificate {
+// VerifiedChains returns the chains that verify the certificate of the peer, which each begins
+// with, of a transport that NewTLSClient or NewTLSServer has returned. It returns nil for others.
+func VerifiedChains(transport Transport) [][]*x509.Certificate {
 	t, ok := transport.(*tcpTransport)
 	if !ok {
 		return nil
 	}
 	secured, ok := t.stream.(*tls.Conn)
-	if !ok || len(secured.ConnectionState().PeerCertificates) == 0 {
+	if !ok {
 		return nil
 	}
-	return secured.ConnectionState().PeerCertificates[0]
+	return secured.ConnectionState().VerifiedChains
 }
 
 // handshake secures the transport, or closes it and fails.

@@ -148,7 +148,7 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			relay: ours.Write(t.TempDir(), []string{"relay.test"}), target: ours.Write(t.TempDir(),
 				good), allowed: []string{"other.test"},
 			relaySees:  "bad certificate",
-			targetSees: `is for ["relay.test"], none of which is an allowed name`},
+			targetSees: `is for ["dns:relay.test"], none of which is an allowed name`},
 		{name: "relay of another protocol",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
 			protocols: []string{"h2"},
@@ -189,7 +189,7 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			near, far := connect(t)
-			accepted := accept(t, far, credentials(t, c.target).Server(c.allowed))
+			accepted := accept(t, far, credentials(t, c.target).Server(mutualtlstest.Names(c.allowed...)))
 			config := credentials(t, c.relay).Client("target.test")
 			if c.noCertificate {
 				config.Certificates, config.GetClientCertificate = nil, nil

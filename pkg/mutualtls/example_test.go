@@ -28,9 +28,11 @@ func Example() {
 	must(err)
 
 	// The target serves only relays with an allowed name.
+	allowed, err := mutualtls.ParseName("dns:relay.test")
+	must(err)
 	atTarget, atRelay := net.Pipe()
 	go func() {
-		connection := tls.Server(atTarget, target.Server([]string{"relay.test"}))
+		connection := tls.Server(atTarget, target.Server([]mutualtls.Name{allowed}))
 		must(connection.Handshake())
 		_, err := fmt.Fprintf(connection, "hello %s",
 			connection.ConnectionState().PeerCertificates[0].DNSNames[0])

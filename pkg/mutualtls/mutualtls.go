@@ -9,17 +9,17 @@ package mutualtls
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/files"
-	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -36,7 +36,7 @@ const (
 	expiryWarning = 7 * 24 * time.Hour
 )
 
-// Files names the PEM files of one side. All are required.
+// Files names the PEM files of one side. Certificate, Key, and CA are required.
 type Files struct {
 	// Certificate holds this side's certificate, followed by the intermediate certificates up to
 	// the authority that the peer trusts.
@@ -45,6 +45,8 @@ type Files struct {
 	Key string
 	// CA holds the authorities that may sign the peer's certificate.
 	CA string
+	// Revoked, unless it is "", holds the authorities' lists of certificates that they have revoked.
+	Revoked string
 }
 
 // Credentials holds the content of Files and keeps it up to date. Its methods may be called
@@ -69,6 +71,7 @@ type content struct {
 	stamps      stamps
 	certificate tls.Certificate
 	authorities *x509.CertPool
+	revoked     revocations
 }
 
 // Load reads the files. It logs the certificate, and every later change of the files, to log, which
@@ -104,10 +107,15 @@ func (c *Credentials) reload() error {
 	c.mu.Unlock()
 	leaf, now := read.certificate.Leaf, time.Now()
 	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate),
-		zap.Strings("names", Names(leaf)),
+		zap.Strings("names", texts(Names(leaf))),
 		zap.Time("not_after", leaf.NotAfter), zap.String("authorities", c.files.CA))
 	log, expiry := c.log.With(zap.String("certificate", c.files.Certificate)),
 		zap.Time("not_after", leaf.NotAfter)
+	if mode := read.stamps[keyStamp].Mode(); IsExposed(mode) {
+		c.log.Warn("the private key of the TLS certificate is not private: chmod 0640 or less",
+			zap.String("key", c.files.Key), zap.Stringer("mode", mode.Perm()))
+	}
+	read.revoked.warn(c.log, now)
 	switch {
 	case now.Before(leaf.NotBefore):
 		log.Warn("TLS certificate is not valid yet: peers will reject it",
@@ -119,6 +127,10 @@ func (c *Credentials) reload() error {
 	}
 	return nil
 }
+
+// IsExposed reports whether a key file of a mode can be read by everybody, or changed by others than
+// its owner.
+func IsExposed(mode os.FileMode) bool { return mode.Perm()&0o027 != 0 }
 
 // current returns the current content of the files, or the former content if the current one cannot
 // be used or cannot be read in time.
@@ -189,7 +201,8 @@ func (c *Credentials) reportBlocked() {
 	c.reported = true
 	c.log.Warn("TLS files cannot be read, their file system does not respond: their former content stays in use (stat the files to check)",
 		zap.String("certificate", c.files.Certificate), zap.String("key", c.files.Key),
-		zap.String("authorities", c.files.CA), zap.Duration("after", time.Since(c.since)))
+		zap.String("authorities", c.files.CA), zap.String("revoked", c.files.Revoked),
+		zap.Duration("after", time.Since(c.since)))
 }
 
 // readChanged reads the files if they have changed. The caller holds reading.
@@ -233,11 +246,10 @@ func (c *Credentials) Client(serverName string) *tls.Config {
 }
 
 // Server returns the configuration for a connection from a relay. One of the authorities must have
-// signed the relay's certificate. Unless allowedNames is empty, the certificate must also contain
-// one of these names: DNS names, URIs, or IP addresses, compared as a whole and without regard to
-// case.
-func (c *Credentials) Server(allowedNames []string) *tls.Config {
-	config := c.ServerWithoutProtocol(allowedNames)
+// signed the relay's certificate. Unless allowed is empty, the certificate must also contain one of
+// these names.
+func (c *Credentials) Server(allowed []Name) *tls.Config {
+	config := c.ServerWithoutProtocol(allowed)
 	config.NextProtos = []string{Protocol}
 	checkPeer := config.VerifyConnection
 	config.VerifyConnection = func(state tls.ConnectionState) error {
@@ -251,13 +263,13 @@ func (c *Credentials) Server(allowedNames []string) *tls.Config {
 
 // ServerWithoutProtocol returns the configuration that Server returns, for a service whose clients
 // do not negotiate a protocol (ALPN).
-func (c *Credentials) ServerWithoutProtocol(allowedNames []string) *tls.Config {
+func (c *Credentials) ServerWithoutProtocol(allowed []Name) *tls.Config {
 	now := c.current()
 	config := now.config()
 	config.NextProtos = nil
 	config.ClientCAs, config.ClientAuth = now.authorities, tls.RequireAndVerifyClientCert
 	config.VerifyConnection = func(state tls.ConnectionState) error {
-		return checkName(state.PeerCertificates[0], allowedNames)
+		return now.checkPeer(state.VerifiedChains, allowed)
 	}
 	return config
 }
@@ -269,7 +281,12 @@ func (c *content) config() *tls.Config {
 		Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{Protocol},
 		// Every connection must present a certificate, because a ticket could outlive it.
 		SessionTicketsDisabled: true,
-		VerifyConnection:       checkProtocol,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if err := checkProtocol(state); err != nil {
+				return err
+			}
+			return c.checkPeer(state.VerifiedChains, nil)
+		},
 	}
 }
 
@@ -280,34 +297,26 @@ func checkProtocol(state tls.ConnectionState) error {
 	return nil
 }
 
-func checkName(leaf *x509.Certificate, allowed []string) error {
+// CheckPeer fails unless the certificate of a peer, which the chains verify, has one of the allowed
+// names, or there are none, and none of the chains' certificates has been revoked.
+func (c *Credentials) CheckPeer(chains [][]*x509.Certificate, allowed []Name) error {
+	now := c.current()
+	return now.checkPeer(chains, allowed)
+}
+
+func (c *content) checkPeer(chains [][]*x509.Certificate, allowed []Name) error {
+	if err := c.revoked.check(chains); err != nil {
+		return err
+	}
 	if len(allowed) == 0 {
 		return nil
 	}
-	names := Names(leaf)
-	for _, name := range names {
-		for _, good := range allowed {
-			if strings.EqualFold(name, good) {
-				return nil
-			}
-		}
+	names := Names(chains[0][0])
+	if slices.ContainsFunc(names, func(n Name) bool { return slices.Contains(allowed, n) }) {
+		return nil
 	}
 	return status.Errorf(status.Authentication,
-		"the peer's certificate is for %s, none of which is an allowed name",
-		printable.Names(names))
-}
-
-// Names returns the names for which a certificate is valid. The subject's common name is not one
-// of them (RFC 6125).
-func Names(leaf *x509.Certificate) []string {
-	names := append([]string{}, leaf.DNSNames...)
-	for _, uri := range leaf.URIs {
-		names = append(names, uri.String())
-	}
-	for _, address := range leaf.IPAddresses {
-		names = append(names, address.String())
-	}
-	return names
+		"the peer's certificate is for %s, none of which is an allowed name", Describe(names))
 }
 
 func readContent(files Files) (content, error) {
@@ -338,7 +347,28 @@ func readContent(files Files) (content, error) {
 		return content{}, status.Errorf(status.BadConfig,
 			"TLS CA %q holds no certificate in PEM format", files.CA)
 	}
-	return content{stamps: stamps, certificate: pair, authorities: pool}, nil
+	c := content{stamps: stamps, certificate: pair, authorities: pool}
+	if files.Revoked != "" {
+		lists, err := readFile("revocation", files.Revoked)
+		if err != nil {
+			return content{}, err
+		}
+		c.revoked, err = parseRevocations(lists, files.Revoked, certificatesIn(authorities))
+		if err != nil {
+			return content{}, err
+		}
+	}
+	return c, nil
+}
+
+// certificatesIn returns the certificates in a PEM file, as x509.CertPool finds them.
+func certificatesIn(b []byte) (all []*x509.Certificate) {
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func readFile(what, path string) ([]byte, error) {
@@ -349,13 +379,21 @@ func readFile(what, path string) ([]byte, error) {
 	return b, nil
 }
 
-// stamps identifies the versions of the three files; nil elements identify none.
-type stamps [3]os.FileInfo
+// stamps identifies the versions of the files; nil elements identify none.
+type stamps [4]os.FileInfo
+
+const (
+	keyStamp     = 1
+	revokedStamp = 3
+)
 
 func stampsOf(files Files) (stamps, error) {
 	var s stamps
 	var errs []error
-	for i, path := range []string{files.Certificate, files.Key, files.CA} {
+	for i, path := range []string{files.Certificate, files.Key, files.CA, files.Revoked} {
+		if i == revokedStamp && path == "" {
+			continue
+		}
 		var err error
 		if s[i], err = os.Stat(path); err != nil {
 			errs = append(errs, status.Errorf(status.BadConfig, "TLS file: %w", err))

@@ -77,7 +77,7 @@ func TestOnlyInvitedClientsAreServed(t *testing.T) {
 		}
 		return c
 	}
-	server := load(authority, "target.test").Server([]string{"Relay.test", "10.1.2.3"})
+	server := load(authority, "target.test").Server(mutualtlstest.Names("Relay.test", "10.1.2.3"))
 	relay := load(authority, "relay.test")
 	roots := relay.Client("target.test").RootCAs
 	for name, test := range map[string]struct {
@@ -277,7 +277,7 @@ func BenchmarkHandshake(b *testing.B) {
 					for range b.N {
 						connection, err := listener.Accept()
 						check(err)
-						secured := tls.Server(connection, target.Server([]string{"relay.test"}))
+						secured := tls.Server(connection, target.Server(mutualtlstest.Names("relay.test")))
 						_, err = secured.Write([]byte{0}) // after the handshake
 						check(err)
 						_ = secured.Close()

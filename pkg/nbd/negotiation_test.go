@@ -361,7 +361,7 @@ func TestMutualTLS(t *testing.T) {
 		credentials(t, authority, "client.test")
 	stranger := credentials(t, mutualtlstest.NewAuthority(t), "client.test")
 	_, path := startServer(t, nbd.Config{TLS: func() *tls.Config {
-		return server.ServerWithoutProtocol([]string{"client.test"})
+		return server.ServerWithoutProtocol(mutualtlstest.Names("client.test"))
 	}}, newMemoryExport())
 
 	plain := dial(t, path)

@@ -96,17 +96,29 @@ func (t *Target) newTransport(p *pendingConnection) (controlmsg.Transport, error
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, t.config.ControlTimeout)
 	defer cancel()
-	return controlmsg.NewTLSServer(ctx, p.stream, t.config.TLS.Server(t.config.TLSAllowedNames),
+	return controlmsg.NewTLSServer(ctx, p.stream, t.config.TLS.Server(*t.allowedNames.Load()),
 		config)
 }
 
-// relayNames returns the names in the certificate that the relay has proved its identity with.
-func relayNames(transport controlmsg.Transport) []string {
-	certificate := controlmsg.PeerCertificate(transport)
-	if certificate == nil {
+// SetAllowedNames changes which relays the target accepts: those whose certificates have one of
+// these names, or all if there are none. It ends the sessions of relays that it no longer accepts,
+// also because their certificates have been revoked since. It has no effect without TLS.
+func (t *Target) SetAllowedNames(names []mutualtls.Name) {
+	t.allowedNames.Store(&names)
+	for _, s := range t.admission.open() {
+		if err := s.checkRelay(); err != nil {
+			s.cancel(err)
+		}
+	}
+}
+
+// checkRelay fails if the target no longer accepts the relay.
+func (s *session) checkRelay() error {
+	t := s.target
+	if t.config.TLS == nil {
 		return nil
 	}
-	return mutualtls.Names(certificate)
+	return t.config.TLS.CheckPeer(s.relayChains, *t.allowedNames.Load())
 }
 
 // acceptRDMA accepts RDMA connections that carry a valid token, and rejects others, until ctx ends.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/lease"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
@@ -113,7 +114,7 @@ func TestPreemptNeedsItsRightWhenTheVolumeIsOpened(t *testing.T) {
 	if _, err := x.open(s, m, ReadAccess, noClaim); !errors.Is(err, status.NotPermitted) {
 		t.Errorf("an owner's client preempts: %v", err)
 	}
-	if _, err := x.setRights("disk", []Right{{Relay: "a", Access: PreemptAccess}}); err != nil {
+	if _, err := x.setRights("disk", []Right{{Relay: mutualtlstest.Name("a"), Access: PreemptAccess}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := x.open(s, m, ReadAccess, noClaim); err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/lease"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -35,8 +35,8 @@ type Offer struct {
 
 // Right is what a relay may do with a volume.
 type Right struct {
-	// Relay is a name in the relay's certificate. Letters match regardless of case.
-	Relay  string
+	// Relay is a name in the relay's certificate.
+	Relay  mutualtls.Name
 	Access Access
 }
 
@@ -55,15 +55,13 @@ const (
 )
 
 // access returns what a relay whose certificate has the given names may do.
-func (o *Offer) access(relay []string) Access {
+func (o *Offer) access(relay []mutualtls.Name) Access {
 	if len(o.Rights) == 0 {
 		return PreemptAccess
 	}
 	granted := NoAccess
 	for _, right := range o.Rights {
-		if slices.ContainsFunc(relay, func(name string) bool {
-			return strings.EqualFold(name, right.Relay)
-		}) {
+		if slices.Contains(relay, right.Relay) {
 			granted = max(granted, right.Access)
 		}
 	}
@@ -230,7 +228,7 @@ func (x *offers) choose(s *session, name string) (*offer, Access, error) {
 func (s *session) notPermitted(offer *offer) error {
 	return status.Errorf(status.NotPermitted,
 		"relay %s may not use volume %q, or not in this way: its certificate is for %s", s.peer,
-		offer.name, printable.Names(s.relayNames))
+		offer.name, mutualtls.Describe(s.relayNames))
 }
 
 // setRights changes who may do what with a volume. It returns the sessions that make use of what

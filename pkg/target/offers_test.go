@@ -3,6 +3,7 @@ package target_test
 import (
 	"crypto/rand"
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -318,11 +319,11 @@ func TestRightsFollowTheCertificate(t *testing.T) {
 		c.TLS = credentials(t, authority, "target")
 		disk := c.Volumes["disk"]
 		disk.Rights = []target.Right{
-			{Relay: "reader", Access: target.ReadAccess},
-			{Relay: "WRITER", Access: target.WriteAccess},
-			{Relay: "owner", Access: target.ExclusiveAccess},
-			{Relay: "owner", Access: target.ReadAccess},
-			{Relay: "mover", Access: target.PreemptAccess},
+			{Relay: mutualtlstest.Name("reader"), Access: target.ReadAccess},
+			{Relay: mutualtlstest.Name("WRITER"), Access: target.WriteAccess},
+			{Relay: mutualtlstest.Name("owner"), Access: target.ExclusiveAccess},
+			{Relay: mutualtlstest.Name("owner"), Access: target.ReadAccess},
+			{Relay: mutualtlstest.Name("mover"), Access: target.PreemptAccess},
 		}
 		c.Volumes["disk"] = disk
 		disk.Rights, disk.ReadOnly = nil, true
@@ -425,7 +426,7 @@ func TestARelayLearnsOnlyOfVolumesThatItMayUse(t *testing.T) {
 		c.TLS = credentials(t, authority, "target")
 		for name, relay := range map[string]string{"disk": "a", "secret": "b"} {
 			c.Volumes[name] = target.Offer{Volume: volumetest.OpenMemory(t, "1MiB"),
-				Rights: []target.Right{{Relay: relay, Access: target.WriteAccess}}}
+				Rights: []target.Right{{Relay: mutualtlstest.Name(relay), Access: target.WriteAccess}}}
 		}
 	})
 	for relay, want := range map[string]string{"a": `["disk"]`, "b": `["secret"]`, "c": `[]`} {
@@ -447,8 +448,8 @@ func TestChangedRightsEndOnlySessionsThatUseWhatIsLost(t *testing.T) {
 	s := startTarget(t, func(c *target.Config) {
 		c.TLS = credentials(t, authority, "target")
 		disk := c.Volumes["disk"]
-		disk.Rights = rights(target.Right{Relay: "a", Access: target.WriteAccess},
-			target.Right{Relay: "b", Access: target.WriteAccess})
+		disk.Rights = rights(target.Right{Relay: mutualtlstest.Name("a"), Access: target.WriteAccess},
+			target.Right{Relay: mutualtlstest.Name("b"), Access: target.WriteAccess})
 		c.Volumes["disk"] = disk
 	})
 	open := func(relay string) *controlmsg.Requester {
@@ -487,17 +488,67 @@ func TestChangedRightsEndOnlySessionsThatUseWhatIsLost(t *testing.T) {
 	configure(kept, false)
 	configure(writer, false)
 	configure(reader, true)
-	change(target.Right{Relay: "a", Access: target.ExclusiveAccess},
-		target.Right{Relay: "b", Access: target.ReadAccess})
+	change(target.Right{Relay: mutualtlstest.Name("a"), Access: target.ExclusiveAccess},
+		target.Right{Relay: mutualtlstest.Name("b"), Access: target.ReadAccess})
 	expectLost("a session that writes and may only read", writer)
 	if reply := configure(watching, false); !reply.ReadOnly {
 		t.Errorf("a session that has begun when its relay might write: %+v", reply)
 	}
-	change(target.Right{Relay: "a", Access: target.WriteAccess})
+	change(target.Right{Relay: mutualtlstest.Name("a"), Access: target.WriteAccess})
 	expectLost("a session that reads and may not", reader)
 	expectLost("another one", watching)
 	destroy(t, kept) // it has not ended
 	if err := s.SetRights("none", nil); !errors.Is(err, status.NotFound) {
 		t.Errorf("rights to a volume that there is not: %v", err)
+	}
+}
+
+func TestARelayThatIsNoLongerAcceptedLosesItsSessions(t *testing.T) {
+	authority, dir := mutualtlstest.NewAuthority(t), t.TempDir()
+	revokedFiles := authority.Write(filepath.Join(dir, "b"), []string{"b"})
+	files := authority.Write(filepath.Join(dir, "target"), []string{"target"})
+	files.Revoked = filepath.Join(dir, "crl.pem")
+	authority.Revoke(files.Certificate, files.Revoked, time.Now().Add(time.Hour)) // none of a relay
+	load := func(files mutualtls.Files) *mutualtls.Credentials {
+		c, err := mutualtls.Load(files, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	s := startTarget(t, func(c *target.Config) { c.TLS = load(files) })
+	open := func(c *mutualtls.Credentials) (*controlmsg.Requester, error) {
+		return relayTo(t, s.Address(), c.Client("target"))
+	}
+	expectLost := func(what string, r *controlmsg.Requester) {
+		t.Helper()
+		select {
+		case <-r.Done():
+		case <-time.After(testkit.Patience):
+			t.Fatalf("%s goes on", what)
+		}
+		if err := r.Err(); !errors.Is(err, status.Authentication) {
+			t.Errorf("%s ended with %v", what, err)
+		}
+	}
+	must := func(r *controlmsg.Requester, err error) *controlmsg.Requester {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	a, b := must(open(credentials(t, authority, "a"))), must(open(load(revokedFiles)))
+	c := must(open(credentials(t, authority, "c")))
+	s.SetAllowedNames(mutualtlstest.Names("a", "b"))
+	expectLost("a relay whose name is no longer allowed", c)
+	if _, err := open(credentials(t, authority, "c")); err == nil {
+		t.Error("it comes back")
+	}
+	authority.Revoke(revokedFiles.Certificate, files.Revoked, time.Now().Add(time.Hour))
+	s.SetAllowedNames(mutualtlstest.Names("a", "b"))
+	expectLost("a relay whose certificate was revoked", b)
+	if err := openVolume(t, a, "disk"); err != nil {
+		t.Errorf("a relay that is still accepted: %v", err)
 	}
 }

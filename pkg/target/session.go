@@ -3,6 +3,7 @@ package target
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/lease"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -37,12 +39,13 @@ type session struct {
 	log    *zap.Logger
 	relay  controlmsg.Server
 	peer   string // the relay, for people
-	// relayNames are the names in the relay's certificate; nil without TLS.
-	relayNames []string
-	local      netip.Addr // that the relay has connected to
-	epoch      *epoch.Session
-	tenancy    *lease.Tenancy // of the relay's connection; nil for relays of the applications
-	admitted   bool
+	// relayChains verify the relay's certificate, which is for relayNames; nil without TLS.
+	relayChains [][]*x509.Certificate
+	relayNames  []mutualtls.Name
+	local       netip.Addr // that the relay has connected to
+	epoch       *epoch.Session
+	tenancy     *lease.Tenancy // of the relay's connection; nil for relays of the applications
+	admitted    bool
 
 	opening      *time.Timer // ends a session that opens no volume
 	offer        *offer
@@ -81,8 +84,11 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 	s := &session{
 		pendingConnection: p, id: id, opened: time.Now(), target: t, log: log,
 		epoch: epoch.NewSession(p.cancel),
-		peer:  transport.RemoteName(), relayNames: relayNames(transport),
+		peer:  transport.RemoteName(), relayChains: controlmsg.VerifiedChains(transport),
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
+	}
+	if len(s.relayChains) > 0 {
+		s.relayNames = mutualtls.Names(s.relayChains[0][0])
 	}
 	transport = t.config.HookTransport(transport)
 	version := t.config.Protocol
@@ -129,7 +135,11 @@ func (s *session) admit() error {
 	}
 	s.admitted = true
 	s.target.sessionsTotal.Add(1)
-	return nil
+	err := s.checkRelay() // SetAllowedNames may not have seen the session
+	if err != nil {
+		s.target.admission.release(s)
+	}
+	return err
 }
 
 // greeted completes the answer to the relay's hello.

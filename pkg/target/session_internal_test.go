@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
@@ -107,13 +108,13 @@ func TestTheFailureOfAQueueEndsItsSessionUnlessItHasStopped(t *testing.T) {
 func chosen(t *testing.T, access Access) (*offers, *session) {
 	t.Helper()
 	x, err := newOffers(map[string]Offer{"disk": {
-		Volume: volumetest.OpenMemory(t, "1MiB"), Rights: []Right{{Relay: "a", Access: access}},
+		Volume: volumetest.OpenMemory(t, "1MiB"), Rights: []Right{{Relay: mutualtlstest.Name("a"), Access: access}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &session{pendingConnection: &pendingConnection{ctx: t.Context()}, log: zap.NewNop(),
-		relayNames: []string{"a"}}
+		relayNames: mutualtlstest.Names("a")}
 	if s.offer, _, err = x.choose(s, "disk"); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestARemovedVolumeCannotBeOpened(t *testing.T) {
 
 func TestARightLostBeforeTheVolumeIsOpenedIsLost(t *testing.T) {
 	x, s := chosen(t, WriteAccess)
-	lost, err := x.setRights("disk", []Right{{Relay: "a", Access: ReadAccess}})
+	lost, err := x.setRights("disk", []Right{{Relay: mutualtlstest.Name("a"), Access: ReadAccess}})
 	if err != nil || len(lost) > 0 {
 		t.Fatalf("%d sessions use what is lost: %v", len(lost), err)
 	}

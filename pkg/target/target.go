@@ -80,7 +80,7 @@ type Config struct {
 	// TLS secures the control connections. A relay's certificate must have one of TLSAllowedNames,
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
-	TLSAllowedNames []string
+	TLSAllowedNames []mutualtls.Name
 	// Protocol is what the relays speak: dialects.None means our own protocol. In those of the DOCA
 	// storage applications the target must offer one volume, without TLS, and RDMA must be a
 	// provider that connects by details: see rdma.DetailsDevice. DetectProtocol lets the first
@@ -141,11 +141,13 @@ type Target struct {
 	// clientCounters are those of clients, by volume and name.
 	clientCounters *datapath.ClientCounters
 
-	lessor   *lease.Lessor
-	peers    *controlmsg.Peers // relays
-	memory   atomic.Int64      // bytes used by the lanes of all sessions
-	verifier uint64            // of volumes that have no write verifier of their own
-	process  uint64            // tells relays which addresses lead to this process
+	lessor *lease.Lessor
+	// allowedNames are those that a relay's certificate must have one of.
+	allowedNames atomic.Pointer[[]mutualtls.Name]
+	peers        *controlmsg.Peers // relays
+	memory       atomic.Int64      // bytes used by the lanes of all sessions
+	verifier     uint64            // of volumes that have no write verifier of their own
+	process      uint64            // tells relays which addresses lead to this process
 
 	// rejections keeps relays that ask for a volume again and again from filling the log.
 	rejections controlmsg.Rejections
@@ -178,6 +180,7 @@ func New(ctx context.Context, config Config) (*Target, error) {
 
 		clientCounters: datapath.NewClientCounters(config.CountedClients),
 	}
+	t.allowedNames.Store(&config.TLSAllowedNames)
 	var err error
 	if t.offers, err = newOffers(config.Volumes); err == nil {
 		err = t.start(ctx)

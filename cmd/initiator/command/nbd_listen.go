@@ -50,8 +50,11 @@ func (l *nbdListenFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&l.tls.Key, "tls-key", "", "PEM file with the certificate's private key")
 	f.StringVar(&l.tls.CA, "tls-ca", "",
 		"PEM file with the authorities that may sign a client's certificate")
+	f.StringVar(&l.tls.Revoked, "tls-revoked", "",
+		"PEM file with the authorities' lists of revoked certificates (CRL)")
 	f.StringArrayVar(&l.names, "tls-allowed-name", nil,
-		"accept only clients whose certificate has this `name`; repeatable")
+		"accept only clients whose certificate has this `name`: dns:NAME, uri:URI, or ip:ADDRESS, "+
+			"where dns: and ip: may be left out; repeatable")
 }
 
 func (l *nbdListenFlags) hasTLS() bool { return l.tls.Certificate != "" }
@@ -102,7 +105,15 @@ func (l *nbdListenFlags) credentials(log *zap.Logger) (func() *tls.Config, error
 	if err != nil {
 		return nil, program.Usage(err)
 	}
-	return func() *tls.Config { return credentials.ServerWithoutProtocol(l.names) }, nil
+	var allowed []mutualtls.Name
+	for _, text := range l.names {
+		name, err := mutualtls.ParseName(text)
+		if err != nil {
+			return nil, program.Usagef("--tls-allowed-name %q %w", text, err)
+		}
+		allowed = append(allowed, name)
+	}
+	return func() *tls.Config { return credentials.ServerWithoutProtocol(allowed) }, nil
 }
 
 // admission returns a function that admits the clients of Unix sockets by their user.

@@ -210,6 +210,7 @@ type TLS struct {
 	Certificate string
 	Key         string
 	CA          string
+	Revoked     string // "" for no list
 }
 
 func (c *TLS) describe(s section) {
@@ -220,6 +221,9 @@ func (c *TLS) describe(s section) {
 		"PEM file with the certificate's private key").flagged("tls-key", "")
 	s.value("ca", text(&c.CA, nil),
 		"PEM file with the authorities that may sign the peer's certificate").flagged("tls-ca", "")
+	s.value("revoked", text(&c.Revoked, nil),
+		"PEM file with the authorities' lists of revoked certificates (CRL), read again when it changes; a reload ends the sessions of peers that are on them; if empty, none is revoked").
+		flagged("tls-revoked", "")
 }
 
 // Enabled reports whether TLS is configured.

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -97,7 +99,7 @@ func (c *Volume) Rights() []target.Right {
 		{c.Owners, target.ExclusiveAccess}, {c.Preemptors, target.PreemptAccess},
 	} {
 		for _, name := range group.names {
-			rights = append(rights, target.Right{Relay: name, Access: group.access})
+			rights = append(rights, target.Right{Relay: certificateName(name), Access: group.access})
 		}
 	}
 	return rights
@@ -176,15 +178,14 @@ func (c *Volume) CheckAdded(tls bool) error {
 	if err := check(c.Name); err != nil {
 		return status.Errorf(status.InvalidValue, "name %q %w", c.Name, err)
 	}
-	check = checkName(maxCertificateName)
-	for _, right := range c.Rights() {
+	for _, name := range slices.Concat(c.Readers, c.Writers, c.Owners, c.Preemptors) {
 		if !tls {
 			return status.Errorf(status.InvalidValue,
 				"volume %q has rights of relays, but the target has no TLS that would tell relays apart",
 				c.Name)
 		}
-		if err := check(right.Relay); err != nil {
-			return status.Errorf(status.InvalidValue, "name of a relay %q %w", right.Relay, err)
+		if err := checkCertificateName(name); err != nil {
+			return status.Errorf(status.InvalidValue, "name of a relay %w", err)
 		}
 	}
 	_, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
@@ -235,8 +236,32 @@ func (c *Target) describe(s section) {
 	volumes.list.identifiedBy = []string{"name"}
 }
 
-// maxCertificateName is the limit of a DNS name, in bytes.
-const maxCertificateName = 253
+// checkCertificateName fails unless a text stands for a name in a certificate.
+func checkCertificateName(text string) error {
+	if _, err := mutualtls.ParseName(text); err != nil {
+		return fmt.Errorf("%q %s", text, status.Text(err))
+	}
+	return nil
+}
+
+// AllowedNames returns TLSAllowedNames, which have been checked, as names of certificates.
+func (c *Listen) AllowedNames() []mutualtls.Name {
+	var names []mutualtls.Name
+	for _, text := range c.TLSAllowedNames {
+		names = append(names, certificateName(text))
+	}
+	return names
+}
+
+// certificateName returns the name that a text stands for, and one that no certificate has for a
+// text that stands for none.
+func certificateName(text string) mutualtls.Name {
+	name, err := mutualtls.ParseName(text)
+	if err != nil {
+		return mutualtls.Name{}
+	}
+	return name
+}
 
 func (c *Listen) describe(s section) {
 	s.value("address", ipAddress(&c.Address, false),
@@ -252,9 +277,9 @@ func (c *Listen) describe(s section) {
 	s.value("address_file", text(&c.AddressFile, nil),
 		"write the control address to this file once the target listens; if empty, write nothing").
 		flagged("address-file", "")
-	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
-		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").
-		flagged("tls-allowed-name", "")
+	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkCertificateName),
+		"a relay's certificate must have one of these names: dns:NAME, uri:URI, or ip:ADDRESS, where dns: and ip: may be left out; empty accepts every certificate of the authorities").
+		flagged("tls-allowed-name", "").reloads(AtOnce)
 	s.value("protocol", choice(&c.Protocol, names(relay.Protocols())...),
 		"what relays speak: our own protocol, that of a release of the DOCA storage applications, which needs rdma.provider doca and a single volume, or auto: the protocol of each relay's first message").
 		flagged("protocol", "")
@@ -303,7 +328,7 @@ func (c *Volume) describe(s section) {
 		{"preemptors", &c.Preemptors,
 			"preempt the holder of the volume, and do what owners may"},
 	} {
-		s.value(group.key, words(group.names, checkName(maxCertificateName)),
+		s.value(group.key, words(group.names, checkCertificateName),
 			"relays that may "+group.may+", by a name in their certificates; if readers, writers, owners, and preemptors are empty, all relays may do everything").
 			reloads(AtOnce)
 	}

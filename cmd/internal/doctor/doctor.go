@@ -149,6 +149,8 @@ type Options struct {
 	CheckAdmin func() error
 	// Directories holds where the daemon creates files.
 	Directories []Directory
+	// TLSKey is the file with the private key, "" without TLS.
+	TLSKey string
 	// LoadTLS loads the credentials and returns when they expire; nil without TLS.
 	LoadTLS func() (time.Time, error)
 	// Secure returns the configuration for TLS connections to a target; nil without TLS.

@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -472,6 +473,10 @@ func (m *machine) tls() []Finding {
 		return []Finding{fail(check, "the certificate expired at "+date, remedy)}
 	case left < certificateWarning:
 		return []Finding{warn(check, "the certificate expires at "+date, remedy)}
+	}
+	if info, err := os.Stat(m.TLSKey); err == nil && mutualtls.IsExposed(info.Mode()) {
+		return []Finding{warn(check, fmt.Sprintf("%s, the private key of the certificate, is not "+
+			"private: its mode is %v", m.TLSKey, info.Mode().Perm()), "chmod 0640 "+m.TLSKey)}
 	}
 	return []Finding{ok(check, "the certificate is valid until "+date)}
 }

@@ -311,6 +311,12 @@ func TestCredentialsMustBeValid(t *testing.T) {
 		m.LoadTLS = func() (time.Time, error) { return time.Now().Add(c.left), c.err }
 		expect(t, m.tls(), c.verdict, text)
 	}
+	m.LoadTLS = func() (time.Time, error) { return time.Now().Add(100 * 24 * time.Hour), nil }
+	m.TLSKey = filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(m.TLSKey, nil, 0o604); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, m.tls(), Warn, "is not private")
 	m.CheckUsers = func() error { return errors.New(`user "nobody2" does not exist`) }
 	expect(t, m.users(), Fail, "nobody2")
 	m.CheckUsers = func() error { return nil }

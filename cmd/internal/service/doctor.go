@@ -189,6 +189,7 @@ func describe(o *doctor.Options, c *config.Daemon) error {
 	o.Verbs, o.DocaRDMA = c.RDMA.Provider == verbs.ProviderName, c.RDMA.Provider == "doca"
 	o.OpenRDMA = func() (rdma.Provider, error) { return openRDMA(c.RDMA, log) }
 	if c.TLS.Enabled() {
+		o.TLSKey = c.TLS.Key
 		o.LoadTLS = func() (time.Time, error) {
 			credentials, err := loadTLS(c.TLS, log)
 			if err != nil {

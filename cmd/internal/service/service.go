@@ -222,7 +222,8 @@ func loadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
 	if !c.Enabled() {
 		return nil, nil
 	}
-	return mutualtls.Load(mutualtls.Files{Certificate: c.Certificate, Key: c.Key, CA: c.CA}, log)
+	return mutualtls.Load(mutualtls.Files{Certificate: c.Certificate, Key: c.Key, CA: c.CA,
+		Revoked: c.Revoked}, log)
 }
 
 // CertificateExpiryMetric is the name of the metric for alerts before the certificate expires.

@@ -117,7 +117,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		ControlTimeout: c.Control.Timeout, DrainTimeout: c.Shutdown.DrainTimeout,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
 			DeadAfter: c.Control.KeepAliveDeadAfter},
-		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, HookTransport: env.HookTransport,
+		TLS: env.TLS, TLSAllowedNames: c.Listen.AllowedNames(), HookTransport: env.HookTransport,
 		Protocol:       c.Listen.Version(),
 		DetectProtocol: c.Listen.DetectsProtocol(),
 		Tracer:         env.Tracer,
@@ -291,6 +291,7 @@ func (l *liveConfig) read(ctx context.Context) (apply func() error, err error) {
 		}, nil
 	}
 	return func() error {
+		l.target.SetAllowedNames(c.Listen.AllowedNames())
 		failed, err := serve()
 		l.report(c.KeepVolumes(failed, l.applied), c)
 		return err

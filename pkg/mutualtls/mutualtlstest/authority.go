@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"os"
@@ -42,9 +43,60 @@ func NewAuthorityWithKeys(t testing.TB, newKey func() (crypto.Signer, error)) *A
 	a.key = a.makeKey()
 	template := template("authority " + rand.Text())
 	template.IsCA, template.BasicConstraintsValid = true, true
-	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageCertSign, nil
+	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageCertSign|x509.KeyUsageCRLSign, nil
 	a.certificate = sign(t, template, template, a.key.Public(), a.key)
 	return a
+}
+
+// Names parses names of certificates. It panics if a text is none.
+func Names(texts ...string) []mutualtls.Name {
+	var names []mutualtls.Name
+	for _, text := range texts {
+		name, err := mutualtls.ParseName(text)
+		if err != nil {
+			panic(fmt.Sprintf("%q %v", text, err))
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// Name parses one name.
+func Name(text string) mutualtls.Name { return Names(text)[0] }
+
+// Forge returns an authority with the same name, and a key of its own.
+func (a *Authority) Forge() *Authority {
+	a.t.Helper()
+	forger := &Authority{t: a.t, newKey: a.newKey}
+	forger.key = forger.makeKey()
+	template := *a.certificate
+	template.PublicKey = nil
+	forger.certificate = sign(a.t, &template, &template, forger.key.Public(), forger.key)
+	return forger
+}
+
+// Revoke writes the list of what the authority has revoked, in PEM format, over a file. It lists
+// the certificate in a file of Write, and is to be renewed by next.
+func (a *Authority) Revoke(certificate, path string, next time.Time) {
+	a.t.Helper()
+	encoded, err := os.ReadFile(certificate)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	block, _ := pem.Decode(encoded)
+	revoked, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	list, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
+		Number: big.NewInt(1), ThisUpdate: next.Add(-48 * time.Hour), NextUpdate: next,
+		RevokedCertificateEntries: []x509.RevocationListEntry{
+			{SerialNumber: revoked.SerialNumber, RevocationTime: time.Now()}},
+	}, a.certificate, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.write(path, "X509 CRL", list)
 }
 
 // Option changes a certificate before it is signed.
