@@ -28,6 +28,7 @@ type channel struct {
 	stop     context.CancelFunc
 	unlisted chan struct{} // closed when the channel no longer holds its name
 	served   chan struct{} // closed when run has returned
+	released chan struct{} // closed when the channel has been removed and released
 	former   []*channel    // removed channels of the same id, until none holds the name
 
 	accepted  atomic.Uint64
@@ -66,7 +67,8 @@ func newChannel(
 			clients: epoch.NewRegistry(epoch.Config{Restart: true}),
 			dials:   bucket.New(channelDialInterval),
 		},
-		unlisted: make(chan struct{}), served: make(chan struct{}), former: former,
+		unlisted: make(chan struct{}), served: make(chan struct{}),
+		released: make(chan struct{}), former: former,
 		sessions: make(map[uint64]*session),
 		changed:  make(chan struct{}, 1),
 

@@ -117,6 +117,12 @@ type ChannelID struct {
 // String returns device, representor and name.
 func (id ChannelID) String() string { return id.Device + "/" + id.Representor + "/" + id.Name }
 
+// normalized returns the id with the addresses as the relay writes them.
+func (id ChannelID) normalized() ChannelID {
+	id.Device, id.Representor = pci.Normalize(id.Device), pci.Normalize(id.Representor)
+	return id
+}
+
 // ChannelConfig configures a channel. ChannelID, Targets and Volume are required; zero values of
 // the other fields mean the defaults.
 type ChannelConfig struct {
@@ -254,7 +260,7 @@ func (s Settings) complete() (Settings, []error) {
 	channels, errs := make([]ChannelConfig, len(s.Channels)), make([]error, len(s.Channels))
 	seen := make(map[ChannelID]int)
 	for i, c := range s.Channels {
-		c.Device, c.Representor = pci.Normalize(c.Device), pci.Normalize(c.Representor)
+		c.ChannelID = c.normalized()
 		c.setDefaults()
 		errs[i] = c.Validate()
 		if first, twice := seen[c.ChannelID]; twice {

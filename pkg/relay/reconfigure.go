@@ -37,18 +37,10 @@ func (e *ChannelError) Unwrap() error { return e.Err }
 // end of ctx.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, errs := settings.complete()
-	select {
-	case <-r.running:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := r.beginChange(ctx); err != nil {
+		return err
 	}
-	select {
-	case r.reconfiguring <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	defer func() { <-r.reconfiguring }()
-	defer r.reportReadiness()
+	defer r.endChange()
 	configured := make([]*channel, len(settings.Channels))
 	for i := range settings.Channels {
 		open := r.channelsOf(settings.Channels[i].ChannelID, false)
@@ -244,6 +236,7 @@ func (r *Relay) removeChannel(c *channel) {
 // releaseRemoved releases a removed channel when its last session has ended, unless the relay ends
 // before.
 func (r *Relay) releaseRemoved(serving context.Context, c *channel) {
+	defer close(c.released)
 	c.log.Debug("waiting for the sessions of the removed channel")
 	defer c.log.Debug("no longer waiting for the sessions of the removed channel")
 	ended := make(chan struct{})
