@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -37,6 +38,10 @@ const (
 	TracePath    = "/trace"    // POST, DELETE
 	// GET, POST; DELETE with "/NAME" and "/NAME/holders/HOLDER", POST with "/NAME/size"
 	VolumesPath = "/volumes"
+	// GET, POST; DELETE with "/NAME", POST with "/NAME/target" and "/NAME/qos"
+	ChannelsPath = "/channels"
+	OpenAPIPath  = "/openapi.json"
+	ProfilesPath = "/debug/pprof/" // GET with the name of a profile
 )
 
 // CodeHeader is the header of a reply that does not mean success with the symbolic name of the
@@ -46,11 +51,18 @@ const CodeHeader = "Zc-Status"
 // maxReplyBytes is the largest reply that is read.
 const maxReplyBytes = 64 << 20
 
+// DefaultTimeout bounds a call whose context has no deadline, so that a listener that never replies
+// does not hold its caller up for ever. Changes of volumes and channels, which may take long, end
+// ten minutes later, and profiles after the time that they take.
+const DefaultTimeout = 30 * time.Second
+
 // Client talks to the admin listener of a daemon. Its methods may be called concurrently. A method
-// that fails returns an error with a status code: NotConnected or TimeOut if the daemon cannot be
-// reached, NotSupported if it does not offer the operation.
+// waits until its context ends, or for DefaultTimeout if that has no deadline. A method that fails
+// returns an error with a status code: NotConnected or TimeOut if the daemon cannot be reached,
+// NotSupported if it does not offer the operation.
 type Client struct {
 	address string
+	timeout time.Duration // DefaultTimeout
 	http    http.Client
 }
 
@@ -73,10 +85,9 @@ func New(address string) (*Client, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, network, destination)
 	}
-	return &Client{address: address,
-			http: http.Client{Transport: &http.Transport{DialContext: dial,
-				DisableKeepAlives: true}}},
-		nil
+	return &Client{address: address, timeout: DefaultTimeout,
+		http: http.Client{Transport: &http.Transport{DialContext: dial,
+			DisableKeepAlives: true}}}, nil
 }
 
 // Status returns the daemon's status, a JSON document that docs/status.schema.json describes.
@@ -98,6 +109,35 @@ func (c *Client) LogLevel(ctx context.Context) (string, error) {
 // SetLogLevel changes the lowest severity that is logged, until the daemon's next start or reload.
 func (c *Client) SetLogLevel(ctx context.Context, level string) error {
 	return c.call(ctx, http.MethodPut, LogLevelPath, logLevel{level}, nil)
+}
+
+// OpenAPI returns the daemon's description of all that it serves, an OpenAPI 3.1 document as
+// docs/openapi-relay.json or docs/openapi-target.json.
+func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
+	return c.do(ctx, http.MethodGet, OpenAPIPath, nil)
+}
+
+// The profiles of the Go runtime that take time, and the one that returns the command line. Others
+// have the names of package runtime/pprof, such as "heap" and "goroutine".
+const (
+	ProfileCPU     = "profile"
+	ProfileTrace   = "trace"
+	ProfileCommand = "cmdline"
+	ProfileSymbols = "symbol"
+)
+
+// Profile returns a profile of the daemon, in the format of "go tool pprof", or of "go tool trace"
+// for ProfileTrace. These take a number of whole seconds, others are taken at once if during is 0.
+// The name "" returns a page that lists all profiles. Profile fails with NotSupported if there is no
+// such profile.
+func (c *Client) Profile(ctx context.Context, name string, during time.Duration) ([]byte, error) {
+	path := ProfilesPath + url.PathEscape(name)
+	if seconds := int(during / time.Second); seconds > 0 {
+		path += "?" + url.Values{"seconds": {strconv.Itoa(seconds)}}.Encode()
+	}
+	ctx, cancel := bounded(ctx, during+c.timeout)
+	defer cancel()
+	return c.do(ctx, http.MethodGet, path, nil)
 }
 
 // Reload is the outcome of a reload.
@@ -277,6 +317,29 @@ func (c *Client) drain(ctx context.Context, method string) (DrainState, error) {
 	return s, err
 }
 
+// change makes a call for which the daemon may take as long as ctx allows.
+func (c *Client) change(ctx context.Context, method, path string, parameters url.Values,
+	request, reply any) error {
+	all := waitFor(ctx)
+	maps.Copy(all, parameters)
+	ctx, cancel := bounded(ctx, longestWait+c.timeout)
+	defer cancel()
+	return c.call(ctx, method, path+"?"+all.Encode(), request, reply)
+}
+
+// longestWait is how long the daemon waits for a change if the caller sets no deadline.
+const longestWait = 10 * time.Minute
+
+// waitFor returns parameters that let the daemon answer before ctx ends.
+func waitFor(ctx context.Context) url.Values {
+	wait := longestWait
+	if deadline, limited := ctx.Deadline(); limited {
+		left := max(0, time.Until(deadline))
+		wait = min(left-left/4, longestWait)
+	}
+	return url.Values{WaitParameter: {strconv.FormatInt(wait.Milliseconds(), 10)}}
+}
+
 // call sends a request with an optional document, and reads the document of the reply into reply,
 // which may be nil.
 func (c *Client) call(ctx context.Context, method, path string, request, reply any) error {
@@ -298,9 +361,19 @@ func (c *Client) call(ctx context.Context, method, path string, request, reply a
 	return nil
 }
 
+// bounded returns a context that ends after limit, unless ctx has a deadline.
+func bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if _, limited := ctx.Deadline(); limited {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
 // do sends a request and returns the body of the reply. A reply that does not mean success is an
 // error with its text.
 func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	ctx, cancel := bounded(ctx, c.timeout)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path,
 		bytes.NewReader(body))
 	if err != nil {
@@ -312,7 +385,11 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 	}
 	defer response.Body.Close()
 	reply, err := io.ReadAll(io.LimitReader(response.Body, maxReplyBytes))
-	if err != nil {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, status.Errorf(status.TimeOut, "read the reply of the daemon at %s: %w",
+			c.address, err)
+	case err != nil:
 		return nil, fmt.Errorf("read the reply of the daemon at %s: %w", c.address, err)
 	}
 	text := strings.TrimSpace(string(reply))

@@ -67,7 +67,7 @@ type NewVolume struct {
 }
 
 // WaitParameter is the query parameter that says how many milliseconds the daemon may wait for the
-// end of a change of volumes. ForceParameter, if it is "true", ends sessions without a drain.
+// end of a change of volumes or channels. ForceParameter, if it is "true", ends sessions without a drain.
 const (
 	WaitParameter  = "wait_ms"
 	ForceParameter = "force"
@@ -86,7 +86,7 @@ func (c *Client) Volumes(ctx context.Context) ([]Volume, error) {
 // then continues.
 func (c *Client) AddVolume(ctx context.Context, v NewVolume) (Volume, error) {
 	var added Volume
-	err := c.call(ctx, http.MethodPost, VolumesPath+"?"+waitFor(ctx).Encode(), v, &added)
+	err := c.change(ctx, http.MethodPost, VolumesPath, nil, v, &added)
 	return added, err
 }
 
@@ -96,9 +96,8 @@ func (c *Client) AddVolume(ctx context.Context, v NewVolume) (Volume, error) {
 // name, with InUse if the volume has other names, and with InProgress if ctx has a deadline that is
 // too short: the target then continues.
 func (c *Client) RemoveVolume(ctx context.Context, name string, force bool) error {
-	parameters := waitFor(ctx)
-	parameters.Set(ForceParameter, strconv.FormatBool(force))
-	return c.call(ctx, http.MethodDelete, volumePath(name)+"?"+parameters.Encode(), nil, nil)
+	return c.change(ctx, http.MethodDelete, volumePath(name),
+		url.Values{ForceParameter: {strconv.FormatBool(force)}}, nil, nil)
 }
 
 // VolumeSize is the document that asks for another size of a volume.
@@ -117,8 +116,7 @@ type VolumeSize struct {
 // continues.
 func (c *Client) ResizeVolume(ctx context.Context, name string, to VolumeSize) (Volume, error) {
 	var resized Volume
-	err := c.call(ctx, http.MethodPost, volumePath(name)+"/size?"+waitFor(ctx).Encode(), to,
-		&resized)
+	err := c.change(ctx, http.MethodPost, volumePath(name)+"/size", nil, to, &resized)
 	return resized, err
 }
 
@@ -130,20 +128,7 @@ func (c *Client) ResizeVolume(ctx context.Context, name string, to VolumeSize) (
 // they have.
 func (c *Client) PreemptHolder(ctx context.Context, volume, holder string) error {
 	path := volumePath(volume) + "/holders/" + url.PathEscape(holder)
-	return c.call(ctx, http.MethodDelete, path+"?"+waitFor(ctx).Encode(), nil, nil)
+	return c.change(ctx, http.MethodDelete, path, nil, nil, nil)
 }
 
 func volumePath(name string) string { return VolumesPath + "/" + url.PathEscape(name) }
-
-// longestWait is how long the daemon waits for a change if the caller sets no deadline.
-const longestWait = 10 * time.Minute
-
-// waitFor returns parameters that let the daemon answer before ctx ends.
-func waitFor(ctx context.Context) url.Values {
-	wait := longestWait
-	if deadline, limited := ctx.Deadline(); limited {
-		left := max(0, time.Until(deadline))
-		wait = min(left-left/4, longestWait)
-	}
-	return url.Values{WaitParameter: {strconv.FormatInt(wait.Milliseconds(), 10)}}
-}

@@ -29,7 +29,7 @@ const (
 	roles = "client relay target "
 	// commands is what every command may use: no provider, and no configuration.
 	commands = base + seams + hooks + roles + "epochs nbd admin faults engine control gateway " +
-		"providers commands "
+		"providers documents commands "
 )
 
 // layers is the architecture. Each layer imports only layers above it.
@@ -74,6 +74,8 @@ var layers = []layer{
 	{"relay", "pkg/relay", base + seams + "epochs control engine relay-targets"},
 	{"target", "pkg/target", base + "rdma volume epochs control engine"},
 	{"gateway", "pkg/gateway", base + "nbd client"},
+
+	{"documents", "docs", ""},
 
 	// Programs choose providers, read the configuration, and hand each part to its package.
 	{"providers", "cmd/internal/providers", base + seams + "libdoca comch-providers rdma-providers " +

@@ -2,6 +2,7 @@ package adminserver
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,8 @@ type AdminConfig struct {
 	// connect to the latter, only root and the daemon's user to the former.
 	Address string
 	Status  Status
+	// OpenAPI describes what the daemon serves.
+	OpenAPI []byte
 	// Level is the lowest severity that Log logs.
 	Level zap.AtomicLevel
 	Log   *zap.Logger
@@ -46,7 +49,7 @@ type AdminConfig struct {
 }
 
 // Admin is the listener for administrators on this machine. It serves what exposes secrets of the
-// process (profiles) or changes it (the log level, and what Handle adds).
+// process (profiles) or changes it (the log level, and what is handled later). routes lists it all.
 type Admin struct {
 	*httpServer
 	mux   *http.ServeMux
@@ -60,9 +63,13 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 		return nil, fmt.Errorf("listen for administration: %w", err)
 	}
 	a := &Admin{mux: http.NewServeMux(), audit: config.Audit}
-	a.mux.Handle("GET "+admin.StatusPath, serveStatus(config.Status))
-	a.mux.Handle("GET "+admin.LogLevelPath, config.Level)
-	a.mux.Handle("PUT "+admin.LogLevelPath,
+	a.handle("getStatus", serveStatus(config.Status))
+	a.handle("getOpenAPI", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(config.OpenAPI) // fails only if the client has disconnected
+	}))
+	a.handle("getLogLevel", showLevel(config.Level))
+	a.handle("setLogLevel",
 		a.audited(operationLogLevel, setLevel(config.Level, config.Log)))
 	a.handleProfiles()
 	// A page in a browser of this machine could reach a loopback address.
@@ -70,9 +77,6 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 	a.httpServer = newHTTPServer("admin", listener, guarded, config.Log)
 	return a, nil
 }
-
-// Handle adds a pattern of http.ServeMux.
-func (a *Admin) Handle(pattern string, handler http.Handler) { a.mux.Handle(pattern, handler) }
 
 // handleProfiles serves the profiles of net/http/pprof and runtime/trace. Their number at a time is
 // limited because they would measure each other.
@@ -83,7 +87,11 @@ func (a *Admin) handleProfiles() {
 	profiles.HandleFunc("GET /debug/pprof/profile", boundSeconds(pprof.Profile))
 	profiles.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	profiles.HandleFunc("GET /debug/pprof/trace", boundSeconds(pprof.Trace))
-	a.mux.Handle("GET /debug/pprof/", limitRequests(maxRequestsAtATime, profiles))
+	limited := limitRequests(maxRequestsAtATime, profiles)
+	for _, operation := range []string{"listProfiles", "getCommandLine", "profileCPU",
+		"getSymbols", "traceExecution", "getProfile"} {
+		a.handle(operation, limited)
+	}
 }
 
 // maxProfileSeconds limits the duration of a profile or trace, which slows down the process.
@@ -103,6 +111,14 @@ func boundSeconds(handler http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// showLevel returns the log level.
+func showLevel(level zap.AtomicLevel) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		level.ServeHTTP(w, r)
+	})
+}
+
 // setLevel changes the log level to {"level":"debug"} in the body, or to the form value level.
 func setLevel(level zap.AtomicLevel, log *zap.Logger) func(http.ResponseWriter, *http.Request,
 	*change) {
@@ -114,18 +130,52 @@ func setLevel(level zap.AtomicLevel, log *zap.Logger) func(http.ResponseWriter, 
 			r.Header.Set("Content-Type", "application/json")
 		}
 		r.Body = io.NopCloser(body)
-		recorder := &statusRecorder{ResponseWriter: w}
-		level.ServeHTTP(recorder, r)
+		outcome := levelReply{header: make(http.Header), code: http.StatusOK}
+		level.ServeHTTP(&outcome, r)
 		after := level.Level()
 		if after != before {
 			log.Log(max(before, after, zap.WarnLevel), "log level changed",
 				zap.Stringer("from", before), zap.Stringer("to", after))
 		}
-		c.object, c.detail = "log level", fmt.Sprintf("from %v to %v", before, after)
-		if c.err = recorder.err(); c.err != nil {
-			c.detail = ""
+		c.object = "log level"
+		if c.err = outcome.err(); c.err != nil {
+			replyError(w, c.err)
+			return
 		}
+		c.detail = fmt.Sprintf("from %v to %v", before, after)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(outcome.body.Bytes()) // fails only if the client has disconnected
 	}
+}
+
+// levelReply is the reply of zap.AtomicLevel.
+type levelReply struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+// Header returns the header of the reply.
+func (r *levelReply) Header() http.Header { return r.header }
+
+// WriteHeader notes the status.
+func (r *levelReply) WriteHeader(code int) { r.code = code }
+
+// Write adds to the body.
+func (r *levelReply) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// err returns an error if the reply means that the request was wrong.
+func (r *levelReply) err() error {
+	if r.code/100 == http.StatusOK/100 {
+		return nil
+	}
+	var reply struct {
+		Error string `json:"error"`
+	}
+	if json.Unmarshal(r.body.Bytes(), &reply) != nil || reply.Error == "" {
+		reply.Error = http.StatusText(r.code)
+	}
+	return status.Errorf(status.InvalidValue, "%s", printable.Line(reply.Error, maxEcho))
 }
 
 // localHostOnly rejects requests whose Host names another host. A web page could send such requests
@@ -243,15 +293,14 @@ func DistinctTransports(ofQueues []string) []string {
 
 // HandleSessions serves admin.SessionsPath.
 func (a *Admin) HandleSessions(k SessionKeeper) {
-	a.Handle("GET "+admin.SessionsPath, limitRequests(maxRequestsAtATime,
-		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			list := admin.SessionList{Schema: admin.SessionsSchema, Sessions: k.AdminSessions()}
-			if list.Sessions == nil {
-				list.Sessions = []admin.Session{}
-			}
-			reply(w, list)
-		})))
-	a.Handle("DELETE "+admin.SessionsPath+"/{id}", a.audited(operationEndSession,
+	a.handle("listSessions", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		list := admin.SessionList{Schema: admin.SessionsSchema, Sessions: k.AdminSessions()}
+		if list.Sessions == nil {
+			list.Sessions = []admin.Session{}
+		}
+		reply(w, list)
+	}))
+	a.handle("endSession", a.audited(operationEndSession,
 		func(w http.ResponseWriter, r *http.Request, c *change) {
 			c.object = "session " + r.PathValue("id")
 			if c.err = endSession(k, r.PathValue("id")); c.err != nil {
@@ -274,29 +323,29 @@ func endSession(k SessionKeeper, text string) error {
 // HandleReload serves admin.ReloadPath. reload starts a reload and waits for its outcome until the
 // context ends.
 func (a *Admin) HandleReload(reload func(context.Context) admin.Reload) {
-	a.Handle("POST "+admin.ReloadPath, limitRequests(maxRequestsAtATime, a.audited(OperationReload,
+	a.handle("reload", a.audited(OperationReload,
 		func(w http.ResponseWriter, r *http.Request, c *change) {
 			ctx, cancel := context.WithTimeout(r.Context(), requestTimeout/2)
 			defer cancel()
 			outcome := reload(ctx)
 			c.err = outcome.Err()
 			reply(w, outcome)
-		})))
+		}))
 }
 
 // HandleTrace serves admin.TracePath: POST starts a trace, DELETE ends it and replies with what was
 // recorded.
 func (a *Admin) HandleTrace(p trace.Program, t *trace.Tracer) {
-	a.Handle("POST "+admin.TracePath, a.audited(operationStartTrace,
+	a.handle("startTrace", a.audited(operationStartTrace,
 		func(w http.ResponseWriter, _ *http.Request, _ *change) {
 			t.Start()
 			w.WriteHeader(http.StatusNoContent)
 		}))
-	a.Handle("DELETE "+admin.TracePath, limitRequests(maxRequestsAtATime, a.audited(
-		operationStopTrace, func(w http.ResponseWriter, _ *http.Request, _ *change) {
+	a.handle("stopTrace", a.audited(operationStopTrace,
+		func(w http.ResponseWriter, _ *http.Request, _ *change) {
 			records, lost := t.Stop()
 			reply(w, trace.NewFile(p, records, lost))
-		})))
+		}))
 }
 
 // reply sends a JSON document. That fails only if the client has disconnected.
@@ -315,8 +364,8 @@ func (a *Admin) HandleDrain(d Drainer) {
 			reply(w, d.DrainState())
 		}
 	}
-	a.Handle("POST "+admin.DrainPath, a.audited(operationDrain, serve(d.Drain)))
-	a.Handle("DELETE "+admin.DrainPath, a.audited(operationResume, serve(d.Resume)))
-	a.Handle("GET "+admin.DrainPath, http.HandlerFunc(
+	a.handle("drain", a.audited(operationDrain, serve(d.Drain)))
+	a.handle("resume", a.audited(operationResume, serve(d.Resume)))
+	a.handle("getDrain", http.HandlerFunc(
 		func(w http.ResponseWriter, _ *http.Request) { reply(w, d.DrainState()) }))
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/audit"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // The operations of the audit log, as the commands call them.
@@ -21,6 +20,11 @@ const (
 	operationResizeVolume = "resize_volume"
 	operationRemoveVolume = "remove_volume"
 	operationPreempt      = "preempt_holder"
+
+	operationAddChannel    = "add_channel"
+	operationRemoveChannel = "remove_channel"
+	operationMoveChannel   = "move_channel"
+	operationLimitChannel  = "limit_channel"
 )
 
 // OperationReload is the operation of a reload, by a request or by a signal.
@@ -62,24 +66,4 @@ func withRequester(ctx context.Context, conn net.Conn) context.Context {
 // requesterOf returns who has sent a request.
 func requesterOf(r *http.Request) audit.Requester {
 	return r.Context().Value(requesterKey{}).(audit.Requester)
-}
-
-// statusRecorder remembers the status of a reply.
-type statusRecorder struct {
-	http.ResponseWriter
-	code int
-}
-
-// WriteHeader notes the status.
-func (r *statusRecorder) WriteHeader(code int) {
-	r.code = code
-	r.ResponseWriter.WriteHeader(code)
-}
-
-// err returns an error if the reply means that the request was wrong.
-func (r *statusRecorder) err() error {
-	if r.code/100 == http.StatusOK/100 || r.code == 0 {
-		return nil
-	}
-	return status.Errorf(status.InvalidValue, "%s", http.StatusText(r.code))
 }

@@ -30,15 +30,14 @@ type VolumeKeeper interface {
 
 // HandleVolumes serves admin.VolumesPath.
 func (a *Admin) HandleVolumes(k VolumeKeeper) {
-	a.Handle("GET "+admin.VolumesPath, limitRequests(maxRequestsAtATime,
-		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			list := admin.VolumeList{Schema: admin.VolumesSchema, Volumes: k.AdminVolumes()}
-			if list.Volumes == nil {
-				list.Volumes = []admin.Volume{}
-			}
-			reply(w, list)
-		})))
-	a.handleChange("POST "+admin.VolumesPath, operationAddVolume, func(ctx context.Context,
+	a.handle("listVolumes", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		list := admin.VolumeList{Schema: admin.VolumesSchema, Volumes: k.AdminVolumes()}
+		if list.Volumes == nil {
+			list.Volumes = []admin.Volume{}
+		}
+		reply(w, list)
+	}))
+	a.handleChange("addVolume", operationAddVolume, volumeObject, func(ctx context.Context,
 		r *http.Request, c *change) (any, error) {
 		var v admin.NewVolume
 		if err := readDocument(r, &v); err != nil {
@@ -47,7 +46,7 @@ func (a *Admin) HandleVolumes(k VolumeKeeper) {
 		c.object, c.detail = volumeObject(v.Name), v.Backend
 		return k.AddVolume(ctx, v)
 	})
-	a.handleChange("POST "+admin.VolumesPath+"/{name}/size", operationResizeVolume,
+	a.handleChange("resizeVolume", operationResizeVolume, volumeObject,
 		func(ctx context.Context, r *http.Request, c *change) (any, error) {
 			var to admin.VolumeSize
 			if err := readDocument(r, &to); err != nil {
@@ -56,19 +55,15 @@ func (a *Admin) HandleVolumes(k VolumeKeeper) {
 			c.detail = sizeDetail(to)
 			return k.ResizeVolume(ctx, r.PathValue("name"), to)
 		})
-	a.handleChange("DELETE "+admin.VolumesPath+"/{name}", operationRemoveVolume, func(
+	a.handleChange("removeVolume", operationRemoveVolume, volumeObject, func(
 		ctx context.Context, r *http.Request, c *change) (any, error) {
-		force, err := strconv.ParseBool(parameter(r, admin.ForceParameter, "false"))
+		force, err := forceOf(r, c)
 		if err != nil {
-			return nil, status.Errorf(status.InvalidValue, "%s is neither true nor false",
-				admin.ForceParameter)
-		}
-		if force {
-			c.detail = "by force"
+			return nil, err
 		}
 		return nil, k.RemoveVolume(ctx, r.PathValue("name"), force)
 	})
-	a.handleChange("DELETE "+admin.VolumesPath+"/{name}/holders/{holder}", operationPreempt,
+	a.handleChange("preemptHolder", operationPreempt, volumeObject,
 		func(ctx context.Context, r *http.Request, c *change) (any, error) {
 			c.detail = "holder " + r.PathValue("holder")
 			return nil, k.PreemptHolder(ctx, r.PathValue("name"), r.PathValue("holder"))
@@ -93,13 +88,27 @@ func sizeDetail(to admin.VolumeSize) string {
 // requests.
 const maxChangeTime = 15 * time.Minute
 
-// handleChange adds a pattern whose handler may take as long as the client says that it waits. The
-// handler returns the document of the reply, or nil.
-func (a *Admin) handleChange(pattern, operation string,
+// forceOf returns whether a request does not wait for others, and notes it.
+func forceOf(r *http.Request, c *change) (force bool, err error) {
+	force, err = strconv.ParseBool(parameter(r, admin.ForceParameter, "false"))
+	if err != nil {
+		return false, status.Errorf(status.InvalidValue, "%s is neither true nor false",
+			admin.ForceParameter)
+	}
+	if force {
+		c.detail = strings.TrimSpace(c.detail + " by force")
+	}
+	return force, nil
+}
+
+// handleChange serves a route whose handler may take as long as the client says that it waits.
+// object returns what a name in the path means. The handler returns the document of the reply, or
+// nil.
+func (a *Admin) handleChange(route, operation string, object func(name string) string,
 	carryOut func(context.Context, *http.Request, *change) (any, error)) {
-	a.Handle(pattern, limitRequests(maxRequestsAtATime, a.audited(operation,
+	a.handle(route, a.audited(operation,
 		func(w http.ResponseWriter, r *http.Request, c *change) {
-			c.object = volumeObject(r.PathValue("name"))
+			c.object = object(r.PathValue("name"))
 			wait, err := waitOf(r)
 			if err != nil {
 				c.err = err
@@ -119,7 +128,7 @@ func (a *Admin) handleChange(pattern, operation string,
 			default:
 				reply(w, document)
 			}
-		})))
+		}))
 }
 
 // extendDeadlines lets a request take longer than requestTimeout. A connection that does not
@@ -163,19 +172,23 @@ func readDocument(r *http.Request, document any) error {
 // replyError sends the text of an error, and its code in admin.CodeHeader.
 func replyError(w http.ResponseWriter, err error) {
 	code := status.CodeOf(err)
-	answer := http.StatusInternalServerError
+	w.Header().Set(admin.CodeHeader, code.String())
+	http.Error(w, fmt.Sprint(err), httpStatus(code))
+}
+
+// httpStatus returns the HTTP status of a reply with an error.
+func httpStatus(code status.Code) int {
 	switch code {
 	case status.InvalidValue:
-		answer = http.StatusBadRequest
+		return http.StatusBadRequest
 	case status.NotFound:
-		answer = http.StatusGone
+		return http.StatusGone
 	case status.AlreadyExist, status.InUse, status.BadState:
-		answer = http.StatusConflict
+		return http.StatusConflict
 	case status.InProgress, status.TimeOut:
-		answer = http.StatusGatewayTimeout
+		return http.StatusGatewayTimeout
 	case status.NotSupported:
-		answer = http.StatusNotImplemented
+		return http.StatusNotImplemented
 	}
-	w.Header().Set(admin.CodeHeader, code.String())
-	http.Error(w, fmt.Sprint(err), answer)
+	return http.StatusInternalServerError
 }

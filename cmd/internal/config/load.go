@@ -57,8 +57,12 @@ func LoadRelay(s Sources) (*Relay, error) {
 		}
 		c.check(report)
 	}
-	if err := load(s, RelayPrefix, c.describe, check); err != nil {
+	l, err := load(s, RelayPrefix, c.describe, check)
+	if err != nil {
 		return nil, err
+	}
+	for i := range c.Channels {
+		c.Channels[i].origin = l.sourceOf(join("channels", strconv.Itoa(i)))
 	}
 	return c, nil
 }
@@ -72,7 +76,7 @@ func LoadTarget(s Sources) (*Target, error) {
 		}
 		c.check(report)
 	}
-	if err := load(s, TargetPrefix, c.describe, check); err != nil {
+	if _, err := load(s, TargetPrefix, c.describe, check); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -117,13 +121,14 @@ type loader struct {
 	problems Problems
 }
 
-func load(s Sources, prefix string, describe func(section), check func(reporter)) error {
+// load reads a configuration. The loader knows where its values come from.
+func load(s Sources, prefix string, describe func(section), check func(reporter)) (*loader, error) {
 	l := &loader{root: describeSection("", "", describe), merged: values{},
 		sources: make(map[string]string), partial: s.Partial}
 	if s.File != "" {
 		file, err := readFile(s.File, s.Input, l.root)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		l.merged, l.sources, l.problems = file.values, file.sources, file.problems
 	}
@@ -131,6 +136,11 @@ func load(s Sources, prefix string, describe func(section), check func(reporter)
 	if s.Flags != nil {
 		l.addFlags(s.Flags)
 	}
+	return l, l.finish(check)
+}
+
+// finish decodes what was merged, and returns all problems.
+func (l *loader) finish(check func(reporter)) error {
 	l.decode(l.root, "")
 	wrong := l.problems
 	check(func(key string, value any, format string, args ...any) {

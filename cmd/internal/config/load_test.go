@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -189,6 +190,7 @@ var compare = []cmp.Option{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b retry.Count) bool { return a == b }),
 	cmp.Comparer(func(a, b retry.Bound) bool { return a == b }),
+	cmpopts.IgnoreUnexported(Channel{}), // where it comes from
 }
 
 func TestFlagsAloneDescribeAChannel(t *testing.T) {

@@ -26,6 +26,7 @@ type Relay struct {
 	Daemon
 	Comch    Comch
 	Limits   RelayLimits
+	State    State
 	Channels []Channel
 }
 
@@ -71,6 +72,11 @@ func (c *Relay) describe(s section) {
 	s.section("limits", "Limits of all channels together.", c.Limits.describe)
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, AtOnce) })
+	s.section("state", "What outlives the daemon.", func(s section) {
+		c.State.describe(s, "directory of "+KeptFile+", where the relay keeps the channels that "+
+			"were added by command; it is created in an existing one; empty is $STATE_DIRECTORY, "+
+			"which systemd sets; without either, channels cannot be added by command")
+	})
 	addList(s, "channels", "A Comch service with its targets.", &c.Channels, DefaultChannel,
 		(*Channel).describe)
 	channels := s.node.child("channels").reloads(AtOnce)
@@ -173,6 +179,8 @@ type Channel struct {
 	QoS            QoS
 	Access         Access
 	Reconnect      Reconnect
+
+	origin string // FILE:LINE; "" if flags describe the channel
 }
 
 // QoS limits the rates of a channel's clients.

@@ -37,7 +37,7 @@ type Startup struct {
 	Strict bool
 }
 
-// State configures where the target keeps what outlives it.
+// State configures where a daemon keeps what outlives it.
 type State struct {
 	Directory string // "" for the one that the service manager names
 }
@@ -228,7 +228,9 @@ func (c *Target) describe(s section) {
 	s.section("startup", "The start of the daemon.", c.Startup.describe)
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, Restart) })
-	s.section("state", "What outlives the daemon.", c.State.describe)
+	s.section("state", "What outlives the daemon.", func(s section) {
+		c.State.describe(s, "directory for proofs that volumes were closed cleanly, so that clients miss no writes, which is created in an existing one; empty is $STATE_DIRECTORY, which systemd sets; without either, proofs end with the process")
+	})
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
 	volumes := s.node.child("volumes").flagged("volume", "").reloads(AtOnce)
 	volumes.doc = "volume to serve, " + volumeForm + "; a BACKEND is " + volume.BackendForms + "; repeatable"
@@ -305,10 +307,8 @@ func (c *Startup) describe(s section) {
 		flagged("strict", "").reloads(AtOnce)
 }
 
-func (c *State) describe(s section) {
-	s.value("directory", text(&c.Directory, nil),
-		"directory for proofs that volumes were closed cleanly, so that clients miss no writes, which is created in an existing one; empty is $STATE_DIRECTORY, which systemd sets; without either, proofs end with the process").
-		flagged("state-directory", "")
+func (c *State) describe(s section, doc string) {
+	s.value("directory", text(&c.Directory, nil), doc).flagged("state-directory", "")
 }
 
 func (c *Volume) describe(s section) {

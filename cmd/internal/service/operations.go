@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/docs"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -48,7 +49,7 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 	if c.Admin != "" {
 		admin, err := adminserver.ListenAdmin(adminserver.AdminConfig{
 			Address: c.Admin, Status: env.status.document, Level: env.LogLevel, Log: env.Log,
-			Audit: env.lifecycle.reloader.audit,
+			Audit: env.lifecycle.reloader.audit, OpenAPI: openAPIOf(env.status.program),
 		})
 		if err != nil {
 			return listeners, fmt.Errorf("operations.admin (--admin-listen): %w", err)
@@ -80,6 +81,21 @@ func (e *Environment) SetVolumes(k adminserver.VolumeKeeper) {
 	if e.admin != nil {
 		e.admin.HandleVolumes(k)
 	}
+}
+
+// SetChannels lets administrators list and change the channels.
+func (e *Environment) SetChannels(k adminserver.ChannelKeeper) {
+	if e.admin != nil {
+		e.admin.HandleChannels(k)
+	}
+}
+
+// openAPIOf returns the description of a daemon's admin listener.
+func openAPIOf(program string) []byte {
+	if program == "target" {
+		return docs.OpenAPIOfTarget
+	}
+	return docs.OpenAPIOfRelay
 }
 
 // SetTrace lets administrators trace IOs. next is what the daemon passes them on to.

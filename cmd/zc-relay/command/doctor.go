@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -46,6 +47,10 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 			Check: func(string) error {
 				return providers.CheckDirectory(c.Comch.Provider, directory)
 			}})
+	}
+	if path := c.State.Path(); path != "" {
+		o.Directories = append(o.Directories, doctor.Directory{Path: path, Key: "state.directory",
+			Flag: "--state-directory", Check: files.CheckDirectory})
 	}
 	o.CheckChannels = func() error {
 		return relaySettings(c, newLookups(zap.NewNop(), func(netip.Addr) {})).Check()

@@ -66,17 +66,22 @@ func relaySettings(c *config.Relay, l *lookups) relay.Settings {
 	settings := relay.Settings{MaxSessions: c.Limits.Sessions,
 		MaxBounceMemory: c.Limits.BounceMemory, DrainTimeout: c.Shutdown.DrainTimeout}
 	for i := range c.Channels {
-		channel := &c.Channels[i]
-		s := channel.Settings(&c.Control)
-		s.LookUp = func(ctx context.Context, s *relay.ChannelConfig) error {
-			return l.complete(ctx, channel, s)
-		}
-		if !hasNames(channel) && s.LookUp(context.Background(), &s) == nil {
-			s.LookUp = nil
-		}
-		settings.Channels = append(settings.Channels, s)
+		settings.Channels = append(settings.Channels,
+			channelSettings(&c.Channels[i], &c.Control, l))
 	}
 	return settings
+}
+
+// channelSettings returns the settings of a channel.
+func channelSettings(c *config.Channel, control *config.Control, l *lookups) relay.ChannelConfig {
+	s := c.Settings(control)
+	s.LookUp = func(ctx context.Context, s *relay.ChannelConfig) error {
+		return l.complete(ctx, c, s)
+	}
+	if !hasNames(c) && s.LookUp(context.Background(), &s) == nil {
+		s.LookUp = nil
+	}
+	return s
 }
 
 // hasNames reports whether a channel has targets or users by name.

@@ -12,6 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
@@ -80,7 +81,7 @@ called ` + argp.VolumeName + `:
 }
 
 func serve(ctx context.Context, env *service.Environment, c *config.Relay,
-	from *config.Source[*config.Relay]) error {
+	from *config.Source[*config.Relay]) (err error) {
 	if err := providers.CheckDirectory(c.Comch.Provider, c.Comch.Directory); err != nil {
 		return fmt.Errorf("comch.directory (--emulated-dir): %w", err)
 	}
@@ -94,9 +95,19 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	if err != nil {
 		return service.StartFailure(err)
 	}
-	names := newLookups(env.Log, env.WarnOfPlainText)
+	kept, err := openKept(c)
+	if err != nil {
+		return err
+	}
+	live := &liveConfig{env: env, from: from, kept: kept, ctx: ctx, running: c, applied: c,
+		names: newLookups(env.Log, env.WarnOfPlainText), turn: make(chan struct{}, 1)}
+	defer func() { err = errors.Join(err, live.close()) }()
+	all, err := live.withKept(c)
+	if err != nil {
+		return program.Usage(err)
+	}
 	r, err := relay.New(ctx, relay.Config{
-		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
+		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(all, env.CPUs),
 		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
 		Tracer: env.Tracer, CountedClients: c.Metrics.PerSession,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log,
@@ -107,7 +118,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 			}
 			env.SetReady(now.Err, missing)
 		},
-		Settings: relaySettings(c, names),
+		Settings: relaySettings(all, live.names),
 	})
 	if err != nil {
 		return service.StartFailure(fmt.Errorf("start: %w", err))
@@ -121,8 +132,10 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	env.SetDrainer(adminView{r})
 	env.SetSessions(adminView{r})
 	env.BoundTeardown(r)
-	live := &liveConfig{env: env, relay: r, from: from, names: names, running: c, applied: c}
-	env.OnReload(func() (func() error, error) { return live.read(ctx) })
+	live.relay = r
+	live.logKept()
+	env.SetChannels(live)
+	env.OnReload(live.read)
 	if err := env.Started(r.Workers); err != nil {
 		return errors.Join(err, r.Close())
 	}
@@ -138,60 +151,6 @@ func sharedWorkers(c *config.Relay, cpus []int) []int {
 		}
 	}
 	return nil
-}
-
-// liveConfig is the configuration of the running daemon. It is read again for each reload, which
-// applies the changes that do not need a restart.
-type liveConfig struct {
-	env   *service.Environment
-	relay *relay.Relay
-	from  *config.Source[*config.Relay]
-	names *lookups
-	// running is what the process has started with, as far as only a restart changes it, applied
-	// the configuration currently in effect, as far as a reload can change it.
-	running, applied *config.Relay
-}
-
-// read reads the configuration again. The returned function applies it, without affecting open
-// sessions.
-func (l *liveConfig) read(ctx context.Context) (apply func() error, err error) {
-	c, err := l.from.Load()
-	if err != nil {
-		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
-	}
-	return func() error {
-		err := l.relay.Reconfigure(ctx, relaySettings(c, l.names))
-		now := inEffect(c, l.applied, err)
-		if now == nil {
-			return err
-		}
-		l.running = l.running.RunningChannels(now)
-		l.env.Reloaded(service.Changes{Applied: config.RelayChanges(l.applied, now),
-			Failed: config.RelayChanges(now, c), SinceStart: config.RelayChanges(l.running, c)},
-			now.Log)
-		l.applied = now
-		return err
-	}, nil
-}
-
-// inEffect returns the configuration that is in effect after a reload from former to c, which has
-// returned err; nil if nothing has changed.
-func inEffect(c, former *config.Relay, err error) *config.Relay {
-	var failed []int
-	if err != nil {
-		joined, ok := err.(interface{ Unwrap() []error })
-		if !ok {
-			return nil
-		}
-		for _, err := range joined.Unwrap() {
-			channel, ok := errors.AsType[*relay.ChannelError](err)
-			if !ok {
-				return nil
-			}
-			failed = append(failed, channel.Index)
-		}
-	}
-	return c.KeepChannels(failed, former)
 }
 
 // describe returns a function that adds the relay's channels and workers to its status.
