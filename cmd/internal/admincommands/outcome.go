@@ -29,6 +29,12 @@ const (
 	operationVolumes      = "list_volumes"
 	operationAddVolume    = "add_volume"
 	operationResizeVolume = "resize_volume"
+
+	operationChannels      = "list_channels"
+	operationAddChannel    = "add_channel"
+	operationRemoveChannel = "remove_channel"
+	operationMoveChannel   = "move_channel"
+	operationLimitChannel  = "limit_channel"
 )
 
 // Outcome is what a command that changes a running daemon prints as JSON, and what any command that
@@ -44,10 +50,12 @@ type Outcome struct {
 	// Session is the number of the session that ends.
 	Session uint64 `json:"session,omitempty"`
 	// Volume is the name of the volume that was removed, or that Holder has lost.
-	Volume string          `json:"volume,omitempty"`
-	Holder string          `json:"holder_id,omitempty"`
-	Trace  *Trace          `json:"trace,omitempty"`
-	Error  *report.Failure `json:"error,omitempty"`
+	Volume string `json:"volume,omitempty"`
+	Holder string `json:"holder_id,omitempty"`
+	// Channel is the operand of the channel that was removed.
+	Channel string          `json:"channel,omitempty"`
+	Trace   *Trace          `json:"trace,omitempty"`
+	Error   *report.Failure `json:"error,omitempty"`
 }
 
 // Trace describes a file of traced IOs.

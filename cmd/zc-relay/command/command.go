@@ -37,6 +37,7 @@ directly between the target and the memory of the application.`,
 		newDoctorCommand(), newProvidersCommand(),
 		program.NewVersionCommand("zc-relay"))
 	root.AddCommand(admincommands.NewCommands(daemon)...)
+	root.AddCommand(admincommands.NewChannelCommand(daemon, &config.ChannelSource{}))
 	argp.Adopt(root, runCommand)
 	return root
 }
