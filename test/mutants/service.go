@@ -43,6 +43,102 @@ var serviceMutants = []mutant{
 			"^TestVolumesOfFlagsReplaceThoseOfTheFile$"}},
 	},
 	{
+		name: "channels-of-the-configuration-are-removed-by-command",
+		file: "cmd/zc-relay/command/channels.go",
+		old: `	case defined >= 0:
+`,
+		new: `	case defined > len(configured):
+`,
+		breaks: "A channel that the configuration defines is changed only there.",
+		tests: []test{{"./cmd/zc-relay/command",
+			"^TestAChannelOfTheConfigurationIsNotChangedByCommand$"}},
+	},
+	{
+		name: "channels-succeed-before-they-are-kept",
+		file: "cmd/zc-relay/command/channels.go",
+		old: `		if err := l.kept.Store(now); err != nil {
+			return nil, err
+		}
+		if err := l.relay.AddChannel`,
+		new: `		_ = l.kept.Store(now)
+		if err := l.relay.AddChannel`,
+		breaks: "A command says that a channel was added only when that is durable.",
+		tests: []test{{"./cmd/zc-relay/command",
+			"^TestAChangeSucceedsOnlyWhenItIsKept$"}},
+	},
+	{
+		name: "channels-that-cannot-be-served-are-kept",
+		file: "cmd/zc-relay/command/channels.go",
+		old: `		if err := l.relay.AddChannel(l.ctx, l.settings(&c)); err != nil {
+			return nil, errors.Join(err, l.kept.Store(kept))`,
+		new: `		if err := l.relay.AddChannel(l.ctx, l.settings(&c)); err != nil {
+			return nil, err`,
+		breaks: "What could not be added does not come with the next start.",
+		tests: []test{{"./cmd/zc-relay/command",
+			"^TestAChangeThatDoesNotTakeEffectIsNotKept$"}},
+	},
+	{
+		name:   "channels-are-defined-in-two-places",
+		file:   "cmd/internal/config/kept.go",
+		old:    `if origin, twice := c.Defines(&kept[i]); twice {`,
+		new:    `if origin, twice := c.Defines(&kept[i]); twice && i > 0 {`,
+		breaks: "A channel that is kept and configured is an error that names both places.",
+		tests:  []test{{"./cmd/internal/config", "^TestAChannelIsDefinedInOnePlace$"}},
+	},
+	{
+		name:   "channels-stay-at-their-former-target",
+		file:   "pkg/relay/change.go",
+		old:    `			return slices.Contains(settings.Targets, target.Address)`,
+		new:    `			return len(settings.Targets) > 0`,
+		breaks: "A channel that is moved takes its sessions along.",
+		tests: []test{{"./pkg/relay",
+			"^TestSessionsLeaveTheTargetThatAChannelIsMovedFrom$"}},
+	},
+	{
+		name: "files-are-named-before-they-are-durable",
+		file: "internal/files/replace_linux.go",
+		old: `	return sync(file)
+`,
+		new: `	return nil
+`,
+		breaks: "A file that replaces another is durable before it has the name.",
+		tests:  []test{{"./internal/files", "^TestAFileIsDurableBeforeItIsNamed$"}},
+	},
+	{
+		name: "files-have-names-that-are-not-durable",
+		file: "internal/files/replace_linux.go",
+		old: `	return sync(directory)
+`,
+		new: `	return nil
+`,
+		breaks: "A file that has been replaced has its new content after a crash, too.",
+		tests:  []test{{"./internal/files", "^TestAFileIsDurableBeforeItIsNamed$"}},
+	},
+	{
+		name:   "files-are-replaced-piece-by-piece",
+		file:   "internal/files/replace_linux.go",
+		old:    `	if err := os.Rename(temporary, path); err != nil {`,
+		new:    `	if err := os.WriteFile(path, content, mode); err != nil {`,
+		breaks: "A file that is being replaced has its former content or the new one.",
+		tests:  []test{{"./internal/files", "^TestAFileIsReplacedAsAWhole$"}},
+	},
+	{
+		name:   "files-of-others-are-trusted",
+		file:   "internal/files/replace_linux.go",
+		old:    `mode&othersMayWrite != 0 {`,
+		new:    `mode&othersMayWrite == othersMayWrite {`,
+		breaks: "A program does not trust its own file if another user can change it.",
+		tests:  []test{{"./internal/files", "^TestAFileThatOthersCanChangeIsNotReadAsOwn$"}},
+	},
+	{
+		name:   "admin-waits-for-ever-for-a-silent-listener",
+		file:   "pkg/admin/client.go",
+		old:    `	ctx, cancel := bounded(ctx, c.timeout)`,
+		new:    `	ctx, cancel := context.WithCancel(ctx)`,
+		breaks: "A call of pkg/admin ends though the listener is silent.",
+		tests:  []test{{"./pkg/admin", "^TestACallEndsThoughTheListenerIsSilent$"}},
+	},
+	{
 		name:   "doctor-server-of-other-name",
 		file:   "cmd/internal/doctor/server.go",
 		old:    `	case isTaken(err) && m.daemonRuns():`,

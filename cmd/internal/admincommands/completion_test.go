@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
@@ -18,7 +19,8 @@ import (
 func complete(t *testing.T, words ...string) string {
 	t.Helper()
 	root := &cobra.Command{Use: "target"}
-	root.AddCommand(append(NewCommands(Daemon{}), NewVolumeCommand(Daemon{}))...)
+	root.AddCommand(append(NewCommands(Daemon{}), NewVolumeCommand(Daemon{}),
+		NewChannelCommand(Daemon{}, noSource{}))...)
 	var stdout bytes.Buffer
 	root.SetOut(&stdout)
 	root.SetErr(io.Discard)
@@ -29,11 +31,24 @@ func complete(t *testing.T, words ...string) string {
 	return stdout.String()
 }
 
+// noSource is a source of no channels.
+type noSource struct{}
+
+func (noSource) AddFlags(*pflag.FlagSet) {}
+
+func (noSource) Load(string, string, io.Reader) (admin.NewChannel, error) {
+	return admin.NewChannel{}, nil
+}
+
 func TestOperandsAreCompletedWithWhatTheDaemonHas(t *testing.T) {
 	handlers := http.NewServeMux()
 	for path, document := range map[string]string{
 		admin.SessionsPath: `{"sessions":[{"id":7,"channel":"c","peer":"process 9","volume":"v"}]}`,
-		admin.VolumesPath:  `{"volumes":[{"name":"disk","kind":"file","size_bytes":4096}]}`,
+		admin.ChannelsPath: `{"channels":[` +
+			`{"channel":"d/r/a","name":"a","volume":"v","origin":"administrator"},` +
+			`{"channel":"d/r/b","name":"b","volume":"v","origin":"configuration"},` +
+			`{"channel":"d/s/b","name":"b","volume":"v","origin":"administrator"}]}`,
+		admin.VolumesPath: `{"volumes":[{"name":"disk","kind":"file","size_bytes":4096}]}`,
 	} {
 		handlers.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, document)
@@ -48,6 +63,10 @@ func TestOperandsAreCompletedWithWhatTheDaemonHas(t *testing.T) {
 		"volume preempt":     "disk\tfile, 4KiB\n:4\n",
 		"volume resize":      "disk\tfile, 4KiB\n:4\n",
 		"volume resize disk": ":4\n",
+		"channel remove":     "a\td/r/a, volume v\nd/s/b\td/s/b, volume v\n:4\n",
+		"channel limit":      "a\td/r/a, volume v\nd/s/b\td/s/b, volume v\n:4\n",
+		"channel move":       "a\td/r/a, volume v\nd/s/b\td/s/b, volume v\n:4\n",
+		"channel move a":     ":4\n",
 	} {
 		words := append(strings.Fields(line), "--admin", address, "")
 		if got := complete(t, words...); got != want {
