@@ -59,7 +59,7 @@ const DefaultTimeout = 30 * time.Second
 // Client talks to the admin listener of a daemon. Its methods may be called concurrently. A method
 // waits until its context ends, or for DefaultTimeout if that has no deadline. A method that fails
 // returns an error with a status code: NotConnected or TimeOut if the daemon cannot be reached,
-// NotSupported if it does not offer the operation.
+// NotSupported if it does not offer the operation, Again if too many others ask for the same.
 type Client struct {
 	address string
 	timeout time.Duration // DefaultTimeout

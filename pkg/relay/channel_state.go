@@ -25,8 +25,8 @@ var ChannelStates = states.Table[ChannelState]{
 	{State: ChannelListening, Text: "clients can connect", IsUsable: true},
 	{State: ChannelWaiting, Text: "a device or a representor is missing, is used by another " +
 		"program, or fails, or a name cannot be looked up; the relay tries again", Alerts: true},
-	{State: ChannelRetiring, Text: "it was removed from the configuration, and closes with its " +
-		"last session"},
+	{State: ChannelRetiring, Text: "it was removed from the configuration, or by command, and " +
+		"closes with its last session"},
 }
 
 // ListenStatus describes whether clients can connect to a channel at one moment.

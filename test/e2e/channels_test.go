@@ -357,7 +357,7 @@ func TestChangesOfChannelsWaitForOneAnother(t *testing.T) {
 	try := func(name string) {
 		for {
 			_, err := client.AddChannel(ctx, k.described(name))
-			if err == nil || !strings.Contains(err.Error(), "requests are in progress") {
+			if !errors.Is(err, status.Again) {
 				added <- err
 				return
 			}

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Limits on the resources of a listener's clients.
@@ -80,6 +83,7 @@ func limitRequests(limit int, handler http.Handler) http.Handler {
 			defer func() { <-places }()
 			handler.ServeHTTP(w, r)
 		default:
+			w.Header().Set(admin.CodeHeader, status.Again.String())
 			http.Error(w, fmt.Sprintf("%d such requests are in progress: try again", limit),
 				http.StatusServiceUnavailable)
 		}

@@ -82,8 +82,9 @@ func describe(t *testing.T, daemon string) object {
 			"license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
 			"description": "What the admin listener of the daemon serves (--admin-listen): a Unix " +
 				"socket, which only root and the daemon's user can open, or a loopback address. " +
-				"A reply that is no success is text, and the header " + admin.CodeHeader +
-				" has the symbolic name of its status code. The minor number of the version " +
+				"A reply that is no success is text. Unless the request as a whole is wrong (403, " +
+				"404, 405), the header " + admin.CodeHeader + " has the symbolic name of its " +
+				"status code. The minor number of the version " +
 				"rises when something is added. Nothing is removed or changed within a major one.",
 		},
 		"servers": []any{object{"url": "http://localhost",
@@ -130,7 +131,8 @@ func (c *components) operation(r *route) object {
 		codes[httpStatus(code)] = append(codes[httpStatus(code)], code.String())
 	}
 	if r.busy {
-		codes[http.StatusServiceUnavailable] = []string{"too many such requests are in progress"}
+		codes[http.StatusServiceUnavailable] = []string{
+			status.Again.String() + " (a few such requests are in progress)"}
 	}
 	for code, names := range codes {
 		responses[strconv.Itoa(code)] = failure(strings.Join(names, ", "))
