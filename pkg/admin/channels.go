@@ -160,7 +160,8 @@ func (c *Client) MoveChannel(ctx context.Context, name string, to ChannelTargets
 // LimitChannel changes the rate limits of a channel that was added by AddChannel, at once and for
 // open sessions, too. What is empty in limits stays as it is. It fails as RemoveChannel does, and
 // with InvalidValue for wrong limits.
-func (c *Client) LimitChannel(ctx context.Context, name string, limits ChannelQoS) (Channel, error) {
+func (c *Client) LimitChannel(ctx context.Context, name string, limits ChannelQoS) (
+	Channel, error) {
 	var limited Channel
 	err := c.change(ctx, http.MethodPost, channelPath(name)+"/qos", nil, limits, &limited)
 	return limited, err

@@ -128,8 +128,8 @@ const (
 
 // Profile returns a profile of the daemon, in the format of "go tool pprof", or of "go tool trace"
 // for ProfileTrace. These take a number of whole seconds, others are taken at once if during is 0.
-// The name "" returns a page that lists all profiles. Profile fails with NotSupported if there is no
-// such profile.
+// The name "" returns a page that lists all profiles. Profile fails with NotSupported if there is
+// no such profile.
 func (c *Client) Profile(ctx context.Context, name string, during time.Duration) ([]byte, error) {
 	path := ProfilesPath + url.PathEscape(name)
 	if seconds := int(during / time.Second); seconds > 0 {

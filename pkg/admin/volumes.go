@@ -67,7 +67,8 @@ type NewVolume struct {
 }
 
 // WaitParameter is the query parameter that says how many milliseconds the daemon may wait for the
-// end of a change of volumes or channels. ForceParameter, if it is "true", ends sessions without a drain.
+// end of a change of volumes or channels. ForceParameter, if it is "true", ends sessions without a
+// drain.
 const (
 	WaitParameter  = "wait_ms"
 	ForceParameter = "force"

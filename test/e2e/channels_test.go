@@ -64,7 +64,8 @@ func (k *keeper) configure(names ...string) {
 
 func (k *keeper) start() {
 	k.t.Helper()
-	k.relay = spawn(k.t, "zc-relay", append([]string{"run", "--config", k.file}, relayFlags()...)...)
+	k.relay = spawn(k.t, "zc-relay",
+		append([]string{"run", "--config", k.file}, relayFlags()...)...)
 	k.relay.AwaitLog("listening for clients")
 }
 
@@ -89,7 +90,8 @@ func (k *keeper) add(code int, contains, name string, flags ...string) {
 // list returns the channels by name, from a document that is valid.
 func (k *keeper) list() map[string]admin.Channel {
 	k.t.Helper()
-	code, stdout, stderr := call(k.t, "zc-relay", "channel", "list", "--admin", k.admin, "-o", "json")
+	code, stdout, stderr := call(k.t, "zc-relay", "channel", "list", "--admin", k.admin, "-o",
+		"json")
 	var list admin.ChannelList
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil || code != 0 {
 		k.t.Fatalf("%v: %d %s%s", err, code, stdout, stderr)
@@ -155,7 +157,8 @@ func TestChannelsComeAndGoByCommand(t *testing.T) {
 	}
 	k.add(0, "serving", "vm7", "--device", "03:00.0", "--representor", "b1:00.1")
 	k.channel(2, "2 channels are called", "remove", "vm7")
-	k.channel(0, `"channel": "0000:03:00.0/b1:00.1/vm7"`, "remove", "0000:03:00.0/b1:00.1/vm7", "-o", "json")
+	k.channel(0, `"channel": "0000:03:00.0/b1:00.1/vm7"`, "remove", "0000:03:00.0/b1:00.1/vm7",
+		"-o", "json")
 	k.channel(2, "no limit is given", "limit", "vm7")
 	k.channel(2, "iops", "limit", "vm7", "--channel-iops", "many")
 	k.channel(0, "iops 5000, bandwidth infinite", "limit", "vm7", "--channel-iops", "5k")
@@ -257,7 +260,10 @@ func TestLimitsAndTheEndOfAChannelReachOpenSessions(t *testing.T) {
 	}
 	testkit.Eventually(t, "the client reads", func() bool { return rate() > 0 })
 	k.channel(0, "iops 20, ", "limit", "vm7", "--channel-iops", "20", "--channel-burst", "0s")
-	testkit.Eventually(t, "the client is slow", func() bool { r := rate(); return r > 0 && r < 100 })
+	testkit.Eventually(t, "the client is slow", func() bool {
+		r := rate()
+		return r > 0 && r < 100
+	})
 	k.channel(0, "iops infinite", "limit", "vm7", "--channel-iops", "infinite")
 	testkit.Eventually(t, "the client is fast", func() bool { return rate() > 200 })
 	k.channel(0, "is removed", "remove", "vm7")

@@ -32,14 +32,15 @@ func NewChannelCommand(daemon Daemon, from ChannelSource) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "channel",
 		Short: "List or change the channels of a running relay",
-		Long: `channel lists, adds, removes, moves, and limits channels of a running relay. Sessions of other
-channels do not notice.
+		Long: `channel lists, adds, removes, moves, and limits channels of a running relay.
+Sessions of other channels do not notice.
 
 The relay keeps the channels that were added here in a file of its own, channels.yaml in its state
 directory, and serves them again after a restart. A channel of the configuration file is changed
 there, and by a reload. CHANNEL is the name of a channel's service, or DEVICE/REPRESENTOR/NAME if
 several have the name.`,
-		Example: `  zc-relay channel add vm7 --representor b1:00.1 --storage-server 10.0.0.5:7470 --volume disk7
+		Example: `  zc-relay channel add vm7 --representor b1:00.1 \
+      --storage-server 10.0.0.5:7470 --volume disk7
   zc-relay channel limit vm7 --channel-iops 20000
   zc-relay channel move vm7 10.0.0.6:7470
   zc-relay channel remove vm7`,
@@ -55,8 +56,8 @@ func newChannelListCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the channels with their targets, sessions, and limits",
-		Long: `list shows the channels of the configuration, those that were added by command, and those that
-were removed and wait for their last session. ORIGIN is configuration or administrator.`,
+		Long: `list shows the channels of the configuration, those that were added by command, and
+those that were removed and wait for their last session. ORIGIN is configuration or administrator.`,
 		Args: cobra.NoArgs,
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
@@ -70,7 +71,8 @@ were removed and wait for their last session. ORIGIN is configuration or adminis
 				admin.ChannelList{Schema: admin.ChannelsSchema, Channels: channels})
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "CHANNEL\tSTATE\tTARGET\tLINK\tVOLUME\tSESSIONS\tIOPS\tBANDWIDTH\tORIGIN")
+		fmt.Fprintln(table,
+			"CHANNEL\tSTATE\tTARGET\tLINK\tVOLUME\tSESSIONS\tIOPS\tBANDWIDTH\tORIGIN")
 		for i := range channels {
 			c := &channels[i]
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", c.FullName, c.State,
@@ -109,14 +111,15 @@ func newChannelAddCommand(daemon Daemon, from ChannelSource) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add [NAME]",
 		Short: "Serve another channel, and keep it over restarts",
-		Long: `add makes the relay serve another channel. NAME is that of its Comch service, and the flags are
-the keys of a channel in the configuration file. --file reads these keys from a YAML document; NAME
-and the flags override it. What is not given has its default.
+		Long: `add makes the relay serve another channel. NAME is that of its Comch service, and the
+flags are the keys of a channel in the configuration file. --file reads these keys from a YAML
+document; NAME and the flags override it. What is not given has its default.
 
 The relay keeps the channel until it is removed. add succeeds when that is durable, and clients can
 connect. If they cannot yet, because a representor is missing for instance, add says so and succeeds
 as well: the relay tries again.`,
-		Example: `  zc-relay channel add vm7 --representor b1:00.1 --storage-server 10.0.0.5:7470 --volume disk7
+		Example: `  zc-relay channel add vm7 --representor b1:00.1 \
+      --storage-server 10.0.0.5:7470 --volume disk7
   zc-relay channel add -f - <<'END'
   name: vm7
   representor: "b1:00.1"
@@ -144,8 +147,8 @@ as well: the relay tries again.`,
 		sentence := fmt.Sprintf("serving channel %s, volume %s at %s", c.FullName, c.Volume,
 			targetsOf(&c))
 		if c.Reason != "" {
-			sentence = fmt.Sprintf("channel %s is kept, but clients cannot connect yet, and the relay "+
-				"tries again: %s", c.FullName, c.Reason)
+			sentence = fmt.Sprintf("channel %s is kept, but clients cannot connect yet, and the "+
+				"relay tries again: %s", c.FullName, c.Reason)
 		}
 		return o.printChannel(cmd, &c, sentence)
 	})
@@ -171,8 +174,8 @@ func newChannelRemoveCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove CHANNEL",
 		Short: "Drain and end the sessions of a channel, and forget it",
-		Long: `remove forgets a channel that was added by command, stops offering it to clients, waits for the
-requests in flight, for shutdown.drain_timeout at most, and ends the sessions. Clients that
+		Long: `remove forgets a channel that was added by command, stops offering it to clients, waits
+for the requests in flight, for shutdown.drain_timeout at most, and ends the sessions. Clients that
 reconnect do not find the service until the channel is back.`,
 		Args: program.Operands("CHANNEL"),
 	}
@@ -198,11 +201,11 @@ func newChannelMoveCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move CHANNEL TARGET...",
 		Short: "Give a channel another target, where sessions reopen",
-		Long: `move gives a channel that was added by command other targets: HOST:PORT of one, or of several that
-take over from one another. New sessions use them at once. Sessions at a former target complete the
-requests in flight, for shutdown.drain_timeout at most, and are ended; clients that reconnect reopen
-the volume at the new target. That has to have the same volume: a client does not reopen one with
-another UUID.`,
+		Long: `move gives a channel that was added by command other targets: HOST:PORT of one, or of
+several that take over from one another. New sessions use them at once. Sessions at a former target
+complete the requests in flight, for shutdown.drain_timeout at most, and are ended; clients that
+reconnect reopen the volume at the new target. That has to have the same volume: a client does not
+reopen one with another UUID.`,
 		Args: cobra.MatchAll(cobra.MinimumNArgs(2)),
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
@@ -229,8 +232,8 @@ func newChannelLimitCommand(daemon Daemon) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "limit CHANNEL",
 		Short: "Change the rate limits of a channel, also for open sessions",
-		Long: `limit changes the rate limits of a channel that was added by command, at once and for open
-sessions, too. What is not given stays as it is; infinite ends a limit.`,
+		Long: `limit changes the rate limits of a channel that was added by command, at once and for
+open sessions, too. What is not given stays as it is; infinite ends a limit.`,
 		Args: program.Operands("CHANNEL"),
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,

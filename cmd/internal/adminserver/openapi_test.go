@@ -64,18 +64,21 @@ func describe(t *testing.T, daemon string) object {
 	return object{
 		"openapi": "3.1.0",
 		"info": object{
-			"title":   map[string]string{byRelay: "zc-relay", byTarget: "target of zc-relay"}[daemon],
+			"title": map[string]string{byRelay: "zc-relay",
+				byTarget: "target of zc-relay"}[daemon],
 			"version": apiVersion,
 			"license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
-			"description": "What the admin listener of the daemon serves (--admin-listen): a Unix " +
-				"socket, which only root and the daemon's user can open, or a loopback address. " +
-				"A reply that is no success is text. Unless the request as a whole is wrong (403, " +
-				"404, 405), the header " + admin.CodeHeader + " has the symbolic name of its " +
-				"status code. The minor number of the version " +
+			"description": "What the admin listener of the daemon serves (--admin-listen): a " +
+				"Unix socket, which only root and the daemon's user can open, or a loopback " +
+				"address. " +
+				"A reply that is no success is text. Unless the request as a whole is wrong " +
+				"(403, 404, 405), the header " + admin.CodeHeader + " has the symbolic name of " +
+				"its status code. The minor number of the version " +
 				"rises when something is added. Nothing is removed or changed within a major one.",
 		},
 		"servers": []any{object{"url": "http://localhost",
-			"description": "Through the Unix socket: curl --unix-socket PATH http://localhost/status"}},
+			"description": "Through the Unix socket: " +
+				"curl --unix-socket PATH http://localhost/status"}},
 		"paths":      paths,
 		"components": object{"schemas": c.schemas},
 	}
@@ -190,7 +193,8 @@ func (c *components) component(name string) object {
 		c.schemas[name] = object{"type": "object", "required": []any{"size_bytes"},
 			"properties": object{
 				"size_bytes": object{"type": "integer", "minimum": 0,
-					"description": "Size; 0 is that of the storage, if something else has changed it."},
+					"description": "Size; 0 is that of the storage, if something else has " +
+						"changed it."},
 				"shrink": object{"type": "boolean",
 					"description": "Allow a smaller size: what is beyond it is lost."}}}
 	default:
@@ -340,7 +344,8 @@ func rename(schemas object) any {
 
 func TestNothingIsServedThatIsNotInTheTable(t *testing.T) {
 	defer func() {
-		if fault := fmt.Sprint(recover()); !strings.Contains(fault, `no route is called "surprise"`) {
+		fault := fmt.Sprint(recover())
+		if !strings.Contains(fault, `no route is called "surprise"`) {
 			t.Errorf("the handler was added: %s", fault)
 		}
 	}()

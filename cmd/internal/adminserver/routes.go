@@ -60,7 +60,8 @@ var (
 		text: "How many milliseconds the reply may take; 5000 if it is absent. A change that has " +
 			"not ended then goes on, and the reply is IN_PROGRESS.", example: 60000}
 	forceParameter = routeParameter{name: admin.ForceParameter, in: "query", kind: "boolean",
-		text: "Do not wait for requests in flight, which then fail at their clients.", example: false}
+		text:    "Do not wait for requests in flight, which then fail at their clients.",
+		example: false}
 	volumeParameter = routeParameter{name: "name", in: "path", kind: "string",
 		text: "Name of the volume.", example: "disk"}
 	channelParameter = routeParameter{name: "name", in: "path", kind: "string",
@@ -71,8 +72,9 @@ var (
 )
 
 const (
-	exampleStatus = `{"schema":"zc-relay.status/1","program":"target","version":"1.0.0","pid":4711,` +
-		`"started_at":"2026-01-02T03:04:05Z","now":"2026-01-02T03:05:05Z","ready":true,"workers":[]}`
+	exampleStatus = `{"schema":"zc-relay.status/1","program":"target","version":"1.0.0",` +
+		`"pid":4711,"started_at":"2026-01-02T03:04:05Z","now":"2026-01-02T03:05:05Z",` +
+		`"ready":true,"workers":[]}`
 	exampleSessions = `{"schema":"zc-relay.sessions/1","sessions":[{"id":7,` +
 		`"opened_at":"2026-01-02T03:04:05Z","channel":"03:00.0/b1:00.0/vm7",` +
 		`"peer":"process 812 of user 1000","volume":"disk","client":"qemu","queues":1,` +
@@ -146,15 +148,18 @@ var routes = []route{
 		response: content{schema: "Drain", example: `{"draining":false,"sessions":2}`}},
 
 	{operation: "listChannels", method: http.MethodGet, path: admin.ChannelsPath,
-		daemons: byRelay, summary: "Channels with all their settings, and whether clients can connect",
+		daemons: byRelay,
+		summary: "Channels with all their settings, and whether clients can connect",
 		response: content{schema: "ChannelList",
-			example: `{"schema":"zc-relay.channels/1","channels":[` + exampleChannel + `]}`}, busy: true},
+			example: `{"schema":"zc-relay.channels/1","channels":[` + exampleChannel + `]}`},
+		busy: true},
 	{operation: "addChannel", method: http.MethodPost, path: admin.ChannelsPath,
 		daemons: byRelay, summary: "Serve another channel, and keep it over restarts",
-		description: "A channel that clients cannot reach yet is added even so, and its state says so.",
-		parameters:  []routeParameter{waitParameter},
-		request:     content{schema: "NewChannel", example: exampleNewChannel},
-		response:    content{schema: "Channel", example: exampleChannel},
+		description: "A channel that clients cannot reach yet is added even so, and its state " +
+			"says so.",
+		parameters: []routeParameter{waitParameter},
+		request:    content{schema: "NewChannel", example: exampleNewChannel},
+		response:   content{schema: "Channel", example: exampleChannel},
 		codes: []status.Code{status.InvalidValue, status.AlreadyExist, status.InUse,
 			status.NotSupported, status.InProgress}, busy: true},
 	{operation: "removeChannel", method: http.MethodDelete, path: admin.ChannelsPath + "/{name}",
@@ -184,7 +189,8 @@ var routes = []route{
 	{operation: "listVolumes", method: http.MethodGet, path: admin.VolumesPath,
 		daemons: byTarget, summary: "Volumes with their sessions, owners, and rights",
 		response: content{schema: "VolumeList",
-			example: `{"schema":"zc-relay.volumes/1","volumes":[` + exampleVolume + `]}`}, busy: true},
+			example: `{"schema":"zc-relay.volumes/1","volumes":[` + exampleVolume + `]}`},
+		busy: true},
 	{operation: "addVolume", method: http.MethodPost, path: admin.VolumesPath,
 		daemons: byTarget, summary: "Open a volume, and serve it until the target ends",
 		parameters: []routeParameter{waitParameter},

@@ -174,8 +174,8 @@ func (s *ChannelSource) Load(name, file string, input io.Reader) (admin.NewChann
 		if !isKey {
 			return
 		}
-		if other := map[string]string{"target": "targets", "targets": "target"}[path]; other != "" &&
-			!s.flags.Changed(s.flagFor(other)) {
+		other := map[string]string{"target": "targets", "targets": "target"}[path]
+		if other != "" && !s.flags.Changed(s.flagFor(other)) {
 			delete(l.merged, other) // of the file
 		}
 		l.merged.set(path, f.Value.String())

@@ -27,13 +27,13 @@ const KeptFile = "channels.yaml"
 const keptVersion = 1
 
 // keptHeader is the beginning of the file.
-const keptHeader = `# Channels that "zc-relay channel add" has added. The relay owns this file: do not edit it, but use
-# "zc-relay channel".
+const keptHeader = `# Channels that "zc-relay channel add" has added. The relay owns this file: do
+# not edit it, but use "zc-relay channel".
 `
 
-// KeptChannels holds the channels that administrators have added by command. They are in a file that
-// the relay owns, so that they outlive it. Its methods may be called concurrently, except Store and
-// Close.
+// KeptChannels holds the channels that administrators have added by command. They are in a file
+// that the relay owns, so that they outlive it. Its methods may be called concurrently, except
+// Store and Close.
 type KeptChannels struct {
 	path string
 	lock *os.File
@@ -129,9 +129,9 @@ func readKept(path string) ([]Channel, error) {
 	}
 	if err != nil {
 		return nil, status.Errorf(status.BadConfig, "%w\nthe relay has written %s, and something "+
-			"else has changed it: put it back from a backup, or move it away (mv %s %s.bad), start "+
-			"the relay, and add its channels again by \"zc-relay channel add\"", err, path, path,
-			path)
+			"else has changed it: put it back from a backup, or move it away (mv %s %s.bad), "+
+			"start the relay, and add its channels again by \"zc-relay channel add\"", err, path,
+			path, path)
 	}
 	return kept.channels, nil
 }
@@ -181,8 +181,8 @@ func (k *KeptChannels) restore(former []Channel) error {
 		return nil
 	}
 	if err := k.write(former); err != nil {
-		return fmt.Errorf("%s may differ from what the relay serves until the next change, or until "+
-			"a restart serves what it says: %w", k.path, err)
+		return fmt.Errorf("%s may differ from what the relay serves until the next change, or "+
+			"until a restart serves what it says: %w", k.path, err)
 	}
 	return nil
 }
@@ -274,7 +274,7 @@ func (c *Relay) WithKept(kept []Channel, path string) (*Relay, error) {
 	return &all, problems.orNil()
 }
 
-// channelKey returns the place of the channel in a key, -1 for another key, and the rest of the key.
+// channelKey returns the place of the channel in a key, -1 for another key, and the rest.
 func channelKey(key string) (place int, rest string) {
 	inside, isChannel := strings.CutPrefix(key, "channels"+separator)
 	index, rest, _ := strings.Cut(inside, separator)

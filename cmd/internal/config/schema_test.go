@@ -63,13 +63,13 @@ func TestTheSchemaOfChannelsHasTheKeysOfThisBuild(t *testing.T) {
 			"Absent for a channel that was removed and waits for its sessions; what else is known "+
 			"of it is name, device, representor, and volume.", admin.OriginConfiguration,
 			admin.OriginAdministrator),
-		"source": text("Where the channel is defined: FILE:LINE, a flag, or the file in which the " +
-			"relay keeps what was added."),
+		"source": text("Where the channel is defined: FILE:LINE, a flag, or the file in which " +
+			"the relay keeps what was added."),
 		"state":  text("Whether clients can connect.", states...),
 		"since":  text("When the channel entered the state, RFC 3339."),
 		"reason": text("Why clients cannot connect."),
-		"serving_target": text("Address of the target that serves new sessions or was the last to " +
-			"do so; absent while it is not known."),
+		"serving_target": text("Address of the target that serves new sessions or was the last " +
+			"to do so; absent while it is not known."),
 		"link":        text("State of the connection to that target."),
 		"link_reason": text("Why that is not ready."),
 		"sessions": {"type": "integer", "minimum": 0,

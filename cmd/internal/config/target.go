@@ -229,7 +229,9 @@ func (c *Target) describe(s section) {
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, Restart) })
 	s.section("state", "What outlives the daemon.", func(s section) {
-		c.State.describe(s, "directory for proofs that volumes were closed cleanly, so that clients miss no writes, which is created in an existing one; empty is $STATE_DIRECTORY, which systemd sets; without either, proofs end with the process")
+		c.State.describe(s, "directory for proofs that volumes were closed cleanly, so that "+
+			"clients miss no writes, which is created in an existing one; empty is "+
+			"$STATE_DIRECTORY, which systemd sets; without either, proofs end with the process")
 	})
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
 	volumes := s.node.child("volumes").flagged("volume", "").reloads(AtOnce)

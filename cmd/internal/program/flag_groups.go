@@ -24,7 +24,8 @@ type flagGroup struct {
 var flagGroups = []flagGroup{
 	{"Flags", "config storage-server storage-servers volume device representor rw block-size " +
 		"buffer-size offset length queue-depth queues passes runtime listen socket run " +
-		"listen-address listen-port cpu admin-listen metrics-listen file admin timeout output log-level help version"},
+		"listen-address listen-port cpu admin-listen metrics-listen file admin timeout output " +
+		"log-level help version"},
 	{"Workload", "rwmix max-io-size blocks-per-io batch-size rate sessions warmup seed " +
 		"validate-writes sweep job dry-run"},
 	{"Results", "interval json-stream title label hlog csv picture trace trace-every"},

@@ -21,8 +21,8 @@ import (
 )
 
 // liveConfig is what the running daemon serves: the configuration, which is read again for each
-// reload, and the channels that administrators have added by command. Changes of either wait for one
-// another.
+// reload, and the channels that administrators have added by command. Changes of either wait for
+// one another.
 type liveConfig struct {
 	env   *service.Environment
 	relay *relay.Relay
@@ -94,9 +94,9 @@ func (l *liveConfig) begin(ctx context.Context) error {
 
 func (l *liveConfig) finish() { <-l.turn }
 
-// change carries out a change of the channels, after those that are under way. What carryOut returns
-// is done when others may change the channels again; it may be nil. If ctx ends before, the change
-// goes on.
+// change carries out a change of the channels, after those that are under way. What carryOut
+// returns is done when others may change the channels again; it may be nil. If ctx ends before, the
+// change goes on.
 func (l *liveConfig) change(ctx context.Context, carryOut func() (after func() error, err error),
 ) error {
 	if err := l.begin(ctx); err != nil {
@@ -172,8 +172,8 @@ func (l *liveConfig) AdminChannels() []admin.Channel {
 	return all
 }
 
-// described returns a channel as administrators see it. Without a configuration, only what the relay
-// knows is set.
+// described returns a channel as administrators see it. Without a configuration, only what the
+// relay knows is set.
 func described(s *relay.ChannelStatus, c *config.Channel, origin, source string) admin.Channel {
 	d := admin.Channel{FullName: s.FullName, Origin: origin, Source: source,
 		NewChannel: admin.NewChannel{Name: s.Name, Device: s.Device, Representor: s.Representor,
@@ -251,8 +251,8 @@ func channelID(c *config.Channel) relay.ChannelID {
 var errNotKept = status.Errorf(status.NotSupported, "the relay has no directory in which it could "+
 	"keep channels: start it with --state-directory DIRECTORY (state.directory)")
 
-// AddChannel keeps a channel, and serves it. It is kept first, so that no client uses a channel that
-// a restart forgets.
+// AddChannel keeps a channel, and serves it. It is kept first, so that no client uses a channel
+// that a restart forgets.
 func (l *liveConfig) AddChannel(ctx context.Context, n admin.NewChannel) (admin.Channel, error) {
 	c, err := config.ChannelFrom(&n)
 	if err != nil {
@@ -265,8 +265,8 @@ func (l *liveConfig) AddChannel(ctx context.Context, n admin.NewChannel) (admin.
 	err = l.change(ctx, func() (func() error, error) {
 		kept := l.kept.Channels()
 		if origin, is := l.current().Defines(&c); is {
-			return nil, status.Errorf(status.AlreadyExist, "channel %s is defined in %s: change it "+
-				"there, and reload (zc-relay reload)", c.FullName(), origin)
+			return nil, status.Errorf(status.AlreadyExist, "channel %s is defined in %s: change "+
+				"it there, and reload (zc-relay reload)", c.FullName(), origin)
 		}
 		if slices.ContainsFunc(kept, func(k config.Channel) bool {
 			return k.FullName() == c.FullName()

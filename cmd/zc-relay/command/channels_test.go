@@ -77,7 +77,8 @@ func TestAChannelOfTheConfigurationIsNotChangedByCommand(t *testing.T) {
 	if _, err := l.AddChannel(t.Context(), newChannel("other")); err != nil {
 		t.Fatal(err)
 	}
-	_, moved := l.MoveChannel(t.Context(), "first", admin.ChannelTargets{Target: "127.0.0.1:8"}, false)
+	to := admin.ChannelTargets{Target: "127.0.0.1:8"}
+	_, moved := l.MoveChannel(t.Context(), "first", to, false)
 	_, limited := l.LimitChannel(t.Context(), "03:00.0/b1:00.0/first",
 		admin.ChannelQoS{Channel: admin.RateLimits{IOPS: "7"}})
 	for what, err := range map[string]error{"moved": moved, "limited": limited,
