@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/endpoint"
+	"github.com/zc-relay/zc-relay/internal/tokenfile"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -61,13 +62,18 @@ const DefaultTimeout = 30 * time.Second
 // returns an error with a status code: NotConnected or TimeOut if the daemon cannot be reached,
 // NotSupported if it does not offer the operation, Again if too many others ask for the same.
 type Client struct {
-	address string
-	timeout time.Duration // DefaultTimeout
-	http    http.Client
+	address   string
+	timeout   time.Duration // DefaultTimeout
+	tokenFile string        // "" for none
+	http      http.Client
 }
 
 // New returns a client for an admin address: unix:PATH, or IP:PORT. It does not connect yet.
-func New(address string) (*Client, error) {
+func New(address string) (*Client, error) { return NewWithToken(address, "") }
+
+// NewWithToken is New for a daemon that listens at IP:PORT. The client proves that it may administer
+// the daemon by the token in a file, which it reads for each request; "" is for none.
+func NewWithToken(address, tokenFile string) (*Client, error) {
 	network, destination := "unix", strings.TrimPrefix(address, UnixPrefix)
 	if destination == address {
 		network = "tcp"
@@ -85,7 +91,7 @@ func New(address string) (*Client, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, network, destination)
 	}
-	return &Client{address: address, timeout: DefaultTimeout,
+	return &Client{address: address, timeout: DefaultTimeout, tokenFile: tokenFile,
 		http: http.Client{Transport: &http.Transport{DialContext: dial,
 			DisableKeepAlives: true}}}, nil
 }
@@ -379,6 +385,13 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 	if err != nil {
 		return nil, fmt.Errorf("request %s from the daemon: %w", path, err)
 	}
+	if c.tokenFile != "" && !strings.HasPrefix(c.address, UnixPrefix) {
+		token, err := tokenfile.Read(c.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		request.Header.Set("Authorization", tokenfile.Header(token))
+	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, c.explain(err)
@@ -400,6 +413,9 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 		return nil, status.Errorf(status.NotSupported,
 			"the daemon at %s has no %s: it is another program, such as a target instead of a relay, or another version, or this is its listener for metrics (status says which)",
 			c.address, strings.TrimPrefix(path, "/"))
+	case response.StatusCode == http.StatusUnauthorized:
+		return nil, status.Errorf(status.NotPermitted, "the daemon at %s: %s: give the same file by "+
+			"--admin-token-file", c.address, text)
 	case response.StatusCode == http.StatusGone:
 		return nil, status.Errorf(status.NotFound, "the daemon at %s: %s", c.address, text)
 	case response.StatusCode == http.StatusBadRequest:
