@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -57,7 +58,10 @@ type nbdCommand struct {
 	bufferSize  size.Bytes
 	memory      size.Bytes
 	metrics     string
+	webConfig   string
 	perClient   int
+	// allowedHosts are further names of this machine that requests for metrics may be for.
+	allowedHosts []string
 
 	log *zap.Logger
 }
@@ -117,6 +121,10 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	c.connection.addPreempt(f)
 	f.StringVar(&c.metrics, "metrics-listen", "",
 		"serve metrics, status and health on this `HOST:PORT`")
+	f.StringVar(&c.webConfig, "web-config-file", "",
+		"web configuration `file` of the Prometheus exporter toolkit, with TLS and users of --metrics-listen")
+	f.StringArrayVar(&c.allowedHosts, "allowed-host", nil,
+		"further `name` of this machine that requests to --metrics-listen may be for; repeatable")
 	f.IntVar(&c.perClient, "metrics-per-client", 0,
 		"number of clients whose requests are counted by the client's name, all others together; 0 counts none")
 }
@@ -233,6 +241,9 @@ func (c *nbdCommand) check(set *pflag.FlagSet) error {
 	if c.perClient < 0 || c.perClient > maxNBDClients {
 		return program.Usagef("--metrics-per-client %d is not between 0 and %d", c.perClient,
 			maxNBDClients)
+	}
+	if c.webConfig != "" && c.metrics == "" {
+		return program.Usagef("--web-config-file has no effect without --metrics-listen")
 	}
 	if err := endpoint.CheckHost(c.metrics); err != nil {
 		return program.Usagef("--metrics-listen %q: %w", c.metrics, err)
@@ -384,7 +395,15 @@ func (c *nbdCommand) listenOperations(server *nbd.Server,
 		return nil, nil
 	}
 	report := func() any { return nbdStatusOf(server, exports) }
-	operations, err := adminserver.Listen(c.metrics, report, c.log)
+	var web *webconfig.File
+	if c.webConfig != "" {
+		var err error
+		if web, err = webconfig.Load(c.webConfig, c.log); err != nil {
+			return nil, program.Usage(fmt.Errorf("--web-config-file: %w", err))
+		}
+	}
+	operations, err := adminserver.Listen(adminserver.ServerConfig{Address: c.metrics,
+		Status: report, Web: web, Hosts: c.allowedHosts, Log: c.log})
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-listen: %w", err)
 	}

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -134,12 +136,13 @@ func TestTheConfigurationFileSaysWhereTheDaemonIs(t *testing.T) {
 	defer server.Close()
 	addresses := map[string]string{"good": strings.TrimPrefix(server.URL, "http://"), "without": "",
 		"wrong": "nowhere"}
-	daemon := Daemon{Address: "unix:/no/such/socket", AddressIn: func(file string) (string, error) {
+	daemon := Daemon{Address: "unix:/no/such/socket", AddressIn: func(file string) (address,
+		tokenFile string, err error) {
 		address, found := addresses[file]
 		if !found {
-			return "", fs.ErrNotExist
+			return "", "", fs.ErrNotExist
 		}
-		return address, nil
+		return address, "", nil
 	}}
 	for line, want := range map[string]string{
 		"log-level --config good":                "",
@@ -160,6 +163,51 @@ func TestTheConfigurationFileSaysWhereTheDaemonIs(t *testing.T) {
 		err := root.ExecuteContext(t.Context())
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+// A daemon at a port wants a token. What the command line says overrides the environment.
+func TestAddressAndTokenComeFromFlagsOrVariables(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer 0123456789abcdef" {
+			http.Error(w, "the token is wrong", http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, `{"level":"warn"}`)
+	}))
+	defer server.Close()
+	right, wrong := filepath.Join(t.TempDir(), "right"), filepath.Join(t.TempDir(), "wrong")
+	for file, token := range map[string]string{right: "0123456789abcdef\n",
+		wrong: "fedcba9876543210"} {
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := strings.TrimPrefix(server.URL, "http://")
+	daemon := Daemon{Address: "unix:/no/such/socket", Variable: "ZC_TEST_ADMIN",
+		AddressIn: func(string) (string, string, error) { return address, right, nil }}
+	for _, c := range []struct{ address, token, line, want string }{
+		{address, right, "log-level", ""},
+		{"", "", "log-level --admin " + address + " --admin-token-file " + right, ""},
+		{"unix:/none", wrong, "log-level --admin " + address + " --admin-token-file " + right, ""},
+		{"unix:/none", "", "log-level --config file", ""},
+		{address, "", "log-level", "the token is wrong: give the same file by --admin-token-file"},
+		{address, wrong, "log-level", "the token is wrong"},
+		{address, "/none", "log-level", "/none"},
+		{"nowhere", "", "log-level", `$ZC_TEST_ADMIN: admin address "nowhere"`},
+		{address, right, "log-level --admin unix:/none", "/none"},
+	} {
+		t.Setenv("ZC_TEST_ADMIN", c.address)
+		t.Setenv("ZC_TEST_ADMIN_TOKEN_FILE", c.token)
+		root := &cobra.Command{Use: "target", SilenceUsage: true}
+		root.AddCommand(NewCommands(daemon)...)
+		root.SetOut(io.Discard)
+		root.SetErr(io.Discard)
+		root.SetArgs(strings.Fields(c.line))
+		err := root.ExecuteContext(t.Context())
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }

@@ -1,9 +1,12 @@
 package admincommands
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/admin"
@@ -13,27 +16,39 @@ import (
 type Daemon struct {
 	// Address is the admin address of the packaged daemon.
 	Address string
-	// AddressIn returns operations.admin of a configuration file of the daemon.
-	AddressIn func(file string) (string, error)
+	// Variable is the environment variable with another address. Followed by tokenFileSuffix, it is
+	// the one with the file of the token.
+	Variable string
+	// AddressIn returns operations.admin and operations.admin_token_file of a configuration file of
+	// the daemon.
+	AddressIn func(file string) (address, tokenFile string, err error)
 }
+
+const tokenFileSuffix = "_TOKEN_FILE"
 
 // Connection holds the flags that say which daemon to talk to.
 type Connection struct {
-	daemon        Daemon
-	address, file string
+	daemon                   Daemon
+	flags                    *pflag.FlagSet
+	address, file, tokenFile string
 }
 
 // The flags of a Connection.
 const (
-	adminFlag  = "admin"
-	configFlag = "config"
+	adminFlag     = "admin"
+	configFlag    = "config"
+	tokenFileFlag = "admin-token-file"
 )
 
 // Add adds the flags to a command.
 func (c *Connection) Add(cmd *cobra.Command, daemon Daemon) {
-	c.daemon = daemon
-	cmd.Flags().StringVar(&c.address, adminFlag, daemon.Address,
-		"admin address of the daemon, as given to its --admin-listen")
+	c.daemon, c.flags = daemon, cmd.Flags()
+	cmd.Flags().StringVar(&c.address, adminFlag, daemon.Address, fmt.Sprintf(
+		"admin address of the daemon, as given to its --admin-listen; $%s is another default",
+		daemon.Variable))
+	cmd.Flags().StringVar(&c.tokenFile, tokenFileFlag, "", fmt.Sprintf(
+		"`file` with the token, as given to the daemon's --admin-token-file; needed for an address "+
+			"IP:PORT; $%s is the default", daemon.Variable+tokenFileSuffix))
 	cmd.Flags().StringVarP(&c.file, configFlag, "c", "",
 		"YAML file with the configuration of the daemon, which has its admin address")
 	cmd.MarkFlagsMutuallyExclusive(adminFlag, configFlag)
@@ -42,8 +57,13 @@ func (c *Connection) Add(cmd *cobra.Command, daemon Daemon) {
 // Client returns a client of the daemon.
 func (c *Connection) Client() (*admin.Client, error) {
 	source := "--" + adminFlag
+	c.tokenFile = cmp.Or(c.tokenFile, os.Getenv(c.daemon.Variable+tokenFileSuffix))
+	if address := os.Getenv(c.daemon.Variable); address != "" && c.file == "" &&
+		!c.flags.Changed(adminFlag) {
+		c.address, source = address, "$"+c.daemon.Variable
+	}
 	if c.file != "" {
-		address, err := c.daemon.AddressIn(c.file)
+		address, tokenFile, err := c.daemon.AddressIn(c.file)
 		if err != nil {
 			return nil, program.Usage(fmt.Errorf("--%s: %w", configFlag, err))
 		}
@@ -52,8 +72,9 @@ func (c *Connection) Client() (*admin.Client, error) {
 				c.file)
 		}
 		c.address, source = address, c.file+": operations.admin"
+		c.tokenFile = cmp.Or(c.tokenFile, tokenFile)
 	}
-	client, err := admin.New(c.address)
+	client, err := admin.NewWithToken(c.address, c.tokenFile)
 	if err != nil {
 		return nil, program.Usage(fmt.Errorf("%s: %w", source, err))
 	}

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +18,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/audit"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/printable"
+	"github.com/zc-relay/zc-relay/internal/tokenfile"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -35,10 +39,15 @@ const socketMode = 0o600
 
 // AdminConfig configures an Admin.
 type AdminConfig struct {
-	// Address is "unix:PATH", or IP:PORT with a loopback address. Every user of the machine can
-	// connect to the latter, only root and the daemon's user to the former.
+	// Address is "unix:PATH", or IP:PORT with a loopback address. Only root and the daemon's user
+	// can connect to the former, and every user of the machine to the latter.
 	Address string
-	Status  Status
+	// TokenFile holds the token that clients of IP:PORT must know.
+	TokenFile string
+	// Hosts are names that a request to IP:PORT may have in Host, besides localhost and loopback
+	// addresses.
+	Hosts  []string
+	Status Status
 	// OpenAPI describes what the daemon serves.
 	OpenAPI []byte
 	// Level is the lowest severity that Log logs.
@@ -54,15 +63,20 @@ type Admin struct {
 	*httpServer
 	mux   *http.ServeMux
 	audit *audit.Log
+	token *token
 }
 
 // ListenAdmin starts to serve.
 func ListenAdmin(config AdminConfig) (*Admin, error) {
+	t, err := loadToken(config.Address, config.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("listen for administration: %w", err)
+	}
 	listener, err := listenAdmin(config.Address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for administration: %w", err)
 	}
-	a := &Admin{mux: http.NewServeMux(), audit: config.Audit}
+	a := &Admin{mux: http.NewServeMux(), audit: config.Audit, token: t}
 	a.handle("getStatus", serveStatus(config.Status))
 	a.handle("getOpenAPI", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -72,10 +86,22 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 	a.handle("setLogLevel",
 		a.audited(operationLogLevel, setLevel(config.Level, config.Log)))
 	a.handleProfiles()
-	// A page in a browser of this machine could reach a loopback address.
-	guarded := http.NewCrossOriginProtection().Handler(localHostOnly(listener.Addr(), a.mux))
-	a.httpServer = newHTTPServer("admin", listener, guarded, config.Log)
+	guarded := sameOriginOnly(readBodyFirst(a.mux))
+	if t != nil {
+		// Every user can connect, and so can a page in a browser of this machine.
+		guarded = localHostOnly(config.Hosts, t.require(guarded))
+	}
+	a.httpServer = newHTTPServer(serverConfig{name: "admin", listener: listener, handler: guarded,
+		log: config.Log})
 	return a, nil
+}
+
+// ReloadToken reads the token again. If it cannot be used, the former one stays in use.
+func (a *Admin) ReloadToken() error {
+	if a.token == nil {
+		return nil
+	}
+	return a.token.reload()
 }
 
 // handleProfiles serves the profiles of net/http/pprof and runtime/trace. Their number at a time is
@@ -87,10 +113,10 @@ func (a *Admin) handleProfiles() {
 	profiles.HandleFunc("GET /debug/pprof/profile", boundSeconds(pprof.Profile))
 	profiles.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	profiles.HandleFunc("GET /debug/pprof/trace", boundSeconds(pprof.Trace))
-	limited := limitRequests(maxRequestsAtATime, profiles)
+	limited := limitStreams(maxRequestsAtATime, profiles)
 	for _, operation := range []string{"listProfiles", "getCommandLine", "profileCPU",
 		"getSymbols", "traceExecution", "getProfile"} {
-		a.handle(operation, limited)
+		a.mux.Handle(routeOf(operation).pattern(), limited)
 	}
 }
 
@@ -180,20 +206,73 @@ func (r *levelReply) err() error {
 
 // localHostOnly rejects requests whose Host names another host. A web page could send such requests
 // if its name resolves to this machine's loopback address.
-func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
-	if address.Network() == "unix" {
-		return handler
-	}
+func localHostOnly(names []string, handler http.Handler) http.Handler {
+	known := append(hosts{"localhost"}, names...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); host != "localhost" &&
+		host := hostOf(r)
+		if ip, err := netip.ParseAddr(host); !slices.Contains(known, host) &&
 			(err != nil || !ip.IsLoopback()) {
 			http.Error(w, fmt.Sprintf("host %s is not this machine's loopback address",
 				printable.Quote(r.Host, maxEcho)),
 				http.StatusForbidden)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// token is the secret that clients of a port must know.
+type token struct {
+	file    string
+	current atomic.Pointer[string]
+}
+
+// loadToken returns the token of an address, nil for a Unix socket, whose mode says who may
+// connect.
+func loadToken(address, file string) (*token, error) {
+	if strings.HasPrefix(address, admin.UnixPrefix) {
+		return nil, nil
+	}
+	if _, err := socketOf(address); err != nil {
+		return nil, err
+	}
+	if err := CheckAuthentication(address, file); err != nil {
+		return nil, fmt.Errorf("address %q %w", address, err)
+	}
+	t := &token{file: file}
+	return t, t.reload()
+}
+
+// CheckAuthentication returns an error if everybody who can connect to an admin address could
+// administer the daemon.
+func CheckAuthentication(address, tokenFile string) error {
+	if strings.HasPrefix(address, admin.UnixPrefix) || tokenFile != "" {
+		return nil
+	}
+	return status.Errorf(status.InvalidValue, "lets every user of this machine administer the "+
+		"daemon: use unix:PATH, or give the file of a token (operations.admin_token_file, "+
+		"--admin-token-file); %s", tokenfile.How)
+}
+
+// reload reads the file.
+func (t *token) reload() error {
+	text, err := tokenfile.Read(t.file)
+	if err != nil {
+		return err
+	}
+	t.current.Store(&text)
+	return nil
+}
+
+// require rejects requests without the token.
+func (t *token) require(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		want := sha256.Sum256([]byte(tokenfile.Header(*t.current.Load())))
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		if subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+			(&refusal{code: http.StatusUnauthorized, challenge: `Bearer realm="zc-relay"`,
+				text: "the token is missing or wrong: it is in the file of the daemon's " +
+					"operations.admin_token_file"}).reply(w)
 			return
 		}
 		handler.ServeHTTP(w, r)

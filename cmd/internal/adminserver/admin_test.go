@@ -18,6 +18,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/audit"
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/internal/tokenfile"
 )
 
 func testStatus() any { return map[string]string{"schema": "test/1"} }
@@ -28,8 +29,8 @@ func startAdmin(t *testing.T,
 	t.Helper()
 	level := zap.NewAtomicLevelAt(zap.InfoLevel)
 	core, logs := observer.New(zap.DebugLevel)
-	a, err := ListenAdmin(AdminConfig{Address: address, Status: testStatus, Level: level,
-		Log: zap.New(core), Audit: audit.New(zap.New(core))})
+	a, err := ListenAdmin(AdminConfig{Address: address, TokenFile: writeToken(t, testToken),
+		Status: testStatus, Level: level, Log: zap.New(core), Audit: audit.New(zap.New(core))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,30 @@ func startAdmin(t *testing.T,
 			t.Error(err)
 		}
 	})
-	return a, &http.Client{Transport: transport}, level, logs
+	return a, &http.Client{Transport: withToken{transport}}, level, logs
+}
+
+const testToken = "0123456789abcdef"
+
+// writeToken returns a file with a token.
+func writeToken(t *testing.T, token string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// withToken sends the token with requests that have none.
+type withToken struct{ inner http.RoundTripper }
+
+func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Authorization") == "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", tokenfile.Header(testToken))
+	}
+	return w.inner.RoundTrip(r)
 }
 
 func do(t *testing.T, client *http.Client, method, url, body string,
@@ -219,7 +243,8 @@ func TestMoreRequestsThanTheLimitAreTurnedAway(t *testing.T) {
 		<-release
 		fmt.Fprint(w, "done")
 	}))
-	server := newHTTPServer("test", mustListen(t), handler, zap.NewNop())
+	server := newHTTPServer(serverConfig{name: "test", listener: mustListen(t), handler: handler,
+		log: zap.NewNop()})
 	url := "http://" + server.Address().String()
 	first := make(chan int)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -1,8 +1,6 @@
 package adminserver
 
 import (
-	"context"
-	"net"
 	"net/http"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/audit"
@@ -53,15 +51,6 @@ func (a *Admin) audited(operation string,
 
 // requesterKey is the key in a request's context of who has sent it.
 type requesterKey struct{}
-
-// withRequester is the ConnContext of the HTTP server. It looks at the process when that connects:
-// later, the number may be that of another one.
-func withRequester(ctx context.Context, conn net.Conn) context.Context {
-	if limited, ok := conn.(*limitedConn); ok {
-		conn = limited.Conn
-	}
-	return context.WithValue(ctx, requesterKey{}, audit.Peer(conn))
-}
 
 // requesterOf returns who has sent a request.
 func requesterOf(r *http.Request) audit.Requester {

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // startWithHeaderTimeout is start for a server with a header timeout of its own.
@@ -96,7 +94,7 @@ func TestSilentClientsKeepNobodyOut(t *testing.T) {
 }
 
 func TestASilentClientIsNoReasonToFailAtTheEnd(t *testing.T) {
-	s, err := Listen("127.0.0.1:0", testStatus, zap.NewNop())
+	s, err := Listen(testConfig("127.0.0.1:0"))
 	if err != nil {
 		t.Fatal(err)
 	}

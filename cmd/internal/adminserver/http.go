@@ -1,13 +1,16 @@
 package adminserver
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
-	"slices"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -19,17 +22,22 @@ import (
 
 // Limits on the resources of a listener's clients.
 const (
-	requestTimeout     = 10 * time.Second
 	idleTimeout        = time.Minute
 	maxHeaderBytes     = 16 << 10
 	maxBodyBytes       = 64 << 10
 	maxConnections     = 64
-	maxRequestsAtATime = 4   // of expensive requests
+	maxPerSource       = 16  // of the connections
+	maxReserved        = 8   // further connections, for health
+	maxRequestsAtATime = 4   // of expensive requests; a source may have half of them
 	maxEcho            = 128 // bytes of a parameter in an error
 )
 
-// headerTimeout is how long a client may take for the header of a request. Tests change it.
-var headerTimeout = 5 * time.Second
+// headerTimeout is how long a client may take for the header of a request, and requestTimeout how
+// long for all of it, and for the reply. Tests change them.
+var (
+	headerTimeout  = 5 * time.Second
+	requestTimeout = 10 * time.Second
+)
 
 // httpServer is an HTTP server with these limits.
 type httpServer struct {
@@ -39,19 +47,32 @@ type httpServer struct {
 	name     string
 }
 
-func newHTTPServer(name string, listener net.Listener, handler http.Handler,
-	log *zap.Logger) *httpServer {
-	limited := newLimitedListener(listener, maxConnections)
-	s := &httpServer{name: name, listener: limited}
+// serverConfig configures an httpServer.
+type serverConfig struct {
+	name     string
+	listener net.Listener
+	handler  http.Handler
+	// isHealth reports whether the server answers a request even when all places are taken; nil for
+	// none.
+	isHealth func(*http.Request) bool
+	// tls returns the configuration for a new connection, nil for plain text; nil for always.
+	tls func() *tls.Config
+	log *zap.Logger
+}
+
+func newHTTPServer(c serverConfig) *httpServer {
+	limited := newLimitedListener(c.listener, c.tls)
+	s := &httpServer{name: c.name, listener: limited}
 	s.http = http.Server{
-		Handler:           http.MaxBytesHandler(handler, maxBodyBytes),
+		Handler: http.MaxBytesHandler(replyWithoutBody(onlyHealthBeyondLimit(c.isHealth,
+			c.handler)), maxBodyBytes),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: zap.NewStdLog(log),
-		ConnState: limited.observe, ConnContext: withRequester,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: zap.NewStdLog(c.log),
+		ConnState: limited.observe, ConnContext: withConnection,
 	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("the listener failed", zap.String("listener", name), zap.Error(err))
+			c.log.Error("the listener failed", zap.String("listener", c.name), zap.Error(err))
 		}
 	})
 	return s
@@ -74,21 +95,176 @@ func (s *httpServer) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// limitRequests rejects requests beyond a number at a time.
-func limitRequests(limit int, handler http.Handler) http.Handler {
-	places := make(chan struct{}, limit)
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// replyWithoutBody makes the server reply as soon as the handler has, whatever of the request's
+// body is missing: net/http would wait for it.
+func replyWithoutBody(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
+		if r.ContentLength == 0 {
 			handler.ServeHTTP(w, r)
-		default:
-			w.Header().Set(admin.CodeHeader, status.Again.String())
-			http.Error(w, fmt.Sprintf("%d such requests are in progress: try again", limit),
-				http.StatusServiceUnavailable)
+			return
 		}
+		handler.ServeHTTP(&unreadBody{ResponseWriter: w, request: r}, r)
+		abandonBody(w)
 	})
 }
+
+// abandonBody makes the server close the connection after the reply, and not read from it before.
+func abandonBody(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(longAgo)
+}
+
+// unreadBody abandons the body of a request when the handler begins its reply.
+type unreadBody struct {
+	http.ResponseWriter
+	request *http.Request
+	begun   bool
+}
+
+func (w *unreadBody) begin() {
+	if !w.begun {
+		w.begun = true
+		abandonBody(w.ResponseWriter)
+	}
+}
+
+// WriteHeader begins the reply.
+func (w *unreadBody) WriteHeader(code int) {
+	w.begin()
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Write begins or continues the reply.
+func (w *unreadBody) Write(p []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *unreadBody) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// readBodyFirst reads the body of a request before the handler takes a place or does anything, so
+// that a client that is slow to send it holds nothing but its connection.
+func readBodyFirst(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 && (r.Method == http.MethodPut || r.Method == http.MethodPost) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				http.Error(w, fmt.Sprintf("read the body of the request: %v", err),
+					http.StatusBadRequest)
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// onlyHealthBeyondLimit turns away requests on connections that have no place, except for those
+// that isHealth names.
+func onlyHealthBeyondLimit(isHealth func(*http.Request) bool, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c := connectionOf(r); c != nil && c.reserved {
+			w.Header().Set("Connection", "close")
+			if isHealth == nil || !isHealth(r) {
+				w.Header().Set("Retry-After", "1")
+				http.Error(w, fmt.Sprintf("too many requests are in progress, %d in all or %d of "+
+					"one address: try again", maxConnections, maxPerSource),
+					http.StatusServiceUnavailable)
+				return
+			}
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// places limits what goes on at a time. A source may have at most half, so that it cannot keep the
+// others out.
+type places struct {
+	limit int
+
+	mu    sync.Mutex
+	taken map[netip.Prefix]int // by source
+	total int
+}
+
+// take takes a place, which the returned function gives back. It returns nil if there is none.
+func (p *places) take(source netip.Prefix) (giveBack func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.total >= p.limit || source.IsValid() && p.taken[source] >= max(1, p.limit/2) {
+		return nil
+	}
+	if p.taken == nil {
+		p.taken = make(map[netip.Prefix]int)
+	}
+	p.total++
+	p.taken[source]++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.total--
+		if p.taken[source]--; p.taken[source] == 0 {
+			delete(p.taken, source)
+		}
+	}
+}
+
+// limitRequests rejects requests beyond a number at a time. A request gives its place back before
+// its reply is sent, so that slow readers hold none.
+func limitRequests(limit int, handler http.Handler) http.Handler {
+	return limitWriting(limit, handler, true)
+}
+
+// limitStreams rejects requests beyond a number at a time, whose replies are too long to keep.
+func limitStreams(limit int, handler http.Handler) http.Handler {
+	return limitWriting(limit, handler, false)
+}
+
+func limitWriting(limit int, handler http.Handler, keep bool) http.Handler {
+	p := &places{limit: limit}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		giveBack := p.take(sourceOf(r))
+		if giveBack == nil {
+			w.Header().Set("Retry-After", "1")
+			w.Header().Set(admin.CodeHeader, status.Again.String())
+			http.Error(w, fmt.Sprintf("%d such requests are in progress, or half of them from "+
+				"your address: try again", limit), http.StatusServiceUnavailable)
+			return
+		}
+		if !keep {
+			defer giveBack()
+			handler.ServeHTTP(w, r)
+			return
+		}
+		reply := &keptReply{ResponseWriter: w, code: http.StatusOK}
+		func() {
+			defer giveBack()
+			handler.ServeHTTP(reply, r)
+		}()
+		w.WriteHeader(reply.code)
+		_, _ = w.Write(reply.body.Bytes()) // fails only if the client has disconnected
+	})
+}
+
+// keptReply keeps a reply until it is complete.
+type keptReply struct {
+	http.ResponseWriter
+	code int
+	body bytes.Buffer
+}
+
+// WriteHeader keeps the code.
+func (r *keptReply) WriteHeader(code int) { r.code = code }
+
+// Write keeps a part of the body.
+func (r *keptReply) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// Unwrap is for http.ResponseController.
+func (r *keptReply) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // Status returns the status of the daemon, a value for encoding/json. Several goroutines call it
 // concurrently.
@@ -108,124 +284,4 @@ func serveStatus(status Status) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write(append(document, '\n')) // fails only if the client has disconnected
 	}))
-}
-
-// limitedListener limits the number of open connections. At the limit, a new connection replaces
-// the oldest one without a request in progress: connections that send nothing keep nobody out. If
-// all have one, the new connection waits.
-type limitedListener struct {
-	net.Listener
-	limit  int
-	closed chan struct{}
-	once   sync.Once
-	freed  chan struct{} // has an element when a connection has ended or has no request any more
-
-	mu          sync.Mutex
-	connections []*limitedConn // oldest first
-}
-
-func newLimitedListener(inner net.Listener, limit int) *limitedListener {
-	return &limitedListener{Listener: inner, limit: limit, closed: make(chan struct{}),
-		freed: make(chan struct{}, 1)}
-}
-
-// Accept waits for a connection and, if necessary, for a place.
-func (l *limitedListener) Accept() (net.Conn, error) {
-	inner, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	c := &limitedConn{Conn: inner, listener: l, silent: true}
-	for {
-		replaced, ok := l.admit(c)
-		if replaced != nil {
-			_ = replaced.Conn.Close() // its goroutine in net/http ends
-		}
-		if ok {
-			return c, nil
-		}
-		select {
-		case <-l.freed:
-		case <-l.closed:
-			_ = inner.Close()
-			return nil, net.ErrClosed
-		}
-	}
-}
-
-// admit gives a connection a place, perhaps that of the returned one. It returns false if there is
-// none.
-func (l *limitedListener) admit(c *limitedConn) (replaced *limitedConn, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.connections) == l.limit {
-		i := slices.IndexFunc(l.connections, func(c *limitedConn) bool { return c.silent })
-		if i < 0 {
-			return nil, false
-		}
-		replaced = l.connections[i]
-		l.connections = slices.Delete(l.connections, i, i+1)
-	}
-	l.connections = append(l.connections, c)
-	return replaced, true
-}
-
-// observe is the ConnState of the HTTP server.
-func (l *limitedListener) observe(connection net.Conn, state http.ConnState) {
-	c, ok := connection.(*limitedConn)
-	if !ok {
-		return
-	}
-	l.mu.Lock()
-	c.silent = state != http.StateActive
-	l.mu.Unlock()
-	if c.silent {
-		l.free()
-	}
-}
-
-func (l *limitedListener) free() {
-	select {
-	case l.freed <- struct{}{}:
-	default:
-	}
-}
-
-// Close also ends an Accept that waits for a place.
-func (l *limitedListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-// limitedConn gives its place back when it is closed.
-type limitedConn struct {
-	net.Conn
-	listener *limitedListener
-	silent   bool // no request is in progress; guarded by listener.mu
-	begun    bool // something was read
-}
-
-// Read reads from the connection. If the first byte cannot begin a request, the peer speaks another
-// protocol: Read replaces its bytes by a bad request, so that the HTTP server rejects it at once
-// and does not wait for the end of a line.
-func (c *limitedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if n > 0 && !c.begun {
-		c.begun = true
-		if p[0] < ' ' && p[0] != '\r' && p[0] != '\n' {
-			n = copy(p, "?\r\n\r\n")
-		}
-	}
-	return n, err
-}
-
-// Close closes the connection and gives its place back.
-func (c *limitedConn) Close() error {
-	l := c.listener
-	l.mu.Lock()
-	l.connections = slices.DeleteFunc(l.connections,
-		func(other *limitedConn) bool { return other == c })
-	l.mu.Unlock()
-	l.free()
-	return c.Conn.Close()
 }

@@ -140,7 +140,8 @@ func showPage(t *testing.T, document func(second uint64) *Document) []string {
 	t.Helper()
 	testkit.RequireTools(t, "chromium")
 	var second atomic.Uint64
-	s, err := Listen("127.0.0.1:0", func() any { return document(second.Add(1)) }, zap.NewNop())
+	s, err := Listen(ServerConfig{Address: "127.0.0.1:0", Log: zap.NewNop(),
+		Status: func() any { return document(second.Add(1)) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -252,12 +252,21 @@ var routes = []route{
 
 // handle serves the route of an operation.
 func (a *Admin) handle(operation string, handler http.Handler) {
+	r := routeOf(operation)
+	if r.busy {
+		handler = limitRequests(maxRequestsAtATime, handler)
+	}
+	a.mux.Handle(r.pattern(), handler)
+}
+
+// routeOf returns the route of an operation.
+func routeOf(operation string) *route {
 	i := slices.IndexFunc(routes, func(r route) bool { return r.operation == operation })
 	if i < 0 {
 		panic(fmt.Sprintf("no route is called %q", operation))
 	}
-	if routes[i].busy {
-		handler = limitRequests(maxRequestsAtATime, handler)
-	}
-	a.mux.Handle(routes[i].method+" "+routes[i].path, handler)
+	return &routes[i]
 }
+
+// pattern returns the pattern of http.ServeMux.
+func (r *route) pattern() string { return r.method + " " + r.path }

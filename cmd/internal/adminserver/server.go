@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/network"
 )
@@ -25,6 +26,7 @@ type Server struct {
 	*httpServer
 	registry *prometheus.Registry
 	ready    *atomic.Pointer[readiness]
+	access   access
 }
 
 // readiness is what SetReady has said last.
@@ -36,45 +38,80 @@ type readiness struct {
 // errStarting is the reason why a new server is not ready.
 var errStarting = errors.New("starting")
 
-// Listen starts to serve on address, HOST:PORT; port 0 picks a port. The server is not ready until
-// SetReady without a reason.
-func Listen(address string, status Status, log *zap.Logger) (*Server, error) {
-	listener, err := network.ListenTCP(address)
+// ServerConfig configures a Server.
+type ServerConfig struct {
+	// Address is HOST:PORT; port 0 picks a port.
+	Address string
+	Status  Status
+	// Web has TLS and users; nil for plain text and everybody.
+	Web *webconfig.File
+	// Hosts are names of this machine that a request may have in Host, besides localhost, the
+	// name of the machine, and any address.
+	Hosts []string
+	Log   *zap.Logger
+}
+
+// Listen starts to serve. The server is not ready until SetReady without a reason.
+func Listen(c ServerConfig) (*Server, error) {
+	listener, err := network.ListenTCP(c.Address)
 	if err != nil {
-		return nil, fmt.Errorf("listen for metrics on %q: %w", address, err)
+		return nil, fmt.Errorf("listen for metrics on %q: %w", c.Address, err)
 	}
-	s := &Server{registry: prometheus.NewRegistry(), ready: &atomic.Pointer[readiness]{}}
+	s := &Server{registry: prometheus.NewRegistry(), ready: &atomic.Pointer[readiness]{},
+		access: access{web: c.Web, hosts: newHosts(c.Hosts)}}
 	s.SetReady(errStarting, "")
 	s.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	s.httpServer = newHTTPServer("metrics", listener, s.handler(status), log)
+	config := serverConfig{name: "metrics", listener: listener, handler: s.handler(c.Status),
+		isHealth: isHealth, log: c.Log}
+	if c.Web != nil {
+		config.tls = c.Web.TLS
+	}
+	s.httpServer = newHTTPServer(config)
 	return s, nil
+}
+
+// The paths that probes of a service manager use.
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+)
+
+func isHealth(r *http.Request) bool {
+	return r.Method == http.MethodGet && (r.URL.Path == healthPath || r.URL.Path == readyPath)
 }
 
 func (s *Server) handler(status Status) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxRequestsAtATime, Timeout: requestTimeout, Registry: s.registry,
-	}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w,
-			"ok")
+	mux.Handle("GET /metrics", s.access.guard(sameOriginOrLink(limitRequests(maxRequestsAtATime,
+		promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
+			MaxRequestsInFlight: maxRequestsAtATime, Timeout: requestTimeout, Registry: s.registry,
+		})))))
+	mux.Handle("GET /status", s.access.guard(sameOriginOrLink(serveStatus(status))))
+	mux.Handle("GET /{$}", s.access.guard(http.HandlerFunc(servePage)))
+	// Probes have neither a password nor a name for this machine.
+	mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("GET /readyz", s.serveReady)
-	mux.Handle("GET /status", serveStatus(status))
-	mux.HandleFunc("GET /{$}", servePage)
-	return mux
+	mux.HandleFunc("GET "+readyPath, s.serveReady)
+	return s.access.withHeaders(mux)
 }
 
-func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
+// serveReady answers everybody whether the daemon is ready, but only those who may see the status
+// why not.
+func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	now := s.ready.Load()
-	if now.reason != nil {
+	isTrusted := s.access.check(r) == nil
+	switch {
+	case now.reason != nil && isTrusted:
 		http.Error(w, "not ready: "+now.reason.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	fmt.Fprintln(w, "ready")
-	if now.missing != "" {
-		fmt.Fprintln(w, now.missing)
+	case now.reason != nil:
+		http.Error(w, "not ready", http.StatusServiceUnavailable)
+	default:
+		fmt.Fprintln(w, "ready")
+		if now.missing != "" && isTrusted {
+			fmt.Fprintln(w, now.missing)
+		}
 	}
 }
 

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
@@ -19,9 +17,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+func testConfig(address string) ServerConfig {
+	return ServerConfig{Address: address, Status: testStatus, Log: zap.NewNop()}
+}
+
 func start(t *testing.T) *Server {
 	t.Helper()
-	s, err := Listen("127.0.0.1:0", testStatus, zap.NewNop())
+	return startWith(t, testConfig("127.0.0.1:0"))
+}
+
+func startWith(t *testing.T, c ServerConfig) *Server {
+	t.Helper()
+	s, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,48 +98,8 @@ func TestMetricsIncludeBuildAndWhatIsRegistered(t *testing.T) {
 
 func TestAnAddressInUseIsNamed(t *testing.T) {
 	s := start(t)
-	if _, err := Listen(s.Address().String(), testStatus, zap.NewNop()); err == nil ||
+	if _, err := Listen(testConfig(s.Address().String())); err == nil ||
 		!strings.Contains(err.Error(), s.Address().String()) {
 		t.Errorf("second listener: %v", err)
-	}
-}
-
-func TestBusyConnectionsBeyondTheLimitWaitForAPlace(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLimitedListener(inner, 1)
-	for range 2 {
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	first, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.observe(first, http.StateActive)
-	second := make(chan net.Conn)
-	go func() {
-		c, _ := l.Accept()
-		second <- c
-	}()
-	select {
-	case <-second:
-		t.Fatal("a second connection was accepted beyond the limit")
-	case <-time.After(20 * time.Millisecond):
-	}
-	_ = first.Close()
-	if c := <-second; c == nil {
-		t.Error("the second connection was not accepted afterwards")
-	} else {
-		_ = c.Close()
-	}
-	_ = l.Close()
-	if _, err := l.Accept(); err == nil {
-		t.Error("a closed listener accepts")
 	}
 }

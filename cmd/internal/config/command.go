@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -14,7 +15,10 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/internal/report"
+	"github.com/zc-relay/zc-relay/internal/tokenfile"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // NewCommand returns the command that checks and shows a configuration. subject names the daemon,
@@ -49,6 +53,8 @@ type checkReport struct {
 	Channels *int     `json:"channels,omitempty"`
 	Volumes  *int     `json:"volumes,omitempty"`
 	Problems Problems `json:"problems"`
+	// Warnings are no reason not to use the file.
+	Warnings Problems `json:"warnings,omitempty"`
 	// Shortage is set if this command's process may not open what the file allows.
 	Shortage *Shortage `json:"descriptors,omitempty"`
 }
@@ -61,9 +67,10 @@ func newConfigCheckCommand[C Configuration](from *Source[C]) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a configuration file",
 		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists all
-problems. It needs nothing but the file, and so works on any machine. It warns if the limits allow
-more files than this shell allows. --config FILE means the same as FILE, - is standard input, and no
-FILE means %s.`, from.UnitFile),
+problems. It needs nothing but the file, and so works on any machine; if operations.web_config_file
+and operations.admin_token_file are on this machine, it checks them, too. It warns if the limits
+allow more files than this shell allows. --config FILE means the same as FILE, - is standard input,
+and no FILE means %s.`, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := takeFile(cmd, arguments); err != nil {
@@ -79,8 +86,13 @@ FILE means %s.`, from.UnitFile),
 			if file == StandardInput {
 				file = "standard input"
 			}
+			var warnings Problems
+			if err == nil {
+				warnings, err = checkNamedFiles(c.Common().Operations)
+			}
 			if output == report.JSON {
 				document := reportOf(file, c, err)
+				document.Warnings = warnings
 				return errors.Join(report.WriteJSON(cmd.OutOrStdout(), document),
 					unusable(file, err))
 			}
@@ -93,6 +105,9 @@ FILE means %s.`, from.UnitFile),
 				}
 				fmt.Fprintln(cmd.ErrOrStderr(), text)
 				return unusable(file, err)
+			}
+			for _, w := range warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 			}
 			if shortage := ownShortage(c); shortage != nil {
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "warning: a daemon that this shell starts cannot "+
@@ -323,3 +338,51 @@ func (n *node) flagText() string {
 }
 
 func escape(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// checkNamedFiles checks the files that a configuration names and that are on this machine.
+func checkNamedFiles(c Operations) (warnings Problems, err error) {
+	var problems Problems
+	if file := c.WebConfigFile; file != "" {
+		const key = "operations.web_config_file"
+		web, err := webconfig.Read(file)
+		var inFile webconfig.Problems
+		switch {
+		case err == nil:
+			for _, w := range web.Warnings() {
+				warnings = append(warnings, problemOf(w))
+			}
+		case errors.As(err, &inFile):
+			for _, p := range inFile {
+				problems = append(problems, problemOf(p))
+			}
+		case errors.Is(err, fs.ErrNotExist):
+			warnings = append(warnings, notHere(key, file))
+		default:
+			problems = append(problems, Problem{Key: key, Value: quote(file), Text: status.Text(err)})
+		}
+	}
+	if file := c.AdminTokenFile; file != "" {
+		const key = "operations.admin_token_file"
+		switch _, err := tokenfile.Read(file); {
+		case errors.Is(err, fs.ErrNotExist):
+			warnings = append(warnings, notHere(key, file))
+		case err != nil:
+			problems = append(problems, Problem{Key: key, Value: quote(file), Text: status.Text(err)})
+		}
+	}
+	return warnings, problems.orNil()
+}
+
+func notHere(key, file string) Problem {
+	return Problem{Key: key, Value: quote(file),
+		Text: "was not checked, because it is not on this machine: the daemon does not start without it"}
+}
+
+// problemOf returns a problem in a web configuration file.
+func problemOf(p webconfig.Problem) Problem {
+	source := p.File
+	if p.Line > 0 {
+		source = fmt.Sprintf("%s:%d", p.File, p.Line)
+	}
+	return Problem{Source: source, Key: p.Field, Text: p.Text}
+}

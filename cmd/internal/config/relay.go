@@ -107,6 +107,7 @@ func (c *RelayLimits) describe(s section) {
 const maxSessions = 1 << 16
 
 func (c *Relay) check(report reporter) {
+	c.Operations.check(report.in("operations"))
 	c.Control.check(report.in("control"))
 	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))

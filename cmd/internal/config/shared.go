@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Log selects what is logged, and the format.
@@ -48,6 +49,12 @@ func checkLevel(s string) error {
 type Operations struct {
 	Listen string // HOST:PORT, "" for none
 	Admin  string // unix:PATH or a loopback HOST:PORT, "" for none
+	// WebConfigFile has TLS and users of Listen, "" for plain text and everybody.
+	WebConfigFile string
+	// AllowedHosts are further names of this machine that requests may be for.
+	AllowedHosts []string
+	// AdminTokenFile has the token that clients of a loopback address for Admin must know.
+	AdminTokenFile string
 }
 
 func (c *Operations) describe(s section) {
@@ -55,8 +62,29 @@ func (c *Operations) describe(s section) {
 		"address of the status page, /status, /metrics, /healthz and /readyz, HOST:PORT; empty disables it").
 		flagged("metrics-listen", "")
 	s.value("admin", text(&c.Admin, checkAdmin),
-		"address for administration: unix:PATH, or a loopback address, which every user of the machine can reach; empty disables it").
+		"address for administration: unix:PATH for root and the daemon's user, or a loopback address for whoever knows the token in admin_token_file; empty disables it").
 		flagged("admin-listen", "")
+	s.value("admin_token_file", text(&c.AdminTokenFile, nil),
+		"file with the token that clients of a loopback address for administration must know, which a reload rereads").
+		flagged("admin-token-file", "")
+	s.value("web_config_file", text(&c.WebConfigFile, nil),
+		"web configuration file of the Prometheus exporter toolkit, with TLS and users of listen, which a reload rereads; empty is plain text for everybody").
+		flagged("web-config-file", "")
+	s.value("allowed_hosts", words(&c.AllowedHosts, checkName(maxHostName)),
+		"names of this machine that HTTP requests may be for, besides localhost, its host name, and addresses; with TLS or users in web_config_file, requests to listen may be for any name").
+		flagged("allowed-host", "")
+}
+
+func (c *Operations) check(report reporter) {
+	if c.Admin != "" {
+		if err := adminserver.CheckAuthentication(c.Admin, c.AdminTokenFile); err != nil {
+			report("admin", c.Admin, "%s", status.Text(err))
+		}
+	}
+	if c.WebConfigFile != "" && c.Listen == "" {
+		report("web_config_file", c.WebConfigFile,
+			"has no effect without operations.listen (--metrics-listen)")
+	}
 }
 
 // checkAdmin checks an admin address.

@@ -355,6 +355,7 @@ func parseVolumeFlag(text string) (values, error) {
 }
 
 func (c *Target) check(report reporter) {
+	c.Operations.check(report.in("operations"))
 	c.Control.check(report.in("control"))
 	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))

@@ -153,6 +153,9 @@ type Options struct {
 	TLSKey string
 	// LoadTLS loads the credentials and returns when they expire; nil without TLS.
 	LoadTLS func() (time.Time, error)
+	// LoadWeb reads the web configuration file and returns when its certificate expires, the zero
+	// time without one, and what is hardly intended; nil without the file.
+	LoadWeb func() (expires time.Time, warnings []string, err error)
 	// Secure returns the configuration for TLS connections to a target; nil without TLS.
 	Secure func(serverName string) (*tls.Config, error)
 	// Volumes holds what a target serves.
@@ -212,7 +215,7 @@ func Examine(ctx context.Context, options *Options) *Report {
 		m.cpuQuota, m.numa, m.frequency, m.clock,
 		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
 		m.admin, m.writable,
-		m.tls, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
+		m.tls, m.web, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
 	} {
 		for _, f := range check() {
 			r.Verdict = r.Verdict.worse(f.Verdict)

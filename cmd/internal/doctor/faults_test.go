@@ -158,6 +158,21 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			m.FromFile, m.Admin = true, "unix:/no/such/directory/admin.sock"
 			m.CheckAdmin = func() error { return adminserver.CheckAdmin(m.Admin) }
 		}, "its directory does not exist", "install -d -o"},
+		"web configuration that is wrong": {nil, func(m *machine) {
+			m.LoadWeb = func() (time.Time, []string, error) {
+				return time.Time{}, nil, errors.New("web.yaml:3: basic_auth_users.a: is no bcrypt hash")
+			}
+		}, "web.yaml:3: basic_auth_users.a", "--web-config-file"},
+		"key of the web configuration that others can read": {nil, func(m *machine) {
+			m.LoadWeb = func() (time.Time, []string, error) {
+				return time.Now().Add(time.Hour * 9999), []string{"every user can read the key"}, nil
+			}
+		}, "every user can read", "do what the text says"},
+		"certificate of the web configuration that has expired": {nil, func(m *machine) {
+			m.LoadWeb = func() (time.Time, []string, error) {
+				return time.Now().Add(-time.Hour), nil, nil
+			}
+		}, "the certificate expired", "renew it"},
 		"another file in place of the admin socket": {nil, func(m *machine) {
 			m.Admin = "unix:" + full
 			m.CheckAdmin = func() error { return adminserver.CheckAdmin(m.Admin) }

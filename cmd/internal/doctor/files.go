@@ -28,7 +28,8 @@ func (m *machine) admin() []Finding {
 		return []Finding{ok(check, fmt.Sprintf("%s is in use, and %s runs", m.Admin, m.Unit))}
 	case !isSocket:
 		return []Finding{fail(check, err.Error(), fmt.Sprintf("correct %s: unix:PATH, or a loopback "+
-			"address such as 127.0.0.1:9472", setting))}
+			"address such as 127.0.0.1:9472 with a token in the file of %s", setting,
+			m.setting("operations.admin_token_file", "--admin-token-file")))}
 	}
 	return []Finding{m.inDirectory(check, filepath.Dir(path), setting, err)}
 }

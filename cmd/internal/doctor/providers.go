@@ -464,19 +464,48 @@ func (m *machine) tls() []Finding {
 			"the daemon needs the right to read the files (ls -l)", certificate,
 			m.setting("tls.key", "--tls-key"), m.setting("tls.ca", "--tls-ca")))}
 	}
+	finding := expiry(check, end, fmt.Sprintf("renew it: replace the files of %s and %s by a "+
+		"certificate that the same authority has signed, and run systemctl reload %s", certificate,
+		m.setting("tls.key", "--tls-key"), m.Unit))
+	info, err := os.Stat(m.TLSKey)
+	if finding.Verdict == OK && err == nil && mutualtls.IsExposed(info.Mode()) {
+		finding = warn(check, fmt.Sprintf("%s, the private key of the certificate, is not private: "+
+			"its mode is %v", m.TLSKey, info.Mode().Perm()), "chmod 0640 "+m.TLSKey)
+	}
+	return []Finding{finding}
+}
+
+// expiry returns the finding about a certificate that ends at a time.
+func expiry(check string, end time.Time, remedy string) Finding {
 	left, date := time.Until(end), end.UTC().Format(time.DateTime)
-	remedy := fmt.Sprintf("renew it: replace the files of %s and %s by a certificate that the same "+
-		"authority has signed, and run systemctl reload %s", certificate,
-		m.setting("tls.key", "--tls-key"), m.Unit)
 	switch {
 	case left <= 0:
-		return []Finding{fail(check, "the certificate expired at "+date, remedy)}
+		return fail(check, "the certificate expired at "+date, remedy)
 	case left < certificateWarning:
-		return []Finding{warn(check, "the certificate expires at "+date, remedy)}
+		return warn(check, "the certificate expires at "+date, remedy)
 	}
-	if info, err := os.Stat(m.TLSKey); err == nil && mutualtls.IsExposed(info.Mode()) {
-		return []Finding{warn(check, fmt.Sprintf("%s, the private key of the certificate, is not "+
-			"private: its mode is %v", m.TLSKey, info.Mode().Perm()), "chmod 0640 "+m.TLSKey)}
+	return ok(check, "the certificate is valid until "+date)
+}
+
+// web checks the web configuration file of the listener for metrics.
+func (m *machine) web() []Finding {
+	if m.LoadWeb == nil {
+		return nil
 	}
-	return []Finding{ok(check, "the certificate is valid until "+date)}
+	const check = "web"
+	end, warnings, err := m.LoadWeb()
+	setting := m.setting("operations.web_config_file", "--web-config-file")
+	if err != nil {
+		return []Finding{fail(check, status.Text(err), fmt.Sprintf("correct the file of %s; the "+
+			"user of the daemon needs the right to read it and what it names (ls -l)", setting))}
+	}
+	var findings []Finding
+	for _, w := range warnings {
+		findings = append(findings, warn(check, w, "do what the text says"))
+	}
+	if end.IsZero() {
+		return append(findings, ok(check, "the file can be used; it has no TLS"))
+	}
+	return append(findings, expiry(check, end,
+		"renew it: replace the files in place; the next connection uses them"))
 }

@@ -17,7 +17,10 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/internal/report"
+	"github.com/zc-relay/zc-relay/internal/tokenfile"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
@@ -183,7 +186,10 @@ func describe(o *doctor.Options, c *config.Daemon) error {
 		}
 	}
 	if o.Admin = c.Operations.Admin; o.Admin != "" {
-		o.CheckAdmin = func() error { return adminserver.CheckAdmin(o.Admin) }
+		o.CheckAdmin = func() error { return checkAdmin(c.Operations) }
+	}
+	if file := c.Operations.WebConfigFile; file != "" {
+		o.LoadWeb = func() (time.Time, []string, error) { return loadWeb(file) }
 	}
 	log := zap.NewNop()
 	o.Verbs, o.DocaRDMA = c.RDMA.Provider == verbs.ProviderName, c.RDMA.Provider == "doca"
@@ -206,4 +212,28 @@ func describe(o *doctor.Options, c *config.Daemon) error {
 		}
 	}
 	return nil
+}
+
+// checkAdmin returns why a daemon could not listen for administrators.
+func checkAdmin(c config.Operations) error {
+	if err := adminserver.CheckAdmin(c.Admin); err != nil {
+		return err
+	}
+	if strings.HasPrefix(c.Admin, admin.UnixPrefix) {
+		return nil
+	}
+	_, err := tokenfile.Read(c.AdminTokenFile)
+	return err
+}
+
+// loadWeb reads a web configuration file and returns when its certificate expires.
+func loadWeb(file string) (expires time.Time, warnings []string, err error) {
+	web, err := webconfig.Read(file)
+	if err != nil {
+		return time.Time{}, nil, err
+	}
+	for _, w := range web.Warnings() {
+		warnings = append(warnings, w.String())
+	}
+	return web.NotAfter(), warnings, nil
 }

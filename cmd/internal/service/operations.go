@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/docs"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
@@ -31,7 +32,12 @@ type listener interface {
 func listen(c config.Operations, env *Environment) ([]listener, error) {
 	var listeners []listener
 	if c.Listen != "" {
-		server, err := adminserver.Listen(c.Listen, env.status.document, env.Log)
+		web, err := env.loadWeb(c.WebConfigFile)
+		if err != nil {
+			return listeners, fmt.Errorf("operations.web_config_file (--web-config-file): %w", err)
+		}
+		server, err := adminserver.Listen(adminserver.ServerConfig{Address: c.Listen,
+			Status: env.status.document, Web: web, Hosts: c.AllowedHosts, Log: env.Log})
 		if err != nil {
 			return listeners, fmt.Errorf("operations.listen (--metrics-listen): %w", err)
 		}
@@ -48,7 +54,8 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 	}
 	if c.Admin != "" {
 		admin, err := adminserver.ListenAdmin(adminserver.AdminConfig{
-			Address: c.Admin, Status: env.status.document, Level: env.LogLevel, Log: env.Log,
+			Address: c.Admin, TokenFile: c.AdminTokenFile, Hosts: c.AllowedHosts,
+			Status: env.status.document, Level: env.LogLevel, Log: env.Log,
 			Audit: env.lifecycle.reloader.audit, OpenAPI: openAPIOf(env.status.program),
 		})
 		if err != nil {
@@ -56,10 +63,35 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		}
 		admin.HandleReload(env.lifecycle.reloader.request)
 		env.admin = admin
+		if c.AdminTokenFile != "" {
+			env.OnReload(func() (func() error, error) {
+				return env.noteCertificates, admin.ReloadToken()
+			})
+		}
 		listeners = append(listeners, admin)
 		env.Log.Info("serving administration", zap.Stringer("address", admin.Address()))
 	}
 	return listeners, nil
+}
+
+// loadWeb reads the web configuration file, and reads it again at each reload. It returns nil for no
+// file.
+func (e *Environment) loadWeb(path string) (*webconfig.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	web, err := webconfig.Load(path, e.Log)
+	if err != nil {
+		return nil, err
+	}
+	e.OnReload(func() (func() error, error) { return e.noteCertificates, web.Reload() })
+	return web, nil
+}
+
+// noteCertificates records that a reload has read what secures a listener.
+func (e *Environment) noteCertificates() error {
+	e.lifecycle.reloader.noteCertificates()
+	return nil
 }
 
 // SetDrainer lets administrators drain the daemon.

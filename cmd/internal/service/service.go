@@ -184,8 +184,7 @@ func newEnvironment(ctx context.Context, name string, c *config.Daemon, injected
 	env.hookRDMA()
 	if credentials != nil {
 		env.OnReload(func() (func() error, error) {
-			return func() error { lifecycle.reloader.noteCertificates(); return nil },
-				credentials.Reload()
+			return env.noteCertificates, credentials.Reload()
 		})
 	}
 	return env, nil

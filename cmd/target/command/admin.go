@@ -22,13 +22,14 @@ import (
 
 // daemon is where commands find a target.
 var daemon = admincommands.Daemon{Address: adminserver.DefaultTargetAdminAddress,
-	AddressIn: func(file string) (string, error) {
+	Variable: "ZC_TARGET_ADMIN",
+	AddressIn: func(file string) (address, tokenFile string, err error) {
 		c, err := config.LoadTarget(config.Sources{File: file, Environ: os.Environ(),
 			Partial: true})
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		return c.Operations.Admin, nil
+		return c.Operations.Admin, c.Operations.AdminTokenFile, nil
 	}}
 
 // adminView is a target as its admin listener needs it.

@@ -97,6 +97,10 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	from *config.Source[*config.Target], doca *docaFlags) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
+	if address := c.Listen.Address; env.TLS == nil && address.IsLoopback() {
+		env.Log.Info("without TLS, every user of this machine can open the volumes, and read and write them: use --tls-cert, --tls-key and --tls-ca if there are users who may not",
+			zap.Stringer("address", address))
+	}
 	control, rdma := listenAddresses(&c.Listen)
 	if err := checkAddresses(control, rdma, c.RDMA.HasTCPPorts()); err != nil {
 		return service.StartFailure(fmt.Errorf("start: %w", err))

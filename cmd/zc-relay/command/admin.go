@@ -21,12 +21,13 @@ import (
 
 // daemon is where commands find a relay.
 var daemon = admincommands.Daemon{Address: adminserver.DefaultRelayAdminAddress,
-	AddressIn: func(file string) (string, error) {
+	Variable: "ZC_RELAY_ADMIN",
+	AddressIn: func(file string) (address, tokenFile string, err error) {
 		c, err := loadFile(file)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		return c.Operations.Admin, nil
+		return c.Operations.Admin, c.Operations.AdminTokenFile, nil
 	}}
 
 // adminView is a relay as its admin listener needs it.

@@ -269,6 +269,10 @@ func TestProvidersTellCapabilitiesOrWhyTheyAreAbsent(t *testing.T) {
 
 func TestAConfigurationIsCheckedAsTextAndJSON(t *testing.T) {
 	directory := t.TempDir()
+	web := filepath.Join(directory, "web.yaml")
+	if err := os.WriteFile(web, []byte("basic_auth_users: {a: b, c: d}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		content  string
 		code     int
@@ -277,6 +281,12 @@ func TestAConfigurationIsCheckedAsTextAndJSON(t *testing.T) {
 		"good":   {"channels: [{target: 127.0.0.1:1, volume: v}]", 0, 0},
 		"wrong":  {"channels: [{target: nowhere, volum: v}]\nlog: {level: loud}", 1, 3},
 		"broken": {"channels: [", 1, 1},
+		"with a web configuration that is elsewhere": {"channels: [{target: 127.0.0.1:1, volume: v}]\n" +
+			"operations: {listen: 127.0.0.1:1, web_config_file: /no/such/web.yaml}", 0, 0},
+		"with a wrong web configuration": {"channels: [{target: 127.0.0.1:1, volume: v}]\n" +
+			"operations: {listen: 127.0.0.1:1, web_config_file: " + web + "}", 1, 2},
+		"with administration for everybody": {"channels: [{target: 127.0.0.1:1, volume: v}]\n" +
+			"operations: {admin: 127.0.0.1:1}", 1, 1},
 	} {
 		file := filepath.Join(directory, name)
 		if err := os.WriteFile(file, []byte(c.content), 0o600); err != nil {
