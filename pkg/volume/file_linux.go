@@ -36,6 +36,9 @@ type FileBackend struct {
 	// the storage that he has chosen, makes sure of it. A target that finds the lock taken is a
 	// stand-by.
 	FencedByOperator bool
+	// Beneath, if not empty, is a directory around Path: a file that a symbolic link would put
+	// elsewhere, and a device, are not opened.
+	Beneath string
 }
 
 // fencedByOperator is the option of FileBackend.FencedByOperator.
@@ -258,6 +261,9 @@ func (b FileBackend) openUnlocked() (file *os.File, expected fs.FileInfo, err er
 	}
 	switch mode := expected.Mode(); {
 	case mode.IsRegular():
+	case b.Beneath != "":
+		return nil, nil, status.Errorf(status.NotPermitted, "%q is no regular file (%v)", b.Path,
+			mode.Type())
 	case mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0:
 		if !b.ReadOnly {
 			// For a block device, O_EXCL fails if it is mounted or otherwise in use by the
@@ -363,7 +369,7 @@ func (b FileBackend) openAs(path string, flags int) (*os.File, error) {
 	}
 	fd := -1
 	err := retryInterrupted(func() (err error) {
-		fd, err = unix.Open(path, flags, 0o600)
+		fd, err = b.openPath(path, flags)
 		return err
 	})
 	if err != nil {
@@ -375,12 +381,40 @@ func (b FileBackend) openAs(path string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), b.Path), nil
 }
 
+// openPath opens a path, which must not leave Beneath.
+func (b FileBackend) openPath(path string, flags int) (int, error) {
+	const mode = 0o600 // of a new file
+	if b.Beneath == "" {
+		return unix.Open(path, flags, mode)
+	}
+	inside, err := filepath.Rel(b.Beneath, path)
+	if err != nil {
+		return -1, err
+	}
+	directory, err := unix.Open(b.Beneath, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(directory) }()
+	how := unix.OpenHow{Flags: uint64(flags),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = mode
+	}
+	return unix.Openat2(directory, inside, &how)
+}
+
 // explain describes why a file cannot be opened or created, and names the likely cause and remedy.
 func (b FileBackend) explain(verb string, err error) error {
 	hint := ""
 	switch {
 	case b.Direct && errors.Is(err, unix.EINVAL):
 		return errNotDirect(b.Path)
+	case b.Beneath != "" && errors.Is(err, unix.EXDEV):
+		return status.Errorf(status.NotPermitted, "%s %q: a symbolic link leads out of %q", verb,
+			b.Path, b.Beneath)
+	case b.Beneath != "" && errors.Is(err, unix.ENOSYS):
+		hint = ": volumes that administrators add need Linux 5.6"
 	case errors.Is(err, unix.EBUSY):
 		return status.Errorf(status.InUse, "device %q is mounted or in use: %w", b.Path, err)
 	case errors.Is(err, unix.EROFS):

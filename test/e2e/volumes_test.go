@@ -64,7 +64,7 @@ func TestVolumesComeAndGoByCommand(t *testing.T) {
 	}
 	const disk = "  - {name: disk, backend: \"memory:64MiB\"}\n"
 	configure(disk)
-	c.startTarget("--admin-listen", address, "--config", file)
+	c.startTarget("--admin-listen", address, "--config", file, "--volume-directory", c.dir)
 	c.volumes = []string{"disk"} // for the relay
 	c.relay = c.startRelay("comch")
 	a := administrator{t, address}

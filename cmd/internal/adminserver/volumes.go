@@ -187,6 +187,8 @@ func httpStatus(code status.Code) int {
 		return http.StatusConflict
 	case status.InProgress, status.TimeOut:
 		return http.StatusGatewayTimeout
+	case status.NotPermitted:
+		return http.StatusForbidden
 	case status.NotSupported:
 		return http.StatusNotImplemented
 	}

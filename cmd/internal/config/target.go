@@ -24,11 +24,35 @@ import (
 // Target is the configuration of the target.
 type Target struct {
 	Daemon
-	Listen  Listen
-	Limits  TargetLimits
-	Startup Startup
-	State   State
-	Volumes []Volume
+	// Additions is part of the section operations.
+	Additions Additions
+	Listen    Listen
+	Limits    TargetLimits
+	Startup   Startup
+	State     State
+	Volumes   []Volume
+}
+
+// Additions configures which storage administrators may add as volumes.
+type Additions struct {
+	Directories []string // empty for those of the configured volumes, and that of the state
+	Devices     []string
+}
+
+func (c *Additions) describe(s section) {
+	s.value("volume_directories", words(&c.Directories, checkAbsolute),
+		"directories in which, and below which, volumes that administrators add may have their files; empty is those of the files of configured volumes, except / and what is in /dev, and the state directory").
+		flagged("volume-directory", "")
+	s.value("volume_devices", words(&c.Devices, checkAbsolute),
+		"block devices that administrators may add as volumes, by the path that they give").
+		flagged("volume-device", "")
+}
+
+func checkAbsolute(path string) error {
+	if !filepath.IsAbs(path) {
+		return errors.New("must be an absolute path")
+	}
+	return nil
 }
 
 // Startup configures the start of the target.
@@ -216,7 +240,10 @@ func defaultVolume() Volume { return Volume{BlockSize: DefaultBlockSize} }
 
 func (c *Target) describe(s section) {
 	s.section("log", "The log, on standard error.", c.Log.describe)
-	s.section("operations", "The listener for those who operate the daemon.", c.Operations.describe)
+	s.section("operations", "The listener for those who operate the daemon.", func(s section) {
+		c.Operations.describe(s)
+		c.Additions.describe(s)
+	})
 	s.section("metrics", "How much detail metrics have.", c.Metrics.describe)
 	s.section("workers", "The data-path threads.", c.Workers.describe)
 	s.section("rdma", "The connections of relays.", c.RDMA.describe)

@@ -40,6 +40,8 @@ type adminView struct {
 	// the target has.
 	ctx context.Context
 	tls bool // relays have certificates
+	// additions says what volumes that administrators add may be on.
+	additions additions
 }
 
 // AdminSessions lists the sessions of relays.
@@ -148,7 +150,9 @@ func (a *adminView) AddVolume(ctx context.Context, n admin.NewVolume) (admin.Vol
 			return status.Errorf(status.AlreadyExist, "the target already serves a volume %q",
 				c.Name)
 		}
-		s, err := v.newServed(c)
+		s, err := v.newConfined(c, func(spec *volume.Spec) error {
+			return a.additions.confine(spec, v.configured())
+		})
 		if err != nil {
 			return err
 		}

@@ -133,7 +133,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	if err != nil {
 		return service.StartFailure(fmt.Errorf("start: %w", err))
 	}
-	view := &adminView{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil}
+	view := &adminView{Target: t, volumes: volumes, ctx: ctx, tls: env.TLS != nil,
+		additions: additions{Additions: c.Additions, state: c.State.Path()}}
 	env.SetStatus(describe(view))
 	env.SetTrace("target", "the volume")
 	env.SetSessions(view)
@@ -308,6 +309,7 @@ func (l *liveConfig) report(now, c *config.Target) {
 		Failed: config.TargetChanges(now, c), SinceStart: config.TargetChanges(l.started, c)},
 		now.Log)
 	l.applied = now
+	l.volumes.setConfigured(now.Volumes)
 }
 
 // describe returns a function that adds a target's volumes, sessions and workers to its status.

@@ -50,8 +50,10 @@ type volumes struct {
 	// turn has an element while a reload or an administrator changes what is served.
 	turn chan struct{}
 
-	mu     sync.Mutex // guards what follows
-	strict bool       // a volume that cannot be opened ends the target, or rejects a reload
+	mu sync.Mutex // guards what follows
+	// configs are the volumes of the configuration in effect.
+	configs []config.Volume
+	strict  bool // a volume that cannot be opened ends the target, or rejects a reload
 	// served holds the volumes by name.
 	served map[string]*servedVolume
 	// pending holds volumes that are being opened or closed, by name, unless one of that name is
@@ -114,7 +116,7 @@ func openVolumes(c *config.Target, log *zap.Logger,
 	}
 	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log), ends: ends,
 		turn: make(chan struct{}, 1), served: make(map[string]*servedVolume),
-		pending: make(map[string]pending), strict: c.Startup.Strict}
+		pending: make(map[string]pending), strict: c.Startup.Strict, configs: c.Volumes}
 	v.turn <- struct{}{}
 	defer v.finish()
 	for _, c := range ordered(c.Volumes) {
@@ -224,7 +226,16 @@ func (v *volumes) newConfigured(c config.Volume) (*servedVolume, error) {
 
 // newServed opens a volume, or fails.
 func (v *volumes) newServed(c config.Volume) (*servedVolume, error) {
+	return v.newConfined(c, func(*volume.Spec) error { return nil })
+}
+
+// newConfined opens a volume, after confine has accepted or changed what is to be opened, or fails.
+func (v *volumes) newConfined(c config.Volume,
+	confine func(*volume.Spec) error) (*servedVolume, error) {
 	return v.newVolume(c, func(s *servedVolume, spec volume.Spec) error {
+		if err := confine(&spec); err != nil {
+			return err
+		}
 		defer v.begins(c, volume.Opening)()
 		opened, err := v.openWithin(spec, openTimeout)
 		if err != nil {
