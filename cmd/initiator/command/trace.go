@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/trace"
@@ -35,7 +36,7 @@ func (t *traceFlags) start(config *client.Config) error {
 		return nil
 	}
 	var err error
-	if t.file, err = os.Create(t.path); err != nil {
+	if t.file, err = output.Begin(t.path); err != nil {
 		return program.Usage(fmt.Errorf("--trace: %w", err))
 	}
 	t.tracer = &trace.Tracer{}

@@ -49,6 +49,9 @@ func Create(path string) (*File, error) {
 	case about.IsDir():
 		return nil, fmt.Errorf("output %q is a directory", path)
 	case !about.Mode().IsRegular():
+		if _, err := follow(path); err != nil {
+			return nil, err
+		}
 		file, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
 			return nil, fmt.Errorf("open output: %w", err)
@@ -56,10 +59,32 @@ func Create(path string) (*File, error) {
 		return &File{file: file}, nil
 	}
 	// A symbolic link is to stay one.
-	if path, err = filepath.EvalSymlinks(path); err != nil {
-		return nil, fmt.Errorf("examine output: %w", err)
+	if path, err = follow(path); err != nil {
+		return nil, err
 	}
 	return createBeside(path, about)
+}
+
+// Begin opens the file at path for what is to be read while it is being written, and removes its
+// former content.
+func Begin(path string) (*os.File, error) {
+	path, err := follow(path)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW, newFileMode)
+	if err != nil {
+		return nil, err
+	}
+	if err = checkOwn(file); err == nil {
+		if about, _ := file.Stat(); about != nil && about.Mode().IsRegular() {
+			err = file.Truncate(0)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // PartialSuffix is what Continue appends to the name of a file until it is complete.
@@ -78,8 +103,8 @@ func Continue(path string) (*File, error) {
 		return nil, fmt.Errorf("output %q is no regular file, and cannot be continued", path)
 	default:
 		// A symbolic link is to stay one.
-		if path, err = filepath.EvalSymlinks(path); err != nil {
-			return nil, fmt.Errorf("examine output: %w", err)
+		if path, err = follow(path); err != nil {
+			return nil, err
 		}
 	}
 	file, err := os.OpenFile(path+PartialSuffix, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW,
@@ -87,9 +112,11 @@ func Continue(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create output: %w", err)
 	}
-	err = Lock(file)
+	if err = checkOwn(file); err == nil {
+		err = Lock(file)
+	}
 	if err == nil && about != nil {
-		err = file.Chmod(about.Mode().Perm())
+		err = keepMode(file, about)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -141,7 +168,7 @@ func createBeside(path string, replaced os.FileInfo) (*File, error) {
 	}
 	o := &File{file: file, path: path}
 	if replaced != nil {
-		if err := file.Chmod(replaced.Mode().Perm()); err != nil {
+		if err := keepMode(file, replaced); err != nil {
 			return nil, o.Finish(err)
 		}
 	}

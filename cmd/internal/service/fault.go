@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/injection"
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	comchhook "github.com/zc-relay/zc-relay/pkg/comch/hook"
@@ -66,7 +67,7 @@ func newFaults(f Faults) (*faults, error) {
 		if all.recorder, err = fault.NewRecorder(recordedEvents); err != nil {
 			return nil, err
 		}
-		if all.trace, err = os.Create(f.trace); err != nil {
+		if all.trace, err = output.Begin(f.trace); err != nil {
 			return nil, program.Usage(fmt.Errorf("--trace-operations: %w", err))
 		}
 	}

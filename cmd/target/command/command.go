@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
@@ -189,7 +190,7 @@ func announce(ctx context.Context, env *service.Environment, t *adminView,
 		zap.Stringer("rdma", t.RDMAAddress()))
 	env.SetReady(readiness(t.Volumes()))
 	if c.Listen.AddressFile != "" {
-		if err := writeAtomically(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
+		if err := writeAddress(c.Listen.AddressFile, t.Address().String()+"\n"); err != nil {
 			return err
 		}
 	}
@@ -255,15 +256,14 @@ func readiness(volumes []target.VolumeStatus) (reason error, missing string) {
 		list)
 }
 
-// writeAtomically makes a file appear with its whole content.
-func writeAtomically(path, content string) error {
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, []byte(content), 0o644); err != nil {
-		_ = os.Remove(temporary)
-		return fmt.Errorf("write address file: %w", err)
+// writeAddress makes a file appear with its whole content.
+func writeAddress(path, content string) error {
+	file, err := output.Create(path)
+	if err == nil {
+		_, err = io.WriteString(file.Sink(), content)
+		err = file.Finish(err)
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		_ = os.Remove(temporary)
+	if err != nil {
 		return fmt.Errorf("write address file: %w", err)
 	}
 	return nil
