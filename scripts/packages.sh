@@ -4,6 +4,7 @@
 # the default derives from the last tag and the commit. $PACKAGE_ARCHITECTURES, $PACKAGE_FORMATS,
 # $PACKAGE_NAMES, and $PACKAGE_DIRECTORY override architectures, formats, names, and directory.
 set -euo pipefail
+umask 022 # whatever that of the user is: trees in packages have the modes of the files here
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 directory=${PACKAGE_DIRECTORY:-dist}
@@ -34,6 +35,22 @@ make_package() {
     local format
     for format in "${formats[@]}"; do
         dist/manual/bin/nfpm package --config "$1" --packager "$format" --target "$directory/"
+    done
+}
+
+# check_modes: fail if others could not use, or could change, what the .deb packages install
+check_modes() {
+    local package wrong
+    command -v dpkg-deb >/dev/null || return 0
+    for package in "$directory"/*"$PACKAGE_VERSION"*.deb; do
+        [ -e "$package" ] || continue
+        wrong=$(dpkg-deb --fsys-tarfile "$package" | tar -tv | awk '
+            $1 !~ /^(drwxr-xr-x|-rw-r--r--|-rwxr-xr-x|l.*)$/ ||
+                $NF ~ /^\.\/usr\/bin\/./ && $1 !~ /^(-rwxr-xr-x|l.*)$/ { print $1, $NF }')
+        [ -z "$wrong" ] && continue
+        printf 'packages: wrong modes in %s, set file_info in its configuration:\n%s\n' \
+            "$package" "$wrong" >&2
+        return 1
     done
 }
 
@@ -125,4 +142,5 @@ END
     deploy/packages/variant.sh zc-relay-target ceph >dist/stage/zc-relay-target-ceph.yaml
     make_package dist/stage/zc-relay-target-ceph.yaml
 done
+check_modes
 rm -rf dist/stage dist/manual

@@ -1,0 +1,68 @@
+package packages
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// configuration is the part of a package definition of nfpm that says what is installed.
+type configuration struct {
+	Contents []struct {
+		Source      string `yaml:"src"`
+		Destination string `yaml:"dst"`
+		Type        string `yaml:"type"`
+		Info        struct {
+			Mode os.FileMode `yaml:"mode"`
+		} `yaml:"file_info"`
+	} `yaml:"contents"`
+}
+
+// Without a mode, nfpm takes that of the file on the machine that builds the package, whose umask
+// may keep everybody else from running the programs.
+func TestModesDoNotDependOnTheBuilder(t *testing.T) {
+	definitions, err := filepath.Glob("*.yaml")
+	if err != nil || len(definitions) == 0 {
+		t.Fatalf("found %v, %v", definitions, err)
+	}
+	ofLibdoca, err := filepath.Glob("../../libdoca/packages/*.yaml")
+	if err != nil || len(ofLibdoca) == 0 {
+		t.Fatalf("found %v, %v", ofLibdoca, err)
+	}
+	for _, definition := range append(definitions, ofLibdoca...) {
+		text, err := os.ReadFile(definition)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c configuration
+		if err := yaml.Unmarshal(text, &c); err != nil {
+			t.Fatalf("%s: %v", definition, err)
+		}
+		for _, f := range c.Contents {
+			want := os.FileMode(0o644)
+			switch {
+			case f.Type == "symlink":
+				continue
+			case f.Type == "tree":
+				// scripts/packages.sh makes the tree, sets the umask, and checks the packages.
+				if !strings.HasPrefix(f.Source, "dist/stage/") {
+					t.Errorf("%s: the tree %s is not made by the script", definition, f.Source)
+				}
+				continue
+			case f.Type == "dir", strings.HasPrefix(f.Destination, "/usr/bin/"):
+				want = 0o755
+			}
+			if f.Info.Mode != want {
+				t.Errorf("%s: %s has the mode %#o, want file_info: {mode: %#o}", definition,
+					f.Destination, f.Info.Mode, want)
+			}
+		}
+	}
+	script, err := os.ReadFile("../../scripts/packages.sh")
+	if err != nil || !strings.Contains(string(script), "\numask 022") {
+		t.Errorf("scripts/packages.sh does not set the umask (%v)", err)
+	}
+}
