@@ -115,6 +115,12 @@ configuration), volumes, and volumeMounts.
 {{- $name := printf "%s-%s" (include "zc-relay.name" .root) .component -}}
 {{- $nodes := .values.nodes -}}
 {{- $file := printf "%s/%s.yaml" .mount (ternary "$(NODE_NAME)" .command (not (empty $nodes))) -}}
+{{- $web := list -}}
+{{- $scheme := "" -}}
+{{- with .values.web -}}
+{{- if .secret }}{{ $web = list "--web-config-file" "/etc/zc-relay-web/web.yaml" }}{{ end -}}
+{{- if .https }}{{ $scheme = ", scheme: HTTPS" }}{{ end -}}
+{{- end -}}
 apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -209,7 +215,7 @@ spec:
         - name: {{ .component }}
           image: {{ include "zc-relay.image" .root }}
           imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-          command: {{ concat (list .command) .arguments (list "--config" $file "--admin-listen" (printf "unix:/run/%s/admin.sock" .command)) | toJson }}
+          command: {{ concat (list .command) .arguments (list "--config" $file "--admin-listen" (printf "unix:/run/%s/admin.sock" .command)) $web | toJson }}
           # kubectl describe pod then shows why the daemon has ended.
           terminationMessagePolicy: FallbackToLogsOnError
           env: {{- include "zc-relay.env" .values | nindent 12 }}
@@ -217,15 +223,15 @@ spec:
             - name: operations
               containerPort: {{ include "zc-relay.port" .values }}
           startupProbe:
-            httpGet: { path: /healthz, port: operations }
+            httpGet: { path: /healthz, port: operations{{ $scheme }} }
             periodSeconds: 2
             failureThreshold: 30
           livenessProbe:
-            httpGet: { path: /healthz, port: operations }
+            httpGet: { path: /healthz, port: operations{{ $scheme }} }
             timeoutSeconds: 5
           # A relay whose targets are down is not ready, but stays alive and reconnects.
           readinessProbe:
-            httpGet: { path: /readyz, port: operations }
+            httpGet: { path: /readyz, port: operations{{ $scheme }} }
             periodSeconds: 5
           securityContext: {{- include "zc-relay.containerSecurity" . | nindent 12 }}
           resources:
@@ -245,6 +251,9 @@ spec:
             {{- if .values.tlsSecret }}
             - { name: tls, mountPath: {{ .tlsMount }}, readOnly: true }
             {{- end }}
+            {{- if $web }}
+            - { name: web, mountPath: /etc/zc-relay-web, readOnly: true }
+            {{- end }}
             {{- with .volumeMounts }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
@@ -257,7 +266,7 @@ spec:
             - -c
             - |
               trap 'exit 0' TERM
-              files() { cat {{ ternary (printf "%s/\"$NODE_NAME\".yaml" .mount) (printf "%s/*" .mount) (not (empty $nodes)) }} {{ .tlsMount }}/* 2>/dev/null | sha256sum; }
+              files() { cat {{ ternary (printf "%s/\"$NODE_NAME\".yaml" .mount) (printf "%s/*" .mount) (not (empty $nodes)) }} {{ .tlsMount }}/*{{ if $web }} /etc/zc-relay-web/*{{ end }} 2>/dev/null | sha256sum; }
               former=$(files)
               while sleep 10 & wait $!; do
                 now=$(files)
@@ -281,6 +290,12 @@ spec:
         - name: tls
           secret:
             secretName: {{ . }}
+            defaultMode: 0440
+        {{- end }}
+        {{- if $web }}
+        - name: web
+          secret:
+            secretName: {{ .values.web.secret }}
             defaultMode: 0440
         {{- end }}
         {{- with .volumes }}
