@@ -48,6 +48,7 @@ var mutants = slices.Concat(
 	leaseMutants,
 	serviceMutants,
 	observationMutants,
+	httpMutants,
 )
 
 // names returns the test functions that t runs.

@@ -186,8 +186,8 @@ func newHosts(configured []string) hosts {
 // page could send it if its own name resolves to this machine's address. An address needs no
 // resolution, and a page of that address is ours.
 func (h hosts) check(r *http.Request) *refusal {
-	host := hostOf(r)
-	if _, err := netip.ParseAddr(host); err == nil || slices.Contains(h, host) {
+	host := hostOf(r) // "" is for HTTP/1.0, which no browser speaks
+	if _, err := netip.ParseAddr(host); err == nil || host == "" || slices.Contains(h, host) {
 		return nil
 	}
 	return &refusal{code: http.StatusForbidden, text: fmt.Sprintf("host %s is not known as a name "+

@@ -298,7 +298,7 @@ func TestAPortForAdministrationNeedsAToken(t *testing.T) {
 		config.TokenFile) {
 		t.Errorf("without the file: %v", err)
 	}
-	a, client, level, _ := startAdmin(t, "127.0.0.1:0")
+	a, client, level, logs := startAdmin(t, "127.0.0.1:0")
 	url := "http://127.0.0.1/loglevel"
 	for header, want := range map[string]int{
 		"Bearer " + testToken: 200, "Bearer " + testToken + "0": 401, "Bearer ": 401,
@@ -312,6 +312,9 @@ func TestAPortForAdministrationNeedsAToken(t *testing.T) {
 	if code, _ := do(t, client, http.MethodPut, url, `{"level":"debug"}`, "Authorization",
 		"Bearer x"); code != 401 || level.Level() != zap.InfoLevel {
 		t.Errorf("PUT without the token: %d, level %v", code, level)
+	}
+	if logs.FilterMessage("rejected a request for administration without the token").Len() == 0 {
+		t.Error("attempts are not logged")
 	}
 	const another = "fedcba9876543210"
 	if err := os.WriteFile(a.token.file, []byte(another), 0o600); err != nil {

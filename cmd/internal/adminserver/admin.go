@@ -89,7 +89,7 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 	guarded := sameOriginOnly(readBodyFirst(a.mux))
 	if t != nil {
 		// Every user can connect, and so can a page in a browser of this machine.
-		guarded = localHostOnly(config.Hosts, t.require(guarded))
+		guarded = localHostOnly(config.Hosts, t.require(config.Log, guarded))
 	}
 	a.httpServer = newHTTPServer(serverConfig{name: "admin", listener: listener, handler: guarded,
 		log: config.Log})
@@ -264,12 +264,16 @@ func (t *token) reload() error {
 	return nil
 }
 
-// require rejects requests without the token.
-func (t *token) require(handler http.Handler) http.Handler {
+// require rejects, and logs, requests without the token.
+func (t *token) require(log *zap.Logger, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		want := sha256.Sum256([]byte(tokenfile.Header(*t.current.Load())))
 		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
 		if subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+			log.Warn("rejected a request for administration without the token",
+				zap.String("method", r.Method),
+				zap.String("path", printable.Line(r.URL.Path, maxEcho)),
+				zap.String("peer", r.RemoteAddr))
 			(&refusal{code: http.StatusUnauthorized, challenge: `Bearer realm="zc-relay"`,
 				text: "the token is missing or wrong: it is in the file of the daemon's " +
 					"operations.admin_token_file"}).reply(w)

@@ -166,6 +166,14 @@ func (p *parser) texts(to *[]string) func(*yaml.Node, string) {
 	}
 }
 
+// list returns the elements of a list.
+func (p *parser) list(n *yaml.Node, field string) []*yaml.Node {
+	if n.Kind != yaml.SequenceNode && n.Tag != "!!null" {
+		p.report(n, field, "must be a list")
+	}
+	return n.Content
+}
+
 // word returns the value that a word stands for.
 func word[T any](p *parser, n *yaml.Node, field string, words map[string]T) (value T) {
 	value, known := words[n.Value]
@@ -199,7 +207,7 @@ func (p *parser) tls(c *Config, section *yaml.Node, field string) {
 		},
 		"cipher_suites": func(n *yaml.Node, field string) { p.ciphers(c, n, field) },
 		"curve_preferences": func(n *yaml.Node, field string) {
-			for _, name := range n.Content {
+			for _, name := range p.list(n, field) {
 				c.secure.CurvePreferences = append(c.secure.CurvePreferences,
 					word(p, name, field, curves))
 			}
@@ -218,7 +226,7 @@ func (p *parser) ciphers(c *Config, n *yaml.Node, field string) {
 	for _, s := range tls.CipherSuites() {
 		suites[s.Name] = s.ID
 	}
-	for _, name := range n.Content {
+	for _, name := range p.list(n, field) {
 		if id, known := suites[name.Value]; known {
 			c.secure.CipherSuites = append(c.secure.CipherSuites, id)
 		} else {

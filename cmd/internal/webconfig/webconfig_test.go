@@ -43,6 +43,8 @@ func TestMistakesAreNamedByLineAndField(t *testing.T) {
 		secured + "  min_version: TLS13\n  max_version: TLS12": "min_version: is later than max_version",
 		secured + "  cipher_suites: [TLS_RC4]":                 `web.yaml:4: tls_server_config.cipher_suites: "TLS_RC4"`,
 		secured + "  curve_preferences: [P1]":                  `curve_preferences: "P1" must be one of CurveP256`,
+		secured + "  cipher_suites: TLS_AES":                   "web.yaml:4: tls_server_config.cipher_suites: must be a list",
+		secured + "  curve_preferences: {X25519: 1}":           "tls_server_config.curve_preferences: must be a list",
 		secured + "  cert: x":                                  "web.yaml:4: tls_server_config.cert: excludes cert_file",
 		"tls_server_config:\n  cert_file: certificate.pem":     "tls_server_config.key_file: is missing",
 		"tls_server_config:\n  key_file: key.pem":              "tls_server_config.cert_file: is missing",
