@@ -6,6 +6,8 @@ package admin
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +24,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/endpoint"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/tokenfile"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -65,15 +68,58 @@ type Client struct {
 	address   string
 	timeout   time.Duration // DefaultTimeout
 	tokenFile string        // "" for none
+	scheme    string
 	http      http.Client
 }
 
 // New returns a client for an admin address: unix:PATH, or IP:PORT. It does not connect yet.
-func New(address string) (*Client, error) { return NewWithToken(address, "") }
+func New(address string) (*Client, error) { return NewWith(address, Options{}) }
 
-// NewWithToken is New for a daemon that listens at IP:PORT. The client proves that it may administer
-// the daemon by the token in a file, which it reads for each request; "" is for none.
-func NewWithToken(address, tokenFile string) (*Client, error) {
+// Options say how a client proves to a daemon that listens at IP:PORT that it may administer it: by
+// a token, or by a certificate.
+type Options struct {
+	// TokenFile has the token, and is read for each request; "" is for none.
+	TokenFile string
+	// Certificate and Key are PEM files of the client's certificate, and CA of the authorities that
+	// may have signed that of the daemon. Without CA, the client does not use TLS.
+	Certificate, Key, CA string
+	// ServerName is a name in the daemon's certificate, "" for the IP address.
+	ServerName string
+}
+
+// tlsConfig returns nil for plain text.
+func (o *Options) tlsConfig(address string) (*tls.Config, error) {
+	if o.CA == "" {
+		return nil, nil
+	}
+	const maxSize = 1 << 20
+	authorities, err := files.Read(o.CA, maxSize)
+	if err != nil {
+		return nil, status.Errorf(status.BadConfig, "read the authorities: %w", err)
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12,
+		ServerName: o.ServerName}
+	if !config.RootCAs.AppendCertsFromPEM(authorities) {
+		return nil, status.Errorf(status.BadConfig, "%s has no certificate in PEM format", o.CA)
+	}
+	if config.ServerName == "" {
+		if config.ServerName, _, err = net.SplitHostPort(address); err != nil {
+			return nil, err
+		}
+	}
+	if o.Certificate != "" || o.Key != "" {
+		own, err := tls.LoadX509KeyPair(o.Certificate, o.Key)
+		if err != nil {
+			return nil, status.Errorf(status.BadConfig,
+				"certificate %q and key %q cannot be used: %w", o.Certificate, o.Key, err)
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	return config, nil
+}
+
+// NewWith is New with options, which do not matter for unix:PATH.
+func NewWith(address string, o Options) (*Client, error) {
 	network, destination := "unix", strings.TrimPrefix(address, UnixPrefix)
 	if destination == address {
 		network = "tcp"
@@ -91,9 +137,19 @@ func NewWithToken(address, tokenFile string) (*Client, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, network, destination)
 	}
-	return &Client{address: address, timeout: DefaultTimeout, tokenFile: tokenFile,
-		http: http.Client{Transport: &http.Transport{DialContext: dial,
-			DisableKeepAlives: true}}}, nil
+	c := &Client{address: address, timeout: DefaultTimeout, tokenFile: o.TokenFile, scheme: "http"}
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	if network == "tcp" {
+		var err error
+		if transport.TLSClientConfig, err = o.tlsConfig(address); err != nil {
+			return nil, err
+		}
+		if transport.TLSClientConfig != nil {
+			c.scheme = "https"
+		}
+	}
+	c.http.Transport = transport
+	return c, nil
 }
 
 // Status returns the daemon's status, a JSON document that docs/status.schema.json describes.
@@ -380,7 +436,7 @@ func bounded(ctx context.Context, limit time.Duration) (context.Context, context
 func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	ctx, cancel := bounded(ctx, c.timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path,
+	request, err := http.NewRequestWithContext(ctx, method, c.scheme+"://localhost"+path,
 		bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("request %s from the daemon: %w", path, err)

@@ -30,8 +30,8 @@ var httpMutants = []mutant{
 	{
 		name:   "http-accepts-any-token",
 		file:   "cmd/internal/adminserver/admin.go",
-		old:    "		if subtle.ConstantTimeCompare(want[:], got[:]) != 1 {\n",
-		new:    "		if subtle.ConstantTimeCompare(want[:1], got[:0]) == 1 {\n",
+		old:    "	return subtle.ConstantTimeCompare(want[:], got[:]) == 1\n",
+		new:    "	return subtle.ConstantTimeCompare(want[:1], got[:0]) == 0\n",
 		breaks: "Administration at a port needs the token.",
 		tests: []test{{"./cmd/internal/adminserver",
 			"^TestAPortForAdministrationNeedsAToken$"}},

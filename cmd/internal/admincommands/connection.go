@@ -28,9 +28,10 @@ const tokenFileSuffix = "_TOKEN_FILE"
 
 // Connection holds the flags that say which daemon to talk to.
 type Connection struct {
-	daemon                   Daemon
-	flags                    *pflag.FlagSet
-	address, file, tokenFile string
+	daemon        Daemon
+	flags         *pflag.FlagSet
+	address, file string
+	proof         admin.Options
 }
 
 // The flags of a Connection.
@@ -46,9 +47,23 @@ func (c *Connection) Add(cmd *cobra.Command, daemon Daemon) {
 	cmd.Flags().StringVar(&c.address, adminFlag, daemon.Address, fmt.Sprintf(
 		"admin address of the daemon, as given to its --admin-listen; $%s is another default",
 		daemon.Variable))
-	cmd.Flags().StringVar(&c.tokenFile, tokenFileFlag, "", fmt.Sprintf(
+	cmd.Flags().StringVar(&c.proof.TokenFile, tokenFileFlag, "", fmt.Sprintf(
 		"`file` with the token, as given to the daemon's --admin-token-file; needed for an address "+
 			"IP:PORT; $%s is the default", daemon.Variable+tokenFileSuffix))
+	for _, f := range []struct {
+		to         *string
+		name, text string
+	}{
+		{&c.proof.Certificate, "cert", "PEM `file` with a certificate for a daemon whose " +
+			"--admin-web-config-file asks for one"},
+		{&c.proof.Key, "key", "PEM `file` with the certificate's private key"},
+		{&c.proof.CA, "ca", "PEM `file` with the authorities that may sign the daemon's certificate; " +
+			"without it, the connection is plain text"},
+		{&c.proof.ServerName, "server-name", "`name` in the daemon's certificate, instead of the IP " +
+			"address"},
+	} {
+		cmd.Flags().StringVar(f.to, "admin-tls-"+f.name, "", f.text)
+	}
 	cmd.Flags().StringVarP(&c.file, configFlag, "c", "",
 		"YAML file with the configuration of the daemon, which has its admin address")
 	cmd.MarkFlagsMutuallyExclusive(adminFlag, configFlag)
@@ -57,7 +72,7 @@ func (c *Connection) Add(cmd *cobra.Command, daemon Daemon) {
 // Client returns a client of the daemon.
 func (c *Connection) Client() (*admin.Client, error) {
 	source := "--" + adminFlag
-	c.tokenFile = cmp.Or(c.tokenFile, os.Getenv(c.daemon.Variable+tokenFileSuffix))
+	c.proof.TokenFile = cmp.Or(c.proof.TokenFile, os.Getenv(c.daemon.Variable+tokenFileSuffix))
 	if address := os.Getenv(c.daemon.Variable); address != "" && c.file == "" &&
 		!c.flags.Changed(adminFlag) {
 		c.address, source = address, "$"+c.daemon.Variable
@@ -72,9 +87,9 @@ func (c *Connection) Client() (*admin.Client, error) {
 				c.file)
 		}
 		c.address, source = address, c.file+": operations.admin"
-		c.tokenFile = cmp.Or(c.tokenFile, tokenFile)
+		c.proof.TokenFile = cmp.Or(c.proof.TokenFile, tokenFile)
 	}
-	client, err := admin.NewWithToken(c.address, c.tokenFile)
+	client, err := admin.NewWith(c.address, c.proof)
 	if err != nil {
 		return nil, program.Usage(fmt.Errorf("%s: %w", source, err))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -317,7 +318,7 @@ func TestAPortForAdministrationNeedsAToken(t *testing.T) {
 		t.Error("attempts are not logged")
 	}
 	const another = "fedcba9876543210"
-	if err := os.WriteFile(a.token.file, []byte(another), 0o600); err != nil {
+	if err := os.WriteFile(a.proof.tokenFile, []byte(another), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.ReloadToken(); err != nil {
@@ -329,7 +330,7 @@ func TestAPortForAdministrationNeedsAToken(t *testing.T) {
 			t.Errorf("after the change, %q: %d", token, code)
 		}
 	}
-	if err := os.Chmod(a.token.file, 0o644); err != nil {
+	if err := os.Chmod(a.proof.tokenFile, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.ReloadToken(); err == nil || !strings.Contains(err.Error(), "0644") {
@@ -338,5 +339,81 @@ func TestAPortForAdministrationNeedsAToken(t *testing.T) {
 	if code, _ := do(t, client, http.MethodGet, url, "", "Authorization",
 		"Bearer "+another); code != 200 {
 		t.Errorf("the former token after a failed reload: %d", code)
+	}
+}
+
+// With TLS, a certificate of the authorities is as good as the token.
+func TestACertificateIsAsGoodAsTheToken(t *testing.T) {
+	directory, others := t.TempDir(), t.TempDir()
+	mutualtlstest.NewAuthority(t).Write(directory, []string{"127.0.0.1"})
+	mutualtlstest.NewAuthority(t).Write(others, []string{"127.0.0.1"})
+	file := filepath.Join(directory, "web.yaml")
+	load := func(content string) *webconfig.File {
+		t.Helper()
+		if err := os.WriteFile(file, []byte("tls_server_config:\n  cert_file: certificate.pem\n"+
+			"  key_file: key.pem\n"+content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		web, err := webconfig.Load(file, zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return web
+	}
+	const asks = "  client_ca_file: ca.pem\n  client_auth_type: "
+	config := AdminConfig{Address: "127.0.0.1:0", Status: testStatus, Log: zap.NewNop(),
+		Web: load("")}
+	if _, err := ListenAdmin(config); err == nil ||
+		!strings.Contains(err.Error(), "client_auth_type: RequireAndVerifyClientCert") {
+		t.Errorf("a file that asks for no certificate: %v", err)
+	}
+	own := admin.Options{Certificate: directory + "/certificate.pem", Key: directory + "/key.pem",
+		CA: directory + "/ca.pem"}
+	foreign := own
+	foreign.Certificate, foreign.Key = others+"/certificate.pem", others+"/key.pem"
+	stranger := own
+	stranger.CA = others + "/ca.pem"
+	without := admin.Options{CA: own.CA}
+	token := without
+	token.TokenFile = writeToken(t, testToken)
+	for name, c := range map[string]struct {
+		asks      string
+		tokenFile string
+		served    []admin.Options
+		rejected  []admin.Options
+	}{
+		"only with certificates": {asks + "RequireAndVerifyClientCert\n", "",
+			[]admin.Options{own}, []admin.Options{foreign, stranger, without, token, {}}},
+		"with either": {asks + "VerifyClientCertIfGiven\n", writeToken(t, testToken),
+			[]admin.Options{own, token}, []admin.Options{foreign, stranger, without, {}}},
+		"with any certificate and a token": {"  client_auth_type: RequireAnyClientCert\n",
+			writeToken(t, testToken), nil, []admin.Options{own, foreign, without}},
+	} {
+		config.Web, config.TokenFile = load(c.asks), c.tokenFile
+		a, err := ListenAdmin(config)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		call := func(o admin.Options) error {
+			client, err := admin.NewWith(a.Address().String(), o)
+			if err == nil {
+				_, err = client.Status(t.Context())
+			}
+			return err
+		}
+		for _, o := range c.served {
+			if err := call(o); err != nil {
+				t.Errorf("%s, %+v: %v", name, o, err)
+			}
+		}
+		for _, o := range c.rejected {
+			if err := call(o); err == nil {
+				t.Errorf("%s, %+v: served", name, o)
+			}
+		}
+		if err := a.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }

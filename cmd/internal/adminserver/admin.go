@@ -24,6 +24,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/audit"
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
+	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/internal/tokenfile"
 	"github.com/zc-relay/zc-relay/pkg/admin"
@@ -42,8 +43,10 @@ type AdminConfig struct {
 	// Address is "unix:PATH", or IP:PORT with a loopback address. Only root and the daemon's user
 	// can connect to the former, and every user of the machine to the latter.
 	Address string
-	// TokenFile holds the token that clients of IP:PORT must know.
+	// TokenFile holds the token that clients of IP:PORT must know, unless they have a certificate
+	// that Web asks for. One of the two is required.
 	TokenFile string
+	Web       *webconfig.File
 	// Hosts are names that a request to IP:PORT may have in Host, besides localhost and loopback
 	// addresses.
 	Hosts  []string
@@ -63,12 +66,12 @@ type Admin struct {
 	*httpServer
 	mux   *http.ServeMux
 	audit *audit.Log
-	token *token
+	proof *proof
 }
 
 // ListenAdmin starts to serve.
 func ListenAdmin(config AdminConfig) (*Admin, error) {
-	t, err := loadToken(config.Address, config.TokenFile)
+	p, err := loadProof(&config)
 	if err != nil {
 		return nil, fmt.Errorf("listen for administration: %w", err)
 	}
@@ -76,7 +79,7 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for administration: %w", err)
 	}
-	a := &Admin{mux: http.NewServeMux(), audit: config.Audit, token: t}
+	a := &Admin{mux: http.NewServeMux(), audit: config.Audit, proof: p}
 	a.handle("getStatus", serveStatus(config.Status))
 	a.handle("getOpenAPI", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -86,22 +89,25 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 	a.handle("setLogLevel",
 		a.audited(operationLogLevel, setLevel(config.Level, config.Log)))
 	a.handleProfiles()
-	guarded := sameOriginOnly(readBodyFirst(a.mux))
-	if t != nil {
+	server := serverConfig{name: "admin", listener: listener, log: config.Log,
+		handler: sameOriginOnly(readBodyFirst(a.mux))}
+	if p != nil {
 		// Every user can connect, and so can a page in a browser of this machine.
-		guarded = localHostOnly(config.Hosts, t.require(config.Log, guarded))
+		server.handler = localHostOnly(config.Hosts, p.require(config.Log, server.handler))
+		if config.Web != nil {
+			server.tls = config.Web.TLS
+		}
 	}
-	a.httpServer = newHTTPServer(serverConfig{name: "admin", listener: listener, handler: guarded,
-		log: config.Log})
+	a.httpServer = newHTTPServer(server)
 	return a, nil
 }
 
 // ReloadToken reads the token again. If it cannot be used, the former one stays in use.
 func (a *Admin) ReloadToken() error {
-	if a.token == nil {
+	if a.proof == nil {
 		return nil
 	}
-	return a.token.reload()
+	return a.proof.reload()
 }
 
 // handleProfiles serves the profiles of net/http/pprof and runtime/trace. Their number at a time is
@@ -221,55 +227,78 @@ func localHostOnly(names []string, handler http.Handler) http.Handler {
 	})
 }
 
-// token is the secret that clients of a port must know.
-type token struct {
-	file    string
-	current atomic.Pointer[string]
+// proof decides which clients of a port may administer the daemon.
+type proof struct {
+	web       *webconfig.File        // nil for no TLS
+	tokenFile string                 // "" for none
+	token     atomic.Pointer[string] // nil for none
 }
 
-// loadToken returns the token of an address, nil for a Unix socket, whose mode says who may
-// connect.
-func loadToken(address, file string) (*token, error) {
-	if strings.HasPrefix(address, admin.UnixPrefix) {
+// loadProof returns nil for a Unix socket, whose mode says who may connect.
+func loadProof(config *AdminConfig) (*proof, error) {
+	if strings.HasPrefix(config.Address, admin.UnixPrefix) {
 		return nil, nil
 	}
-	if _, err := socketOf(address); err != nil {
+	if _, err := socketOf(config.Address); err != nil {
 		return nil, err
 	}
-	if err := CheckAuthentication(address, file); err != nil {
-		return nil, fmt.Errorf("address %q %w", address, err)
+	if err := CheckAuthentication(config.Address, config.TokenFile,
+		config.Web != nil); err != nil {
+		return nil, fmt.Errorf("address %q %w", config.Address, err)
 	}
-	t := &token{file: file}
-	return t, t.reload()
+	if config.TokenFile == "" && !config.Web.Current().VerifiesClients() {
+		return nil, status.Errorf(status.BadConfig, "the web configuration file asks clients for no "+
+			"certificate, and there is no token: add client_auth_type: RequireAndVerifyClientCert "+
+			"and client_ca_file to it")
+	}
+	p := &proof{web: config.Web, tokenFile: config.TokenFile}
+	return p, p.reload()
 }
 
 // CheckAuthentication returns an error if everybody who can connect to an admin address could
 // administer the daemon.
-func CheckAuthentication(address, tokenFile string) error {
-	if strings.HasPrefix(address, admin.UnixPrefix) || tokenFile != "" {
+func CheckAuthentication(address, tokenFile string, hasWeb bool) error {
+	if strings.HasPrefix(address, admin.UnixPrefix) || tokenFile != "" || hasWeb {
 		return nil
 	}
 	return status.Errorf(status.InvalidValue, "lets every user of this machine administer the "+
 		"daemon: use unix:PATH, or give the file of a token (operations.admin_token_file, "+
-		"--admin-token-file); %s", tokenfile.How)
+		"--admin-token-file), or a web configuration file that asks for certificates "+
+		"(operations.admin_web_config_file, --admin-web-config-file); %s", tokenfile.How)
 }
 
-// reload reads the file.
-func (t *token) reload() error {
-	text, err := tokenfile.Read(t.file)
+// reload reads the token.
+func (p *proof) reload() error {
+	if p.tokenFile == "" {
+		return nil
+	}
+	text, err := tokenfile.Read(p.tokenFile)
 	if err != nil {
 		return err
 	}
-	t.current.Store(&text)
+	p.token.Store(&text)
 	return nil
 }
 
-// require rejects, and logs, requests without the token.
-func (t *token) require(log *zap.Logger, handler http.Handler) http.Handler {
+// isGiven reports whether a request is from a client with a certificate of the authorities, or with
+// the token.
+func (p *proof) isGiven(r *http.Request) bool {
+	if p.web != nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return true
+	}
+	token := p.token.Load()
+	if token == nil {
+		return false
+	}
+	want := sha256.Sum256([]byte(tokenfile.Header(*token)))
+	got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
+}
+
+// require rejects, and logs, requests without a proof.
+func (p *proof) require(log *zap.Logger, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		want := sha256.Sum256([]byte(tokenfile.Header(*t.current.Load())))
-		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-		if subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+		if !p.isGiven(r) {
 			log.Warn("rejected a request for administration without the token",
 				zap.String("method", r.Method),
 				zap.String("path", printable.Line(r.URL.Path, maxEcho)),

@@ -67,8 +67,9 @@ func newConfigCheckCommand[C Configuration](from *Source[C]) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a configuration file",
 		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists all
-problems. It needs nothing but the file, and so works on any machine; if operations.web_config_file
-and operations.admin_token_file are on this machine, it checks them, too. It warns if the limits
+problems. It needs nothing but the file, and so works on any machine; if the files of
+operations.web_config_file, admin_web_config_file, and admin_token_file are on this machine, it
+checks them, too. It warns if the limits
 allow more files than this shell allows. --config FILE means the same as FILE, - is standard input,
 and no FILE means %s.`, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
@@ -342,8 +343,12 @@ func escape(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 // checkNamedFiles checks the files that a configuration names and that are on this machine.
 func checkNamedFiles(c Operations) (warnings Problems, err error) {
 	var problems Problems
-	if file := c.WebConfigFile; file != "" {
-		const key = "operations.web_config_file"
+	for _, f := range [][2]string{{"operations.web_config_file", c.WebConfigFile},
+		{"operations.admin_web_config_file", c.AdminWebConfigFile}} {
+		key, file := f[0], f[1]
+		if file == "" {
+			continue
+		}
 		web, err := webconfig.Read(file)
 		var inFile webconfig.Problems
 		switch {

@@ -55,6 +55,8 @@ type Operations struct {
 	AllowedHosts []string
 	// AdminTokenFile has the token that clients of a loopback address for Admin must know.
 	AdminTokenFile string
+	// AdminWebConfigFile has TLS for a loopback address for Admin, "" for plain text.
+	AdminWebConfigFile string
 }
 
 func (c *Operations) describe(s section) {
@@ -62,11 +64,14 @@ func (c *Operations) describe(s section) {
 		"address of the status page, /status, /metrics, /healthz and /readyz, HOST:PORT; empty disables it").
 		flagged("metrics-listen", "")
 	s.value("admin", text(&c.Admin, checkAdmin),
-		"address for administration: unix:PATH for root and the daemon's user, or a loopback address for whoever knows the token in admin_token_file; empty disables it").
+		"address for administration: unix:PATH for root and the daemon's user, or a loopback address for whoever knows the token in admin_token_file or has a certificate that admin_web_config_file asks for; empty disables it").
 		flagged("admin-listen", "")
 	s.value("admin_token_file", text(&c.AdminTokenFile, nil),
 		"file with the token that clients of a loopback address for administration must know, which a reload rereads").
 		flagged("admin-token-file", "")
+	s.value("admin_web_config_file", text(&c.AdminWebConfigFile, nil),
+		"web configuration file of the Prometheus exporter toolkit for a loopback address for administration, whose TLS makes a client's certificate as good as the token, and which a reload rereads; empty is plain text").
+		flagged("admin-web-config-file", "")
 	s.value("web_config_file", text(&c.WebConfigFile, nil),
 		"web configuration file of the Prometheus exporter toolkit, with TLS and users of listen, which a reload rereads; empty is plain text for everybody").
 		flagged("web-config-file", "")
@@ -77,7 +82,8 @@ func (c *Operations) describe(s section) {
 
 func (c *Operations) check(report reporter) {
 	if c.Admin != "" {
-		if err := adminserver.CheckAuthentication(c.Admin, c.AdminTokenFile); err != nil {
+		if err := adminserver.CheckAuthentication(c.Admin, c.AdminTokenFile,
+			c.AdminWebConfigFile != ""); err != nil {
 			report("admin", c.Admin, "%s", status.Text(err))
 		}
 	}

@@ -36,8 +36,9 @@ var flagGroups = []flagGroup{
 	{"Times and losses", "control-timeout io-timeout keep-alive-* session-wait drain-timeout " +
 		"reconnect*"},
 	{"Limits", "max-* channel-* session-* limits-* staging-limit memory"},
-	{"Security", "tls-* web-config-file admin-token-file allowed-host volume-directory " +
-		"volume-device plain-text allow-user allow-any-user access-users"},
+	{"Security", "tls-* web-config-file admin-token-file admin-web-config-file admin-tls-* " +
+		"allowed-host volume-directory volume-device plain-text allow-user allow-any-user " +
+		"access-users"},
 	{"RDMA", "rdma-*"},
 	{"Log", "log-*"},
 	{"Machine", "state-directory cpus workers path.*"},

@@ -222,8 +222,16 @@ func checkAdmin(c config.Operations) error {
 	if strings.HasPrefix(c.Admin, admin.UnixPrefix) {
 		return nil
 	}
-	_, err := tokenfile.Read(c.AdminTokenFile)
-	return err
+	var errs []error
+	if c.AdminTokenFile != "" {
+		_, err := tokenfile.Read(c.AdminTokenFile)
+		errs = append(errs, err)
+	}
+	if c.AdminWebConfigFile != "" {
+		_, err := webconfig.Read(c.AdminWebConfigFile)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // loadWeb reads a web configuration file and returns when its certificate expires.

@@ -53,8 +53,13 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		env.Log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
 	}
 	if c.Admin != "" {
+		web, err := env.loadWeb(c.AdminWebConfigFile)
+		if err != nil {
+			return listeners, fmt.Errorf(
+				"operations.admin_web_config_file (--admin-web-config-file): %w", err)
+		}
 		admin, err := adminserver.ListenAdmin(adminserver.AdminConfig{
-			Address: c.Admin, TokenFile: c.AdminTokenFile, Hosts: c.AllowedHosts,
+			Address: c.Admin, TokenFile: c.AdminTokenFile, Web: web, Hosts: c.AllowedHosts,
 			Status: env.status.document, Level: env.LogLevel, Log: env.Log,
 			Audit: env.lifecycle.reloader.audit, OpenAPI: openAPIOf(env.status.program),
 		})

@@ -137,10 +137,9 @@ func (c *Config) HasTLS() bool { return c.pair.isGiven() }
 // IsPublic reports whether everybody may read everything, in plain text.
 func (c *Config) IsPublic() bool { return !c.HasTLS() && len(c.Users) == 0 }
 
-// RequiresClientCertificate reports whether clients without a certificate cannot connect.
-func (c *Config) RequiresClientCertificate() bool {
-	return c.secure.ClientAuth == tls.RequireAnyClientCert ||
-		c.secure.ClientAuth == tls.RequireAndVerifyClientCert
+// VerifiesClients reports whether only clients with a certificate of the authorities can connect.
+func (c *Config) VerifiesClients() bool {
+	return c.HasTLS() && c.secure.ClientAuth == tls.RequireAndVerifyClientCert
 }
 
 // NotAfter returns when the certificate expires; the zero time without TLS.
