@@ -55,7 +55,7 @@ func (l *limitedListener) admit(c *limitedConn) (replaced *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	counts := countSources(l.places)
-	candidate := func(*limitedConn) bool { return false }
+	var candidate func(*limitedConn) bool
 	switch {
 	case c.source.IsValid() && counts[c.source] >= maxPerSource:
 		candidate = func(o *limitedConn) bool { return o.silent && o.source == c.source }

@@ -45,8 +45,8 @@ func codeOf(t *testing.T, client *http.Client, url string) int {
 
 // flood opens connections from a source that send a text, until the test ends or the returned
 // function is called.
-func flood(t *testing.T, address net.Addr, source netip.Addr, count int, text string) (all []net.Conn,
-	end func()) {
+func flood(t *testing.T, address net.Addr, source netip.Addr, count int,
+	text string) (all []net.Conn, end func()) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: source.AsSlice()}}
 	for range count {
@@ -230,7 +230,8 @@ func TestASourceHasHalfOfThePlaces(t *testing.T) {
 	if first == nil || second == nil || p.take(one) != nil {
 		t.Error("a source does not have two of four places")
 	}
-	if p.take(other) == nil || p.take(other) == nil || p.take(netip.Prefix{}) != nil {
+	third, fourth := p.take(other), p.take(other)
+	if third == nil || fourth == nil || p.take(netip.Prefix{}) != nil {
 		t.Error("another source does not have the other two")
 	}
 	second()

@@ -363,7 +363,8 @@ func checkNamedFiles(c Operations) (warnings Problems, err error) {
 		case errors.Is(err, fs.ErrNotExist):
 			warnings = append(warnings, notHere(key, file))
 		default:
-			problems = append(problems, Problem{Key: key, Value: quote(file), Text: status.Text(err)})
+			problems = append(problems,
+				Problem{Key: key, Value: quote(file), Text: status.Text(err)})
 		}
 	}
 	if file := c.AdminTokenFile; file != "" {
@@ -372,7 +373,8 @@ func checkNamedFiles(c Operations) (warnings Problems, err error) {
 		case errors.Is(err, fs.ErrNotExist):
 			warnings = append(warnings, notHere(key, file))
 		case err != nil:
-			problems = append(problems, Problem{Key: key, Value: quote(file), Text: status.Text(err)})
+			problems = append(problems,
+				Problem{Key: key, Value: quote(file), Text: status.Text(err)})
 		}
 	}
 	return warnings, problems.orNil()

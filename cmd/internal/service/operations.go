@@ -79,8 +79,8 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 	return listeners, nil
 }
 
-// loadWeb reads the web configuration file, and reads it again at each reload. It returns nil for no
-// file.
+// loadWeb reads a web configuration file, and reads it again at each reload. Without a file, it
+// returns nil.
 func (e *Environment) loadWeb(path string) (*webconfig.File, error) {
 	if path == "" {
 		return nil, nil

@@ -20,8 +20,8 @@ type additions struct {
 // cephOption begins the option of a volume that names a configuration file of Ceph.
 const cephOption = "conf="
 
-// confine returns an error unless administrators may add the volume. It makes the volume's file stay
-// in its directory whatever links are there. configured are the volumes of the configuration.
+// confine returns an error unless administrators may add the volume. It makes the volume's file
+// stay in its directory, whatever links are there. configured are the volumes of the configuration.
 func (a *additions) confine(spec *volume.Spec, configured []config.Volume) error {
 	file, isFile := spec.Backend.(volume.FileBackend)
 	if !isFile {
