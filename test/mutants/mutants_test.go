@@ -101,8 +101,8 @@ func TestDouble(t *testing.T) { Double(2) }
 func TestCrash(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
-		defer close(done)
 		_ = make([]int, Double(2)-4)
+		close(done)
 	}()
 	<-done
 }
