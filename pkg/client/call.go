@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // call is one call of a blocking method whose caller may leave before it has ended. Requests cannot
@@ -37,7 +38,10 @@ type read struct {
 
 // callUntil carries out a call on its own goroutine and waits until it or ctx ends.
 func callUntil(ctx context.Context, carryOut func(*call) (int, error)) (int, error) {
-	if err := context.Cause(ctx); err != nil {
+	if ctx == nil {
+		return 0, errNilContext
+	}
+	if err := status.ContextError(ctx); err != nil {
 		return 0, err
 	}
 	if ctx.Done() == nil {
@@ -51,7 +55,7 @@ func callUntil(ctx context.Context, carryOut func(*call) (int, error)) (int, err
 	select {
 	case <-c.ended:
 	case <-ctx.Done():
-		if err := c.leave(context.Cause(ctx)); err != nil {
+		if err := c.leave(status.ContextError(ctx)); err != nil {
 			return 0, err
 		}
 	}

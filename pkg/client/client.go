@@ -8,6 +8,7 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -131,7 +132,8 @@ type Config struct {
 	Owner *Owner
 	// Instance links volumes that are opened one after another. The next Open with the same
 	// Instance makes the target end the previous session, and returns only when none of that
-	// session's IO can take effect any more. nil means a new instance.
+	// session's IO can take effect any more. Open fails with status.InUse while the previous volume
+	// is open, unless that has failed. nil means a new instance.
 	Instance *Instance
 	// Tracer records one request in TraceEvery of each queue, and makes relay and target record
 	// them, too, if their tracers are on. 0 or nil means none.
@@ -230,6 +232,42 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// checkConnection completes the configuration, and checks what Describe needs of it.
+func (c *Config) checkConnection(ctx context.Context) error {
+	c.setDefaults()
+	switch {
+	case ctx == nil:
+		return errNilContext
+	case c.Provider == nil:
+		return status.Errorf(status.InvalidValue, "Config.Provider is nil: it is how the host "+
+			"reaches the DPU, for instance emulated.New(emulated.Options{})")
+	case c.ControlTimeout < 0:
+		return status.Errorf(status.InvalidValue, "Config.ControlTimeout is %v, which is negative",
+			c.ControlTimeout)
+	}
+	return nil
+}
+
+var errNilContext = status.Errorf(status.InvalidValue,
+	"the context is nil: pass context.Background()")
+
+// check completes the configuration, and checks it before anything is allocated.
+func (c *Config) check(ctx context.Context) error {
+	switch {
+	case c.Instance != nil && c.Instance.id == [16]byte{}:
+		return status.Errorf(status.InvalidValue, "Config.Instance is empty: use NewInstance")
+	case c.Owner != nil && c.Owner.id == [16]byte{}:
+		return status.Errorf(status.InvalidValue, "Config.Owner is empty: use NewOwner")
+	}
+	if err := c.checkConnection(ctx); err != nil {
+		return err
+	}
+	if err := c.checkProtocolLimits(); err != nil {
+		return err
+	}
+	return c.checkProtocol()
+}
+
 // checkProtocolLimits checks the configuration against the limits of every relay, before anything
 // is allocated.
 func (c *Config) checkProtocolLimits() error {
@@ -243,20 +281,29 @@ func (c *Config) checkProtocolLimits() error {
 		{"BufferSize", int64(c.BufferSize), controlmsg.MaxBufferSize},
 	} {
 		if limit.value < 0 {
-			return status.Errorf(status.InvalidValue, "%s is %d", limit.name, limit.value)
+			return status.Errorf(status.InvalidValue, "Config.%s is %d, which is negative",
+				limit.name, limit.value)
 		}
 		if limit.value > limit.max {
-			return status.Errorf(status.TooBig, "%s is %d, the limit of the protocol is %d",
+			return status.Errorf(status.TooBig, "Config.%s is %d, the limit of the protocol is %d",
 				limit.name, limit.value, limit.max)
 		}
 	}
+	if c.ReleaseTimeout < 0 {
+		return status.Errorf(status.InvalidValue, "Config.ReleaseTimeout is %v, which is negative",
+			c.ReleaseTimeout)
+	}
+	if c.TraceEvery < 0 {
+		return status.Errorf(status.InvalidValue, "Config.TraceEvery is %d, which is negative",
+			c.TraceEvery)
+	}
 	if c.Preempt != "" {
 		if _, err := controlmsg.ParseHolderID(c.Preempt); err != nil {
-			return fmt.Errorf("Preempt: %w", err)
+			return fmt.Errorf("Config.Preempt: %w", err)
 		}
 	}
 	if c.MemorySize > maxMemorySize {
-		return status.Errorf(status.TooBig, "MemorySize is %d bytes, the limit is %d",
+		return status.Errorf(status.TooBig, "Config.MemorySize is %d bytes, the limit is %d",
 			c.MemorySize, uint64(maxMemorySize))
 	}
 	return nil

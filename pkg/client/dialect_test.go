@@ -441,18 +441,20 @@ func TestWhatTheApplicationsLackIsRefused(t *testing.T) {
 			c.Protocol, c.SyncDepth = dialects.DOCA2_10, 1
 		},
 	} {
-		config := client.Config{Protocol: dialects.DOCA3_2, Queues: 1, SyncDepth: -1}
+		config := client.Config{Provider: emulated.New(emulated.Options{}),
+			Protocol: dialects.DOCA3_2, Queues: 1, SyncDepth: -1}
 		change(&config)
 		if _, err := client.Open(t.Context(), config); !errors.Is(err, status.NotSupported) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := client.Open(t.Context(), client.Config{Protocol: dialects.DOCA2_10, Queues: 1,
-		SyncDepth: -1, MemorySize: 4096})
+	_, err := client.Open(t.Context(), client.Config{Provider: emulated.New(emulated.Options{}),
+		Protocol: dialects.DOCA2_10, Queues: 1, SyncDepth: -1, MemorySize: 4096})
 	if !errors.Is(err, status.InvalidValue) {
 		t.Errorf("other memory than the buffers in 2.10: %v", err)
 	}
-	_, err = client.Describe(t.Context(), client.Config{Protocol: dialects.DOCA3_2})
+	_, err = client.Describe(t.Context(), client.Config{
+		Provider: emulated.New(emulated.Options{}), Protocol: dialects.DOCA3_2})
 	if !errors.Is(err, status.NotSupported) {
 		t.Errorf("describe: %v", err)
 	}

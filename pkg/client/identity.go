@@ -5,19 +5,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"sync"
 
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Instance identifies a client across sessions. The target may still carry out a write whose
 // session ended before the response. With the same Instance, a new session starts only after all IO
 // of the earlier sessions has finished, so no such write can take effect later. Volumes that are
-// open at the same time need different Instances.
+// open at the same time need different Instances, because each session would end those of the
+// other volume: Open fails with status.InUse. NewInstance makes an Instance.
 type Instance struct {
 	id    [16]byte
-	epoch atomic.Uint64
+	mu    sync.Mutex // guards the fields below
+	epoch uint64
+	user  *life // of the volume that is open with the Instance; nil if there is none
 }
 
 // NewInstance returns an Instance with a random id.
@@ -28,10 +32,38 @@ func NewInstance() *Instance {
 }
 
 // next starts a new epoch.
-func (i *Instance) next() (id [16]byte, epoch uint64) { return i.id, i.epoch.Add(1) }
+func (i *Instance) next() (id [16]byte, epoch uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.epoch++
+	return i.id, i.epoch
+}
+
+// claim makes a volume the one that is open with the Instance. One that has failed, and has not
+// been closed, is in nobody's way.
+func (i *Instance) claim(user *life) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.user != nil && i.user.canEvict() {
+		return status.Errorf(status.InUse, "Config.Instance belongs to a volume that is still "+
+			"open, and each would end the other's sessions: close that one first, or use another "+
+			"Instance (NewInstance)")
+	}
+	i.user = user
+	return nil
+}
+
+// release undoes claim, and does nothing for a volume that has not claimed the Instance.
+func (i *Instance) release(user *life) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.user == user {
+		i.user = nil
+	}
+}
 
 // Owner is a program as others see it whom a volume is refused because that program has it open
-// exclusively.
+// exclusively. NewOwner makes an Owner.
 type Owner struct {
 	id   [16]byte
 	name string

@@ -25,6 +25,7 @@ type Flusher struct {
 	// isEverybody is set for the users who have no Flusher of their own. Nobody knows which of them
 	// has learned of a loss, so none of them counts as having.
 	isEverybody bool
+	writes      *acknowledgedWrites // of the volume; nil if the user belongs to a queue
 	// attempt is the user for whom a flush is attempted whose outcome may not reach the caller.
 	attempt *Flusher
 	seen    uint64 // losses that the user knows of; guarded by acknowledgedWrites.mu
@@ -32,11 +33,16 @@ type Flusher struct {
 
 // Flush is Volume.Flush, except that it reports each loss of writes once. Then the user can write
 // again what it still has, and flush again.
-func (f *Flusher) Flush() error { return f.carryOut(context.Background(), f) }
+func (f *Flusher) Flush() error { return f.FlushContext(context.Background()) }
 
 // FlushContext is Flush, except that it also returns when ctx ends, with the cause of that. If the
 // flush then fails with ErrWritesLost, the next one of the same user, or Close, does, too.
-func (f *Flusher) FlushContext(ctx context.Context) error { return f.carryOut(ctx, f) }
+func (f *Flusher) FlushContext(ctx context.Context) error {
+	if f.carryOut == nil {
+		return status.Errorf(status.InvalidValue, "the Flusher is empty: use Volume.NewFlusher")
+	}
+	return f.carryOut(ctx, f)
+}
 
 // acknowledgedWrites tracks which completed writes a flush has made durable. Each queue counts its
 // own writes without a lock; only flushes and changes of the session use acknowledgedWrites.

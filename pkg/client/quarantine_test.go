@@ -336,7 +336,8 @@ func TestLimitsOfTheProtocolAreCheckedBeforeAnythingElse(t *testing.T) {
 		"BufferSize": {BufferSize: 1<<32 - 1},
 		"MemorySize": {MemorySize: 1<<64 - 1},
 	} {
-		_, err := client.Open(context.Background(), config) // without a provider
+		config.Provider = emulated.New(emulated.Options{}) // which has no such device
+		_, err := client.Open(context.Background(), config)
 		if !errors.Is(err, status.TooBig) || !strings.Contains(err.Error(), name+" is") ||
 			!strings.Contains(err.Error(), "limit") {
 			t.Errorf("%s: %v", name, err)

@@ -62,6 +62,9 @@ type Queue struct {
 	user    Flusher // of flushes that have no other
 
 	sampler sampler
+	// isClosed is set by close. A closed queue is one that has lost its session, has nothing to
+	// report, and gets no other session.
+	isClosed bool
 }
 
 // queueState is what a queue does with requests in its session. The table shows the effect of each
@@ -129,8 +132,8 @@ func newQueue(c common, index int, first *session) *Queue {
 // status.TooBig. status.Again means that the queue is full: poll first. ErrReopening, which matches
 // status.Again, means that the volume is being reopened: keep polling. A flush fails with
 // ErrWritesLost when writes may have been lost (see Flusher), a read or write with
-// ErrMemoryReplaced until the queue has switched to new memory. After the volume has failed, Submit
-// returns Volume.Err.
+// ErrMemoryReplaced until the queue has switched to new memory. After the volume has failed or was
+// closed, Submit returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
 	if err := q.terms.check(r, q.memoryEnd); err != nil {
 		return err
@@ -155,6 +158,10 @@ func (q *Queue) Submit(r *Request) error {
 	if s.flush {
 		if s.cover == nil {
 			s.cover = make([]uint64, len(q.writes.queues))
+		}
+		if r.Flusher != nil && r.Flusher.writes != nil && r.Flusher.writes != q.writes {
+			return status.Errorf(status.InvalidValue,
+				"Request.Flusher is a user of another volume than %q", q.terms.info.Name)
 		}
 		user := cmp.Or(r.Flusher, &q.user)
 		if err := q.writes.beginFlush(&q.written, user, s.cover); err != nil {
@@ -444,18 +451,25 @@ func (q *Queue) closePair(lost *comchPair) {
 // Memory returns the data memory that requests of this queue refer to. It has Config.MemorySize
 // bytes, which all queues share. While a request is outstanding, the transport owns its part of the
 // memory: do not change the data of a write, and do not use the data of a read. Only the queue's
-// thread may call Memory.
-func (q *Queue) Memory() []byte { return q.memory.Bytes()[:q.terms.config.MemorySize] }
+// thread may call Memory. After the volume was closed it returns nil, and what it has returned
+// before cannot be used any more: see Volume.Memory.
+func (q *Queue) Memory() []byte {
+	if q.isClosed {
+		return nil
+	}
+	return q.memory.Bytes()[:q.terms.config.MemorySize]
+}
 
 // SwitchMemory makes the queue's requests refer to the memory of its current session, and returns
-// that memory. Call it when Submit fails with ErrMemoryReplaced.
+// that memory, or nil after the volume was closed. Call it when Submit fails with
+// ErrMemoryReplaced.
 //
 // The memory that the queue has used so far keeps its content until the next Submit of this queue:
 // before that, copy what is still needed, for instance the data of writes to repeat. Do not use it
 // afterwards. It is freed when all queues have switched and the relay has released it. Only the
 // queue's thread may call SwitchMemory.
 func (q *Queue) SwitchMemory() []byte {
-	if next := q.session.memory.dataMemory; next != q.memory {
+	if next := q.session.memory.dataMemory; next != q.memory && !q.isClosed {
 		q.dropFormerMemory()
 		q.memory, q.former = next, q.memory
 		next.users.Add(1)
@@ -486,20 +500,45 @@ func (q *Queue) checkMemory(r *Request) error {
 }
 
 // Attach lets the engine's thread sleep until the queue has results. The thread polls the queue and
-// passes the number of results to Engine.Idle. A queue is attached to at most one engine at a time.
-// Only the queue's thread may call Attach and Detach.
+// passes the number of results to Engine.Idle. Only the queue's thread may call Attach and Detach.
+// A queue is attached to at most one engine at a time, and once: otherwise Attach fails with
+// status.InUse.
 func (q *Queue) Attach(engine *progress.Engine) error {
-	if err := q.pair.attach(engine); err != nil {
-		return fmt.Errorf("attach queue: %w", err)
+	err := q.attach(engine)
+	if err != nil {
+		return fmt.Errorf("attach queue %d of volume %q: %w", q.index, q.terms.info.Name, err)
+	}
+	return nil
+}
+
+func (q *Queue) attach(engine *progress.Engine) error {
+	switch attached := q.engine.Load(); {
+	case engine == nil:
+		return status.Errorf(status.InvalidValue, "the engine is nil")
+	case q.isClosed:
+		return ErrClosed
+	case attached == engine:
+		return status.Errorf(status.InUse, "it is attached to this engine already")
+	case attached != nil:
+		return status.Errorf(status.InUse, "it is attached to another engine: Detach it first")
+	}
+	if q.state != queueLost {
+		// The doorbell of a queue that has lost its session would never stop ringing: the queue is
+		// attached when it switches to the next one.
+		if err := q.pair.attach(engine); err != nil {
+			return err
+		}
 	}
 	q.engine.Store(engine)
 	return nil
 }
 
-// Detach undoes Attach.
+// Detach undoes Attach. It does nothing for an engine to which the queue is not attached. Detach a
+// queue before the volume is closed.
 func (q *Queue) Detach(engine *progress.Engine) {
-	q.engine.Store(nil)
-	q.pair.detach(engine)
+	if engine != nil && q.engine.CompareAndSwap(engine, nil) {
+		q.pair.detach(engine)
+	}
 }
 
 // Outstanding returns the number of requests whose results have not been polled yet.
@@ -576,7 +615,12 @@ func (q *Queue) eachOutstanding(f func(tag uint64)) {
 	}
 }
 
+// close releases the queue, and does nothing the second time.
 func (q *Queue) close() error {
+	if q.isClosed {
+		return nil
+	}
+	q.isClosed, q.state, q.lost, q.unflushed = true, queueLost, nil, false
 	err := q.pair.close()
 	if next := q.next.Swap(nil); next != nil {
 		err = errors.Join(err, next.pairs[q.index].close())

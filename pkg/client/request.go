@@ -49,13 +49,15 @@ type Result struct {
 
 // Err returns nil if the request has succeeded, and an error with its code if it has failed, which
 // also matches its cause, such as syscall.ENOSPC, and ErrQuarantined if the buffer is in
-// quarantine.
+// quarantine. The error of a change to a read-only volume matches os.ErrPermission.
 func (r *Result) Err() error {
 	switch {
 	case r.Code == status.Success:
 		return nil
 	case r.Quarantined:
 		return fmt.Errorf("%w: %w", r.Code, ErrQuarantined)
+	case r.Code == status.NotPermitted:
+		return status.ErrReadOnly
 	case r.Cause != status.CauseUnknown:
 		return fmt.Errorf("%w: %w", r.Code, r.Cause)
 	}
@@ -73,6 +75,9 @@ func (r *Request) isVolatile() bool {
 // same, but know neither which memory is the application's nor which messages only the client
 // itself may send.
 func (t *terms) check(r *Request, memoryEnd uint64) error {
+	if r == nil {
+		return status.Errorf(status.InvalidValue, "the Request is nil")
+	}
 	info := &t.info
 	size, block := t.size.Load(), uint64(info.BlockSize)
 	covered := uint64(r.Length)

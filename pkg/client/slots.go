@@ -110,7 +110,7 @@ func (s *syncIO) acquire(c *call) (*syncSlot, error) {
 				return slot, nil
 			}
 			if err := s.life.awaitSession(exposedTo); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("volume %q: %w", s.terms.info.Name, err)
 			}
 		case <-c.hasLeft():
 		}
@@ -408,10 +408,10 @@ func (slot *syncSlot) failure(result *Result) error {
 		return fmt.Errorf("%v: %w", slot, slot.submitErr)
 	}
 	life, err := slot.owner.life, result.Err()
-	if result.Code == status.NotPermitted && life.session.Load().info.ReadOnly {
-		err = fmt.Errorf("the volume is read-only: %w", err)
-	}
 	err = fmt.Errorf("%v: %w", slot, err)
+	if result.Code == status.Shutdown && life.isClosed() {
+		return fmt.Errorf("%v: %w", slot, life.err())
+	}
 	if end := life.err(); end != nil {
 		return fmt.Errorf("%w (%w)", err, end)
 	}
@@ -425,7 +425,7 @@ func (slot *syncSlot) String() string {
 }
 
 // stop ends the thread and transfers the queue to the caller. Calls that still wait get
-// status.Shutdown.
+// ErrClosed.
 func (s *syncIO) stop() {
 	s.stopping.Store(true)
 	s.engine.Wake()

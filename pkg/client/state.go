@@ -1,11 +1,10 @@
 package client
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // life is the state of a volume, and its current session. The sessionKeeper serves, loses, and
@@ -26,14 +25,15 @@ import (
 //	lose                 –          → reopening  –            –           stays
 //	fail                 –          → failed     → failed     –           stays¹
 //	close                → closed   → closed     → closed     → closed    stays
-//	awaitSession, later  –          waits        waits        reason      SHUTDOWN
-//	awaitSession, same   –          returns      returns      reason      SHUTDOWN
-//	err                  –          nil          nil          reason      nil²
+//	awaitSession, later  –          waits        waits        reason      SHUTDOWN³
+//	awaitSession, same   –          returns      returns      reason      SHUTDOWN³
+//	err                  –          nil          nil          reason      SHUTDOWN²
 //	err, no Reconnect    –          session's    –            reason      session's²
 //	done                 open       open         open         closed      closed
 //
 //	¹ Close ends the session, or returns the reason.
-//	² A volume that has failed before keeps its reason.
+//	² ErrClosed. A volume that has failed before keeps its reason.
+//	³ ErrClosed.
 type life struct {
 	background   *background
 	canReconnect bool
@@ -99,6 +99,9 @@ func (l *life) close() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first := l.state != volumeClosed
+	if first && !l.canReconnect && l.failure == nil && l.state != volumeOpening {
+		l.failure = l.session.Load().Err()
+	}
 	l.enter(volumeClosed)
 	l.background.cancel()
 	return first
@@ -121,12 +124,34 @@ func (l *life) enter(next volumeState) {
 // err returns why the volume can no longer be used. It returns nil while the volume works or is
 // being reopened.
 func (l *life) err() error {
-	if l.canReconnect {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.failure
+	l.mu.Lock()
+	state, failure := l.state, l.failure
+	l.mu.Unlock()
+	switch {
+	case state == volumeClosed && failure != nil:
+		return fmt.Errorf("%w (%w)", failure, ErrClosed)
+	case state == volumeClosed:
+		return ErrClosed
+	case l.canReconnect:
+		return failure
 	}
 	return l.sessionErr()
+}
+
+// isClosed reports whether close has been called.
+func (l *life) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == volumeClosed
+}
+
+// canEvict reports whether the volume has a session, or may have another one, whose beginning ends
+// that of another volume with the same Instance.
+func (l *life) canEvict() bool {
+	l.mu.Lock()
+	state := l.state
+	l.mu.Unlock()
+	return state < volumeFailed && (l.canReconnect || state == volumeOpening || l.sessionErr() == nil)
 }
 
 // sessionErr returns why there is no working session, or nil if there is one.
@@ -148,7 +173,7 @@ func (l *life) awaitSession(number uint64) error {
 		l.mu.Unlock()
 		switch {
 		case state == volumeClosed:
-			return status.Errorf(status.Shutdown, "the volume is being closed")
+			return ErrClosed
 		case state == volumeFailed:
 			return failure
 		case l.session.Load().id.number > number:

@@ -22,9 +22,15 @@ type blocking struct {
 	everybody Flusher                // the user of Flush
 }
 
-// errNoSync is returned by the blocking methods of a volume without them.
-var errNoSync = status.Errorf(status.BadState,
-	"the volume is closed or was opened without blocking methods (negative SyncDepth)")
+// errNoSync returns why a volume has no blocking methods.
+func (v *blocking) errNoSync() error {
+	if v.life.isClosed() {
+		return fmt.Errorf("volume %q: %w", v.terms.info.Name, ErrClosed)
+	}
+	return status.Errorf(status.BadState,
+		"volume %q was opened without blocking methods (Config.SyncDepth is negative)",
+		v.terms.info.Name)
+}
 
 // ReadAt implements io.ReaderAt for any offset and length; it returns io.EOF at the end of the
 // volume. Requests larger than Info.BufferSize are split and carried out in parallel.
@@ -166,6 +172,9 @@ const longestRange = 1 << 30
 
 // clearRange carries out a Trim or WriteZeroes in as many requests as it takes.
 func (v *blocking) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, length int64) error {
+	if v.sync.Load() == nil {
+		return v.errNoSync()
+	}
 	if err := v.terms.checkBlocks(t, off, length); err != nil {
 		return err
 	}
@@ -212,6 +221,9 @@ func (v *blocking) ExtentsContext(ctx context.Context, off, length int64) ([]iom
 }
 
 func (v *blocking) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
+	if v.sync.Load() == nil {
+		return nil, v.errNoSync()
+	}
 	if err := v.terms.checkBlocks(iomsg.Extents, off, length); err != nil || length == 0 {
 		return nil, err
 	}
@@ -297,7 +309,7 @@ func (v *blocking) acquireSync() (*syncIO, error) {
 	s := v.sync.Load()
 	if s == nil {
 		v.callers.RUnlock()
-		return nil, errNoSync
+		return nil, v.errNoSync()
 	}
 	return s, nil
 }
@@ -305,7 +317,7 @@ func (v *blocking) acquireSync() (*syncIO, error) {
 func (v *blocking) releaseSync() { v.callers.RUnlock() }
 
 // stopSync ends the thread of the blocking methods and transfers its queue to the caller. Blocking
-// methods that still wait get status.Shutdown; stopSync waits for them to return.
+// methods that still wait get ErrClosed; stopSync waits for them to return.
 func (v *blocking) stopSync() {
 	s := v.sync.Swap(nil)
 	if s == nil {

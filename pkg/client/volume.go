@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -21,36 +22,63 @@ type Volume struct {
 	blocking
 	sessions   sessionKeeper
 	background *background
-	queues     []*Queue // the application's, then that of the blocking methods
+	queues     []*Queue      // the application's, then that of the blocking methods
+	closed     chan struct{} // closed when Close or Abort has released everything
+	closeErr   error         // what Close returns, once closed is closed
 }
+
+var _ interface {
+	io.ReaderAt
+	io.WriterAt
+} = (*Volume)(nil)
+
+// ErrClosed is the error of everything that uses a volume, or a queue of it, after Close or Abort,
+// and of calls that Close or Abort has cut off. It matches os.ErrClosed and status.Shutdown.
+var ErrClosed = status.ErrClosed
 
 // Open connects to a relay and opens its volume. While no relay offers the channel, Open keeps
 // trying until ControlTimeout has passed or ctx ends.
 func Open(ctx context.Context, config Config) (*Volume, error) {
-	config.setDefaults()
-	if err := config.checkProtocolLimits(); err != nil {
-		return nil, err
+	if err := config.check(ctx); err != nil {
+		return nil, fmt.Errorf("open a volume: %w", err)
 	}
-	if err := config.checkProtocol(); err != nil {
-		return nil, err
+	v, err := open(ctx, config)
+	return v, orEnded(ctx, err)
+}
+
+// orEnded makes an error match the reason why ctx has ended, if it has.
+func orEnded(ctx context.Context, err error) error {
+	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
+		return fmt.Errorf("%w (%w)", err, end)
 	}
+	return err
+}
+
+// open is Open with a configuration that has been checked.
+func open(ctx context.Context, config Config) (*Volume, error) {
 	deadline := time.Now().Add(config.ControlTimeout)
 	opening, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
+	v := newVolume(context.WithoutCancel(ctx), config)
+	if err := config.Instance.claim(v.life); err != nil {
+		return nil, errors.Join(openError(&config, err), v.release())
+	}
 	connection, err := connectWithRetry(opening, &config)
 	if err != nil {
-		return nil, err
-	}
-	v := newVolume(context.WithoutCancel(ctx), config)
-	if err := v.open(ctx, deadline, connection); err != nil {
-		err = fmt.Errorf("open channel %q on device %q: %w", config.ChannelName, config.Device, err)
 		return nil, errors.Join(err, v.release())
+	}
+	if err := v.open(ctx, deadline, connection); err != nil {
+		return nil, errors.Join(openError(&config, err), v.release())
 	}
 	return v, nil
 }
 
+func openError(config *Config, err error) error {
+	return fmt.Errorf("open channel %q on device %q: %w", config.ChannelName, config.Device, err)
+}
+
 func newVolume(ctx context.Context, config Config) *Volume {
-	v := &Volume{background: newBackground(ctx, config.Logger)}
+	v := &Volume{background: newBackground(ctx, config.Logger), closed: make(chan struct{})}
 	v.common = common{
 		terms: &terms{config: config}, life: newLife(v.background, config.canReconnect()),
 		writes: &acknowledgedWrites{}, clock: &clock{},
@@ -58,7 +86,7 @@ func newVolume(ctx context.Context, config Config) *Volume {
 	v.memories = &memories{terms: v.terms, background: v.background, onEvidence: v.wakeQueues}
 	v.sessions = sessionKeeper{terms: v.terms, life: v.life, memories: v.memories,
 		background: v.background, handOver: v.handOver, onFailure: v.wakeQueues}
-	v.everybody = Flusher{carryOut: v.flush, isEverybody: true}
+	v.everybody = Flusher{carryOut: v.flush, isEverybody: true, writes: v.writes}
 	v.writes.onLoss = func(writes uint64) {
 		v.terms.logger().Warn("writes may be lost: they had completed, and were not flushed when "+
 			"the target restarted", zap.Uint64("writes", writes))
@@ -113,7 +141,14 @@ func (v *Volume) wakeQueues() {
 // client has the volume open exclusively. Only the fields of config that concern the connection
 // matter. The Info has no negotiated values. Describe is bounded by ControlTimeout and ctx.
 func Describe(ctx context.Context, config Config) (Info, error) {
-	config.setDefaults()
+	if err := config.checkConnection(ctx); err != nil {
+		return Info{}, fmt.Errorf("describe a volume: %w", err)
+	}
+	info, err := describe(ctx, config)
+	return info, orEnded(ctx, err)
+}
+
+func describe(ctx context.Context, config Config) (Info, error) {
 	if config.Protocol != dialects.None {
 		return Info{}, status.Errorf(status.NotSupported, "a relay that speaks %v serves one "+
 			"client and ends, so its volume cannot be described without using it", config.Protocol)
@@ -144,14 +179,30 @@ func (v *Volume) Info() Info {
 	return info
 }
 
-// Queue returns queue i, where i is below Config.Queues.
-func (v *Volume) Queue(i int) *Queue { return v.queues[:v.terms.config.Queues][i] }
+// Queue returns queue i. It panics unless i is 0 or more and below Config.Queues.
+func (v *Volume) Queue(i int) *Queue {
+	if i < 0 || i >= v.terms.config.Queues {
+		panic(fmt.Sprintf("client: there is no queue %d: Config.Queues is %d", i,
+			v.terms.config.Queues))
+	}
+	return v.queues[i]
+}
 
 // Memory returns the data memory of the volume: see Queue.Memory. After the memory was replaced it
 // returns the new memory, but each queue uses the former until Queue.SwitchMemory.
+//
+// Close and Abort unmap the memory: then Memory returns nil, and a program that touches what it has
+// kept of an earlier result, or a slice of that, is killed by a fault that it cannot recover from.
 func (v *Volume) Memory() []byte {
-	return v.memories.current.Load().Bytes()[:v.terms.config.MemorySize]
+	current := v.memories.current.Load()
+	if current == nil {
+		return nil
+	}
+	return current.Bytes()[:v.terms.config.MemorySize]
 }
+
+// Size returns the current size in bytes: that of Info.
+func (v *Volume) Size() int64 { return int64(v.terms.size.Load()) }
 
 // Quarantined returns how much memory, in bytes, silent relays hold from earlier sessions: see
 // Result.Quarantined. Any goroutine may call it.
@@ -159,7 +210,7 @@ func (v *Volume) Quarantined() uint64 { return v.memories.quarantined() }
 
 // NewFlusher returns a user who knows of all losses so far: one who begins to write now.
 func (v *Volume) NewFlusher() *Flusher {
-	f := &Flusher{carryOut: v.flush}
+	f := &Flusher{carryOut: v.flush, writes: v.writes}
 	v.writes.join(f, &v.life.session.Load().id)
 	return f
 }
@@ -169,8 +220,9 @@ func (v *Volume) NewFlusher() *Flusher {
 // then fail.
 func (v *Volume) Done() <-chan struct{} { return v.life.done }
 
-// Err returns why the volume can no longer be used. It returns nil while the volume works or is
-// being reopened.
+// Err returns why the volume can no longer be used: ErrClosed after Close or Abort, together with
+// the reason of an earlier failure, if there was one. It returns nil while the volume works or is
+// being reopened. When Done is closed, Err is not nil.
 func (v *Volume) Err() error { return v.life.err() }
 
 // Reconnections returns how often the volume was reopened and how long it was unavailable. It
@@ -190,22 +242,52 @@ func (v *Volume) Reopen(reason error) error {
 		return status.Errorf(status.NotSupported,
 			"volume %q is not reopened after the end of a session", v.terms.info.Name)
 	}
+	if v.life.isClosed() {
+		return fmt.Errorf("reopen volume %q: %w", v.terms.info.Name, ErrClosed)
+	}
+	if reason == nil {
+		reason = status.Errorf(status.ConnectionReset, "the program has asked to reopen it")
+	}
 	v.life.session.Load().fail(reason)
 	return nil
 }
 
 // Close stops every queue, waits until nothing is in flight, ends the session, and releases the
-// data memory. No queue may be in use. Close is bounded by ControlTimeout and ctx. It returns an
-// error if a step fails, but releases the volume in any case.
+// data memory. No queue may be in use, or attached to an engine. Close is bounded by ControlTimeout
+// and ctx. It returns an error if a step fails, but releases the volume in any case.
 //
 // Close does not flush. It fails with ErrWritesLost if writes may have been lost and no flush has
-// reported it. After Close or Abort it does nothing.
+// reported it. Calls that are in progress, and later ones, fail with ErrClosed.
+//
+// Any goroutine may call Close again, at any time: it waits for the first Close, or for Abort, for
+// as long as its own ctx allows, and returns the same result, which is nil after Abort.
 func (v *Volume) Close(ctx context.Context) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if !v.life.close() {
+		return v.awaitClosed(ctx)
+	}
+	defer close(v.closed)
+	v.closeErr = v.close(ctx)
+	return v.closeErr
+}
+
+// awaitClosed waits for the first Close or Abort, and returns its result.
+func (v *Volume) awaitClosed(ctx context.Context) error {
+	select {
+	case <-v.closed:
+		return v.closeErr
+	case <-ctx.Done():
+		return status.Errorf(status.TimeOut, "close volume %q: wait for another Close: %w",
+			v.terms.info.Name, status.ContextError(ctx))
+	}
+}
+
+// close is the first Close.
+func (v *Volume) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, v.terms.config.ControlTimeout)
 	defer cancel()
-	if !v.life.close() {
-		return nil
-	}
 	v.stopBackground()
 	reason := v.life.sessionErr()
 	if reason == nil {
@@ -253,16 +335,18 @@ func (v *Volume) closeQueues() error {
 			errs = append(errs, fmt.Errorf("close queue %d: %w", i, err))
 		}
 	}
-	v.queues = v.queues[:0]
 	return errors.Join(errs...)
 }
 
 // Abort ends the session at once without stopping the queues: outstanding requests may have been
-// carried out or not. No queue may be in use.
+// carried out or not. No queue may be in use. After Close or Abort, it waits until that has
+// returned, and does nothing else.
 func (v *Volume) Abort() {
 	if !v.life.close() {
+		<-v.closed
 		return
 	}
+	defer close(v.closed)
 	v.stopBackground()
 	v.abort(status.Errorf(status.ConnectionAborted, "the client aborted the volume"))
 }
@@ -279,5 +363,6 @@ func (v *Volume) abort(reason error) {
 func (v *Volume) release() error {
 	v.life.close()
 	v.background.stop()
+	v.terms.config.Instance.release(v.life)
 	return v.memories.close()
 }

@@ -36,7 +36,7 @@ type Transport interface {
 // waitError returns the error of a wait that a context has ended: status.TimeOut, or
 // status.Shutdown if the context was cancelled.
 func waitError(ctx context.Context, what string) error {
-	cause := context.Cause(ctx)
+	cause := status.ContextError(ctx)
 	return status.Errorf(status.CodeOf(cause), "%s: %w", what, cause)
 }
 

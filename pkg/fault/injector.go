@@ -333,7 +333,7 @@ func (i *Injector) wait(ctx context.Context, ended <-chan struct{}, stall *Stall
 		case <-ended:
 			return nil
 		case <-ctx.Done():
-			cause := context.Cause(ctx)
+			cause := status.ContextError(ctx)
 			return status.Errorf(status.CodeOf(cause), "%w held the operation back: %w",
 				ErrInjected, cause)
 		}

@@ -127,13 +127,13 @@ func (r *Relay) beginChange(ctx context.Context) error {
 	select {
 	case <-r.running:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return status.ContextError(ctx)
 	}
 	select {
 	case r.reconfiguring <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return status.ContextError(ctx)
 	}
 }
 

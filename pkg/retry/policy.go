@@ -82,7 +82,7 @@ func (p Policy) Begin(now time.Time) *Schedule {
 func (s *Schedule) Wait(ctx context.Context) error {
 	pause, err := s.Next(time.Now())
 	if err == nil && pause > 0 && !Sleep(ctx, pause) {
-		err = context.Cause(ctx)
+		err = status.ContextError(ctx)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ const (
 	NotPermitted
 	InUse
 	NotSupported
-	Again
+	Again // no room in a queue for now: poll, and try again
 	InvalidValue
 	NoMemory
 	Initialization
@@ -43,7 +43,7 @@ const (
 	Driver
 	Unexpected
 	AlreadyExist
-	Full
+	Full // a limit is reached, for instance that of sessions
 	Empty
 	InProgress
 	TooBig
@@ -81,6 +81,42 @@ func (c Code) Error() string { return c.String() }
 
 // Known reports whether c is one of the codes above. A peer may send any number.
 func (c Code) Known() bool { return c < codeCount }
+
+// Errors that match one of package os, too. The texts of those are about files.
+var (
+	// ErrClosed is the error of using an object after its Close, and of what Close has cut off. It
+	// matches os.ErrClosed. Its code is Shutdown.
+	ErrClosed = Errorf(Shutdown, "%w", alias{os.ErrClosed, "closed by this program"})
+	// ErrReadOnly is the error of a change to a volume that is, or was opened, read-only. It
+	// matches os.ErrPermission. Its code is NotPermitted.
+	ErrReadOnly = Errorf(NotPermitted, "%w", alias{os.ErrPermission, "the volume is read-only"})
+)
+
+// alias is another error with a text of its own.
+type alias struct {
+	of   error
+	text string
+}
+
+func (a alias) Error() string        { return a.text }
+func (a alias) Is(target error) bool { return target == a.of }
+
+// ContextError returns why a context has ended: an error that matches both context.Cause and
+// ctx.Err, so that a cause of the caller's own does not hide that the time was up. It returns nil
+// while the context has not ended.
+func ContextError(ctx context.Context) error {
+	end, cause := ctx.Err(), context.Cause(ctx)
+	if end == nil || errors.Is(cause, end) {
+		return cause
+	}
+	return &endedContext{end: end, cause: cause}
+}
+
+// endedContext is the end of a context with a cause of the caller's own, whose text it has.
+type endedContext struct{ end, cause error }
+
+func (e *endedContext) Error() string   { return e.cause.Error() }
+func (e *endedContext) Unwrap() []error { return []error{e.cause, e.end} }
 
 // Error is an error with the code that represents it on a wire.
 type Error struct {
@@ -142,6 +178,9 @@ func CodeOf(err error) Code {
 	}
 	if code, ok := err.(Code); ok { // as on the data path, where errors.As would be slow
 		return code
+	}
+	if coded, ok := err.(*Error); ok {
+		return coded.Code
 	}
 	var coded *Error
 	if errors.As(err, &coded) {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -103,5 +105,40 @@ func TestCodeOfFindsTheClosestCode(t *testing.T) {
 		if got := status.CodeOf(c.err); got != c.want {
 			t.Errorf("CodeOf(%v) = %v, want %v", c.err, got, c.want)
 		}
+	}
+}
+
+func TestErrorsMatchThoseOfPackageOS(t *testing.T) {
+	for _, c := range []struct {
+		err, matches, other error
+		code                status.Code
+	}{
+		{status.ErrClosed, os.ErrClosed, os.ErrPermission, status.Shutdown},
+		{status.ErrReadOnly, os.ErrPermission, os.ErrClosed, status.NotPermitted},
+	} {
+		err := fmt.Errorf("volume: %w", c.err)
+		if !errors.Is(err, c.matches) || !errors.Is(err, c.code) || errors.Is(err, c.other) ||
+			status.CodeOf(err) != c.code {
+			t.Errorf("%v has code %v, or matches the wrong errors", err, status.CodeOf(err))
+		}
+	}
+}
+
+func TestContextErrorMatchesTheEndAndTheCause(t *testing.T) {
+	cause := errors.New("the user is impatient")
+	expired, cancel := context.WithDeadlineCause(t.Context(), time.Unix(0, 0), cause)
+	defer cancel()
+	plain, end := context.WithCancel(t.Context())
+	end()
+	if err := status.ContextError(expired); !errors.Is(err, cause) ||
+		!errors.Is(err, context.DeadlineExceeded) || err.Error() != cause.Error() ||
+		status.CodeOf(err) != status.TimeOut {
+		t.Errorf("a context with a cause has ended with %v", err)
+	}
+	if err := status.ContextError(plain); err != context.Canceled {
+		t.Errorf("a context has ended with %v", err)
+	}
+	if err := status.ContextError(t.Context()); err != nil {
+		t.Errorf("a context that has not ended has ended with %v", err)
 	}
 }

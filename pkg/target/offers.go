@@ -504,7 +504,7 @@ func (t *Target) Withdraw(ctx context.Context, name string, drain retry.Bound) e
 		return nil
 	case <-ctx.Done():
 		return status.Errorf(status.InUse, "remove volume %q: sessions still use it: %w", name,
-			context.Cause(ctx))
+			status.ContextError(ctx))
 	}
 }
 

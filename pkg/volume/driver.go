@@ -105,7 +105,7 @@ func (v *Driven) CheckOwner(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		return status.Errorf(status.TimeOut, "check whether this program still owns volume %q: %w",
-			v.info.Name, context.Cause(ctx))
+			v.info.Name, status.ContextError(ctx))
 	}
 }
 

@@ -164,13 +164,13 @@ type Queue interface {
 // Check returns an error unless a volume described by i can carry out the request: InvalidValue for
 // an unknown operation, a range that is outside the volume or not made of whole blocks, or a buffer
 // of another length; NotSupported for an operation that the volume does not support; NotPermitted
-// for a change to a read-only volume.
+// for a change to a read-only volume (ErrReadOnly).
 func (i *Info) Check(request *Request) error {
 	if request.Operation == iomsg.OpFlush {
 		return nil
 	}
 	if i.ReadOnly && request.Operation.Changes() {
-		return status.NotPermitted
+		return status.ErrReadOnly
 	}
 	block := uint64(i.BlockSize) - 1
 	if request.Offset&block != 0 || request.Length&block != 0 {

@@ -69,7 +69,7 @@ func remedy(err error) string {
 	case errors.Is(err, fs.ErrPermission) && isPort(err):
 		return fmt.Sprintf("This program runs as user %d, and low ports are root's, those below 1024 as a rule: choose another port.",
 			os.Getuid())
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, status.ErrReadOnly):
 		return fmt.Sprintf("This program runs as user %d: run it as a user who may (ls -l), or let this one.",
 			os.Getuid())
 	}

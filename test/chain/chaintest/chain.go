@@ -323,7 +323,9 @@ func (c *Chain) Open(config client.Config) *client.Volume {
 		c.T.Fatal(err)
 	}
 	c.T.Cleanup(func() {
-		if err := v.Close(c.Context()); err != nil && v.Err() == nil {
+		isOver := v.Err() != nil
+		err := v.Close(c.Context())
+		if err != nil && !isOver && !client.IsConnectionLost(status.CodeOf(err)) {
 			c.T.Errorf("close volume: %v", err)
 		}
 	})
