@@ -19,7 +19,7 @@ const MaxRules = 64
 var ErrInjected = errors.New("injected fault")
 
 // Injector applies rules to the operations that hooks report. Its methods may be called
-// concurrently.
+// concurrently. A nil Injector is one without rules.
 type Injector struct {
 	rules    []*activeRule
 	recorder *Recorder
@@ -69,6 +69,9 @@ func New(rules []Rule, recorder *Recorder) (*Injector, error) {
 // TurnOn turns a switch on: rules that name it match from now on. All switches are off at first.
 // TurnOn("") turns on every switch.
 func (i *Injector) TurnOn(name string) {
+	if i == nil {
+		return
+	}
 	for _, r := range i.rules {
 		if r.Switch != "" && (name == "" || r.Switch == name) {
 			r.on.Store(true)
@@ -92,6 +95,9 @@ func (i *Injector) TurnOff(name string) {
 func (i *Injector) Release() { i.release(func(*activeRule) bool { return true }) }
 
 func (i *Injector) release(of func(*activeRule) bool) {
+	if i == nil {
+		return
+	}
 	for _, r := range i.rules {
 		if of(r) {
 			r.releases.Add(1)
@@ -113,7 +119,7 @@ type RuleStatus struct {
 	Matches uint64
 }
 
-// Rules returns the status of every rule. A nil Injector has none.
+// Rules returns the status of every rule.
 func (i *Injector) Rules() []RuleStatus {
 	if i == nil {
 		return nil
@@ -125,7 +131,7 @@ func (i *Injector) Rules() []RuleStatus {
 	return all
 }
 
-// Has reports whether there are rules for a seam. A nil Injector has none.
+// Has reports whether there are rules for a seam.
 func (i *Injector) Has(seam Seam) bool {
 	return i != nil && slices.ContainsFunc(i.rules,
 		func(r *activeRule) bool { return r.Seam == seam })
@@ -145,6 +151,9 @@ func (i *Injector) Point(seam Seam, operation string) *Point {
 	may, exists := allowed(seam, operation)
 	if !exists || operation == Any {
 		panic(fmt.Sprintf("fault: %s:%s is not an operation", seam, operation))
+	}
+	if i == nil {
+		return nil
 	}
 	p := &Point{injector: i, seam: seam, operation: operation}
 	for _, r := range i.rules {
@@ -235,12 +244,22 @@ type Hit struct {
 	releases uint64
 }
 
-// Err returns what the operation fails with, for the action Error.
-func (h Hit) Err() error { return h.rule.failure }
+// Err returns what the operation fails with, for the action Error, and nil without a rule.
+func (h Hit) Err() error {
+	if h.rule == nil {
+		return nil
+	}
+	return h.rule.failure
+}
 
 // Lost returns what an operation fails with whose connection the action Drop has ended, or that was
-// held back until its connection ended.
-func (h Hit) Lost() error { return h.rule.lost }
+// held back until its connection ended. It is nil without a rule.
+func (h Hit) Lost() error {
+	if h.rule == nil {
+		return nil
+	}
+	return h.rule.lost
+}
 
 // Stalls reports whether the action is Delay or Freeze.
 func (h Hit) Stalls() bool { return h.Action == Delay || h.Action == Freeze }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Waiter is the progress.Waiter of a hook: it lets a thread sleep on the Waiter of what is hooked
@@ -29,10 +30,14 @@ type Waiter struct {
 // NewWaiter returns the waiter of a hook that applies the rules of points to what inner waits for.
 // If inner has no descriptor, the waiter has none either.
 func (i *Injector) NewWaiter(inner progress.Waiter, points ...*Point) (*Waiter, error) {
+	if inner == nil {
+		return nil, status.Errorf(status.InvalidValue,
+			"the waiter of what is hooked is nil: there is nothing to wait for")
+	}
 	w := &Waiter{injector: i, inner: inner,
 		canStall: slices.ContainsFunc(points, (*Point).CanStall),
 		epoll:    progress.NoDescriptor, timer: progress.NoDescriptor}
-	if !w.canStall || inner.Descriptor() == progress.NoDescriptor {
+	if !w.canStall || i == nil || inner.Descriptor() == progress.NoDescriptor {
 		return w, nil
 	}
 	var err error
@@ -55,8 +60,12 @@ func (i *Injector) NewWaiter(inner progress.Waiter, points ...*Point) (*Waiter, 
 	return w, nil
 }
 
-// Close releases the descriptors. The inner waiter stays as it is.
+// Close releases the descriptors. The inner waiter stays as it is. Close does nothing the second
+// time.
 func (w *Waiter) Close() error {
+	if w.injector == nil {
+		return nil // it has no descriptors
+	}
 	w.injector.mu.Lock()
 	delete(w.injector.waiters, w)
 	w.injector.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
@@ -48,6 +49,8 @@ type Queue interface {
 
 // Config configures an Export.
 type Config struct {
+	// Volume is what to export, and Queues has a queue of it for each worker of the server. The
+	// volume must stay open until the server is closed, whose connections use its memory.
 	Volume Volume
 	Queues []Queue
 	// Sessions is the number of connections that may be open. They share the data memory of the
@@ -88,15 +91,67 @@ const minBuffers = 2
 const minBlocks = 8
 
 // MemorySize returns the size of the data memory, in bytes, for sessions connections that get
-// perSession bytes each.
+// perSession bytes each. It is 0 if there are no sessions or no queues.
 func MemorySize(sessions, queues int, perSession uint64) uint64 {
 	return uint64(sessionsPerQueue(sessions, queues)) * uint64(queues) * perSession
 }
 
-func sessionsPerQueue(sessions, queues int) int { return (sessions + queues - 1) / queues }
+func sessionsPerQueue(sessions, queues int) int {
+	if sessions <= 0 || queues <= 0 {
+		return 0
+	}
+	return (sessions-1)/queues + 1
+}
+
+// check returns an error for a configuration that no volume fits.
+func (c *Config) check() error {
+	switch {
+	case c.Volume == nil:
+		return status.Errorf(status.InvalidValue, "Config.Volume is nil")
+	case len(c.Queues) == 0:
+		return status.Errorf(status.InvalidValue,
+			"Config.Queues is empty: each worker of the server needs a queue of the volume")
+	case c.Sessions < 1:
+		return status.Errorf(status.InvalidValue,
+			"Config.Sessions is %d: it has to be 1 or more connections", c.Sessions)
+	case c.Sessions > maxSessions:
+		return status.Errorf(status.TooBig, "Config.Sessions is %d connections, the limit is %d",
+			c.Sessions, maxSessions)
+	case c.OrphanPatience < 0:
+		return status.Errorf(status.InvalidValue, "Config.OrphanPatience is %v, which is negative",
+			c.OrphanPatience)
+	}
+	for i, queue := range c.Queues {
+		if queue == nil {
+			return status.Errorf(status.InvalidValue, "Config.Queues[%d] is nil", i)
+		}
+		if former := slices.Index(c.Queues, queue); former < i {
+			return status.Errorf(status.InUse, "Config.Queues[%d] is the same queue as "+
+				"Config.Queues[%d]: each worker needs one of its own", i, former)
+		}
+	}
+	return nil
+}
+
+// maxSessions bounds Config.Sessions so that no number of operations overflows.
+const maxSessions = 1 << 20
 
 // New returns an export of a volume.
 func New(config Config) (*Export, error) {
+	e, err := newExport(config)
+	if err != nil {
+		return nil, fmt.Errorf("export a volume: %w", err)
+	}
+	return e, nil
+}
+
+func newExport(config Config) (*Export, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	if err := config.Volume.Err(); err != nil {
+		return nil, err
+	}
 	e := &Export{config: config, info: config.Volume.Info()}
 	e.orphans.patience = cmp.Or(config.OrphanPatience, DefaultOrphanPatience)
 	e.orphans.reopen = e.endOrphans
@@ -144,8 +199,12 @@ func (e *Export) endOrphans() {
 
 // Attach opens queue i for the calling thread (nbd.Export).
 func (e *Export) Attach(i int, engine *progress.Engine) (nbd.Disk, error) {
-	if i >= len(e.config.Queues) {
-		return nil, status.Errorf(status.TooBig, "there is no queue %d", i)
+	if i < 0 || i >= len(e.config.Queues) {
+		return nil, status.Errorf(status.TooBig, "worker %d has no queue: Config.Queues has %d, "+
+			"and nbd.Config.Workers must not be more", i, len(e.config.Queues))
+	}
+	if engine == nil {
+		return nil, status.Errorf(status.InvalidValue, "the engine is nil")
 	}
 	d := newDisk(e, i, engine)
 	if err := d.queue.Attach(engine); err != nil {

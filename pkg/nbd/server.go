@@ -85,6 +85,32 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// maxWorkers bounds Config.Workers: each is a thread.
+const maxWorkers = 1024
+
+// check returns an error for a configuration that cannot work.
+func (c *Config) check() error {
+	for _, field := range []struct {
+		name  string
+		value int64
+	}{
+		{"Workers", int64(c.Workers)}, {"CountedClients", int64(c.CountedClients)},
+		{"MaxConnections", int64(c.MaxConnections)}, {"MaxPending", int64(c.MaxPending)},
+		{"NegotiationTimeout", int64(c.NegotiationTimeout)},
+		{"BarrierTimeout", int64(c.BarrierTimeout)},
+	} {
+		if field.value < 0 {
+			return status.Errorf(status.InvalidValue, "start an NBD server: Config.%s is negative",
+				field.name)
+		}
+	}
+	if c.Workers > maxWorkers {
+		return status.Errorf(status.TooBig, "start an NBD server: Config.Workers is %d, the limit "+
+			"is %d", c.Workers, maxWorkers)
+	}
+	return nil
+}
+
 // Server serves exports to NBD clients. Any goroutine may call its methods, but not the threads of
 // its workers, on which Attach and the methods of disks run.
 type Server struct {
@@ -136,6 +162,9 @@ func (e *export) leave() { e.open.Add(-1) }
 
 // NewServer starts a server without exports and listeners. Close ends it.
 func NewServer(config Config) (*Server, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
 	config.setDefaults()
 	s := &Server{config: config, closed: make(chan struct{}), closeTimeout: 5 * time.Second,
 		clients: roster.New(config.CountedClients, (*counterSet).isIdle)}
@@ -158,6 +187,9 @@ func (s *Server) AddExport(name string, disk Export) error {
 	defer s.changes.Unlock()
 	if s.isClosing() {
 		return errClosed()
+	}
+	if disk == nil {
+		return status.Errorf(status.InvalidValue, "add export %q: the Export is nil", name)
 	}
 	if !isString([]byte(name)) {
 		return status.Errorf(status.InvalidValue, "%q is not a valid name of an export", name)
@@ -239,6 +271,9 @@ const acceptPause = 100 * time.Millisecond
 // Serve accepts connections from a listener, in the background, until Close, which also closes the
 // listener.
 func (s *Server) Serve(listener net.Listener) error {
+	if listener == nil {
+		return status.Errorf(status.InvalidValue, "serve NBD clients: the listener is nil")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -456,8 +491,11 @@ func (s *Server) leave(c *connection) {
 
 // Close ends the server. Connections end after the requests that the server has received, or when
 // ctx ends. Another call waits for the first, for as long as its own ctx allows, and returns the
-// same error.
+// same error. AddExport and Serve then fail with status.ErrClosed.
 func (s *Server) Close(ctx context.Context) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
 	s.changes.Lock()
 	if s.isClosing() {
 		s.changes.Unlock()
@@ -465,7 +503,8 @@ func (s *Server) Close(ctx context.Context) error {
 		case <-s.closed:
 			return s.failure
 		case <-ctx.Done():
-			return status.Errorf(status.TimeOut, "wait for another Close: %w", ctx.Err())
+			return status.Errorf(status.TimeOut, "wait for another Close: %w",
+				status.ContextError(ctx))
 		}
 	}
 	s.mu.Lock()
@@ -499,4 +538,4 @@ func (s *Server) Close(ctx context.Context) error {
 	return err
 }
 
-func errClosed() error { return status.Errorf(status.Shutdown, "the NBD server is closed") }
+func errClosed() error { return fmt.Errorf("NBD server: %w", status.ErrClosed) }

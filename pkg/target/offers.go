@@ -484,8 +484,13 @@ const removed = "the volume is being removed from the target"
 var errRemoved = status.Errorf(status.Shutdown, removed)
 
 // Offer makes the target serve a volume under a name. It fails with status.AlreadyExist if the name
-// is taken.
-func (t *Target) Offer(name string, o Offer) error { return t.offers.add(name, o) }
+// is taken, and with status.ErrClosed after Close.
+func (t *Target) Offer(name string, o Offer) error {
+	if t.closed.Load() {
+		return fmt.Errorf("offer volume %q: the target: %w", name, status.ErrClosed)
+	}
+	return t.offers.add(name, o)
+}
 
 // Withdraw makes the target serve the volume of that name no more. New sessions are refused at
 // once; existing ones are drained for the time that drain allows, Config.DrainTimeout if it is not

@@ -53,7 +53,7 @@ const shuttingDown = "the target is shutting down (drain)"
 
 var errShuttingDown = status.Errorf(status.Shutdown, shuttingDown)
 
-// Config configures a target. RDMA, Listen, RDMAListen, Volumes and CPUs are required.
+// Config configures a target. RDMA, Listen, RDMAListen and CPUs are required.
 type Config struct {
 	RDMA rdma.Provider
 	// Listen is the address for control connections, RDMAListen the address for RDMA connections.
@@ -127,6 +127,36 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// check returns an error for a configuration that cannot work.
+func (c *Config) check() error {
+	switch {
+	case c.RDMA == nil:
+		return status.Errorf(status.InvalidValue, "Config.RDMA is nil: it is how the target moves "+
+			"data, for instance iwarp.New(iwarp.Options{})")
+	case len(c.CPUs) == 0:
+		return status.Errorf(status.InvalidValue, "Config.CPUs is empty: it has an element for each "+
+			"worker, for instance datapath.NoCPU for one that any core runs")
+	case !c.Listen.IsValid():
+		return status.Errorf(status.InvalidValue, "Config.Listen is not set: it is an address and "+
+			"a port, for instance 127.0.0.1:0")
+	case !c.RDMAListen.IsValid():
+		return status.Errorf(status.InvalidValue, "Config.RDMAListen is not set: it is an address "+
+			"and a port, for instance 127.0.0.1:0")
+	}
+	for _, field := range []struct {
+		name  string
+		value int64
+	}{
+		{"ControlTimeout", int64(c.ControlTimeout)}, {"MaxSessions", int64(c.MaxSessions)},
+		{"SessionRate", int64(c.SessionRate)}, {"CountedClients", int64(c.CountedClients)},
+	} {
+		if field.value < 0 {
+			return status.Errorf(status.InvalidValue, "Config.%s is negative", field.name)
+		}
+	}
+	return nil
+}
+
 // Target serves volumes to relays. Its methods may be called concurrently, except Close.
 type Target struct {
 	config   Config
@@ -160,10 +190,21 @@ type Target struct {
 	admission      *admission
 	running        sync.WaitGroup // control connections, and late releases of their memory
 	drained        chan struct{}  // closed at the end of the drain
+
+	hasRun    atomic.Bool // Run has been called
+	closeOnce sync.Once
+	closed    atomic.Bool // Close has been called
+	closeErr  error       // valid after closeOnce
 }
 
 // New starts the workers and the listeners. Call Run to serve, and Close to release everything.
 func New(ctx context.Context, config Config) (*Target, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if err := config.check(); err != nil {
+		return nil, fmt.Errorf("start a target: %w", err)
+	}
 	config.setDefaults()
 	t := &Target{
 		config: config, log: config.Logger,
@@ -239,8 +280,15 @@ func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
 
 // Run serves relays until ctx ends, or until the RDMA device is lost: then it fails, and another
 // target has to open the device. It drains all sessions, ends them with a reason, and returns when
-// they are released. Volume IO in flight delays that, without a bound.
+// they are released. Volume IO in flight delays that, without a bound. Run may be called once: then
+// it fails with status.BadState, and after Close with status.ErrClosed.
 func (t *Target) Run(ctx context.Context) error {
+	if t.closed.Load() {
+		return fmt.Errorf("run the target: %w", status.ErrClosed)
+	}
+	if t.hasRun.Swap(true) {
+		return status.Errorf(status.BadState, "run the target: Run has been called before")
+	}
 	var accepting sync.WaitGroup
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -290,8 +338,15 @@ func (t *Target) DrainTimeout() retry.Bound { return t.config.DrainTimeout }
 // Drained returns a channel that is closed when Run has stopped waiting for requests in flight.
 func (t *Target) Drained() <-chan struct{} { return t.drained }
 
-// Close releases everything that New created. Run must have returned.
+// Close releases everything that New created. Run must have returned. It may be called again: it
+// waits for the first call, and returns its result. Run and Offer then fail with status.ErrClosed.
 func (t *Target) Close() error {
+	t.closed.Store(true)
+	t.closeOnce.Do(func() { t.closeErr = t.close() })
+	return t.closeErr
+}
+
+func (t *Target) close() error {
 	var errs []error
 	if t.listener != nil {
 		if err := t.listener.Close(); !errors.Is(err, net.ErrClosed) {

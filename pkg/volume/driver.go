@@ -92,6 +92,8 @@ func (v *Driven) CheckOwner(ctx context.Context) error {
 	}
 	checked := make(chan error, 1)
 	select {
+	case <-v.closed: // and nothing is checked any more
+		return v.errClosed("check the owner of")
 	case store.checking <- struct{}{}:
 		go func() {
 			err := checker.CheckOwner()
@@ -101,6 +103,8 @@ func (v *Driven) CheckOwner(ctx context.Context) error {
 	case <-ctx.Done(): // an earlier check, which proves less, has not ended
 	}
 	select {
+	case <-v.closed:
+		return v.errClosed("check the owner of")
 	case err := <-checked:
 		return err
 	case <-ctx.Done():
@@ -112,6 +116,9 @@ func (v *Driven) CheckOwner(ctx context.Context) error {
 // NewQueue opens a queue for one thread.
 func (v *Driven) NewQueue(depth int) (Queue, error) {
 	driver := v.store.(*drivenStore)
+	if err := v.errClosed("open queue of"); err != nil {
+		return nil, err
+	}
 	if depth > 0 {
 		if err := driver.Reserve(depth); err != nil {
 			return nil, fmt.Errorf("open queue of volume %q: %w", v.info.Name, err)

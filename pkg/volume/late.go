@@ -234,6 +234,9 @@ func (v *Late) Resize(bytes uint64, shrink bool) error {
 // absence returns why the volume cannot be used.
 func (v *Late) absence() error {
 	now := v.Status()
+	if now.State == Closed {
+		return status.ErrClosed
+	}
 	if now.Reason == nil {
 		return status.Errorf(status.BadState, "it is %s", now.State)
 	}

@@ -54,7 +54,10 @@ func newQueue(v *storeVolume, depth int) (*queue, error) {
 // Submit starts a request.
 func (q *queue) Submit(r *Request) error {
 	if q.running >= q.depth {
-		return status.Full
+		if q.closed {
+			return fmt.Errorf("queue of volume %q: %w", q.info.Name, status.ErrClosed)
+		}
+		return status.Again
 	}
 	if err := q.info.Check(r); err != nil {
 		// The queue looks for a new size only when it matters.
@@ -145,7 +148,7 @@ func (q *queue) Close() error {
 		return status.Errorf(status.InUse,
 			"close queue of volume %q: %d requests are in flight", q.info.Name, q.running)
 	}
-	q.closed = true
+	q.closed, q.depth = true, 0 // so that Submit need not look for both
 	if q.collection != nil {
 		q.collection.Close()
 	}

@@ -279,7 +279,10 @@ func (a Alias) Open(*Spec) (Volume, error) {
 
 // String returns the text form of the spec, which does not include the block size.
 func (s *Spec) String() string {
-	text := s.Name + "=" + s.Backend.String()
+	text := s.Name + "="
+	if s.Backend != nil {
+		text += s.Backend.String()
+	}
 	if s.Exclusive {
 		text += ",exclusive"
 	}
@@ -300,7 +303,7 @@ func (s *Spec) validate() error {
 			s.BlockSize, MinBlockSize, MaxBlockSize)
 	}
 	if s.Backend == nil {
-		return status.Errorf(status.InvalidValue, "the spec has no backend")
+		return status.Errorf(status.InvalidValue, "Spec.Backend is nil: it is what holds the content, for instance MemoryBackend")
 	}
 	return s.Backend.Validate(s)
 }

@@ -230,6 +230,9 @@ func (v *contended) Resize(bytes uint64, shrink bool) error {
 
 // owned returns the volume that this program owns.
 func (v *contended) owned() (Owned, error) {
+	if v.began.Load() != nil {
+		return nil, status.ErrClosed
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	standBy, _ := v.ownership.State()

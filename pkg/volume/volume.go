@@ -102,8 +102,10 @@ type Volume interface {
 	// Status returns the state of the volume.
 	Status() Status
 	// Close makes everything durable and releases the volume. If ctx ends first, Close fails with
-	// status.TimeOut, continues in the background, and may be called again. All queues must be
-	// closed first.
+	// status.TimeOut, and continues in the background. It fails with status.InUse, and has no
+	// effect, unless all queues are closed. Close may be called again, by any goroutine: it waits
+	// for the first, and returns its result. Everything else that uses a closed volume fails with
+	// status.ErrClosed, and Memory returns nil: its content is no longer mapped.
 	Close(ctx context.Context) error
 }
 
@@ -151,13 +153,13 @@ type Queue interface {
 	// Waiter lets the thread sleep until a request completes.
 	progress.Waiter
 	// Submit starts a request. Requests complete in any order. If Submit fails, the queue has not
-	// accepted the request: status.Full means that depth requests are in flight; other codes are
-	// those of Info.Check.
+	// accepted the request: status.Again means that depth requests are in flight, status.ErrClosed
+	// that the queue is closed; other errors are those of Info.Check.
 	Submit(request *Request) error
 	// Poll fills completed with requests that have completed and returns their number. A request
 	// that only copies memory has completed when Submit returns.
 	Poll(completed []*Request) int
-	// Close fails with status.InUse while requests are in flight.
+	// Close fails with status.InUse while requests are in flight. It does nothing the second time.
 	Close() error
 }
 
@@ -166,6 +168,9 @@ type Queue interface {
 // of another length; NotSupported for an operation that the volume does not support; NotPermitted
 // for a change to a read-only volume (ErrReadOnly).
 func (i *Info) Check(request *Request) error {
+	if request == nil {
+		return status.Errorf(status.InvalidValue, "the Request is nil")
+	}
 	if request.Operation == iomsg.OpFlush {
 		return nil
 	}
@@ -236,12 +241,12 @@ type storeVolume struct {
 	size   *atomic.Uint64 // the current size in bytes
 	opened time.Time
 
-	resizing sync.Mutex // keeps queues from being opened while the volume becomes smaller
+	// resizing keeps queues from being opened while the volume becomes smaller, or is being closed.
+	resizing sync.Mutex
 
 	watching  sync.WaitGroup
 	stopWatch chan struct{}
 
-	closing  sync.Once
 	began    atomic.Pointer[time.Time] // when the volume began to close
 	closed   chan struct{}
 	closeErr error // valid once closed is closed
@@ -270,13 +275,31 @@ func (v *storeVolume) Info() Info {
 }
 
 // Memory returns the region that holds the content, or nil if there is none.
-func (v *storeVolume) Memory() *memory.Region { return v.memory }
+func (v *storeVolume) Memory() *memory.Region {
+	if v.isClosed() {
+		return nil
+	}
+	return v.memory
+}
+
+// isClosed reports whether the volume has begun to close.
+func (v *storeVolume) isClosed() bool { return v.began.Load() != nil }
+
+// errClosed returns ErrClosed if the volume has begun to close. action is what it prevents.
+func (v *storeVolume) errClosed(action string) error {
+	if v.isClosed() {
+		return fmt.Errorf("%s volume %q: %w", action, v.info.Name, status.ErrClosed)
+	}
+	return nil
+}
 
 // Ownership returns nil.
 func (v *storeVolume) Ownership() *Ownership { return nil }
 
-// CheckOwner returns nil: the program has its lock until it closes the volume.
-func (v *storeVolume) CheckOwner(context.Context) error { return nil }
+// CheckOwner succeeds until the volume is closed: the program has its lock until then.
+func (v *storeVolume) CheckOwner(context.Context) error {
+	return v.errClosed("check the owner of")
+}
 
 // Lost returns nil: the program owns the volume until it closes it.
 func (v *storeVolume) Lost() <-chan struct{} { return nil }
@@ -288,6 +311,9 @@ func (v *storeVolume) LossReason() error { return nil }
 func (v *storeVolume) NewQueue(depth int) (Queue, error) {
 	v.resizing.Lock()
 	defer v.resizing.Unlock()
+	if err := v.errClosed("open queue of"); err != nil {
+		return nil, err
+	}
 	q, err := newQueue(v, depth)
 	if err != nil {
 		return nil, fmt.Errorf("open queue of volume %q: %w", v.info.Name, err)
@@ -299,6 +325,9 @@ func (v *storeVolume) NewQueue(depth int) (Queue, error) {
 func (v *storeVolume) Resize(bytes uint64, shrink bool) error {
 	v.resizing.Lock()
 	defer v.resizing.Unlock()
+	if err := v.errClosed("resize"); err != nil {
+		return err
+	}
 	if err := v.checkResize(bytes, shrink); err != nil {
 		return fmt.Errorf("resize volume %q: %w", v.info.Name, err)
 	}
@@ -345,25 +374,9 @@ func (v *storeVolume) Status() Status {
 
 // Close makes everything durable and releases the volume.
 func (v *storeVolume) Close(ctx context.Context) error {
-	if n := v.queues.Load(); n > 0 {
-		return status.Errorf(status.InUse,
-			"close volume %q: %d queues are still open", v.info.Name, n)
+	if err := v.beginClose(); err != nil {
+		return err
 	}
-	// A device that hangs can delay the last flush forever. So the flush runs in the
-	// background, and a later Close may wait for it again.
-	v.closing.Do(func() {
-		v.began.Store(new(time.Now()))
-		go func() {
-			defer close(v.closed)
-			close(v.stopWatch)
-			v.watching.Wait()
-			if err := v.store.close(); err != nil {
-				v.closeErr = fmt.Errorf("close volume %q: %w", v.info.Name, err)
-			}
-			v.health.logNew()
-			v.health.logRepeated()
-		}()
-	})
 	select {
 	case <-v.closed:
 		return v.closeErr
@@ -371,4 +384,30 @@ func (v *storeVolume) Close(ctx context.Context) error {
 		return status.Errorf(status.TimeOut,
 			"close volume %q: its content may not be durable: %w", v.info.Name, ctx.Err())
 	}
+}
+
+// beginClose closes the volume in the background, unless that has begun: a device that hangs can
+// delay the last flush forever. It fails while queues are open.
+func (v *storeVolume) beginClose() error {
+	v.resizing.Lock()
+	defer v.resizing.Unlock()
+	if n := v.queues.Load(); n > 0 {
+		return status.Errorf(status.InUse,
+			"close volume %q: %d queues are still open", v.info.Name, n)
+	}
+	if v.isClosed() {
+		return nil
+	}
+	v.began.Store(new(time.Now()))
+	go func() {
+		defer close(v.closed)
+		close(v.stopWatch)
+		v.watching.Wait()
+		if err := v.store.close(); err != nil {
+			v.closeErr = fmt.Errorf("close volume %q: %w", v.info.Name, err)
+		}
+		v.health.logNew()
+		v.health.logRepeated()
+	}()
+	return nil
 }

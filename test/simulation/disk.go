@@ -145,7 +145,7 @@ func (q *diskQueue) Submit(r *volume.Request) error {
 	q.open.disk.mu.Lock()
 	defer q.open.disk.mu.Unlock()
 	if q.inFlight == q.depth {
-		return status.Full
+		return status.Again
 	}
 	q.inFlight++
 	if q.open.dead {

@@ -114,7 +114,10 @@ type markedRequest struct {
 // Submit starts a request, or makes it fail.
 func (q *queue) Submit(r *volume.Request) error {
 	if q.running >= q.depth {
-		return status.Full
+		if q.closed {
+			return fmt.Errorf("queue of volume %q: %w", q.info.Name, status.ErrClosed)
+		}
+		return status.Again
 	}
 	if err := q.info.Check(r); err != nil {
 		q.info = q.volume.Info() // it may have grown
@@ -246,6 +249,6 @@ func (q *queue) Close() error {
 	if err := q.inner.Close(); err != nil {
 		return err
 	}
-	q.closed = true
+	q.closed, q.depth = true, 0 // so that Submit need not look for both
 	return q.Waiter.Close()
 }

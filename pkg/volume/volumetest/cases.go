@@ -122,7 +122,7 @@ func testDepth(t *testing.T, v volume.Volume) {
 			requests[i] = volume.Request{Operation: iomsg.OpWrite, Offset: uint64(i) * block,
 				Length: block, Buffer: pattern(block, byte(round))}
 			err := queue.Submit(&requests[i])
-			if i < depth && err != nil || i == depth && !errors.Is(err, status.Full) {
+			if i < depth && err != nil || i == depth && !errors.Is(err, status.Again) {
 				t.Fatalf("request %d of round %d: Submit returned %v", i, round, err)
 			}
 		}
