@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Engine polls the sources of one thread, and sleeps on their waiters (a DOCA progress engine).
@@ -83,7 +85,8 @@ func NewEngine(policy Policy) (*Engine, error) {
 }
 
 // Close releases the engine, which then no longer polls its sources. It runs the commands that Do
-// has accepted and that have not run yet; Do rejects later ones.
+// has accepted and that have not run yet; Do rejects later ones, and Add fails with
+// status.ErrClosed. Close does nothing the second time.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	closed := e.closed.Swap(true)
@@ -97,8 +100,14 @@ func (e *Engine) Close() error {
 }
 
 // Add makes the engine poll source. If source is a Waiter, the engine also sleeps on it. If Add
-// fails, nothing has changed; it cannot fail for a source that is not a Waiter.
+// fails, nothing has changed. It fails with status.ErrClosed after Close.
 func (e *Engine) Add(source Source) error {
+	if source == nil {
+		return status.Errorf(status.InvalidValue, "add a source to a progress engine: it is nil")
+	}
+	if e.closed.Load() {
+		return errClosed()
+	}
 	if waiter, ok := source.(Waiter); ok {
 		if err := e.AddWaiter(waiter); err != nil {
 			return err
@@ -127,8 +136,17 @@ func (e *Engine) Remove(source Source) {
 	}
 }
 
-// AddWaiter makes the engine sleep only while waiter has no work.
+func errClosed() error { return fmt.Errorf("progress engine: %w", status.ErrClosed) }
+
+// AddWaiter makes the engine sleep only while waiter has no work. It fails with status.ErrClosed
+// after Close.
 func (e *Engine) AddWaiter(waiter Waiter) error {
+	if waiter == nil {
+		return status.Errorf(status.InvalidValue, "add a waiter to a progress engine: it is nil")
+	}
+	if e.closed.Load() {
+		return errClosed()
+	}
 	r := &registration{waiter: waiter, descriptor: waiter.Descriptor()}
 	r.timed, _ = waiter.(TimedWaiter)
 	if r.descriptor != NoDescriptor {
@@ -172,11 +190,12 @@ func (e *Engine) Progress() int {
 }
 
 // Do queues a command for the engine's thread, which runs it between two polls. Any goroutine may
-// call Do; it does not wait. It returns false if the engine is closed: the command will never run.
+// call Do; it does not wait. It returns false if the engine is closed, or the command is nil: it
+// will never run.
 func (e *Engine) Do(command func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed.Load() {
+	if e.closed.Load() || command == nil {
 		return false
 	}
 	e.commands = append(e.commands, command)

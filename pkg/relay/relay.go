@@ -9,6 +9,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,11 @@ type Relay struct {
 
 	reconfiguring chan struct{} // holds an element while Reconfigure runs, which may take long
 
+	hasRun    atomic.Bool // Run has been called
+	closeOnce sync.Once
+	closed    atomic.Bool // Close has been called
+	closeErr  error       // valid after closeOnce
+
 	mu       sync.Mutex                         // guards what follows
 	counters map[ChannelID]*datapath.CounterSet // of all channels since the start
 	channels []*channel                         // as configured, then removed ones
@@ -51,6 +57,17 @@ type Relay struct {
 // instance because a representor is not there yet, Run tries again. Call Run to serve, and Close to
 // release everything.
 func New(ctx context.Context, config Config) (*Relay, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	switch {
+	case config.Comch == nil:
+		return nil, status.Errorf(status.InvalidValue, "start a relay: Config.Comch is nil: it is "+
+			"how clients reach the relay, for instance emulated.New(emulated.Options{})")
+	case config.RDMA == nil:
+		return nil, status.Errorf(status.InvalidValue, "start a relay: Config.RDMA is nil: it is "+
+			"how the relay reaches targets, for instance iwarp.New(iwarp.Options{})")
+	}
 	config.setDefaults()
 	settings, errs := config.Settings.complete()
 	if err := errors.Join(errs...); err != nil {
@@ -119,8 +136,15 @@ func (r *Relay) applyLimits(s *Settings) {
 }
 
 // Run serves clients until ctx ends. It then drains all sessions, ends them with a reason, and
-// returns.
+// returns. Run may be called once: then it fails with status.BadState, and after Close with
+// status.ErrClosed.
 func (r *Relay) Run(ctx context.Context) error {
+	if r.closed.Load() {
+		return fmt.Errorf("run the relay: %w", status.ErrClosed)
+	}
+	if r.hasRun.Swap(true) {
+		return status.Errorf(status.BadState, "run the relay: Run has been called before")
+	}
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r.mu.Lock()
 	r.serving = serving
@@ -189,8 +213,15 @@ func (r *Relay) DrainTimeout() retry.Bound { return *r.drainTimeout.Load() }
 func (r *Relay) Drained() <-chan struct{} { return r.drained }
 
 // Close releases everything that New created. Run must have returned. Sessions that could not be
-// released so far, because the process or a device was stopped, get a last chance.
+// released so far, because the process or a device was stopped, get a last chance. Close may be
+// called again: it waits for the first call, and returns its result.
 func (r *Relay) Close() error {
+	r.closed.Store(true)
+	r.closeOnce.Do(func() { r.closeErr = r.close() })
+	return r.closeErr
+}
+
+func (r *Relay) close() error {
 	r.reconfiguring <- struct{}{}
 	defer func() { <-r.reconfiguring }()
 	ctx, cancel := context.WithTimeout(context.Background(), r.ends.attempt)

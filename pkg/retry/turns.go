@@ -20,8 +20,9 @@ type Turns struct {
 // in so many.
 const burstsPerSecond = 5
 
-// NewTurns returns turns at a rate, which must be positive, none of them later than longest.
+// NewTurns returns turns at a rate, at least one per second, none of them later than longest.
 func NewTurns(perSecond int, longest time.Duration) *Turns {
+	perSecond = max(perSecond, 1)
 	interval := time.Second / time.Duration(perSecond)
 	return &Turns{burst: max(perSecond/burstsPerSecond, 1), admitted: bucket.New(interval),
 		told: bucket.New(interval), longest: longest}
