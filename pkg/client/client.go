@@ -149,7 +149,7 @@ type Config struct {
 type Info struct {
 	Name      string
 	UUID      [16]byte
-	Size      uint64 // bytes
+	Size      uint64 // bytes, below 1<<63; Volume.Size returns it for functions of package io
 	BlockSize uint32 // bytes; offsets and lengths of queue requests are multiples of it
 	// ReadOnly means that writes fail: the volume was opened for reading, or cannot be written.
 	ReadOnly bool
@@ -160,6 +160,9 @@ type Info struct {
 	// one supports neither.
 	CanTrim        bool
 	CanWriteZeroes bool
+	// CanFUA means that a change with iomsg.FUA is durable when it completes, without a flush. A
+	// read-only volume has no changes.
+	CanFUA bool
 	// CanReportExtents means that the volume knows where its holes are: see Volume.Extents.
 	CanReportExtents bool
 	// WriteVerifier changes whenever writes that were not flushed may have been lost, as most

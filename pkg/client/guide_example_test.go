@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,7 +15,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/gateway"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -65,6 +68,56 @@ func ExampleOpen() {
 	// Output:
 	// 12 <nil>
 	// "hello, block" <nil>
+}
+
+func ExampleVolume_Size() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+	})
+	must(err)
+
+	whole := io.NewSectionReader(disk, 0, disk.Size())
+	if _, err := whole.Seek(-4096, io.SeekEnd); err != nil {
+		fmt.Println(err)
+	}
+	last, err := io.ReadAll(whole)
+	fmt.Println(len(last), err)
+
+	must(disk.Close(ctx))
+	// Output: 4096 <nil>
+}
+
+// Any volume with a queue is an NBD disk in three lines.
+func Example_nbd() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice, Queues: 1,
+	})
+	must(err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+
+	export, err := gateway.Of(disk)
+	must(err)
+	server, err := nbd.NewServer(nbd.Config{Workers: disk.Info().Queues})
+	must(err)
+	must(errors.Join(server.AddExport("disk", export), server.Serve(listener)))
+
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	must(err)
+	greeting := make([]byte, 8)
+	_, err = io.ReadFull(conn, greeting)
+	fmt.Printf("%s %v\n", greeting, err)
+	must(conn.Close())
+
+	must(server.Close(ctx)) // first, because it uses the memory of the volume
+	must(disk.Close(ctx))
+	// Output: NBDMAGIC <nil>
 }
 
 func ExampleVolume_ReadAtContext() {

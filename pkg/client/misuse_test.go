@@ -272,6 +272,15 @@ var misuses = []struct {
 	{"attach after Close", func(m *misuser) error { return m.closed().Queue(0).Attach(m.engine()) },
 		os.ErrClosed, `queue 0 of volume "disk"`},
 
+	{"export all queues of nothing", func(*misuser) error {
+		_, err := gateway.Of(nil)
+		return err
+	}, status.InvalidValue, "the volume is nil"},
+	{"export a volume without queues", func(m *misuser) error {
+		m.config.Queues = 0
+		_, err := gateway.Of(m.open())
+		return err
+	}, status.InvalidValue, "set client.Config.Queues"},
 	{"export nothing", exporting(func(c *gateway.Config) { c.Volume = nil }),
 		status.InvalidValue, "Config.Volume is nil"},
 	{"export without queues", exporting(func(c *gateway.Config) { c.Queues = nil }),

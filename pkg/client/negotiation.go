@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -50,7 +51,7 @@ func (t *terms) checkLimits(reply *controlmsg.OpenVolumeReply) error {
 	c := &t.config
 	switch {
 	case reply.BlockSize == 0 || reply.BlockSize&(reply.BlockSize-1) != 0 ||
-		reply.Size%uint64(reply.BlockSize) != 0:
+		reply.Size%uint64(reply.BlockSize) != 0 || reply.Size > math.MaxInt64:
 		return status.Errorf(status.Unexpected,
 			"relay offers an invalid volume of %d bytes in blocks of %d",
 			reply.Size, reply.BlockSize)
@@ -98,7 +99,7 @@ func (t *terms) checkSameVolume(info *Info, reply *controlmsg.OpenVolumeReply) e
 // size of the volume, and a relay that announces before the volume is open.
 func (t *terms) grow(size uint64) {
 	for now := t.size.Load(); now > 0 && size > now &&
-		size%uint64(t.info.BlockSize) == 0; now = t.size.Load() {
+		size%uint64(t.info.BlockSize) == 0 && size <= math.MaxInt64; now = t.size.Load() {
 		if t.size.CompareAndSwap(now, size) {
 			t.logger().Info("volume has grown", zap.Uint64("size_bytes", size))
 			return
@@ -123,6 +124,7 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 		ReadOnly: reply.ReadOnly, Exclusive: reply.Exclusive,
 		CanTrim:          !reply.ReadOnly && capabilities.Has(volume.CanTrim),
 		CanWriteZeroes:   !reply.ReadOnly && capabilities.Has(volume.CanWriteZeroes),
+		CanFUA:           !reply.ReadOnly && capabilities.Has(volume.CanFUA),
 		CanReportExtents: capabilities.Has(volume.CanReportExtents),
 		WriteVerifier:    reply.WriteVerifier, Transport: reply.Transport,
 		Sessions: int(reply.Sessions), Holder: reply.Holder, HolderID: reply.HolderID.String(),

@@ -3,6 +3,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +27,8 @@ type Waiter struct {
 	mu     sync.Mutex // orders ring and Close
 	closed bool
 }
+
+var _ io.Closer = (*Waiter)(nil)
 
 // NewWaiter returns the waiter of a hook that applies the rules of points to what inner waits for.
 // If inner has no descriptor, the waiter has none either.

@@ -145,6 +145,30 @@ func New(config Config) (*Export, error) {
 	return e, nil
 }
 
+// Of returns an export of all queues of a volume, with an equal part of its memory for each
+// connection, of which there may be nbd.DefaultMaxConnections if the memory suffices. The server
+// needs a worker for each queue (client.Info.Queues), and the volume must stay open until the
+// server is closed. What a lost session has left unfinished is repeated if the volume comes back, for
+// client.DefaultReconnectTotal after each loss.
+func Of(v *client.Volume) (*Export, error) {
+	if v == nil {
+		return nil, status.Errorf(status.InvalidValue, "export a volume: the volume is nil")
+	}
+	info := v.Info()
+	if info.Queues == 0 {
+		return nil, status.Errorf(status.InvalidValue, "export volume %q: it was opened without "+
+			"queues: set client.Config.Queues", info.Name)
+	}
+	queues := make([]Queue, info.Queues)
+	for i := range queues {
+		queues[i] = v.Queue(i)
+	}
+	room := uint64(len(v.Memory())) / (minBuffers * uint64(info.BufferSize))
+	perQueue := max(min(int(room), nbd.DefaultMaxConnections)/len(queues), 1)
+	return New(Config{Volume: v, Queues: queues, Sessions: perQueue * len(queues),
+		Repeat: true, RepeatFor: retry.Within(client.DefaultReconnectTotal)})
+}
+
 func newExport(config Config) (*Export, error) {
 	if err := config.check(); err != nil {
 		return nil, err

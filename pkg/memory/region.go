@@ -5,6 +5,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 
@@ -58,6 +59,8 @@ type Region struct {
 func Wrap(b []byte) *Region {
 	return &Region{bytes: b, length: uint64(len(b)), base: baseOf(b), descriptor: -1}
 }
+
+var _ io.Closer = (*Region)(nil)
 
 // Handle is what a provider needs to use an opaque region. Only providers look behind it, by
 // asserting an interface or a type that they know: rdma.ForeignMemory for instance.

@@ -3,6 +3,7 @@ package progress
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"sync"
@@ -36,6 +37,8 @@ type Engine struct {
 	idle  idleState
 	stats statistics
 }
+
+var _ io.Closer = (*Engine)(nil)
 
 // polled is a source and its watch, nil if it has none.
 type polled struct {

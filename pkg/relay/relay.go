@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,8 @@ type Relay struct {
 	serving  context.Context
 	serve    sync.WaitGroup // of channels
 }
+
+var _ io.Closer = (*Relay)(nil)
 
 // New starts the workers, and attempts to open the devices and the Comch server of each channel. It
 // fails if that cannot succeed with this configuration and this build. What else fails, for

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -196,6 +197,8 @@ type Target struct {
 	closed    atomic.Bool // Close has been called
 	closeErr  error       // valid after closeOnce
 }
+
+var _ io.Closer = (*Target)(nil)
 
 // New starts the workers and the listeners. Call Run to serve, and Close to release everything.
 func New(ctx context.Context, config Config) (*Target, error) {
