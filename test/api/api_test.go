@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
 	"go/importer"
+	"go/parser"
 	"go/token"
 	"go/types"
 	"io"
@@ -179,5 +181,48 @@ func (l *lister) methods(o *types.TypeName) {
 			receiver = "*" + receiver
 		}
 		l.line("method (%s) %s%s", receiver, method.Name(), l.signature(method))
+	}
+}
+
+// TestAListingHasEachExportedThing lists a package that has one of each.
+func TestAListingHasEachExportedThing(t *testing.T) {
+	const source = `package p
+type T struct { Field int; hidden int; embedded }
+type embedded struct{}
+func (embedded) Promoted() {}
+func (*T) Changed(n int) error { return nil }
+func (t *T) secret() {}
+type I interface { Do(t *T); private() }
+type A = map[string]T
+type N uint8
+const C N = 3
+var V []I
+func F(a ...N) (*T, error) { return nil, nil }
+func hidden() {}
+`
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, "p.go", source, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := new(types.Config).Check("p", files, []*ast.File{file}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `type A = map[string]T
+const C N = 3
+func F(a ...N) (*T, error)
+type I interface
+method I has methods that nobody else can implement
+method (I) Do(t *T)
+type N uint8
+type T struct
+field T.Field int
+method (*T) Changed(n int) error
+method (T) Promoted()
+var V []I
+`
+	if got := string(listing(p)); got != want {
+		t.Errorf("the listing is\n%s\nwant\n%s", got, want)
 	}
 }

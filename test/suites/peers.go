@@ -124,6 +124,7 @@ var rules = []rule{
 	{"pkg/volume", "tools fleet devices " + chain},
 	{"pkg/volume/rbd", "ceph"},
 
+	{"test/api", ""},
 	{"test/ceph", "ceph"},
 	{"test/chain", "providers repeat"},
 	{"test/devices", "devices"},
