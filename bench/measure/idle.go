@@ -122,7 +122,7 @@ func readOne(engine *progress.Engine, q *client.Queue) error {
 	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: 4096}); err != nil {
 		return err
 	}
-	q.Flush()
+	q.Ring()
 	results := make([]client.Result, 1)
 	for polled := 0; polled == 0; {
 		polled = q.Poll(results)

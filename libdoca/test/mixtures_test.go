@@ -375,7 +375,7 @@ func checkRefusals(t testing.TB, queue *client.Queue, m mixture) {
 	for i := range refused {
 		err := queue.Submit(&refused[i])
 		if err == nil {
-			queue.Flush()
+			queue.Ring()
 			var results [1]client.Result
 			testkit.Eventually(t, fmt.Sprintf("%v has a result", refused[i].Type),
 				func() bool { return queue.Poll(results[:]) > 0 })
@@ -405,7 +405,7 @@ func verifyQueue(t testing.TB, queue *client.Queue, number int, m mixture) {
 		if err := queue.Submit(&s.request); err != nil {
 			t.Errorf("submit: %v", err)
 		}
-		queue.Flush()
+		queue.Ring()
 	}
 	write := func(i int) {
 		s := &slots[i]

@@ -92,7 +92,7 @@ func expectClosed(t *testing.T, v *client.Volume, queue *client.Queue, user *cli
 	if n := queue.Poll(make([]client.Result, 4)); n != 0 {
 		t.Errorf("Poll returns %d results", n)
 	}
-	queue.Flush()
+	queue.Ring()
 	queue.Detach(engine)
 	select {
 	case <-v.Done():

@@ -271,7 +271,7 @@ func carryOut(t *testing.T, queue *client.Queue, request client.Request) client.
 	if err := queue.Submit(&request); err != nil {
 		t.Fatal(err)
 	}
-	queue.Flush()
+	queue.Ring()
 	var results [1]client.Result
 	testkit.Eventually(t, "the request has a result",
 		func() bool { return queue.Poll(results[:]) > 0 })

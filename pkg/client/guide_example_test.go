@@ -178,7 +178,7 @@ func ExampleQueue() {
 			free = free[:len(free)-1]
 			next++
 		}
-		queue.Flush()
+		queue.Ring()
 		n := queue.Poll(results)
 		for _, result := range results[:n] {
 			must(result.Err())

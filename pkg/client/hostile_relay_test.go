@@ -245,7 +245,7 @@ func submit(t *testing.T, q *client.Queue, tag uint64) {
 	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock, Tag: tag}); err != nil {
 		t.Fatal(err)
 	}
-	q.Flush()
+	q.Ring()
 }
 
 func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) {
@@ -335,7 +335,7 @@ func TestALostRequestTimesOutUnderLoad(t *testing.T) {
 		if q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock, Tag: 8}) != nil {
 			break // the session has ended
 		}
-		q.Flush()
+		q.Ring()
 		if r.consumers[0].Poll(received) == 0 {
 			t.Fatal("the request has not arrived")
 		}

@@ -28,7 +28,7 @@ type common struct {
 }
 
 // Queue submits requests and polls for their results. Requests complete in any order. One thread at
-// a time may use a queue. Submit, Flush, and Poll neither allocate, block, nor lock, except for
+// a time may use a queue. Submit, Ring, and Poll neither allocate, block, nor lock, except for
 // flush requests and when the session changes.
 type Queue struct {
 	common
@@ -52,7 +52,7 @@ type Queue struct {
 	// lostChanges is how many of lost, at its beginning, are requests that change the volume:
 	// reportLost reports them last.
 	lostChanges int
-	unflushed   bool  // the relay has not been woken for the last Submit
+	unrung      bool  // the relay has not been woken for the last Submit
 	checkedAt   int64 // when checkDeadlines last ran, according to the clock
 
 	// Other goroutines use the fields below.
@@ -126,7 +126,7 @@ func newQueue(c common, index int, first *session) *Queue {
 	return q
 }
 
-// Submit sends a request. Call Flush after a batch of requests to wake the relay if it sleeps.
+// Submit sends a request. Call Ring after a batch of requests to wake the relay if it sleeps.
 //
 // A request that does not fit the volume or the memory fails at once, with status.InvalidValue or
 // status.TooBig. status.Again means that the queue is full: poll first. ErrReopening, which matches
@@ -196,7 +196,7 @@ func (q *Queue) Submit(r *Request) error {
 		}
 		return q.session.endError()
 	}
-	q.unflushed = true
+	q.unrung = true
 	q.free = q.free[:n-1]
 	s.generation++
 	s.tag, s.outstanding, s.since = r.Tag, true, q.clock.Load()
@@ -210,10 +210,11 @@ func (q *Queue) Submit(r *Request) error {
 var errNotCarried = status.Errorf(status.NotSupported,
 	"the relay's protocol does not have the request")
 
-// Flush wakes the relay, if it sleeps, for the requests submitted so far.
-func (q *Queue) Flush() {
-	if q.unflushed {
-		q.unflushed = false
+// Ring wakes the relay, if it sleeps, for the requests submitted so far. It makes nothing durable:
+// that is what a request of type Flush does.
+func (q *Queue) Ring() {
+	if q.unrung {
+		q.unrung = false
 		q.pair.producer.Flush()
 	}
 }
@@ -413,7 +414,7 @@ func (q *Queue) switchSession() bool {
 	former := q.pair
 	q.writes.switchSession(&q.written, &next.id)
 	q.session, q.pair = next, next.pairs[q.index]
-	q.state, q.unflushed = queueAccepting, false
+	q.state, q.unrung = queueAccepting, false
 	q.memoryChanged = q.memory != next.memory.dataMemory || q.former != nil
 	q.closePair(former)
 	if engine := q.engine.Load(); engine != nil {
@@ -620,7 +621,7 @@ func (q *Queue) close() error {
 	if q.isClosed {
 		return nil
 	}
-	q.isClosed, q.state, q.lost, q.unflushed = true, queueLost, nil, false
+	q.isClosed, q.state, q.lost, q.unrung = true, queueLost, nil, false
 	err := q.pair.close()
 	if next := q.next.Swap(nil); next != nil {
 		err = errors.Join(err, next.pairs[q.index].close())

@@ -31,7 +31,7 @@ func roundTrip(t testing.TB) func() {
 				t.Fatal(err)
 			}
 		}
-		q.Flush()
+		q.Ring()
 		n := consumer.Poll(received)
 		for _, message := range received[:n] {
 			buffer := consumer.Memory()[message.Offset:][:iomsg.Size]
@@ -79,7 +79,7 @@ func TestAResultSaysWhyTheVolumeHasFailedTheRequest(t *testing.T) {
 		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock}); err != nil {
 			t.Fatal(err)
 		}
-		q.Flush()
+		q.Ring()
 		if n := consumer.Poll(received); n != 1 {
 			t.Fatalf("%d requests arrived", n)
 		}
@@ -126,7 +126,7 @@ func TestAQueueTracesOneRequestInSoMany(t *testing.T) {
 			Offset: i * testBlock}); err != nil {
 			t.Fatal(err)
 		}
-		q.Flush()
+		q.Ring()
 		if n := r.consumers[0].Poll(received); n != 1 {
 			t.Fatalf("%d requests arrived", n)
 		}
@@ -247,7 +247,7 @@ func TestSubmitRefusesWhatDoesNotFit(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%+v: %v", test.request, err)
 		}
-		queue.Flush()
+		queue.Ring()
 		sent := r.request()
 		if sent.Type != test.request.Type || sent.StorageOffset != test.request.Offset {
 			t.Fatalf("the relay has received %+v instead of %+v", sent, test.request)

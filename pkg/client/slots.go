@@ -308,7 +308,7 @@ func (slot *syncSlot) submit() {
 	switch {
 	case err == nil:
 		slot.exposedTo = slot.session
-		q.Flush()
+		q.Ring()
 	case errors.Is(err, ErrMemoryReplaced):
 		q.SwitchMemory()
 		slot.submit()

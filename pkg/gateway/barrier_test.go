@@ -35,7 +35,7 @@ func (th *thread) begin(command nbd.Command, offset, length uint64, fill byte) <
 		th.completed[op] = outcome
 		th.mu.Unlock()
 		th.session.Submit(op)
-		th.disk.Flush()
+		th.disk.Ring()
 	})
 	return outcome
 }

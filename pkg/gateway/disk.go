@@ -66,7 +66,7 @@ func newDisk(e *Export, i int, engine *progress.Engine) *disk {
 		resume := func() {
 			if !d.closed {
 				d.locked(op)
-				d.queue.Flush()
+				d.queue.Ring()
 			}
 		}
 		op.granted = func() { d.engine.Do(resume) }
@@ -110,8 +110,8 @@ func (d *disk) Close() error {
 	return nil
 }
 
-// Flush wakes the relay for what has been submitted (nbd.Disk).
-func (d *disk) Flush() { d.queue.Flush() }
+// Ring wakes the relay for what has been submitted (nbd.Disk).
+func (d *disk) Ring() { d.queue.Ring() }
 
 // Poll processes results, and submits what had to wait (progress.Source).
 func (d *disk) Poll() int {
@@ -131,7 +131,7 @@ func (d *disk) Poll() int {
 		d.submitted(op, err)
 	}
 	if n+submitted > 0 {
-		d.queue.Flush()
+		d.queue.Ring()
 	}
 	if len(d.lost) > 0 {
 		n += d.endLost()

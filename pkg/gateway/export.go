@@ -39,7 +39,7 @@ type Volume interface {
 // Queue is the part of a client.Queue that a disk uses.
 type Queue interface {
 	Submit(request *client.Request) error
-	Flush()
+	Ring()
 	Poll(results []client.Result) int
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)

@@ -200,7 +200,7 @@ func (th *thread) submit(command nbd.Command, flags nbd.CommandFlags, offset, le
 		th.completed[op] = outcome
 		th.mu.Unlock()
 		th.session.Submit(op)
-		th.disk.Flush()
+		th.disk.Ring()
 	})
 	return op, outcome
 }

@@ -105,7 +105,7 @@ func (d *memoryDisk) Open(handler nbd.Handler) (nbd.Session, error) {
 	return &memorySession{disk: d, handler: handler, claimed: make(map[*nbd.Operation]bool)}, nil
 }
 
-func (d *memoryDisk) Flush() {}
+func (d *memoryDisk) Ring() {}
 
 func (d *memoryDisk) Close() error {
 	d.export.mu.Lock()

@@ -58,8 +58,8 @@ type Disk interface {
 	progress.Source
 	// Open makes room for another connection. It fails if there is none.
 	Open(handler Handler) (Session, error)
-	// Flush starts what has been submitted since the last call, in all sessions.
-	Flush()
+	// Ring starts what has been submitted since the last call, in all sessions.
+	Ring()
 	// Close undoes Attach. All sessions have been closed, but operations may be in progress.
 	Close() error
 }

@@ -302,7 +302,7 @@ func (w *worker) Poll() int {
 	w.ready = w.ready[:0]
 	if work > 0 {
 		for i := range w.disks {
-			w.disks[i].disk.Flush()
+			w.disks[i].disk.Ring()
 		}
 	}
 	return work

@@ -226,7 +226,7 @@ func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
 				engine.Idle(engine.Progress())
 			}
 		}
-		q.Flush()
+		q.Ring()
 		chaintest.ExpectOnce(t, chaintest.Collect(t, q, 1), 1, status.Success)
 	}
 	if r := v.Reconnections(); r.Count != 3 {

@@ -92,7 +92,7 @@ func TestTheLastResponsesOfATargetAreDelivered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v.Queue(0).Flush()
+	v.Queue(0).Ring()
 	c.AwaitInFlight(depth)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); c.StopTarget() }()

@@ -161,7 +161,7 @@ func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	queue.Flush()
+	queue.Ring()
 	testkit.Eventually(t, "the session ends", func() bool { return v.Err() != nil })
 	c.relay.AwaitLog("target did not respond to an IO within 2s [TIME_OUT]")
 	// The relay gives the client no reason while the target still has the IO: to the client, a

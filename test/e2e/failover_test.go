@@ -291,7 +291,7 @@ func (s *site) stopAmidWrites(h *host) *trap {
 			s.t.Fatal(err)
 		}
 	}
-	queue.Flush()
+	queue.Ring()
 	// The writes are on their way, each round elsewhere.
 	time.Sleep(time.Duration(s.random.Int64N(int64(30 * time.Millisecond))))
 	h.target.Stop()

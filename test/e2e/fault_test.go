@@ -208,7 +208,7 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	q.Flush()
+	q.Ring()
 	failed := 0
 	results := make([]client.Result, depth)
 	testkit.Eventually(t, "every read has failed", func() bool {

@@ -95,7 +95,7 @@ func (c *chain) outlastRelay(depth int, size uint64) {
 			t.Fatal(err)
 		}
 	}
-	q.Flush()
+	q.Ring()
 	reusable := make([]bool, depth)
 	results := make([]client.Result, depth)
 	for failed := 0; failed < depth; {

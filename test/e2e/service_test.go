@@ -250,7 +250,7 @@ func (c *chain) openBusy(
 			c.t.Fatal(err)
 		}
 	}
-	v.Queue(0).Flush()
+	v.Queue(0).Ring()
 	prefix := map[*testkit.Process]string{c.relay: "zc_relay_", c.target: "zc_target_"}[daemon]
 	testkit.Eventually(c.t, daemon.Name+" has the requests in flight", func() bool {
 		text := c.scrape(daemon)

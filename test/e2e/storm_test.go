@@ -116,7 +116,7 @@ func reads(v *client.Volume) bool {
 	if q.Submit(&client.Request{Type: iomsg.Read, Length: 4096}) != nil {
 		return false
 	}
-	q.Flush()
+	q.Ring()
 	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); {
 		if q.Poll(results) > 0 {
 			return results[0].Code == status.Success

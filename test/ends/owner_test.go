@@ -213,7 +213,7 @@ func (o *ownerProcess) load() error {
 			}
 			inFlight[slot], busy[block] = r, true
 		}
-		q.Flush()
+		q.Ring()
 		for _, result := range results[:q.Poll(results)] {
 			r := inFlight[int(result.Tag)]
 			delete(inFlight, int(result.Tag))
@@ -338,7 +338,7 @@ func (o *ownerProcess) carryOut(count int, submit func(*client.Queue, int) error
 			free = free[1:]
 			submitted++
 		}
-		q.Flush()
+		q.Ring()
 		n := q.Poll(results)
 		for _, r := range results[:n] {
 			if err := r.Err(); err != nil {

@@ -150,7 +150,7 @@ func (a *application) turn() int {
 			}
 			done++
 		}
-		queue.Flush()
+		queue.Ring()
 	}
 	select {
 	case <-a.volume.Done():

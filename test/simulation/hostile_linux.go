@@ -76,7 +76,7 @@ func (h *hostileHost) scribble() {
 			RequesterOffset: h.random.Uint64N(1 << 20),
 		}
 		_ = queue.Submit(&client.Request{Type: iomsg.Flush})
-		queue.Flush()
+		queue.Ring()
 		h.absurd = nil
 		return
 	}

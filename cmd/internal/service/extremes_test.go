@@ -317,7 +317,7 @@ func (r *pairRun) workload(v *client.Volume) {
 		}
 	}
 	if v.Queue(0).Submit(&client.Request{Type: iomsg.Flush}) == nil {
-		v.Queue(0).Flush()
+		v.Queue(0).Ring()
 		if code := r.poll(v); code != status.Success && !r.isRestrictive() {
 			r.t.Errorf("a flush completed with %v", code)
 		}
@@ -339,7 +339,7 @@ func (r *pairRun) submit(v *client.Volume, block uint64) bool {
 	copy(v.Memory(), bytes.Repeat([]byte{fill}, int(r.blockSize)))
 	err := v.Queue(0).Submit(&client.Request{Type: iomsg.Write, Length: r.blockSize,
 		Offset: block * uint64(r.blockSize), Tag: block})
-	v.Queue(0).Flush()
+	v.Queue(0).Ring()
 	return err == nil
 }
 

@@ -571,7 +571,7 @@ func (l *load) run(size uint32) map[uint64]byte {
 			Offset: block * uint64(size)}) != nil {
 			break
 		}
-		l.volume.Queue(0).Flush()
+		l.volume.Queue(0).Ring()
 		for l.volume.Queue(0).Poll(results) == 0 {
 			time.Sleep(time.Millisecond) // the load is light
 		}

@@ -150,9 +150,9 @@ type Queue struct {
 	outstanding []client.Request
 	// Submitted counts requests. Any thread may read it.
 	Submitted atomic.Uint64
-	// Unflushed is the number of requests since the last flush, and MostUnflushed the largest such
+	// Unrung is the number of requests since the last Ring, and MostUnrung the largest such
 	// number so far.
-	Unflushed, MostUnflushed int
+	Unrung, MostUnrung int
 	// RefuseEvery makes every nth Submit find the queue full; 0 means none.
 	RefuseEvery  int
 	calls        int
@@ -189,8 +189,8 @@ func (q *Queue) Submit(r *client.Request) error {
 	}
 	q.outstanding = append(q.outstanding, *r)
 	q.Submitted.Add(1)
-	q.Unflushed++
-	q.MostUnflushed = max(q.MostUnflushed, q.Unflushed)
+	q.Unrung++
+	q.MostUnrung = max(q.MostUnrung, q.Unrung)
 	return nil
 }
 
@@ -214,8 +214,8 @@ func (v *Volume) currentMemory() []byte {
 	return v.Memory
 }
 
-// Flush only counts: Poll carries out requests.
-func (q *Queue) Flush() { q.Unflushed = 0 }
+// Ring only counts: Poll carries out requests.
+func (q *Queue) Ring() { q.Unrung = 0 }
 
 // WriteVerifier returns the number of restarts that the queue has noticed.
 func (q *Queue) WriteVerifier() uint64 { return q.session }

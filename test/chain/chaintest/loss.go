@@ -215,7 +215,7 @@ func testLostUnflushedWritesFailTheNextFlushOfEachQueue(t *testing.T) {
 	if err := q.Submit(&flush); err != nil {
 		t.Errorf("the loss is told twice: %v", err)
 	}
-	q.Flush()
+	q.Ring()
 	if got := Collect(t, q, 1)[9]; got[0] != status.Success {
 		t.Errorf("flush ended with %v", got)
 	}

@@ -23,7 +23,7 @@ func SubmitReads(t *testing.T, q *client.Queue, depth int) {
 			t.Fatalf("submit %d: %v", i, err)
 		}
 	}
-	q.Flush()
+	q.Ring()
 }
 
 // SubmitRead submits a read of the first block.
@@ -35,7 +35,7 @@ func SubmitRead(t *testing.T, queue *client.Queue, tag uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue.Flush()
+	queue.Ring()
 }
 
 // Collect polls until count results have arrived, and a moment longer for unexpected ones.
@@ -118,7 +118,7 @@ func TransferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind 
 	for tag := range uint64(min(depth, count)) {
 		submit(tag)
 	}
-	q.Flush()
+	q.Ring()
 	for done < count {
 		n := q.Poll(results[:])
 		for _, r := range results[:n] {
@@ -129,7 +129,7 @@ func TransferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind 
 				submit(r.Tag)
 			}
 		}
-		q.Flush()
+		q.Ring()
 		engine.Idle(n)
 	}
 }
@@ -147,7 +147,7 @@ func readPatiently(t *testing.T, q *client.Queue) {
 				t.Fatalf("submit: %v", err)
 			}
 			outstanding = err == nil
-			q.Flush()
+			q.Ring()
 		}
 		if q.Poll(results) == 1 {
 			switch results[0].Code {

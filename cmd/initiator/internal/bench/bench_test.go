@@ -114,9 +114,9 @@ func TestABatchIsFlushedOnceItIsFull(t *testing.T) {
 			t.Fatalf("%d operations, error %v", result.Operations, err)
 		}
 		for i := range p.Queues {
-			if q := v.Queue(i); q.MostUnflushed != want || q.Unflushed != 0 {
+			if q := v.Queue(i); q.MostUnrung != want || q.Unrung != 0 {
 				t.Errorf("batch size %d: up to %d requests without a flush, %d at the end", batch,
-					q.MostUnflushed, q.Unflushed)
+					q.MostUnrung, q.Unrung)
 			}
 		}
 	}

@@ -203,7 +203,7 @@ func (w *worker) fill(nowNs int64) int {
 		started += w.startNew(nowNs)
 	}
 	if started > 0 {
-		w.queue.Flush()
+		w.queue.Ring()
 		w.unflushed = 0
 	}
 	if len(w.ready)+len(w.free) == len(w.slots) && len(w.ready) > 0 && !w.reopening {
@@ -293,7 +293,7 @@ func (w *worker) submit(index uint32, nowNs int64) bool {
 	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
 		if w.unflushed++; w.unflushed == w.batchSize {
-			w.queue.Flush()
+			w.queue.Ring()
 			w.unflushed = 0
 		}
 		return true

@@ -82,7 +82,7 @@ func signal(c chan<- struct{}) {
 // Queue is the part of a client.Queue that the thread of a run uses.
 type Queue interface {
 	Submit(request *client.Request) error
-	Flush()
+	Ring()
 	Poll(results []client.Result) int
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)

@@ -272,14 +272,14 @@ func (w *worker) fill() int {
 	for w.canContinue() && len(w.again) > 0 && w.submit(w.again[0]) {
 		w.again = w.again[1:]
 		w.repeated++
-		w.queue.Flush()
+		w.queue.Ring()
 		started++
 	}
 	for w.canContinue() && len(w.again) == 0 && w.make() &&
 		w.submit(w.submitted%uint64(len(w.slots))) {
 		w.submitted++
 		// Flush each request by itself, so that the first is in flight while the next is read.
-		w.queue.Flush()
+		w.queue.Ring()
 		started++
 	}
 	return started

@@ -121,7 +121,7 @@ func (w *worker) fill() int {
 		started += w.begin(op)
 	}
 	if started > 0 {
-		w.queue.Flush()
+		w.queue.Ring()
 	}
 	if len(w.free)+len(w.ready) == len(w.slots) && !w.reopening {
 		return 1
