@@ -11,7 +11,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -119,7 +118,7 @@ func (r *runner) cpuTime() (total time.Duration, err error) {
 
 // readOne reads one block.
 func readOne(engine *progress.Engine, q *client.Queue) error {
-	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: 4096}); err != nil {
+	if err := q.Submit(&client.Request{Type: client.Read, Length: 4096}); err != nil {
 		return err
 	}
 	q.Ring()

@@ -363,13 +363,13 @@ func runOurInitiator(t testing.TB, m mixture, loader *doca.Loader, directory str
 func checkRefusals(t testing.TB, queue *client.Queue, m mixture) {
 	t.Helper()
 	refused := []client.Request{
-		{Type: iomsg.Flush}, {Type: iomsg.Trim, Length: ourBlock},
-		{Type: iomsg.WriteZeroes, Length: ourBlock},
-		{Type: iomsg.Extents, Length: iomsg.ExtentSize, Range: ourBlock},
-		{Type: iomsg.Write, Length: ourBlock, Flags: iomsg.FUA},
+		{Type: client.Flush}, {Type: client.Trim, Length: ourBlock},
+		{Type: client.WriteZeroes, Length: ourBlock},
+		{Type: client.Extents, Length: iomsg.ExtentSize, Range: ourBlock},
+		{Type: client.Write, Length: ourBlock, Flags: client.FUA},
 	}
 	if m.version <= dialects.DOCA3_0 {
-		refused = append(refused, client.Request{Type: iomsg.Read, Length: ourBlock,
+		refused = append(refused, client.Request{Type: client.Read, Length: ourBlock,
 			Offset: ourBlock})
 	}
 	for i := range refused {
@@ -414,7 +414,7 @@ func verifyQueue(t testing.TB, queue *client.Queue, number int, m mixture) {
 		for b := range s.buffer {
 			s.buffer[b] = byte(s.seed >> (b % 57))
 		}
-		s.request = client.Request{Type: iomsg.Write, Length: ourBlock, Memory: place * ourBlock,
+		s.request = client.Request{Type: client.Write, Length: ourBlock, Memory: place * ourBlock,
 			Offset: (s.written%rows*ourQueues*ourDepth + place) * ourBlock, Tag: uint64(i)}
 		s.written++
 		submit(i)
@@ -437,9 +437,9 @@ func verifyQueue(t testing.TB, queue *client.Queue, number int, m mixture) {
 				t.Errorf("%v at %d: %v", s.request.Type, s.request.Offset, err)
 				return
 			}
-			if s.request.Type == iomsg.Write {
+			if s.request.Type == client.Write {
 				clear(s.buffer)
-				s.request.Type = iomsg.Read
+				s.request.Type = client.Read
 				submit(i)
 				continue
 			}

@@ -160,7 +160,7 @@ type Info struct {
 	// one supports neither.
 	CanTrim        bool
 	CanWriteZeroes bool
-	// CanFUA means that a change with iomsg.FUA is durable when it completes, without a flush. A
+	// CanFUA means that a change with the flag FUA is durable when it completes, without a flush. A
 	// read-only volume has no changes.
 	CanFUA bool
 	// CanReportExtents means that the volume knows where its holes are: see Volume.Extents.

@@ -10,7 +10,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -76,7 +75,7 @@ func expectClosed(t *testing.T, v *client.Volume, queue *client.Queue, user *cli
 		"Extents":       func() error { _, err := v.Extents(0, 4096); return err },
 		"Err":           v.Err,
 		"Submit": func() error {
-			return queue.Submit(&client.Request{Type: iomsg.Read, Length: 4096})
+			return queue.Submit(&client.Request{Type: client.Read, Length: 4096})
 		},
 		"Attach": func() error { return queue.Attach(engine) },
 	} {
@@ -211,7 +210,7 @@ func TestAChangeToAReadOnlyVolumeMatchesErrPermission(t *testing.T) {
 	block := make([]byte, 4096)
 	_, writing := v.WriteAt(block, 0)
 	_, part := v.WriteAt(block[:1], 1)
-	result := carryOut(t, v.Queue(0), client.Request{Type: iomsg.Write, Length: 4096})
+	result := carryOut(t, v.Queue(0), client.Request{Type: client.Write, Length: 4096})
 	for name, err := range map[string]error{
 		"WriteAt": writing, "WriteAt of a part": part, "WriteZeroes": v.WriteZeroes(0, 4096),
 		"a queue": result.Err(),

@@ -313,7 +313,7 @@ func TestAConversationWithARelayOfTheApplications(t *testing.T) {
 				v == dialects.DOCA2_10 && size != theirQueues*testDepth*testBlock {
 				t.Errorf("the volume has %d bytes", size)
 			}
-			result := carryOut(t, disk.Queue(1), client.Request{Type: iomsg.Write,
+			result := carryOut(t, disk.Queue(1), client.Request{Type: client.Write,
 				Length: testBlock, Offset: memoryOffset, Memory: memoryOffset, Tag: 9})
 			if result.Code != status.IOFailed || result.Tag != 9 {
 				t.Errorf("the result is %+v", result)
@@ -424,7 +424,7 @@ func TestAResponseThatNobodyAskedForEndsTheSessionWithTheApplications(t *testing
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := carryOut(t, disk.Queue(0), client.Request{Type: iomsg.Read, Length: testBlock})
+	result := carryOut(t, disk.Queue(0), client.Request{Type: client.Read, Length: testBlock})
 	if result.Err() == nil || !errors.Is(disk.Err(), status.Unexpected) {
 		t.Errorf("the result is %+v, and the volume fails with %v", result, disk.Err())
 	}

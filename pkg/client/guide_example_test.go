@@ -16,7 +16,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
@@ -173,7 +172,7 @@ func ExampleQueue() {
 	for done < 200 {
 		for next < 200 && len(free) > 0 {
 			tag := free[len(free)-1]
-			must(queue.Submit(&client.Request{Type: iomsg.Read, Offset: next * size,
+			must(queue.Submit(&client.Request{Type: client.Read, Offset: next * size,
 				Length: size, Memory: tag * size, Tag: tag}))
 			free = free[:len(free)-1]
 			next++

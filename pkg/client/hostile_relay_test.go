@@ -242,7 +242,7 @@ func results(t *testing.T, q *client.Queue, count int) []client.Result {
 
 func submit(t *testing.T, q *client.Queue, tag uint64) {
 	t.Helper()
-	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock, Tag: tag}); err != nil {
+	if err := q.Submit(&client.Request{Type: client.Read, Length: testBlock, Tag: tag}); err != nil {
 		t.Fatal(err)
 	}
 	q.Ring()
@@ -297,7 +297,7 @@ func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) 
 			if err := v.Err(); !errors.Is(err, c.want) {
 				t.Errorf("the volume ended with %v, want %v", err, c.want)
 			}
-			if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock}); err == nil {
+			if err := q.Submit(&client.Request{Type: client.Read, Length: testBlock}); err == nil {
 				t.Error("a failed volume accepted a request")
 			}
 		})
@@ -332,7 +332,7 @@ func TestALostRequestTimesOutUnderLoad(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the lost request does not time out")
 		}
-		if q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock, Tag: 8}) != nil {
+		if q.Submit(&client.Request{Type: client.Read, Length: testBlock, Tag: 8}) != nil {
 			break // the session has ended
 		}
 		q.Ring()

@@ -226,21 +226,21 @@ var misuses = []struct {
 		status.NotSupported, "is not reopened"},
 
 	{"submit nothing", submitting(nil), status.InvalidValue, "Request is nil"},
-	{"submit what is no request", submitting(&client.Request{Type: iomsg.Stop}),
+	{"submit what only relays send", submitting(&client.Request{Type: 3}),
 		status.InvalidValue, "type"},
-	{"submit flags of the protocol", submitting(&client.Request{Type: iomsg.Flush, Flags: 1 << 20}),
+	{"submit flags of the protocol", submitting(&client.Request{Type: client.Flush, Flags: 1 << 20}),
 		status.InvalidValue, "flags"},
-	{"submit more than memory", submitting(&client.Request{Type: iomsg.Read, Length: 4096,
+	{"submit more than memory", submitting(&client.Request{Type: client.Read, Length: 4096,
 		Memory: math.MaxUint64}), status.InvalidValue, "of memory"},
-	{"submit beyond the end", submitting(&client.Request{Type: iomsg.Read, Length: 4096,
+	{"submit beyond the end", submitting(&client.Request{Type: client.Read, Length: 4096,
 		Offset: math.MaxUint64 &^ 4095}), status.InvalidValue, "has only"},
-	{"submit more than one request moves", submitting(&client.Request{Type: iomsg.Write,
+	{"submit more than one request moves", submitting(&client.Request{Type: client.Write,
 		Length: 128 << 10}), status.TooBig, "one request at most"},
 	{"submit more than the depth", func(m *misuser) error {
 		q := m.open().Queue(0)
 		var err error
 		for range q.Outstanding() + 100 {
-			if err = q.Submit(&client.Request{Type: iomsg.Flush}); err != nil {
+			if err = q.Submit(&client.Request{Type: client.Flush}); err != nil {
 				break
 			}
 		}
@@ -248,10 +248,10 @@ var misuses = []struct {
 	}, status.Again, ""},
 	{"submit after Close", func(m *misuser) error {
 		q := m.closed().Queue(0)
-		return q.Submit(&client.Request{Type: iomsg.Flush})
+		return q.Submit(&client.Request{Type: client.Flush})
 	}, os.ErrClosed, "closed by this program"},
 	{"submit for a user of another volume", func(m *misuser) error {
-		return m.open().Queue(0).Submit(&client.Request{Type: iomsg.Flush,
+		return m.open().Queue(0).Submit(&client.Request{Type: client.Flush,
 			Flusher: m.open().NewFlusher()})
 	}, status.InvalidValue, "user of another volume"},
 	{"attach to nothing", func(m *misuser) error { return m.open().Queue(0).Attach(nil) },

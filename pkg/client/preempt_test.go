@@ -60,7 +60,7 @@ func TestAPreemptedVolumeIsNotReopened(t *testing.T) {
 			if err := v.Err(); !errors.Is(err, client.ErrPreempted) {
 				t.Errorf("the volume ended with %v, want ErrPreempted", err)
 			}
-			err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
+			err := q.Submit(&client.Request{Type: client.Read, Length: testBlock})
 			if !errors.Is(err, status.InUse) {
 				t.Errorf("a later request fails with %v, want IN_USE", err)
 			}

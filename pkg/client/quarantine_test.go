@@ -144,7 +144,7 @@ func TestChangesOfADeadRelayFailWhenNoLeaseIsLeft(t *testing.T) {
 			r := newFakeRelay(t)
 			r.leaseMs.Store(test.leaseMs)
 			q := r.openWith(client.Config{IOTimeout: testkit.Patience}).Queue(0)
-			for tag, kind := range []iomsg.Type{iomsg.Write, iomsg.Read, iomsg.Trim, iomsg.Flush} {
+			for tag, kind := range []client.RequestType{client.Write, client.Read, client.Trim, client.Flush} {
 				err := q.Submit(&client.Request{Type: kind, Tag: uint64(tag), Length: testBlock})
 				if err != nil {
 					t.Fatal(err)
@@ -204,7 +204,7 @@ func TestAReopenedVolumeLeavesQuarantinedMemoryToTheRelay(t *testing.T) {
 	copy(former, "kept for repetition")
 	loseSession(t, r, q)
 
-	read := client.Request{Type: iomsg.Read, Length: testBlock}
+	read := client.Request{Type: client.Read, Length: testBlock}
 	var err error
 	testkit.Eventually(t, "the queue has a session", func() bool {
 		err = q.Submit(&read)
@@ -213,7 +213,7 @@ func TestAReopenedVolumeLeavesQuarantinedMemoryToTheRelay(t *testing.T) {
 	if !errors.Is(err, client.ErrMemoryReplaced) || !errors.Is(err, status.BadState) {
 		t.Fatalf("a read into memory that the relay has not released: %v", err)
 	}
-	if err := q.Submit(&client.Request{Type: iomsg.Flush}); err != nil {
+	if err := q.Submit(&client.Request{Type: client.Flush}); err != nil {
 		t.Errorf("a flush, which needs no memory: %v", err)
 	}
 	old, current := <-r.imported, <-r.imported
@@ -246,7 +246,7 @@ func loseMemoryTwice(t *testing.T, r *fakeRelay, v *client.Volume) {
 	loseSession(t, r, q)
 	testkit.Eventually(t, "the queue has a session", func() bool {
 		q.SwitchMemory()
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
+		err := q.Submit(&client.Request{Type: client.Read, Length: testBlock})
 		return err == nil
 	})
 	r.cut()
@@ -285,7 +285,7 @@ func TestAVolumeWaitsForTheReleaseOfMemoryInQuarantine(t *testing.T) {
 			q := v.Queue(0)
 			testkit.Eventually(t, "the queue has a session", func() bool {
 				q.SwitchMemory()
-				err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
+				err := q.Submit(&client.Request{Type: client.Read, Length: testBlock})
 				return err == nil
 			})
 		})
@@ -300,7 +300,7 @@ func TestMemoryIsKeptForAQueueThatHasYetToSwitchToIt(t *testing.T) {
 	q := v.Queue(0)
 	loseSession(t, r, q)
 	testkit.Eventually(t, "the queue hears of new memory", func() bool {
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
+		err := q.Submit(&client.Request{Type: client.Read, Length: testBlock})
 		return errors.Is(err, client.ErrMemoryReplaced)
 	})
 	release(t, <-r.imported)

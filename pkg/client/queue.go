@@ -154,7 +154,7 @@ func (q *Queue) Submit(r *Request) error {
 	}
 	index := q.free[n-1]
 	s := &q.slots[index]
-	s.flush = r.Type == iomsg.Flush
+	s.flush = r.Type == Flush
 	if s.flush {
 		if s.cover == nil {
 			s.cover = make([]uint64, len(q.writes.queues))
@@ -168,19 +168,20 @@ func (q *Queue) Submit(r *Request) error {
 			return err
 		}
 	}
-	flags, traceID := r.Flags, uint32(0)
+	flags, traceID := iomsg.Flags(r.Flags), uint32(0)
 	if q.sampler.isOn() {
 		if traceID = q.sampler.sample(); traceID != 0 {
 			flags |= iomsg.Traced
 		}
 	}
 	iomsg.Encode(q.encoded[:], &iomsg.Message{
-		Type: r.Type, UserData: uint64(s.generation+1)<<32 | uint64(index), IOSize: r.Length,
+		Type: iomsg.Type(r.Type), UserData: uint64(s.generation+1)<<32 | uint64(index),
+		IOSize:          r.Length,
 		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: flags, Range: r.Range,
 		Trace: traceID,
 	})
 	if foreign := q.session.foreign; foreign != nil {
-		if r.Flags != 0 || !foreign.CanCarry(r.Type, r.Memory, r.Offset) {
+		if r.Flags != 0 || !foreign.CanCarry(iomsg.Type(r.Type), r.Memory, r.Offset) {
 			return errNotCarried
 		}
 		foreign.ToTarget(q.encoded[:])

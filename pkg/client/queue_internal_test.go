@@ -79,7 +79,7 @@ func newEagerRelay(t *testing.T) (*eagerRelay, *Queue) {
 	c.life.session.Store(s)
 	q := newQueue(c, 0, s)
 	q.memoryEnd = block
-	if err := q.Submit(&Request{Type: iomsg.Read, Length: block, Tag: 7}); err != nil {
+	if err := q.Submit(&Request{Type: Read, Length: block, Tag: 7}); err != nil {
 		t.Fatal(err)
 	}
 	return r, q
@@ -170,7 +170,7 @@ func TestStatesOfAQueue(t *testing.T) {
 		switch state {
 		case "ending":
 			r.respondWith(q, status.Shutdown)
-			if err := q.Submit(&Request{Type: iomsg.Read, Length: 512, Tag: 8}); err != nil {
+			if err := q.Submit(&Request{Type: Read, Length: 512, Tag: 8}); err != nil {
 				t.Fatal(err)
 			}
 			poll(q)
@@ -216,7 +216,7 @@ func TestStatesOfAQueue(t *testing.T) {
 	readTable(t, "queue.go", states...).forEachCell(t, map[string]func(*testing.T, string) string{
 		"Submit": func(t *testing.T, state string) string {
 			_, q := begin(t, state)
-			switch err := q.Submit(&Request{Type: iomsg.Read, Length: 512}); {
+			switch err := q.Submit(&Request{Type: Read, Length: 512}); {
 			case err == nil:
 				return "sends"
 			case errors.Is(err, ErrReopening):

@@ -23,7 +23,7 @@ func roundTrip(t testing.TB) func() {
 	consumer, producer := r.consumers[0], r.producers[0]
 	received := make([]comch.Received, testDepth)
 	results := make([]client.Result, testDepth)
-	request := client.Request{Type: iomsg.Read, Length: testBlock}
+	request := client.Request{Type: client.Read, Length: testBlock}
 	return func() {
 		for range testDepth {
 			request.Tag++
@@ -76,7 +76,7 @@ func TestAResultSaysWhyTheVolumeHasFailedTheRequest(t *testing.T) {
 		{status.IOFailed, 1<<32 - 1, status.CauseUnknown, status.IOFailed},
 		{status.Success, status.Cause(syscall.ENOSPC), status.CauseUnknown, nil},
 	} {
-		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock}); err != nil {
+		if err := q.Submit(&client.Request{Type: client.Read, Length: testBlock}); err != nil {
 			t.Fatal(err)
 		}
 		q.Ring()
@@ -122,7 +122,7 @@ func TestAQueueTracesOneRequestInSoMany(t *testing.T) {
 	tracer.Start()
 	var ids []uint32
 	for i := range uint64(7) {
-		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock,
+		if err := q.Submit(&client.Request{Type: client.Read, Length: testBlock,
 			Offset: i * testBlock}); err != nil {
 			t.Fatal(err)
 		}
@@ -195,46 +195,46 @@ func TestSubmitRefusesWhatDoesNotFit(t *testing.T) {
 		request client.Request
 		want    error
 	}{
-		{client.Request{Type: iomsg.Stop}, status.InvalidValue},
-		{client.Request{Type: iomsg.Hello}, status.InvalidValue},
-		{client.Request{Type: iomsg.Result}, status.InvalidValue},
+		{client.Request{Type: client.RequestType(iomsg.Stop)}, status.InvalidValue},
+		{client.Request{Type: client.RequestType(iomsg.Hello)}, status.InvalidValue},
+		{client.Request{Type: client.RequestType(iomsg.Result)}, status.InvalidValue},
 		{client.Request{Type: 77, Length: testBlock}, status.InvalidValue},
-		{client.Request{Type: iomsg.Flush, Flags: iomsg.Traced}, status.InvalidValue},
-		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.Pushed},
+		{client.Request{Type: client.Flush, Flags: client.Flags(iomsg.Traced)}, status.InvalidValue},
+		{client.Request{Type: client.Write, Length: testBlock, Flags: client.Flags(iomsg.Pushed)},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: 1 << 31}, status.InvalidValue},
-		{client.Request{Type: iomsg.Write, Length: testBlock, Flags: iomsg.FUA | iomsg.Deallocate},
+		{client.Request{Type: client.Write, Length: testBlock, Flags: 1 << 31}, status.InvalidValue},
+		{client.Request{Type: client.Write, Length: testBlock, Flags: client.FUA | client.Deallocate},
 			nil},
-		{client.Request{Type: iomsg.Read}, status.InvalidValue},
-		{client.Request{Type: iomsg.Read, Length: 100}, status.InvalidValue},
-		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: 100}, status.InvalidValue},
-		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: size}, status.InvalidValue},
-		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: 1<<64 - testBlock},
+		{client.Request{Type: client.Read}, status.InvalidValue},
+		{client.Request{Type: client.Read, Length: 100}, status.InvalidValue},
+		{client.Request{Type: client.Read, Length: testBlock, Offset: 100}, status.InvalidValue},
+		{client.Request{Type: client.Read, Length: testBlock, Offset: size}, status.InvalidValue},
+		{client.Request{Type: client.Read, Length: testBlock, Offset: 1<<64 - testBlock},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Read, Length: 2 * testBlock, Offset: size - testBlock},
+		{client.Request{Type: client.Read, Length: 2 * testBlock, Offset: size - testBlock},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Read, Length: testBlock, Offset: size - testBlock}, nil},
-		{client.Request{Type: iomsg.Read, Length: 3 * testBlock}, status.TooBig},
-		{client.Request{Type: iomsg.Read, Length: 2 * testBlock,
+		{client.Request{Type: client.Read, Length: testBlock, Offset: size - testBlock}, nil},
+		{client.Request{Type: client.Read, Length: 3 * testBlock}, status.TooBig},
+		{client.Request{Type: client.Read, Length: 2 * testBlock,
 			Memory: memory - 2*testBlock}, nil},
 		// What follows the application's memory belongs to the blocking methods.
-		{client.Request{Type: iomsg.Read, Length: testBlock, Memory: memory}, status.InvalidValue},
-		{client.Request{Type: iomsg.Write, Length: 2 * testBlock, Memory: memory - testBlock},
+		{client.Request{Type: client.Read, Length: testBlock, Memory: memory}, status.InvalidValue},
+		{client.Request{Type: client.Write, Length: 2 * testBlock, Memory: memory - testBlock},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Read, Length: testBlock, Memory: 1<<64 - testBlock},
+		{client.Request{Type: client.Read, Length: testBlock, Memory: 1<<64 - testBlock},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Trim, Length: size + testBlock}, status.InvalidValue},
-		{client.Request{Type: iomsg.WriteZeroes, Length: testBlock, Offset: 1},
+		{client.Request{Type: client.Trim, Length: size + testBlock}, status.InvalidValue},
+		{client.Request{Type: client.WriteZeroes, Length: testBlock, Offset: 1},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Trim, Length: size, Memory: 1 << 40}, nil},
-		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize}, status.InvalidValue},
-		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize + 1, Range: size},
+		{client.Request{Type: client.Trim, Length: size, Memory: 1 << 40}, nil},
+		{client.Request{Type: client.Extents, Length: iomsg.ExtentSize}, status.InvalidValue},
+		{client.Request{Type: client.Extents, Length: iomsg.ExtentSize + 1, Range: size},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize, Range: size + testBlock},
+		{client.Request{Type: client.Extents, Length: iomsg.ExtentSize, Range: size + testBlock},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize, Range: size, Memory: memory},
+		{client.Request{Type: client.Extents, Length: iomsg.ExtentSize, Range: size, Memory: memory},
 			status.InvalidValue},
-		{client.Request{Type: iomsg.Extents, Length: iomsg.ExtentSize, Range: size}, nil},
+		{client.Request{Type: client.Extents, Length: iomsg.ExtentSize, Range: size}, nil},
 	} {
 		err := queue.Submit(&test.request)
 		if test.want != nil {
@@ -249,7 +249,8 @@ func TestSubmitRefusesWhatDoesNotFit(t *testing.T) {
 		}
 		queue.Ring()
 		sent := r.request()
-		if sent.Type != test.request.Type || sent.StorageOffset != test.request.Offset {
+		if client.RequestType(sent.Type) != test.request.Type ||
+			sent.StorageOffset != test.request.Offset {
 			t.Fatalf("the relay has received %+v instead of %+v", sent, test.request)
 		}
 		r.respond(sent)

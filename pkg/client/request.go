@@ -3,19 +3,18 @@ package client
 import (
 	"fmt"
 
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Request is one operation of a Queue.
 type Request struct {
-	// Type is iomsg.Read, Write, Flush, Trim, WriteZeroes, or Extents.
-	Type iomsg.Type
-	// Flags may contain iomsg.FUA and iomsg.Deallocate.
-	Flags iomsg.Flags
+	// Type is Read, Write, Flush, Trim, WriteZeroes, or Extents. 0 is none of them.
+	Type RequestType
+	// Flags may contain FUA and Deallocate.
+	Flags Flags
 	// Length is in bytes, a multiple of the block size. A read or write moves at most
 	// Info.BufferSize bytes. For Extents it is the size of the table, a multiple of
-	// iomsg.ExtentSize, which the request moves to the memory: see iomsg.DecodeExtents.
+	// ExtentSize, which the request moves to the memory: see DecodeExtents.
 	Length uint32
 	// Range is how many bytes of the volume Extents describes, a multiple of the block size, as far
 	// as the table has room. Other types ignore it.
@@ -67,7 +66,7 @@ func (r *Result) Err() error {
 // isVolatile reports whether a restart of the target can undo the request after it has completed. A
 // trim does not count, because the content that it leaves is undefined anyway.
 func (r *Request) isVolatile() bool {
-	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
+	return (r.Type == Write || r.Type == WriteZeroes) && r.Flags&FUA == 0
 }
 
 // check returns an error for a request that the protocol does not have, or that does not fit the
@@ -81,16 +80,17 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 	info := &t.info
 	size, block := t.size.Load(), uint64(info.BlockSize)
 	covered := uint64(r.Length)
-	if r.Type == iomsg.Extents {
+	if r.Type == Extents {
 		covered = r.Range
 	}
 	switch {
-	case !r.Type.IsRequest():
-		return status.Errorf(status.InvalidValue, "type %d is not one of requests", uint32(r.Type))
-	case r.Flags&^(iomsg.FUA|iomsg.Deallocate) != 0:
+	case !r.Type.IsValid():
+		return status.Errorf(status.InvalidValue, "Request.Type is %d, which is no type of requests: "+
+			"client.Read and the like are", uint32(r.Type))
+	case r.Flags&^(FUA|Deallocate) != 0:
 		return status.Errorf(status.InvalidValue,
 			"%v with flags %#x: only FUA and Deallocate are for requests", r.Type, uint32(r.Flags))
-	case r.Type == iomsg.Flush:
+	case r.Type == Flush:
 		return nil
 	case (r.Offset|covered)&(block-1) != 0:
 		return status.Errorf(status.InvalidValue,
@@ -105,7 +105,7 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 	case r.Length > info.BufferSize:
 		return status.Errorf(status.TooBig, "%v moves %d bytes, one request at most %d", r.Type,
 			r.Length, info.BufferSize)
-	case r.Length == 0, covered == 0, r.Type == iomsg.Extents && r.Length%iomsg.ExtentSize != 0:
+	case r.Length == 0, covered == 0, r.Type == Extents && r.Length%ExtentSize != 0:
 		return status.Errorf(status.InvalidValue, "%v of %d bytes with %d bytes of memory", r.Type,
 			covered, r.Length)
 	case uint64(r.Length) > memoryEnd, r.Memory > memoryEnd-uint64(r.Length):
@@ -117,7 +117,7 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 }
 
 // checkRange fails unless the range is within the volume.
-func (t *terms) checkRange(operation iomsg.Type, off, length int64) error {
+func (t *terms) checkRange(operation RequestType, off, length int64) error {
 	if off < 0 || length < 0 || uint64(off) > t.size.Load() ||
 		uint64(length) > t.size.Load()-uint64(off) {
 		return status.Errorf(status.InvalidValue, "%s, which has only %d bytes",
@@ -127,7 +127,7 @@ func (t *terms) checkRange(operation iomsg.Type, off, length int64) error {
 }
 
 // checkBlocks fails unless the range consists of whole blocks of the volume.
-func (t *terms) checkBlocks(operation iomsg.Type, off, length int64) error {
+func (t *terms) checkBlocks(operation RequestType, off, length int64) error {
 	if err := t.checkRange(operation, off, length); err != nil {
 		return err
 	}
@@ -140,8 +140,8 @@ func (t *terms) checkBlocks(operation iomsg.Type, off, length int64) error {
 }
 
 // describe describes a request for errors.
-func (t *terms) describe(operation iomsg.Type, off, length int64) string {
-	if operation == iomsg.Flush {
+func (t *terms) describe(operation RequestType, off, length int64) string {
+	if operation == Flush {
 		return fmt.Sprintf("%v of volume %q", operation, t.info.Name)
 	}
 	return fmt.Sprintf("%v of %d bytes at offset %d of volume %q", operation, length, off,

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -360,7 +359,7 @@ func (s *syncIO) switchMemory() {
 }
 
 // start submits a new request from the slot.
-func (slot *syncSlot) start(c *call, t iomsg.Type, offset uint64, length uint32) {
+func (slot *syncSlot) start(c *call, t RequestType, offset uint64, length uint32) {
 	slot.call, slot.request.Type, slot.request.Offset, slot.request.Length = c, t, offset, length
 	slot.restart()
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -44,7 +43,7 @@ func (v *blocking) readAt(c *call, p []byte, off int64) (int, error) {
 	defer v.releaseSync()
 	if off < 0 {
 		return 0, status.Errorf(status.InvalidValue, "%s: the offset is negative",
-			v.terms.describe(iomsg.Read, off, int64(len(p))))
+			v.terms.describe(Read, off, int64(len(p))))
 	}
 	if uint64(off) >= v.terms.size.Load() {
 		return 0, io.EOF
@@ -84,7 +83,7 @@ func (v *blocking) writeAt(c *call, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer v.releaseSync()
-	if err := v.terms.checkRange(iomsg.Write, off, int64(len(p))); err != nil {
+	if err := v.terms.checkRange(Write, off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	return s.write(c, p, uint64(off))
@@ -111,7 +110,7 @@ func (v *blocking) FlushContext(ctx context.Context) error { return v.everybody.
 func (v *blocking) flush(ctx context.Context, f *Flusher) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
 		attempt := &Flusher{attempt: f, seen: v.writes.lossesKnownTo(f)}
-		err := v.submitAndWait(c, &Request{Type: iomsg.Flush, Flusher: attempt})
+		err := v.submitAndWait(c, &Request{Type: Flush, Flusher: attempt})
 		if c.end(0, err) == nil {
 			v.writes.inform(f, attempt)
 		}
@@ -122,7 +121,7 @@ func (v *blocking) flush(ctx context.Context, f *Flusher) error {
 
 // Trim discards the content of a range of whole blocks. What reads return afterwards is undefined.
 func (v *blocking) Trim(off, length int64) error {
-	return v.clearRange(nil, iomsg.Trim, 0, off, length)
+	return v.clearRange(nil, Trim, 0, off, length)
 }
 
 // TrimContext is Trim, except that it also returns when ctx ends, with the cause of that. Any part
@@ -130,7 +129,7 @@ func (v *blocking) Trim(off, length int64) error {
 // WriteAtContext describes.
 func (v *blocking) TrimContext(ctx context.Context, off, length int64) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.Trim, 0, off, length)
+		return 0, v.clearRange(c, Trim, 0, off, length)
 	})
 	return err
 }
@@ -138,7 +137,7 @@ func (v *blocking) TrimContext(ctx context.Context, off, length int64) error {
 // WriteZeroes makes a range of whole blocks read as zeroes. Where the volume can do that, the range
 // keeps its space, so that later writes to it do not fail for lack of space.
 func (v *blocking) WriteZeroes(off, length int64) error {
-	return v.clearRange(nil, iomsg.WriteZeroes, 0, off, length)
+	return v.clearRange(nil, WriteZeroes, 0, off, length)
 }
 
 // WriteZeroesContext is WriteZeroes, except that it also returns when ctx ends, with the cause of
@@ -146,7 +145,7 @@ func (v *blocking) WriteZeroes(off, length int64) error {
 // consequences that WriteAtContext describes.
 func (v *blocking) WriteZeroesContext(ctx context.Context, off, length int64) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.WriteZeroes, 0, off, length)
+		return 0, v.clearRange(c, WriteZeroes, 0, off, length)
 	})
 	return err
 }
@@ -154,14 +153,14 @@ func (v *blocking) WriteZeroesContext(ctx context.Context, off, length int64) er
 // PunchHole makes a range of whole blocks read as zeroes, too, and frees its space where the volume
 // can do that.
 func (v *blocking) PunchHole(off, length int64) error {
-	return v.clearRange(nil, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
+	return v.clearRange(nil, WriteZeroes, Deallocate, off, length)
 }
 
 // PunchHoleContext is PunchHole, except that it also returns when ctx ends, as WriteZeroesContext
 // does.
 func (v *blocking) PunchHoleContext(ctx context.Context, off, length int64) error {
 	_, err := callUntil(ctx, func(c *call) (int, error) {
-		return 0, v.clearRange(c, iomsg.WriteZeroes, iomsg.Deallocate, off, length)
+		return 0, v.clearRange(c, WriteZeroes, Deallocate, off, length)
 	})
 	return err
 }
@@ -171,7 +170,7 @@ func (v *blocking) PunchHoleContext(ctx context.Context, off, length int64) erro
 const longestRange = 1 << 30
 
 // clearRange carries out a Trim or WriteZeroes in as many requests as it takes.
-func (v *blocking) clearRange(c *call, t iomsg.Type, flags iomsg.Flags, off, length int64) error {
+func (v *blocking) clearRange(c *call, t RequestType, flags Flags, off, length int64) error {
 	if v.sync.Load() == nil {
 		return v.errNoSync()
 	}
@@ -202,13 +201,13 @@ const longestExtents = 64 << 30
 // Extents describes a range of whole blocks by its extents, in order: where data is, and where
 // holes are, which read as zeroes. Neighbors may be of the same kind. If the volume does not know
 // (see Info.CanReportExtents), everything is data. What is written meanwhile may be missing.
-func (v *blocking) Extents(off, length int64) ([]iomsg.Extent, error) {
+func (v *blocking) Extents(off, length int64) ([]Extent, error) {
 	return v.extents(nil, off, length)
 }
 
 // ExtentsContext is Extents, except that it also returns when ctx ends, with the cause of that.
-func (v *blocking) ExtentsContext(ctx context.Context, off, length int64) ([]iomsg.Extent, error) {
-	var found []iomsg.Extent
+func (v *blocking) ExtentsContext(ctx context.Context, off, length int64) ([]Extent, error) {
+	var found []Extent
 	_, err := callUntil(ctx, func(c *call) (int, error) {
 		var err error
 		found, err = v.extents(c, off, length)
@@ -220,15 +219,15 @@ func (v *blocking) ExtentsContext(ctx context.Context, off, length int64) ([]iom
 	return found, nil
 }
 
-func (v *blocking) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
+func (v *blocking) extents(c *call, off, length int64) ([]Extent, error) {
 	if v.sync.Load() == nil {
 		return nil, v.errNoSync()
 	}
-	if err := v.terms.checkBlocks(iomsg.Extents, off, length); err != nil || length == 0 {
+	if err := v.terms.checkBlocks(Extents, off, length); err != nil || length == 0 {
 		return nil, err
 	}
 	if !v.terms.info.CanReportExtents {
-		return []iomsg.Extent{{Length: uint64(length)}}, nil
+		return []Extent{{Length: uint64(length)}}, nil
 	}
 	s, err := v.acquireSync()
 	if err != nil {
@@ -248,19 +247,19 @@ func (v *blocking) extents(c *call, off, length int64) ([]iomsg.Extent, error) {
 		slot.request.Range = 0
 		s.release(c, slot)
 	}()
-	size := min(extentsAtOnce*iomsg.ExtentSize, v.terms.info.BufferSize)
-	var all []iomsg.Extent
+	size := min(extentsAtOnce*ExtentSize, v.terms.info.BufferSize)
+	var all []Extent
 	for length > 0 {
 		if err := c.err(); err != nil {
 			return nil, err
 		}
 		slot.request.Range = uint64(min(length, longestExtents))
-		slot.start(c, iomsg.Extents, uint64(off), size)
+		slot.start(c, Extents, uint64(off), size)
 		if err := slot.wait(); err != nil {
 			return nil, err
 		}
 		found := len(all)
-		all, err = iomsg.DecodeExtents(all, slot.buffer[:size], slot.request.Range)
+		all, err = DecodeExtents(all, slot.buffer[:size], slot.request.Range)
 		if err != nil {
 			return nil, fmt.Errorf("%v: %w", slot, err)
 		}
@@ -278,7 +277,7 @@ func (v *blocking) submitAndWait(c *call, r *Request) error {
 		return err
 	}
 	defer v.releaseSync()
-	if r.Type == iomsg.Flush {
+	if r.Type == Flush {
 		if !s.ranges.WaitToRead(0, math.MaxUint64, c.hasLeft()) {
 			return c.err()
 		}
@@ -379,14 +378,14 @@ func (s *syncIO) writePart(c *call, p []byte, offset uint64) error {
 		return err
 	}
 	defer s.release(c, slot)
-	slot.start(c, iomsg.Read, start, uint32(block))
+	slot.start(c, Read, start, uint32(block))
 	if err := slot.wait(); err != nil {
 		return err
 	}
 	if err := c.copy(slot.buffer[offset-start:], p); err != nil {
 		return err
 	}
-	slot.start(c, iomsg.Write, start, uint32(block))
+	slot.start(c, Write, start, uint32(block))
 	return slot.wait()
 }
 
@@ -468,7 +467,7 @@ func (s *syncIO) startRead(p *piece) error {
 		return err
 	}
 	start, length := s.span(p)
-	p.slot.start(p.call, iomsg.Read, start, length)
+	p.slot.start(p.call, Read, start, length)
 	return nil
 }
 
@@ -484,7 +483,7 @@ func (s *syncIO) startWrite(p *piece) error {
 	if err := p.call.copy(p.slot.buffer, p.data); err != nil {
 		return err
 	}
-	p.slot.start(p.call, iomsg.Write, p.offset, uint32(len(p.data)))
+	p.slot.start(p.call, Write, p.offset, uint32(len(p.data)))
 	return nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -46,7 +45,7 @@ func (th *thread) leave() { th.do(func() { th.session.Close() }) }
 // writes returns what to hold: writes of the byte fill.
 func (v volume) writes(fill byte) func(r *client.Request) bool {
 	return func(r *client.Request) bool {
-		return r.Type == iomsg.Write && v.Memory()[r.Memory] == fill
+		return r.Type == client.Write && v.Memory()[r.Memory] == fill
 	}
 }
 

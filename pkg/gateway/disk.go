@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -416,8 +415,8 @@ func errnoOf(code status.Code, cause status.Cause) nbd.Errno {
 }
 
 // Types of the requests that each command causes on whole blocks.
-var requestTypes = [nbd.CommandCount]iomsg.Type{
-	nbd.Read: iomsg.Read, nbd.Write: iomsg.Write, nbd.Flush: iomsg.Flush, nbd.Trim: iomsg.Trim,
-	nbd.Cache: iomsg.Read, nbd.WriteZeroes: iomsg.WriteZeroes,
-	nbd.BlockStatus: iomsg.Extents,
+var requestTypes = [nbd.CommandCount]client.RequestType{
+	nbd.Read: client.Read, nbd.Write: client.Write, nbd.Flush: client.Flush, nbd.Trim: client.Trim,
+	nbd.Cache: client.Read, nbd.WriteZeroes: client.WriteZeroes,
+	nbd.BlockStatus: client.Extents,
 }

@@ -66,13 +66,13 @@ func newVolume(queues int) volume {
 // apply does what queuetest does, and the operations that it does not know.
 func (v volume) apply(r *client.Request) status.Code {
 	switch r.Type {
-	case iomsg.Trim, iomsg.WriteZeroes:
+	case client.Trim, client.WriteZeroes:
 		if r.Offset%block != 0 || r.Length%block != 0 {
 			return status.InvalidValue
 		}
 		clear(v.Data()[r.Offset:][:r.Length])
 		return status.Success
-	case iomsg.Extents:
+	case client.Extents:
 		if r.Offset%block != 0 || r.Range%block != 0 || r.Range == 0 ||
 			r.Offset+r.Range > volumeSize || r.Length%iomsg.ExtentSize != 0 {
 			return status.InvalidValue
@@ -332,7 +332,7 @@ func TestFlagsReachTheVolume(t *testing.T) {
 		return v.apply(r)
 	}
 	th := start(t, newExport(t, v, 1, 1), 0)
-	request := func(kind iomsg.Type, offset, length int, flags iomsg.Flags) string {
+	request := func(kind client.RequestType, offset, length int, flags client.Flags) string {
 		return fmt.Sprintf("%v %d+%d flags %d", kind, offset, length, flags)
 	}
 	for _, test := range []struct {
@@ -341,25 +341,25 @@ func TestFlagsReachTheVolume(t *testing.T) {
 		offset, length uint64
 		want           []string
 	}{
-		{nbd.Write, 0, block, block, []string{request(iomsg.Write, block, block, 0)}},
-		{nbd.Write, nbd.FUA, block, block, []string{request(iomsg.Write, block, block, iomsg.FUA)}},
-		{nbd.Write, nbd.FUA, 1, 1, []string{request(iomsg.Read, 0, block, 0),
-			request(iomsg.Write, 0, block, iomsg.FUA)}},
-		{nbd.Trim, nbd.FUA, 0, block, []string{request(iomsg.Trim, 0, block, iomsg.FUA)}},
+		{nbd.Write, 0, block, block, []string{request(client.Write, block, block, 0)}},
+		{nbd.Write, nbd.FUA, block, block, []string{request(client.Write, block, block, client.FUA)}},
+		{nbd.Write, nbd.FUA, 1, 1, []string{request(client.Read, 0, block, 0),
+			request(client.Write, 0, block, client.FUA)}},
+		{nbd.Trim, nbd.FUA, 0, block, []string{request(client.Trim, 0, block, client.FUA)}},
 		{nbd.WriteZeroes, 0, 0, block, []string{
-			request(iomsg.WriteZeroes, 0, block, iomsg.Deallocate)}},
+			request(client.WriteZeroes, 0, block, client.Deallocate)}},
 		{nbd.WriteZeroes, nbd.FastZero, 0, block, []string{
-			request(iomsg.WriteZeroes, 0, block, iomsg.Deallocate)}},
+			request(client.WriteZeroes, 0, block, client.Deallocate)}},
 		{nbd.WriteZeroes, nbd.NoHole, 0, block, []string{
-			request(iomsg.WriteZeroes, 0, block, 0)}},
+			request(client.WriteZeroes, 0, block, 0)}},
 		{nbd.WriteZeroes, nbd.FUA, 0, block + 1, []string{
-			request(iomsg.WriteZeroes, 0, block, iomsg.FUA|iomsg.Deallocate),
-			request(iomsg.Read, block, block, 0), request(iomsg.Write, block, block, iomsg.FUA)}},
-		{nbd.Read, nbd.FUA, 0, block, []string{request(iomsg.Read, 0, block, 0)}},
-		{nbd.Flush, 0, 0, 0, []string{request(iomsg.Flush, 0, 0, 0)}},
-		{nbd.Cache, 0, block + 1, 2 * buffer, []string{request(iomsg.Read, block, buffer, 0),
-			request(iomsg.Read, block+buffer, buffer, 0),
-			request(iomsg.Read, block+2*buffer, block, 0)}},
+			request(client.WriteZeroes, 0, block, client.FUA|client.Deallocate),
+			request(client.Read, block, block, 0), request(client.Write, block, block, client.FUA)}},
+		{nbd.Read, nbd.FUA, 0, block, []string{request(client.Read, 0, block, 0)}},
+		{nbd.Flush, 0, 0, 0, []string{request(client.Flush, 0, 0, 0)}},
+		{nbd.Cache, 0, block + 1, 2 * buffer, []string{request(client.Read, block, buffer, 0),
+			request(client.Read, block+buffer, buffer, 0),
+			request(client.Read, block+2*buffer, block, 0)}},
 	} {
 		got = nil
 		failure := th.call(test.command, test.flags, test.offset, test.length,

@@ -160,10 +160,10 @@ func (op *operation) next() bool {
 	op.request = client.Request{Type: requestTypes[op.Command], Flusher: op.session.user}
 	if op.Flags&nbd.FUA != 0 && op.Command != nbd.Read && op.Command != nbd.Cache &&
 		op.Command != nbd.Flush {
-		op.request.Flags = iomsg.FUA
+		op.request.Flags = client.FUA
 	}
 	if op.Command == nbd.WriteZeroes && op.Flags&nbd.NoHole == 0 {
-		op.request.Flags |= iomsg.Deallocate
+		op.request.Flags |= client.Deallocate
 	}
 	switch op.Command {
 	case nbd.Write:
@@ -232,7 +232,7 @@ func (op *operation) nextOfWrite() bool {
 
 // readInto makes the request read blocks into the buffer.
 func (op *operation) readInto(offset, length, memory uint64) {
-	op.request.Type, op.request.Flags = iomsg.Read, 0
+	op.request.Type, op.request.Flags = client.Read, 0
 	op.setRange(offset, length, memory)
 }
 
@@ -246,8 +246,8 @@ func (op *operation) nextOfZeroes() bool {
 		clear(op.bytes(op.position-start, stop-op.position))
 		op.modifying = false
 		op.position = stop
-		op.request.Type = iomsg.Write
-		op.request.Flags &^= iomsg.Deallocate
+		op.request.Type = client.Write
+		op.request.Flags &^= client.Deallocate
 		op.setRange(start, block, 0)
 		return true
 	}

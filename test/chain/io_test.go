@@ -202,7 +202,7 @@ func TestTheDepthLimitsASubmitter(t *testing.T) {
 	v := c.Open(c.QueueConfig(4))
 	q := v.Queue(0)
 	chaintest.SubmitReads(t, q, 4)
-	err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
+	err := q.Submit(&client.Request{Type: client.Read, Length: blockSize})
 	if !errors.Is(err, status.Again) {
 		t.Errorf("submit beyond the depth: %v", err)
 	}
@@ -233,7 +233,7 @@ func TestGarbageCollectionDoesNotStopTheWorkers(t *testing.T) {
 	// If a worker held up the collector, no collection would finish during the IO; if the collector
 	// held up the workers, the IO would not finish.
 	c.Await("collections finish while the workers are busy", func() bool {
-		chaintest.TransferAll(t, v, engine, iomsg.Read, blockSize, 32, 1000)
+		chaintest.TransferAll(t, v, engine, client.Read, blockSize, 32, 1000)
 		return collections.Load() >= 10
 	})
 	close(stop)

@@ -13,7 +13,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -206,7 +205,7 @@ func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
 				t.Errorf("request %d ended with %v, want one failure", tag, got)
 			}
 		}
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
+		err := q.Submit(&client.Request{Type: client.Read, Length: blockSize})
 		if !errors.Is(err, client.ErrReopening) || !errors.Is(err, status.Again) {
 			t.Errorf("submit while there is no relay: %v", err)
 		}
@@ -218,7 +217,7 @@ func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
 		// The engine wakes up when the queue accepts requests again.
 		for woken := false; !woken; {
 			q.Poll(make([]client.Result, 1))
-			if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil {
+			if err := q.Submit(&client.Request{Type: client.Read, Length: blockSize}); err == nil {
 				woken = true
 			} else if !errors.Is(err, client.ErrReopening) {
 				t.Fatal(err)
@@ -272,7 +271,7 @@ func TestAReconnectPolicyIsObeyedAndItsEndReportedToAllCallers(t *testing.T) {
 	c.AwaitEnd(v.Done())
 	q := v.Queue(0)
 	q.Poll(make([]client.Result, 1))
-	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil ||
+	if err := q.Submit(&client.Request{Type: client.Read, Length: blockSize}); err == nil ||
 		errors.Is(err, status.Again) {
 		t.Errorf("submit: %v", err)
 	}
@@ -293,7 +292,7 @@ func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
 	}()
 	c.Await("the volume is being reopened", func() bool {
 		v.Queue(0).Poll(make([]client.Result, 1))
-		return errors.Is(v.Queue(0).Submit(&client.Request{Type: iomsg.Read, Length: blockSize}),
+		return errors.Is(v.Queue(0).Submit(&client.Request{Type: client.Read, Length: blockSize}),
 			client.ErrReopening)
 	})
 	if err := v.Close(c.Context()); err == nil {

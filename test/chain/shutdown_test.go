@@ -86,7 +86,7 @@ func TestTheLastResponsesOfATargetAreDelivered(t *testing.T) {
 	v := c.Open(config)
 	for tag := range uint64(depth) {
 		err := v.Queue(0).Submit(&client.Request{
-			Type: iomsg.Read, Length: size, Offset: tag * size, Memory: tag * size, Tag: tag,
+			Type: client.Read, Length: size, Offset: tag * size, Memory: tag * size, Tag: tag,
 		})
 		if err != nil {
 			t.Fatal(err)

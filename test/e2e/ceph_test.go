@@ -18,7 +18,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -156,7 +155,7 @@ func TestCephIOThatTimesOutTakesNoEffectLater(t *testing.T) {
 	defer resume()
 	queue := v.Queue(0)
 	for i := range uint64(writes) {
-		if err := queue.Submit(&client.Request{Type: iomsg.Write, Length: length,
+		if err := queue.Submit(&client.Request{Type: client.Write, Length: length,
 			Offset: i * length, Memory: i * length, Tag: i}); err != nil {
 			t.Fatal(err)
 		}

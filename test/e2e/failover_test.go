@@ -21,7 +21,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
 // The tests of fail-over run in a network namespace of their own, which test/ceph/run.sh makes. Its
@@ -286,7 +285,7 @@ func (s *site) stopAmidWrites(h *host) *trap {
 	}
 	queue := v.Queue(0)
 	for i := range uint64(trapWrites) {
-		if err := queue.Submit(&client.Request{Type: iomsg.Write, Length: trapLength,
+		if err := queue.Submit(&client.Request{Type: client.Write, Length: trapLength,
 			Offset: trapOffset + i*trapLength, Memory: i * trapLength, Tag: i}); err != nil {
 			s.t.Fatal(err)
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -203,7 +202,7 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	c.target.Stop()
 	q := v.Queue(0)
 	for i := range uint64(depth) {
-		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: size, Offset: i * size,
+		if err := q.Submit(&client.Request{Type: client.Read, Length: size, Offset: i * size,
 			Memory: i * size, Tag: i}); err != nil {
 			t.Fatal(err)
 		}

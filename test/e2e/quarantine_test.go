@@ -11,7 +11,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -86,9 +85,9 @@ func (c *chain) outlastRelay(depth int, size uint64) {
 	}
 	c.relay.Stop()
 	for i := range uint64(depth) {
-		kind := iomsg.Read
+		kind := client.Read
 		if i%2 == 1 {
-			kind = iomsg.Write
+			kind = client.Write
 		}
 		if err := q.Submit(&client.Request{Type: kind, Length: uint32(size), Offset: i * size,
 			Memory: i * size, Tag: i}); err != nil {
@@ -120,7 +119,7 @@ func (c *chain) outlastRelay(depth int, size uint64) {
 	c.relay.Continue()
 	var submitted error
 	testkit.Eventually(t, "the queue has a session, for which the former one had to end", func() bool {
-		submitted = q.Submit(&client.Request{Type: iomsg.Read, Length: uint32(size)})
+		submitted = q.Submit(&client.Request{Type: client.Read, Length: uint32(size)})
 		return !errors.Is(submitted, status.Again)
 	})
 	for i, reusable := range reusable {

@@ -21,7 +21,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -234,7 +233,7 @@ func (c *chain) clientConfig(depth int) client.Config {
 // openBusy opens the chain's volume, calls opened, and submits depth requests. It returns when all
 // of them are in flight in the daemon, or completed by it.
 func (c *chain) openBusy(
-	kind iomsg.Type, depth int, daemon *testkit.Process, opened func(),
+	kind client.RequestType, depth int, daemon *testkit.Process, opened func(),
 ) *client.Volume {
 	c.t.Helper()
 	v, err := client.Open(testkit.Context(c.t), c.clientConfig(depth))
@@ -296,7 +295,7 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 	}
 	t.Run("relay", func(t *testing.T) {
 		c := startObservedChain(t, "disk=memory:16MiB")
-		v := c.openBusy(iomsg.Write, depth, c.relay, func() {
+		v := c.openBusy(client.Write, depth, c.relay, func() {
 			c.target.Stop()
 		})
 		c.relay.Signal(syscall.SIGTERM)
@@ -309,7 +308,7 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 	})
 	t.Run("target", func(t *testing.T) {
 		c := startFaultyChain(t, "volume:any:delay=1s")
-		v := c.openBusy(iomsg.Write, depth, c.target, func() {})
+		v := c.openBusy(client.Write, depth, c.target, func() {})
 		c.target.Signal(syscall.SIGTERM)
 		ends(t, v, "target", c.target)
 	})
@@ -326,7 +325,7 @@ func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	const depth = 8
 	c := startFaultyChain(t, "volume:any:freeze", "--drain-timeout", "300ms")
 	// Reads, because a change does not fail before the target can carry it out no more.
-	v := c.openBusy(iomsg.Read, depth, c.relay, func() {})
+	v := c.openBusy(client.Read, depth, c.relay, func() {})
 	c.relay.Signal(syscall.SIGTERM)
 	if codes := outcomes(t, v, depth); codes[status.Shutdown] != depth {
 		t.Errorf("the requests ended with %v", codes)

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
 // effect is what a signal does to a program.
@@ -132,7 +132,7 @@ func TestADrainIsForcedByRepetition(t *testing.T) {
 				if daemon == "target" {
 					p = c.target
 				}
-				c.openBusy(iomsg.Write, 4, p, func() {})
+				c.openBusy(client.Write, 4, p, func() {})
 				p.Signal(syscall.SIGTERM)
 				p.AwaitLog("ending")
 				p.Signal(syscall.SIGHUP)

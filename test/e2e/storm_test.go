@@ -13,7 +13,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -113,7 +112,7 @@ func forEach(volumes []*client.Volume, together int, do func(i int)) {
 func reads(v *client.Volume) bool {
 	q, results := v.Queue(0), make([]client.Result, 1)
 	q.Poll(results) // switches to the session
-	if q.Submit(&client.Request{Type: iomsg.Read, Length: 4096}) != nil {
+	if q.Submit(&client.Request{Type: client.Read, Length: 4096}) != nil {
 		return false
 	}
 	q.Ring()

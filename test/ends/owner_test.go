@@ -21,7 +21,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -175,7 +174,7 @@ type request struct {
 	mark   byte
 	block  int
 	number uint64
-	kind   iomsg.Type
+	kind   client.RequestType
 }
 
 // loadPause is the pause between turns of an owner, which leave the processors to others.
@@ -200,9 +199,9 @@ func (o *ownerProcess) load() error {
 			if _, used := inFlight[slot]; used || busy[block] {
 				continue
 			}
-			r := request{mark: loadMark, block: block, kind: iomsg.Write}
+			r := request{mark: loadMark, block: block, kind: client.Write}
 			if random.IntN(8) == 0 {
-				r.kind = iomsg.WriteZeroes
+				r.kind = client.WriteZeroes
 			}
 			if err := o.submit(q, slot, &r); err != nil {
 				if !errors.Is(err, status.Again) {
@@ -241,12 +240,12 @@ func (o *ownerProcess) submit(q *client.Queue, slot int, r *request) error {
 	o.number++
 	r.number = o.number
 	size := o.BlockSize
-	if r.kind == iomsg.Write {
+	if r.kind == client.Write {
 		fill(q.Memory()[slot*size:][:size], r.mark, r.block, r.number)
 	}
-	var flags iomsg.Flags
+	var flags client.Flags
 	if o.FUA {
-		flags = iomsg.FUA
+		flags = client.FUA
 	}
 	return q.Submit(&client.Request{Type: r.kind, Flags: flags, Length: uint32(size),
 		Offset: uint64(r.block) * uint64(size), Memory: uint64(slot) * uint64(size),
@@ -271,7 +270,7 @@ func (o *ownerProcess) write() error {
 	next := 0
 	err := o.carryOut(blocks/2, func(q *client.Queue, slot int) error {
 		o.number = uint64(next) // content that compare expects
-		err := o.submit(q, slot, &request{mark: writeMark, block: next, kind: iomsg.Write})
+		err := o.submit(q, slot, &request{mark: writeMark, block: next, kind: client.Write})
 		if err == nil {
 			next++
 		}
@@ -279,7 +278,7 @@ func (o *ownerProcess) write() error {
 	}, func(int) error { return nil })
 	if err == nil && !o.FUA {
 		err = o.carryOut(1, func(q *client.Queue, slot int) error {
-			return q.Submit(&client.Request{Type: iomsg.Flush, Tag: uint64(slot)})
+			return q.Submit(&client.Request{Type: client.Flush, Tag: uint64(slot)})
 		}, func(int) error { return nil })
 	}
 	if err == nil {
@@ -294,7 +293,7 @@ func (o *ownerProcess) compare() error {
 	want, read := make([]byte, size), make([]int, o.Depth) // the blocks by slot
 	var wrong []string
 	err := o.carryOut(blocks/2, func(q *client.Queue, slot int) error {
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: uint32(size),
+		err := q.Submit(&client.Request{Type: client.Read, Length: uint32(size),
 			Offset: uint64(next) * uint64(size), Memory: uint64(slot) * uint64(size),
 			Tag: uint64(slot)})
 		if err == nil {

@@ -349,8 +349,8 @@ var clientMutants = []mutant{
 	{
 		name:   "client-submits-stop-for-an-application",
 		file:   "pkg/client/request.go",
-		old:    "	case !r.Type.IsRequest():\n",
-		new:    "	case !r.Type.IsRequest() && r.Type != iomsg.Stop:\n",
+		old:    "	case !r.Type.IsValid():\n",
+		new:    "	case !r.Type.IsValid() && r.Type != 3:\n",
 		breaks: "An application can submit requests only.",
 		tests:  []test{{"./pkg/client", "^TestSubmitRefusesWhatDoesNotFit$"}},
 	},

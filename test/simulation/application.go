@@ -175,10 +175,10 @@ func (a *application) wantsMore() bool {
 }
 
 // requestMix has each type of request as often as applications submit it.
-var requestMix = []iomsg.Type{
-	iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Write, iomsg.Write,
-	iomsg.Write, iomsg.Write, iomsg.Write, iomsg.Write, iomsg.Flush, iomsg.Trim, iomsg.WriteZeroes,
-	iomsg.Extents,
+var requestMix = []client.RequestType{
+	client.Read, client.Read, client.Read, client.Read, client.Read, client.Write, client.Write,
+	client.Write, client.Write, client.Write, client.Write, client.Flush, client.Trim, client.WriteZeroes,
+	client.Extents,
 }
 
 func (a *application) submit(queue *client.Queue, q int) bool {
@@ -191,17 +191,17 @@ func (a *application) submit(queue *client.Queue, q int) bool {
 	}
 	o := &operation{queue: q, slot: slot}
 	o.request.Type = a.nextType(random)
-	if o.request.Type != iomsg.Flush {
+	if o.request.Type != client.Flush {
 		if !a.choose(o, random) {
 			return false
 		}
 		o.request.Memory = uint64(slot * a.buffer * blockSize)
 		switch {
-		case o.request.Type == iomsg.Extents:
+		case o.request.Type == client.Extents:
 			o.request.Range = uint64(o.request.Length)
 			o.request.Length = uint32(o.count) * iomsg.ExtentSize
-		case o.request.Type != iomsg.Read && random.IntN(5) == 0:
-			o.request.Flags = iomsg.FUA
+		case o.request.Type != client.Read && random.IntN(5) == 0:
+			o.request.Flags = client.FUA
 		}
 	}
 	a.checkPoison(slot)
@@ -228,13 +228,13 @@ func (a *application) submit(queue *client.Queue, q int) bool {
 // prepare completes an operation, and fills the memory for it.
 func (a *application) prepare(o *operation, memory []byte) {
 	switch o.request.Type {
-	case iomsg.Write:
+	case client.Write:
 		a.world.stamp++
 		o.stamp = a.world.stamp
 		for i := range o.count {
 			fill(memory[i*blockSize:][:blockSize], o.stamp, a.first+o.first+i)
 		}
-	case iomsg.Flush:
+	case client.Flush:
 		o.mustFail = slices.ContainsFunc(a.blocks, func(b block) bool { return b.lost })
 		for i := range a.blocks {
 			o.live = append(o.live, slices.Clone(a.blocks[i].live))
@@ -329,11 +329,11 @@ func (a *application) completed(o *operation, code status.Code, memory []byte) {
 	case o.request.Type.Operation().Changes():
 		a.written(o, success)
 	case !success:
-	case o.request.Type == iomsg.Read:
+	case o.request.Type == client.Read:
 		a.checkRead(o, memory)
-	case o.request.Type == iomsg.Extents:
+	case o.request.Type == client.Extents:
 		a.checkExtents(o, memory)
-	case o.request.Type == iomsg.Flush:
+	case o.request.Type == client.Flush:
 		a.flushed(o)
 	}
 }
@@ -343,7 +343,7 @@ func (a *application) awaitsMemory(queue *client.Queue, q int) bool {
 	if slices.ContainsFunc(a.slots, func(s slot) bool { return s.queue == q && s.busy }) {
 		return false
 	}
-	err := queue.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
+	err := queue.Submit(&client.Request{Type: client.Read, Length: blockSize})
 	if err == nil {
 		panic("simulation: a queue whose buffers are all in quarantine accepts a read")
 	}
@@ -412,7 +412,7 @@ func (a *application) checkExtents(o *operation, memory []byte) {
 // written notes the outcome of an operation that changes blocks. One that has failed may have taken
 // effect.
 func (a *application) written(o *operation, success bool) {
-	durable := o.request.Flags&iomsg.FUA != 0
+	durable := o.request.Flags&client.FUA != 0
 	written := o.completed
 	if o.ended {
 		written = a.restarted // it succeeded before
@@ -423,7 +423,7 @@ func (a *application) written(o *operation, success bool) {
 			b.zeroed = o.completed
 		}
 		switch {
-		case !success || o.request.Type == iomsg.Trim:
+		case !success || o.request.Type == client.Trim:
 			b.live = include(b.live, o.stamp)
 			b.durable = include(b.durable, o.stamp)
 		case durable:

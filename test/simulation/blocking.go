@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -52,9 +51,9 @@ func (a *application) nextCall(random *rand.Rand, data []byte) *operation {
 	o := &operation{}
 	o.request.Type = a.nextType(random)
 	switch {
-	case o.request.Type == iomsg.Extents:
+	case o.request.Type == client.Extents:
 		return nil
-	case o.request.Type != iomsg.Flush && !a.choose(o, random):
+	case o.request.Type != client.Flush && !a.choose(o, random):
 		return nil
 	}
 	a.prepare(o, data)
@@ -66,15 +65,15 @@ func (a *application) nextCall(random *rand.Rand, data []byte) *operation {
 func (a *application) carryOut(o *operation, data []byte, flusher *client.Flusher) (err error) {
 	offset, data := int64(o.request.Offset), data[:o.request.Length]
 	switch o.request.Type {
-	case iomsg.Read:
+	case client.Read:
 		_, err = a.volume.ReadAt(data, offset)
-	case iomsg.Write:
+	case client.Write:
 		_, err = a.volume.WriteAt(data, offset)
-	case iomsg.Trim:
+	case client.Trim:
 		err = a.volume.Trim(offset, int64(len(data)))
-	case iomsg.WriteZeroes:
+	case client.WriteZeroes:
 		err = a.volume.WriteZeroes(offset, int64(len(data)))
-	case iomsg.Flush:
+	case client.Flush:
 		err = flusher.Flush()
 	}
 	a.world.mu.Lock()

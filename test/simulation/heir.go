@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
 // estate is a range of blocks whose owners follow one another. Something ends an owner while its
@@ -156,14 +155,14 @@ func (o *ownership) configure(c *client.Config, blocking bool) {
 
 // nextType returns what the application requests next: an owner reads all blocks first, and then
 // writes all of them.
-func (a *application) nextType(random *rand.Rand) iomsg.Type {
+func (a *application) nextType(random *rand.Rand) client.RequestType {
 	switch {
 	case a.ownership == nil || a.hasTakenOver():
 		return requestMix[random.IntN(len(requestMix))]
 	case a.recovered < len(a.blocks):
-		return iomsg.Read
+		return client.Read
 	}
-	return iomsg.Write
+	return client.Write
 }
 
 // nextBlock returns the block at which an owner goes on with that, or the number of blocks.

@@ -75,7 +75,7 @@ func (h *hostileHost) scribble() {
 			IOSize: h.random.Uint32N(1 << 14), StorageOffset: h.random.Uint64N(1 << 24),
 			RequesterOffset: h.random.Uint64N(1 << 20),
 		}
-		_ = queue.Submit(&client.Request{Type: iomsg.Flush})
+		_ = queue.Submit(&client.Request{Type: client.Flush})
 		queue.Ring()
 		h.absurd = nil
 		return

@@ -18,7 +18,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -316,7 +315,7 @@ func (r *pairRun) workload(v *client.Volume) {
 			r.t.Errorf("a write completed with %v", code)
 		}
 	}
-	if v.Queue(0).Submit(&client.Request{Type: iomsg.Flush}) == nil {
+	if v.Queue(0).Submit(&client.Request{Type: client.Flush}) == nil {
 		v.Queue(0).Ring()
 		if code := r.poll(v); code != status.Success && !r.isRestrictive() {
 			r.t.Errorf("a flush completed with %v", code)
@@ -337,7 +336,7 @@ func (r *pairRun) write(v *client.Volume, block uint64) status.Code {
 func (r *pairRun) submit(v *client.Volume, block uint64) bool {
 	fill := byte(0xa0 + block)
 	copy(v.Memory(), bytes.Repeat([]byte{fill}, int(r.blockSize)))
-	err := v.Queue(0).Submit(&client.Request{Type: iomsg.Write, Length: r.blockSize,
+	err := v.Queue(0).Submit(&client.Request{Type: client.Write, Length: r.blockSize,
 		Offset: block * uint64(r.blockSize), Tag: block})
 	v.Queue(0).Ring()
 	return err == nil

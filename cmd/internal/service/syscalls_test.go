@@ -24,7 +24,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -567,7 +566,7 @@ func (l *load) run(size uint32) map[uint64]byte {
 		block, fill := first+n%blocks, byte(n)
 		delete(written, block)
 		copy(l.volume.Memory(), bytes.Repeat([]byte{fill}, int(size)))
-		if l.volume.Queue(0).Submit(&client.Request{Type: iomsg.Write, Length: size,
+		if l.volume.Queue(0).Submit(&client.Request{Type: client.Write, Length: size,
 			Offset: block * uint64(size)}) != nil {
 			break
 		}

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -121,7 +120,7 @@ func (v *Volume) Restart(loss bool) {
 
 // Apply carries out a request correctly.
 func (v *Volume) Apply(r *client.Request) status.Code {
-	if r.Type == iomsg.Flush {
+	if r.Type == client.Flush {
 		return status.Success
 	}
 	block := uint64(v.Info.BlockSize)
@@ -131,11 +130,11 @@ func (v *Volume) Apply(r *client.Request) status.Code {
 	}
 	memory, data := v.Memory[r.Memory:][:r.Length], v.data[r.Offset:][:r.Length]
 	switch r.Type {
-	case iomsg.Read:
+	case client.Read:
 		copy(memory, data)
-	case iomsg.Write:
+	case client.Write:
 		copy(data, memory)
-	case iomsg.WriteZeroes:
+	case client.WriteZeroes:
 		clear(data)
 	default:
 		return status.NotSupported
@@ -176,10 +175,10 @@ func (q *Queue) Submit(r *client.Request) error {
 		}
 		return client.ErrReopening
 	}
-	if r.Type == iomsg.Flush && q.volume.reportsLoss(cmp.Or(r.Flusher, &q.user)) {
+	if r.Type == client.Flush && q.volume.reportsLoss(cmp.Or(r.Flusher, &q.user)) {
 		return client.ErrWritesLost
 	}
-	if r.Type != iomsg.Flush && &q.next[0] != &q.memory[0] {
+	if r.Type != client.Flush && &q.next[0] != &q.memory[0] {
 		return client.ErrMemoryReplaced
 	}
 	q.calls++

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -145,7 +146,7 @@ func testNoIOAllocatesAnywhereInTheChain(t *testing.T) {
 	t.Cleanup(func() { runtime.MemProfileRate = rate })
 	for _, spec := range []string{VolumeName + "=memory:8MiB",
 		VolumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"} {
-		for _, kind := range []iomsg.Type{iomsg.Read, iomsg.Write} {
+		for _, kind := range []client.RequestType{client.Read, client.Write} {
 			t.Run(fmt.Sprintf("%v %v", spec[:10], kind), func(t *testing.T) {
 				c := Start(t, Options{Spec: spec})
 				v := c.Open(c.QueueConfig(32))

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -199,7 +198,7 @@ func testLostUnflushedWritesFailTheNextFlushOfEachQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.RestartTarget(o)
-	flush := client.Request{Type: iomsg.Flush, Tag: 9}
+	flush := client.Request{Type: client.Flush, Tag: 9}
 	// The first read that succeeds is one of the next session.
 	readPatiently(t, q)
 	if err := q.Submit(&flush); !errors.Is(err, client.ErrWritesLost) ||

@@ -8,7 +8,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -17,7 +16,7 @@ import (
 func SubmitReads(t *testing.T, q *client.Queue, depth int) {
 	t.Helper()
 	for i := range uint64(depth) {
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: BlockSize, Offset: i * BlockSize,
+		err := q.Submit(&client.Request{Type: client.Read, Length: BlockSize, Offset: i * BlockSize,
 			Memory: i * BlockSize, Tag: i})
 		if err != nil {
 			t.Fatalf("submit %d: %v", i, err)
@@ -30,7 +29,7 @@ func SubmitReads(t *testing.T, q *client.Queue, depth int) {
 func SubmitRead(t *testing.T, queue *client.Queue, tag uint64) {
 	t.Helper()
 	err := queue.Submit(&client.Request{
-		Type: iomsg.Read, Length: BlockSize, Memory: tag * BlockSize, Tag: tag,
+		Type: client.Read, Length: BlockSize, Memory: tag * BlockSize, Tag: tag,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +99,7 @@ func RandomBytes(n int, seed byte) []byte {
 }
 
 // TransferAll keeps depth requests outstanding until count have completed. It must not allocate.
-func TransferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind iomsg.Type,
+func TransferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind client.RequestType,
 	size uint32, depth, count int) {
 	q := v.Queue(0)
 	blocks := v.Info().Size / uint64(size)
@@ -142,7 +141,7 @@ func readPatiently(t *testing.T, q *client.Queue) {
 	outstanding := false
 	for deadline := time.Now().Add(testkit.Patience); time.Now().Before(deadline); {
 		if !outstanding {
-			err := q.Submit(&client.Request{Type: iomsg.Read, Length: BlockSize})
+			err := q.Submit(&client.Request{Type: client.Read, Length: BlockSize})
 			if err != nil && !errors.Is(err, status.Again) {
 				t.Fatalf("submit: %v", err)
 			}

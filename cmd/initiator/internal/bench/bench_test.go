@@ -15,7 +15,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -434,7 +433,7 @@ func BenchmarkLoopPerRequest(b *testing.B) {
 				w.Poll()
 			}
 			if done := w.recorder.read.count; done != uint64(b.N) {
-				b.Fatalf("%d of %d requests were recorded with type %v", done, b.N, iomsg.Read)
+				b.Fatalf("%d of %d requests were recorded with type %v", done, b.N, client.Read)
 			}
 		})
 	}

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
 // span is a part of the volume, in blocks of the run's block size.
@@ -54,17 +54,17 @@ func newGenerator(p *Parameters, queue int) generator {
 }
 
 // kind draws the operation of the next request: read or write.
-func (g *generator) kind() iomsg.Type {
+func (g *generator) kind() client.RequestType {
 	switch g.readPercent {
 	case 100:
-		return iomsg.Read
+		return client.Read
 	case 0:
-		return iomsg.Write
+		return client.Write
 	}
 	if below(g.random, 100) < g.readPercent {
-		return iomsg.Read
+		return client.Read
 	}
-	return iomsg.Write
+	return client.Write
 }
 
 // offset returns the offset of the next request in the volume, which will use the given slot.

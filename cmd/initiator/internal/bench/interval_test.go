@@ -12,7 +12,6 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -192,7 +191,7 @@ func TestALogOfHistogramsBeginsWithTheMeasurement(t *testing.T) {
 	for _, startedNs := range []int64{int64(40 * time.Second), int64(30 * time.Second)} {
 		w := &worker{run: run, recorder: newRecorder(), startedNs: startedNs,
 			endedNs: startedNs + int64(time.Minute)}
-		w.recorder.record(iomsg.Read, 1000)
+		w.recorder.record(client.Read, 1000)
 		workers = append(workers, w)
 	}
 	var log bytes.Buffer

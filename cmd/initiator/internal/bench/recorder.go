@@ -9,7 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
 // The histogram keeps three significant digits up to one hour. Longer latencies count as one hour
@@ -79,8 +79,8 @@ func newRecorder() *recorder {
 	return &recorder{read: newDistribution(), write: newDistribution()}
 }
 
-func (r *recorder) record(t iomsg.Type, latencyNs int64) {
-	if t == iomsg.Read {
+func (r *recorder) record(t client.RequestType, latencyNs int64) {
+	if t == client.Read {
 		r.read.record(latencyNs)
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -52,8 +52,8 @@ func (v *validation) offset(slot uint32) uint64 {
 
 // prepare fills the buffer of a request: with the data of a write, or with zeroes for a read, so
 // that old content cannot pass for data that was read.
-func (v *validation) prepare(t iomsg.Type, slot uint32, offset uint64, buffer []byte) error {
-	if t == iomsg.Read {
+func (v *validation) prepare(t client.RequestType, slot uint32, offset uint64, buffer []byte) error {
+	if t == client.Read {
 		clear(buffer)
 		return nil
 	}
@@ -84,7 +84,7 @@ func (w *worker) finish(index uint32, nowNs int64) bool {
 	if !s.readBack {
 		w.recorder.record(s.kind, nowNs-s.sinceNs)
 	}
-	if s.kind == iomsg.Write {
+	if s.kind == client.Write {
 		return w.readBack(index)
 	}
 	wrong, err := w.validation.check(index, s.offset, w.buffer(index))
@@ -105,7 +105,7 @@ func (w *worker) readBack(index uint32) bool {
 		return false
 	}
 	s := &w.slots[index]
-	s.kind, s.readBack, s.repeated = iomsg.Read, true, false
+	s.kind, s.readBack, s.repeated = client.Read, true, false
 	clear(w.buffer(index))
 	w.ready = append(w.ready, index)
 	return true

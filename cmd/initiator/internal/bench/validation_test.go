@@ -9,7 +9,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -26,7 +25,7 @@ func TestEveryWriteIsReadBack(t *testing.T) {
 		v.Queue(0).RefuseEvery = 3
 		writes, reads := 0, 0
 		v.Intercept = func(r *client.Request) status.Code {
-			if r.Type == iomsg.Write {
+			if r.Type == client.Write {
 				writes++
 			} else {
 				reads++
@@ -51,7 +50,7 @@ func TestAChangedByteIsNoticed(t *testing.T) {
 	count := 0
 	v.Intercept = func(r *client.Request) status.Code {
 		code := v.Apply(r)
-		if r.Type == iomsg.Write {
+		if r.Type == client.Write {
 			if count++; count == 500 {
 				v.Data()[r.Offset+77] ^= 1
 			}
@@ -71,7 +70,7 @@ func TestAWriteThatIsLostIsNoticed(t *testing.T) {
 	v := newTestVolume(&p)
 	count := 0
 	v.Intercept = func(r *client.Request) status.Code {
-		if r.Type == iomsg.Write {
+		if r.Type == client.Write {
 			if count++; count == 900 {
 				return status.Success
 			}

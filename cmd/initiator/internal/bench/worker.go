@@ -6,7 +6,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -148,7 +147,7 @@ type slot struct {
 	sinceNs  int64
 	dueNs    int64 // by the schedule of an open loop
 	offset   uint64
-	kind     iomsg.Type
+	kind     client.RequestType
 	readBack bool
 	repeated bool // was outstanding when a session was lost: its latency continues
 }

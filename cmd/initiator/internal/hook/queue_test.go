@@ -13,7 +13,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/fault/faulttest"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -33,7 +32,7 @@ func newTestQueue(t *testing.T, rules ...string) (*Queue, *queuetest.Volume, *fa
 }
 
 // submit submits requests for the blocks first to first+testDepth, with their numbers as tags.
-func submit(t *testing.T, q *Queue, kind iomsg.Type, first uint64) {
+func submit(t *testing.T, q *Queue, kind client.RequestType, first uint64) {
 	t.Helper()
 	for i := range uint64(testDepth) {
 		r := client.Request{Type: kind, Length: testBlock, Offset: (first + i) * testBlock,
@@ -62,7 +61,7 @@ func poll(q *Queue) map[uint64]client.Result {
 func TestARuleHitsItsRangeAlone(t *testing.T) {
 	q, v, _ := newTestQueue(t, "volume:write:range=1024+512:error=ENOSPC")
 	copy(v.Memory, bytes.Repeat([]byte{7}, testDepth*testBlock))
-	submit(t, q, iomsg.Write, 0)
+	submit(t, q, client.Write, 0)
 	all := poll(q)
 	for tag := range uint64(testDepth) {
 		r, isHit := all[tag], tag == 2
@@ -71,7 +70,7 @@ func TestARuleHitsItsRangeAlone(t *testing.T) {
 			t.Errorf("block %d: %+v", tag, r)
 		}
 	}
-	submit(t, q, iomsg.Write, 3)
+	submit(t, q, client.Write, 3)
 	if all := poll(q); len(all) != testDepth || all[3].Code != status.Success {
 		t.Errorf("later requests: %+v", all)
 	}
@@ -81,13 +80,13 @@ func TestACorruptedWriteRestoresItsBuffer(t *testing.T) {
 	q, v, _ := newTestQueue(t, "volume:write:nth=1:corrupt", "volume:read:nth=2:corrupt")
 	copy(v.Memory, bytes.Repeat([]byte{7}, testDepth*testBlock))
 	want := slices.Clone(v.Memory)
-	submit(t, q, iomsg.Write, 0)
+	submit(t, q, client.Write, 0)
 	poll(q)
 	if !bytes.Equal(v.Memory, want) || bytes.Equal(v.Data()[:testBlock], want[:testBlock]) ||
 		!bytes.Equal(v.Data()[testBlock:len(want)], want[testBlock:]) {
 		t.Error("the rule did not corrupt the first write alone")
 	}
-	submit(t, q, iomsg.Read, 4)
+	submit(t, q, client.Read, 4)
 	poll(q)
 	if zero := make([]byte, testBlock); !bytes.Equal(v.Memory[:testBlock], zero) ||
 		bytes.Equal(v.Memory[testBlock:][:testBlock], zero) {
@@ -97,7 +96,7 @@ func TestACorruptedWriteRestoresItsBuffer(t *testing.T) {
 
 func TestFrozenRequestsCompleteAfterTheirRelease(t *testing.T) {
 	q, v, injector := newTestQueue(t, "volume:read:nth=2:freeze")
-	submit(t, q, iomsg.Read, 8)
+	submit(t, q, client.Read, 8)
 	all := poll(q)
 	if _, complete := all[9]; complete || len(all) != testDepth-1 {
 		t.Fatalf("before the release: %+v", all)
@@ -140,7 +139,7 @@ func TestAThreadSleepsUntilADelayIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	submit(t, q, iomsg.Read, 0)
+	submit(t, q, client.Read, 0)
 	for d.polled < testDepth {
 		engine.Idle(engine.Progress())
 	}

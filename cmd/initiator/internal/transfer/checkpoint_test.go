@@ -9,7 +9,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -105,7 +104,7 @@ func TestACheckpointThatFailsFailsTheTransfer(t *testing.T) {
 	full := errors.New("no space")
 	config.Checkpoint = func(uint64) error { return full }
 	v.Intercept = func(r *client.Request) status.Code {
-		if r.Type == iomsg.Write {
+		if r.Type == client.Write {
 			return status.IOFailed
 		}
 		return v.Apply(r)

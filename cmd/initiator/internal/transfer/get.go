@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -109,7 +110,7 @@ func (g *get) writeSparse(data []byte, offset int64) (int, error) {
 	return done, nil
 }
 
-func (g *get) kind() iomsg.Type { return iomsg.Read }
+func (g *get) kind() client.RequestType { return client.Read }
 
 func (g *get) next([]byte) (extent, error) {
 	g.mu.Lock()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -147,7 +146,7 @@ func (p *put) read(data []byte) (int, error) {
 	return n, nil
 }
 
-func (p *put) kind() iomsg.Type { return iomsg.Write }
+func (p *put) kind() client.RequestType { return client.Write }
 
 func (p *put) next(buffer []byte) (extent, error) {
 	p.mu.Lock()

@@ -83,8 +83,8 @@ var zeroes [4096]byte
 
 // job is one transfer, shared by the threads of all queues.
 type job interface {
-	// kind is iomsg.Read or iomsg.Write.
-	kind() iomsg.Type
+	// kind is client.Read or client.Write.
+	kind() client.RequestType
 	// next returns the next extent, and fills the buffer if the extent is to be written. Length 0
 	// is the end. Threads of several queues call it concurrently.
 	next(buffer []byte) (extent, error)
@@ -311,7 +311,7 @@ func (w *worker) make() bool {
 // submit submits the request of a slot.
 func (w *worker) submit(index uint64) bool {
 	e := w.slots[index].extent
-	if e.zero && w.job.kind() == iomsg.Read {
+	if e.zero && w.job.kind() == client.Read {
 		clear(w.buffer(index)[:e.length])
 		w.slots[index].moved = true
 		w.completed++
@@ -322,8 +322,8 @@ func (w *worker) submit(index uint64) bool {
 		Memory: w.memory + index*w.bufferSize, Tag: index,
 	}
 	if e.zero {
-		w.request.Type, w.request.Memory = iomsg.WriteZeroes, 0
-		w.request.Flags = iomsg.Deallocate
+		w.request.Type, w.request.Memory = client.WriteZeroes, 0
+		w.request.Flags = client.Deallocate
 	}
 	err := w.queue.Submit(&w.request)
 	if errors.Is(err, client.ErrMemoryReplaced) {

@@ -254,7 +254,7 @@ func TestCancellingEndsATransferAsIncomplete(t *testing.T) {
 	v.Volume.Info.Size = 1 << 50
 	v.Intercept = func(r *client.Request) status.Code {
 		cancel()
-		if r.Type != iomsg.Write {
+		if r.Type != client.Write {
 			return status.NotSupported
 		}
 		return status.Success
@@ -274,9 +274,9 @@ func TestZeroesNeitherCrossTheNetworkNorTakeUpSpace(t *testing.T) {
 	v.Volume.Info.CanWriteZeroes = true
 	var written atomic.Uint64
 	v.Intercept = func(r *client.Request) status.Code {
-		if r.Type == iomsg.Write {
+		if r.Type == client.Write {
 			written.Add(uint64(r.Length))
-		} else if r.Type == iomsg.WriteZeroes && r.Flags != iomsg.Deallocate {
+		} else if r.Type == client.WriteZeroes && r.Flags != client.Deallocate {
 			t.Errorf("a write of zeroes has the flags %v", r.Flags)
 		}
 		return v.Apply(r)

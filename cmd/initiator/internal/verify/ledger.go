@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -135,7 +134,7 @@ func (w *worker) noticeRestart() {
 // submitRequest submits the request prepared for op. It resubmits a flush that fails to report a
 // loss.
 func (w *worker) submitRequest(op *operation) error {
-	if w.losses == nil || op.kind != iomsg.Flush {
+	if w.losses == nil || op.kind != client.Flush {
 		return w.queue.Submit(&w.request)
 	}
 	err := w.queue.Submit(&w.request)

@@ -13,7 +13,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -44,7 +43,7 @@ func (v *volatileVolume) carryOut(r *client.Request) status.Code {
 		return status.ConnectionReset
 	}
 	code := v.Apply(r)
-	if r.Type == iomsg.Flush {
+	if r.Type == client.Flush {
 		copy(v.durable, v.Data())
 	}
 	return code
@@ -125,7 +124,7 @@ type lossAfterLoss struct {
 }
 
 func (q *lossAfterLoss) Submit(r *client.Request) error {
-	if r.Type == iomsg.Flush && q.losses > 0 {
+	if r.Type == client.Flush && q.losses > 0 {
 		q.losses--
 		return client.ErrWritesLost
 	}

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
 // The share of other requests among the writes of a pass, in 256ths.
@@ -24,7 +24,7 @@ const (
 
 // operation is a request on blocks of the slice.
 type operation struct {
-	kind  iomsg.Type
+	kind  client.RequestType
 	first uint64
 	count uint64
 	cover uint64 // of a flush: number of writes that it makes durable
@@ -77,14 +77,14 @@ func (p *planner) nextWhileWriting(idle bool) (operation, bool) {
 			return op, true
 		}
 	}
-	return p.visit(iomsg.Write, flushing, idle)
+	return p.visit(client.Write, flushing, idle)
 }
 
 // stray draws whether another request comes between the writes.
 func (p *planner) stray() (operation, bool) {
 	switch draw := p.random.Uint64() % 256; {
 	case draw < flushesAmongWrites:
-		return operation{kind: iomsg.Flush}, true
+		return operation{kind: client.Flush}, true
 	case draw < flushesAmongWrites+readsAmongWrites:
 		return p.strayRead()
 	}
@@ -99,7 +99,7 @@ func (p *planner) strayRead() (operation, bool) {
 		return operation{}, false
 	}
 	p.ledger.borrow(first, count)
-	return operation{kind: iomsg.Read, first: first, count: count}, true
+	return operation{kind: client.Read, first: first, count: count}, true
 }
 
 // nextFlush flushes the writes of a pass, once all have completed.
@@ -109,7 +109,7 @@ func (p *planner) nextFlush(idle bool) (operation, bool) {
 	}
 	if !p.flushed {
 		p.flushed = true
-		return operation{kind: iomsg.Flush}, true
+		return operation{kind: client.Flush}, true
 	}
 	p.flushed = false
 	p.begin(reading)
@@ -117,7 +117,7 @@ func (p *planner) nextFlush(idle bool) (operation, bool) {
 }
 
 func (p *planner) nextRead(idle bool) (operation, bool) {
-	op, ok := p.visit(iomsg.Read, writing, idle)
+	op, ok := p.visit(client.Read, writing, idle)
 	if ok || p.step == reading {
 		return op, ok
 	}
@@ -128,7 +128,7 @@ func (p *planner) nextRead(idle bool) (operation, bool) {
 
 // visit claims the next blocks of the step. When all have been visited and nothing is outstanding,
 // it starts the step after.
-func (p *planner) visit(kind iomsg.Type, after step, idle bool) (operation, bool) {
+func (p *planner) visit(kind client.RequestType, after step, idle bool) (operation, bool) {
 	for p.advance() {
 		if p.ledger.visited(p.candidate, p.mark) {
 			p.pending = false

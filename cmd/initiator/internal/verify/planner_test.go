@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
 func TestAPermutationVisitsEveryNumberOnce(t *testing.T) {
@@ -71,13 +71,13 @@ func (m *plannerModel) start(t *rapid.T, p *planner, op operation) {
 		}
 		m.busy[block] = true
 		switch {
-		case op.kind == iomsg.Write:
+		case op.kind == client.Write:
 			m.writes[block]++
 		case p.step == reading:
 			m.reads[block]++
 		}
 	}
-	if op.kind == iomsg.Flush && p.step == flushing && len(m.outstanding) > 0 {
+	if op.kind == client.Flush && p.step == flushing && len(m.outstanding) > 0 {
 		t.Fatal("the last flush of a pass does not follow all writes")
 	}
 	m.outstanding = append(m.outstanding, op)

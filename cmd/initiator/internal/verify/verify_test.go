@@ -14,7 +14,6 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -65,7 +64,7 @@ func TestASoundVolumePassesAndEveryBlockIsWrittenAndChecked(t *testing.T) {
 		v.Queue(1).RefuseEvery = refuseEvery
 		flushes := 0
 		v.Intercept = func(r *client.Request) status.Code {
-			if r.Type == iomsg.Flush {
+			if r.Type == client.Flush {
 				flushes++
 			}
 			return v.Apply(r)
@@ -116,7 +115,7 @@ const victim = 100 * testBlock
 
 // coversVictim reports whether a request of the given kind covers the victim,
 // and where in the request's memory it lies.
-func coversVictim(v *queuetest.Volume, r *client.Request, kind iomsg.Type) ([]byte, bool) {
+func coversVictim(v *queuetest.Volume, r *client.Request, kind client.RequestType) ([]byte, bool) {
 	if r.Type != kind || r.Offset > victim || r.Offset+uint64(r.Length) <= victim {
 		return nil, false
 	}
@@ -233,7 +232,7 @@ func TestEveryKindOfWrongBlockIsToldApartAndLocated(t *testing.T) {
 			v := newTestVolume(&p)
 			v.Intercept = func(r *client.Request) status.Code {
 				code := v.Apply(r)
-				if block, ok := coversVictim(v, r, iomsg.Write); ok &&
+				if block, ok := coversVictim(v, r, client.Write); ok &&
 					headerIn(block).generation == 2 {
 					fault.spoil(v, block, v.Data()[victim:][:testBlock])
 				}
@@ -264,7 +263,7 @@ func TestAReadThatTransfersNothingIsFound(t *testing.T) {
 	p.Passes = 1
 	v := newTestVolume(&p)
 	v.Intercept = func(r *client.Request) status.Code {
-		if _, ok := coversVictim(v, r, iomsg.Read); ok {
+		if _, ok := coversVictim(v, r, client.Read); ok {
 			return status.Success
 		}
 		return v.Apply(r)
@@ -280,11 +279,11 @@ func TestABlockThatIsServedStaleOnceIsFound(t *testing.T) {
 	v := newTestVolume(&p)
 	old, served := make([]byte, testBlock), false
 	v.Intercept = func(r *client.Request) status.Code {
-		if block, ok := coversVictim(v, r, iomsg.Write); ok && headerIn(block).generation == 2 {
+		if block, ok := coversVictim(v, r, client.Write); ok && headerIn(block).generation == 2 {
 			copy(old, v.Data()[victim:])
 		}
 		code := v.Apply(r)
-		if block, ok := coversVictim(v, r, iomsg.Read); ok && !served &&
+		if block, ok := coversVictim(v, r, client.Read); ok && !served &&
 			headerIn(block).generation == 2 {
 			served = true
 			copy(block, old)
@@ -302,7 +301,7 @@ func TestAVolumeThatCorruptsEverythingIsReportedInBoundedSpace(t *testing.T) {
 	v := newTestVolume(&p)
 	v.Intercept = func(r *client.Request) status.Code {
 		code := v.Apply(r)
-		if r.Type == iomsg.Write {
+		if r.Type == client.Write {
 			for at := r.Offset; at < r.Offset+uint64(r.Length); at += testBlock {
 				v.Data()[at+77]++
 			}
@@ -324,9 +323,9 @@ func TestABufferThatIsWrittenAfterItsRequestIsFound(t *testing.T) {
 		flushes := 0
 		v.Intercept = func(r *client.Request) status.Code {
 			switch r.Type {
-			case iomsg.Read:
+			case client.Read:
 				read = *r
-			case iomsg.Flush: // when nothing else is outstanding
+			case client.Flush: // when nothing else is outstanding
 				if flushes++; flushes == 2 {
 					v.Memory[read.Memory+uint64(place)] ^= 1
 				}
@@ -346,7 +345,7 @@ func TestFailedWritesAreErrorsButNoFindings(t *testing.T) {
 	v := newTestVolume(&p)
 	v.Cause = status.Cause(syscall.ENOSPC)
 	v.Intercept = func(r *client.Request) status.Code {
-		if _, ok := coversVictim(v, r, iomsg.Write); ok {
+		if _, ok := coversVictim(v, r, client.Write); ok {
 			return status.IOFailed
 		}
 		return v.Apply(r)

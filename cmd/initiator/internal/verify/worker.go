@@ -7,7 +7,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -136,7 +135,7 @@ func (w *worker) begin(op operation) int {
 	w.checkPoison(index)
 	w.slots[index] = op
 	data := w.data(index)
-	if op.kind == iomsg.Read {
+	if op.kind == client.Read {
 		clear(data) // old content must not pass for data that was read
 	} else {
 		w.stamp(&op, data)
@@ -224,7 +223,7 @@ func (w *worker) submit(index uint32) bool {
 		Offset: w.start + op.first*w.blockSize,
 		Memory: w.memory + uint64(index)*w.slotSize, Tag: uint64(index),
 	}
-	if op.kind == iomsg.Flush {
+	if op.kind == client.Flush {
 		w.request.Offset, w.request.Memory = 0, 0
 	}
 	err := w.submitRequest(op)
@@ -293,9 +292,9 @@ func (w *worker) complete(result *client.Result) {
 	switch {
 	case result.Code != status.Success:
 		w.failed(op, result)
-	case op.kind == iomsg.Write:
+	case op.kind == client.Write:
 		w.written(op)
-	case op.kind == iomsg.Read:
+	case op.kind == client.Read:
 		w.check(op, w.data(index))
 	default:
 		w.flushed(op)
@@ -305,7 +304,7 @@ func (w *worker) complete(result *client.Result) {
 
 // failed counts a failed request. The content of blocks after a failed write is unknown.
 func (w *worker) failed(op *operation, result *client.Result) {
-	if op.kind == iomsg.Write {
+	if op.kind == client.Write {
 		for i := range op.count {
 			w.planner.ledger.set(op.first+i, unknown)
 		}
