@@ -21,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/trace"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // DefaultChannelName is the Comch service name that the relay uses by default. It is the name that
@@ -148,7 +149,7 @@ type Config struct {
 // Info describes an opened volume.
 type Info struct {
 	Name      string
-	UUID      [16]byte
+	UUID      volume.UUID
 	Size      uint64 // bytes, below 1<<63; Volume.Size returns it for functions of package io
 	BlockSize uint32 // bytes; offsets and lengths of queue requests are multiples of it
 	// ReadOnly means that writes fail: the volume was opened for reading, or cannot be written.

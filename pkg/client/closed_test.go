@@ -182,7 +182,10 @@ func TestACauseDoesNotHideThatTheTimeIsUp(t *testing.T) {
 			return err
 		},
 		"FlushContext": v.FlushContext,
-		"Open":         func(ctx context.Context) error { _, err := client.Open(ctx, nowhere); return err },
+		"Open": func(ctx context.Context) error {
+			_, err := client.Open(ctx, nowhere)
+			return err
+		},
 		"Describe": func(ctx context.Context) error {
 			_, err := client.Describe(ctx, nowhere)
 			return err

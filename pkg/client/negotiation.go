@@ -82,9 +82,9 @@ func (t *terms) checkLimits(reply *controlmsg.OpenVolumeReply) error {
 func (t *terms) checkSameVolume(info *Info, reply *controlmsg.OpenVolumeReply) error {
 	switch {
 	case reply.UUID != t.info.UUID:
-		return fmt.Errorf("%w: its UUID is %x, expected %x "+
+		return fmt.Errorf("%w: its UUID is %v, expected %v "+
 			"(a volume in memory is lost when its target restarts)",
-			ErrAnotherVolume, reply.UUID, t.info.UUID)
+			ErrAnotherVolume, volume.UUID(reply.UUID), t.info.UUID)
 	case reply.BlockSize != t.info.BlockSize || reply.Size < t.size.Load():
 		return fmt.Errorf("%w: it has %d bytes in blocks of %d, expected %d in blocks of %d",
 			ErrAnotherVolume, reply.Size, reply.BlockSize, t.size.Load(), t.info.BlockSize)

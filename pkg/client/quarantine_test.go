@@ -144,7 +144,8 @@ func TestChangesOfADeadRelayFailWhenNoLeaseIsLeft(t *testing.T) {
 			r := newFakeRelay(t)
 			r.leaseMs.Store(test.leaseMs)
 			q := r.openWith(client.Config{IOTimeout: testkit.Patience}).Queue(0)
-			for tag, kind := range []client.RequestType{client.Write, client.Read, client.Trim, client.Flush} {
+			for tag, kind := range []client.RequestType{client.Write, client.Read, client.Trim,
+				client.Flush} {
 				err := q.Submit(&client.Request{Type: kind, Tag: uint64(tag), Length: testBlock})
 				if err != nil {
 					t.Fatal(err)

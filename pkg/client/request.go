@@ -85,8 +85,8 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 	}
 	switch {
 	case !r.Type.IsValid():
-		return status.Errorf(status.InvalidValue, "Request.Type is %d, which is no type of requests: "+
-			"client.Read and the like are", uint32(r.Type))
+		return status.Errorf(status.InvalidValue, "Request.Type is %d, which is no type of a "+
+			"request: use client.Read and the like", uint32(r.Type))
 	case r.Flags&^(FUA|Deallocate) != 0:
 		return status.Errorf(status.InvalidValue,
 			"%v with flags %#x: only FUA and Deallocate are for requests", r.Type, uint32(r.Flags))

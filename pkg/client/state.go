@@ -151,7 +151,8 @@ func (l *life) canEvict() bool {
 	l.mu.Lock()
 	state := l.state
 	l.mu.Unlock()
-	return state < volumeFailed && (l.canReconnect || state == volumeOpening || l.sessionErr() == nil)
+	return state < volumeFailed &&
+		(l.canReconnect || state == volumeOpening || l.sessionErr() == nil)
 }
 
 // sessionErr returns why there is no working session, or nil if there is one.

@@ -23,7 +23,8 @@ const (
 	Extents = RequestType(iomsg.Extents)
 )
 
-// Operation returns what the target's volume does, or iomsg.OpOther if t is none of the types above.
+// Operation returns what the target's volume does, or iomsg.OpOther if t is none of the types
+// above.
 func (t RequestType) Operation() iomsg.Operation { return iomsg.Type(t).Operation() }
 
 // IsValid reports whether t is one of the types above.

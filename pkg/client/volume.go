@@ -201,8 +201,8 @@ func (v *Volume) Memory() []byte {
 	return current.Bytes()[:v.terms.config.MemorySize]
 }
 
-// Size returns the current size in bytes, which is that of Info, for functions of package io such as
-// io.NewSectionReader.
+// Size returns the current size in bytes, which is that of Info, for functions of package io such
+// as io.NewSectionReader.
 func (v *Volume) Size() int64 { return int64(v.terms.size.Load()) }
 
 // Quarantined returns how much memory, in bytes, silent relays hold from earlier sessions: see

@@ -148,8 +148,8 @@ func New(config Config) (*Export, error) {
 // Of returns an export of all queues of a volume, with an equal part of its memory for each
 // connection, of which there may be nbd.DefaultMaxConnections if the memory suffices. The server
 // needs a worker for each queue (client.Info.Queues), and the volume must stay open until the
-// server is closed. What a lost session has left unfinished is repeated if the volume comes back, for
-// client.DefaultReconnectTotal after each loss.
+// server is closed. What a lost session has left unfinished is repeated if the volume comes back,
+// for client.DefaultReconnectTotal after each loss.
 func Of(v *client.Volume) (*Export, error) {
 	if v == nil {
 		return nil, status.Errorf(status.InvalidValue, "export a volume: the volume is nil")

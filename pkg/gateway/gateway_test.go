@@ -342,7 +342,8 @@ func TestFlagsReachTheVolume(t *testing.T) {
 		want           []string
 	}{
 		{nbd.Write, 0, block, block, []string{request(client.Write, block, block, 0)}},
-		{nbd.Write, nbd.FUA, block, block, []string{request(client.Write, block, block, client.FUA)}},
+		{nbd.Write, nbd.FUA, block, block,
+			[]string{request(client.Write, block, block, client.FUA)}},
 		{nbd.Write, nbd.FUA, 1, 1, []string{request(client.Read, 0, block, 0),
 			request(client.Write, 0, block, client.FUA)}},
 		{nbd.Trim, nbd.FUA, 0, block, []string{request(client.Trim, 0, block, client.FUA)}},

@@ -289,7 +289,7 @@ func TestRequestsOfAClientThatIsGoneAreNotRead(t *testing.T) {
 // A client may request to disconnect and be gone before the server has read that.
 func TestAHastyDisconnectIsRegular(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
-	_, path := startServer(t, nbd.Config{Log: zap.New(core)}, newMemoryExport())
+	_, path := startServer(t, nbd.Config{Logger: zap.New(core)}, newMemoryExport())
 	const rounds = 30
 	for i := range rounds {
 		c := connect(t, path, modes[i%len(modes)])

@@ -52,9 +52,9 @@ func (m mode) String() string { return [...]string{"simple", "structured", "exte
 // startServer serves an export under the name "disk" and returns the path of its socket.
 func startServer(t testing.TB, config nbd.Config, export nbd.Export) (*nbd.Server, string) {
 	t.Helper()
-	if config.Log == nil {
+	if config.Logger == nil {
 		if t, ok := t.(*testing.T); ok {
-			config.Log = zaptest.NewLogger(t)
+			config.Logger = zaptest.NewLogger(t)
 		}
 	}
 	server, err := nbd.NewServer(config)

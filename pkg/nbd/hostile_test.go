@@ -22,7 +22,7 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 	const attackers = 10_000
 	const pending = 32
 	export := newMemoryExport()
-	_, path := startServer(t, nbd.Config{MaxPending: pending, Log: zap.NewNop()}, export)
+	_, path := startServer(t, nbd.Config{MaxPending: pending, Logger: zap.NewNop()}, export)
 	before, memoryBefore := runtime.NumGoroutine(), memoryInUse()
 	honest := connect(t, path, structured)
 	var open []net.Conn
@@ -211,7 +211,7 @@ func TestClientsThatVanishLeaveNothingBehind(t *testing.T) {
 	export.sessions = clients
 	server, path := startServer(t, nbd.Config{
 		Workers: 2, MaxConnections: clients, // the ends of all may be pending at the same time
-		Log: zap.NewNop(),
+		Logger: zap.NewNop(),
 	}, export)
 	data := make([]byte, 600<<10)
 	input := make(map[mode][]byte)
@@ -265,7 +265,7 @@ func FuzzNegotiation(f *testing.F) {
 	f.Add(bytes.Join([][]byte{{0, 0, 0, 3}, optionHeader(optExtended, 0),
 		optionHeader(optSetMeta, len(meta)), meta, optionHeader(optList, 0),
 		optionHeader(optAbort, 0)}, nil))
-	server, path := startServer(f, nbd.Config{Log: zap.NewNop()}, newMemoryExport())
+	server, path := startServer(f, nbd.Config{Logger: zap.NewNop()}, newMemoryExport())
 	f.Fuzz(func(t *testing.T, input []byte) {
 		c := dial(t, path)
 		c.read(18)
@@ -288,7 +288,7 @@ func FuzzTransmission(f *testing.F) {
 		}
 	}
 	export := newMemoryExport()
-	server, path := startServer(f, nbd.Config{Log: zap.NewNop()}, export)
+	server, path := startServer(f, nbd.Config{Logger: zap.NewNop()}, export)
 	f.Fuzz(func(t *testing.T, m byte, input []byte) {
 		feed(t, connect(t, path, modes[int(m)%len(modes)]), input)
 		testkit.Eventually(t, "the connection has ended and its buffers are released", func() bool {

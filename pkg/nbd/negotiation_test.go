@@ -115,7 +115,7 @@ func TestOptionsAreAnsweredAsTheSpecificationSays(t *testing.T) {
 // accept, too.
 func TestRefusalsDoNotEchoAnyAmountOfTheClientsInput(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	_, path := startServer(t, nbd.Config{Log: zap.New(core)}, newMemoryExport())
+	_, path := startServer(t, nbd.Config{Logger: zap.New(core)}, newMemoryExport())
 	for _, long := range []string{strings.Repeat("x", 4096), strings.Repeat("\u2028", 4096/3)} {
 		for option, data := range map[uint32][]byte{
 			optInfo: append(text(long), 0, 0), optGo: append(text(long), 0, 0),
@@ -186,7 +186,7 @@ func TestTheEmptyNameNeverMovesToAnotherExport(t *testing.T) {
 
 func TestAClientThatGetsNoExportIsLogged(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	_, path := startServer(t, nbd.Config{Log: zap.New(core)}, newMemoryExport())
+	_, path := startServer(t, nbd.Config{Logger: zap.New(core)}, newMemoryExport())
 	for name, leave := range map[string]func(c *client){
 		"by NBD_OPT_ABORT":         func(c *client) { c.option(optAbort, nil) },
 		"by the end of the stream": func(c *client) { _ = c.conn.Close() },
@@ -419,7 +419,7 @@ func TestAClientWithoutACertificate(t *testing.T) {
 	authority := mutualtlstest.NewAuthority(t)
 	server := credentials(t, authority, "server.test")
 	core, logs := observer.New(zap.WarnLevel)
-	_, path := startServer(t, nbd.Config{Log: zap.New(core), TLS: func() *tls.Config {
+	_, path := startServer(t, nbd.Config{Logger: zap.New(core), TLS: func() *tls.Config {
 		return server.ServerWithoutProtocol(nil)
 	}}, newMemoryExport())
 	c := dial(t, path)

@@ -57,8 +57,8 @@ type Config struct {
 	// DefaultBarrierTimeout. Connections that are leaving may use half of that.
 	NegotiationTimeout time.Duration
 	BarrierTimeout     time.Duration
-	// Log may be nil.
-	Log *zap.Logger
+	// Logger may be nil.
+	Logger *zap.Logger
 }
 
 func (c *Config) setDefaults() {
@@ -80,8 +80,8 @@ func (c *Config) setDefaults() {
 	if c.NameClient == nil {
 		c.NameClient = func(client string) string { return client }
 	}
-	if c.Log == nil {
-		c.Log = zap.NewNop()
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *Server) accept(listener net.Listener) {
 			return
 		}
 		if err != nil {
-			s.config.Log.Warn("cannot accept an NBD connection", zap.Error(err))
+			s.config.Logger.Warn("cannot accept an NBD connection", zap.Error(err))
 			select {
 			case <-s.ctx.Done():
 				return
@@ -339,7 +339,7 @@ func (s *Server) welcome(conn net.Conn) {
 		if err != nil {
 			s.removePending(conn)
 			_ = conn.Close()
-			s.config.Log.Warn("NBD client rejected", zap.String("client", client), zap.Error(err))
+			s.config.Logger.Warn("NBD client rejected", zap.String("client", client), zap.Error(err))
 			return
 		}
 	}
@@ -348,7 +348,7 @@ func (s *Server) welcome(conn net.Conn) {
 	if err != nil {
 		_ = conn.Close()
 		if !errors.Is(err, errDone) && !errors.Is(err, net.ErrClosed) {
-			s.config.Log.Warn("NBD negotiation failed", zap.String("client", client),
+			s.config.Logger.Warn("NBD negotiation failed", zap.String("client", client),
 				zap.Error(err))
 		}
 		return
@@ -357,7 +357,7 @@ func (s *Server) welcome(conn net.Conn) {
 		client += " (" + printable.Line(agreed.client, roster.MaxName) + ")"
 	}
 	if err := s.hand(agreed, client); err != nil {
-		s.config.Log.Warn("NBD connection failed", zap.String("client", client), zap.Error(err))
+		s.config.Logger.Warn("NBD connection failed", zap.String("client", client), zap.Error(err))
 	}
 }
 

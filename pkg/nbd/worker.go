@@ -52,7 +52,7 @@ func startWorker(index int, config *Config) (*worker, error) {
 	if err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
-	w := &worker{index: index, log: config.Log, engine: engine, poller: poller,
+	w := &worker{index: index, log: config.Logger, engine: engine, poller: poller,
 		reserved: make(map[*connection]bool)}
 	if err := engine.Add(w); err != nil {
 		poller.close()

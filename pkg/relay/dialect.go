@@ -57,7 +57,7 @@ func newDialectClient(
 			Handler: c, Version: v, IsGuessed: isGuessed,
 			Setting: "the channel's protocol to the initiator's", Timeout: c.timeout,
 		},
-		Transport: c.transport, Drain: c.session.drain, Stop: c.session.stopTarget, Log: c.log,
+		Transport: c.transport, Drain: c.session.drain, Stop: c.session.stopTarget, Logger: c.log,
 	})
 	return c
 }

@@ -40,7 +40,7 @@ func newDialectRelay(
 			Setting:  "listen.protocol to the relay's",
 			IsTarget: true, Timeout: config.ControlTimeout,
 		},
-		Transport: transport, Drain: s.drain, Stop: s.Stop, Log: s.log,
+		Transport: transport, Drain: s.drain, Stop: s.Stop, Logger: s.log,
 	})
 	return r
 }

@@ -135,8 +135,8 @@ func (c *Config) check() error {
 		return status.Errorf(status.InvalidValue, "Config.RDMA is nil: it is how the target moves "+
 			"data, for instance iwarp.New(iwarp.Options{})")
 	case len(c.CPUs) == 0:
-		return status.Errorf(status.InvalidValue, "Config.CPUs is empty: it has an element for each "+
-			"worker, for instance datapath.NoCPU for one that any core runs")
+		return status.Errorf(status.InvalidValue, "Config.CPUs is empty: it has an element for "+
+			"each worker, for instance datapath.NoCPU for one that any core runs")
 	case !c.Listen.IsValid():
 		return status.Errorf(status.InvalidValue, "Config.Listen is not set: it is an address and "+
 			"a port, for instance 127.0.0.1:0")

@@ -195,7 +195,7 @@ func newCleanEnd(spec *Spec, file *os.File, uuid UUID) (*cleanEnd, witness) {
 	w, e.verifier = newWitness(spec, file, uuid, proven)
 	if e.verifier != proven {
 		if err := e.withdraw(); err != nil { // the first change tries again
-			spec.Log.Warn("a proof has become useless", zap.String("volume", spec.Name),
+			spec.Logger.Warn("a proof has become useless", zap.String("volume", spec.Name),
 				zap.Error(err))
 		}
 	}
@@ -216,8 +216,9 @@ func (e *cleanEnd) examine(spec *Spec, file *os.File) uint64 {
 	if err == nil && now == former {
 		return former.Verifier
 	}
-	spec.Log.Warn("something has changed the volume since it was closed: clients will be told that "+
-		"writes which were not flushed may be lost", zap.String("volume", spec.Name), zap.Error(err))
+	spec.Logger.Warn("something has changed the volume since it was closed: clients will be told "+
+		"that writes which were not flushed may be lost", zap.String("volume", spec.Name),
+		zap.Error(err))
 	return 0
 }
 

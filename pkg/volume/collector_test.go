@@ -66,7 +66,7 @@ func (c *collection) Close()  { c.driver.closed.Add(1) }
 
 func TestAQueueCollectsWhatEndsElsewhere(t *testing.T) {
 	d := &collectingDriver{}
-	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.NewNop()},
+	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Logger: zap.NewNop()},
 		volume.Info{Name: "disk", Size: 1 << 20, BlockSize: 4096}, d)
 	defer volumetest.CloseVolume(t, v)
 	queue := volumetest.NewQueue(t, v, 8)

@@ -25,7 +25,7 @@ import (
 func TestVolumeAcceptsNoMoreWritesAfterAFailedFlush(t *testing.T) {
 	core, logged := observer.New(zapcore.InfoLevel)
 	spec := fileSpec(filepath.Join(t.TempDir(), "volume"), 1<<20)
-	spec.Log = zap.New(core)
+	spec.Logger = zap.New(core)
 	v := open(t, spec)
 	opened := v.Status().Since
 	fail := true

@@ -30,7 +30,7 @@ type health struct {
 
 func newHealth(spec *Spec) *health {
 	return &health{
-		log: spec.Log.With(zap.String("volume", spec.Name)), news: make(chan struct{}, 1),
+		log: spec.Logger.With(zap.String("volume", spec.Name)), news: make(chan struct{}, 1),
 		inspections: time.NewTicker(inspectInterval),
 	}
 }

@@ -36,7 +36,7 @@ func openLogged(
 	t.Helper()
 	core, logged := observer.New(zapcore.InfoLevel)
 	backend.Size = 1 << 20
-	v := open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: backend, Log: zap.New(core)})
+	v := open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: backend, Logger: zap.New(core)})
 	volume.SetInspectInterval(v, inspect)
 	return v, volumetest.NewQueue(t, v, 4), logged
 }

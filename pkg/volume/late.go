@@ -53,7 +53,7 @@ func OpenLate(config LateConfig) *Late {
 	if config.OnOpen == nil {
 		config.OnOpen = func(Volume) {}
 	}
-	log := config.Spec.Log
+	log := config.Spec.Logger
 	if log == nil {
 		log = zap.NewNop()
 	}

@@ -46,7 +46,7 @@ func (s *storage) openLate() *volume.Late {
 	core, log := observer.New(zap.InfoLevel)
 	s.log = log
 	return volume.OpenLate(volume.LateConfig{
-		Spec: volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.New(core)},
+		Spec: volume.Spec{Name: "disk", BlockSize: 4096, Logger: zap.New(core)},
 		Open: func(spec volume.Spec) (volume.Volume, error) {
 			s.attempts = append(s.attempts, time.Now())
 			time.Sleep(s.silence)

@@ -43,9 +43,9 @@ type Spec struct {
 	// CleanEnds, if not nil, lets a file volume keep its write verifier when it is closed and
 	// opened again.
 	CleanEnds *CleanEnds
-	// Log receives the first error of each kind and then, while errors continue, their number every
-	// 10 s; and the reason when the volume stops accepting requests. It may be nil.
-	Log *zap.Logger
+	// Logger receives the first error of each kind and then, while errors continue, their number
+	// every 10 s; and the reason when the volume stops accepting requests. It may be nil.
+	Logger *zap.Logger
 }
 
 // Backend is a kind of volume with its parameters.
@@ -83,8 +83,8 @@ func Open(spec Spec) (Volume, error) {
 	if err := spec.validate(); err != nil {
 		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
 	}
-	if spec.Log == nil {
-		spec.Log = zap.NewNop()
+	if spec.Logger == nil {
+		spec.Logger = zap.NewNop()
 	}
 	var v Volume
 	var err error
@@ -303,7 +303,8 @@ func (s *Spec) validate() error {
 			s.BlockSize, MinBlockSize, MaxBlockSize)
 	}
 	if s.Backend == nil {
-		return status.Errorf(status.InvalidValue, "Spec.Backend is nil: it is what holds the content, for instance MemoryBackend")
+		return status.Errorf(status.InvalidValue,
+			"Spec.Backend is nil: it is what holds the content, for instance MemoryBackend")
 	}
 	return s.Backend.Validate(s)
 }

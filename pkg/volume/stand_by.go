@@ -62,7 +62,7 @@ type contended struct {
 // any other reason than the present owner.
 func openContended(spec Spec, backend Contender) (Volume, error) {
 	v := &contended{spec: spec, backend: backend,
-		log:       spec.Log.With(zap.String("volume", spec.Name)),
+		log:       spec.Logger.With(zap.String("volume", spec.Name)),
 		info:      Info{Name: spec.Name, BlockSize: spec.BlockSize, Fenced: true},
 		ownership: newOwnership(), ended: make(chan struct{})}
 	inner, err := backend.Contend(&v.spec, v.ownership)

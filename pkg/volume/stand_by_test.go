@@ -217,7 +217,7 @@ func TestAFormerOwnerLearnsThatItIsNoneWhenItIsAsked(t *testing.T) {
 func TestACheckOfTheOwnerIsBounded(t *testing.T) {
 	defer volume.SetPauseClock(func() time.Duration { return 0 }, time.Second)()
 	d := &guardedDriver{asked: make(chan struct{}), verdict: make(chan error)}
-	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.NewNop()},
+	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Logger: zap.NewNop()},
 		volume.Info{Name: "disk", Size: 1 << 20, BlockSize: 4096}, d)
 	short, cancel := context.WithCancel(t.Context())
 	results := make(chan error)
@@ -252,7 +252,7 @@ func TestAfterAPauseNothingHappensBeforeTheOwnerIsKnown(t *testing.T) {
 	defer volume.SetPauseClock(func() time.Duration { return time.Duration(now.Load()) }, bound)()
 	pause := func() { now.Add(int64(bound) + 1) }
 	d := &guardedDriver{verdict: make(chan error)}
-	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.NewNop()},
+	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Logger: zap.NewNop()},
 		volume.Info{Name: "disk", Size: 1 << 20, BlockSize: 4096}, d)
 	queue := volumetest.NewQueue(t, v, 8)
 	submit := func() *volume.Request {
@@ -312,7 +312,7 @@ func TestACheckDuringWhichTheProgramStandsStillProvesNothing(t *testing.T) {
 	const bound = 160 * time.Millisecond
 	defer volume.SetPauseClock(func() time.Duration { return time.Duration(now.Load()) }, bound)()
 	d := &guardedDriver{asked: make(chan struct{}), verdict: make(chan error)}
-	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Log: zap.NewNop()},
+	v := volume.NewDriven(&volume.Spec{Name: "disk", BlockSize: 4096, Logger: zap.NewNop()},
 		volume.Info{Name: "disk", Size: 1 << 20, BlockSize: 4096}, d)
 	queue := volumetest.NewQueue(t, v, 1)
 	now.Add(int64(bound) + 1)

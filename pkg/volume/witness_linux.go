@@ -64,8 +64,8 @@ func newWitness(spec *Spec, file *os.File, uuid UUID, proven uint64) (w witness,
 		if err == nil {
 			verifier = former
 		} else {
-			spec.Log.Error("writes before the restart that were not flushed may be lost: clients "+
-				"will be told", zap.String("volume", spec.Name), zap.Error(err))
+			spec.Logger.Error("writes before the restart that were not flushed may be lost: "+
+				"clients will be told", zap.String("volume", spec.Name), zap.Error(err))
 			verifier = newVerifier()
 			_ = kept.Close() // nothing was written through it
 			kept = nil
@@ -74,7 +74,7 @@ func newWitness(spec *Spec, file *os.File, uuid UUID, proven uint64) (w witness,
 	if kept == nil {
 		var err error
 		if kept, err = openAgain(file); err != nil {
-			spec.Log.Warn("a restart will be reported to clients as a loss of writes",
+			spec.Logger.Warn("a restart will be reported to clients as a loss of writes",
 				zap.String("volume", spec.Name), zap.Error(err))
 			return witness{}, verifier
 		}

@@ -24,7 +24,7 @@ func startRivals(t *testing.T, image *volumetest.SharedImage) (*fleet, [2]*volum
 	for i := range programs {
 		programs[i] = &volumetest.Program{Image: image}
 		v, err := volume.Open(volume.Spec{Name: volumeName, BlockSize: blockSize,
-			Backend: programs[i], Log: f.Log.Named(fmt.Sprint("volume-", i))})
+			Backend: programs[i], Logger: f.Log.Named(fmt.Sprint("volume-", i))})
 		if err != nil {
 			t.Fatal(err)
 		}

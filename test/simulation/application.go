@@ -177,8 +177,8 @@ func (a *application) wantsMore() bool {
 // requestMix has each type of request as often as applications submit it.
 var requestMix = []client.RequestType{
 	client.Read, client.Read, client.Read, client.Read, client.Read, client.Write, client.Write,
-	client.Write, client.Write, client.Write, client.Write, client.Flush, client.Trim, client.WriteZeroes,
-	client.Extents,
+	client.Write, client.Write, client.Write, client.Write, client.Flush, client.Trim,
+	client.WriteZeroes, client.Extents,
 }
 
 func (a *application) submit(queue *client.Queue, q int) bool {

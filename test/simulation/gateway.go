@@ -110,7 +110,7 @@ func (g *nbdGateway) run(ctx context.Context, p *process, entrance *entrance) er
 	}
 	server, err := nbd.NewServer(nbd.Config{
 		Workers: plan.GatewayQueues, Policy: p.policy(), MaxConnections: sessions,
-		BarrierTimeout: 2 * orphanPatience, Log: log,
+		BarrierTimeout: 2 * orphanPatience, Logger: log,
 	})
 	if err == nil {
 		err = g.serve(server, volume, sessions, entrance)

@@ -167,7 +167,7 @@ func (c *nbdCommand) execute(cmd *cobra.Command) (err error) {
 	}
 	server, err := nbd.NewServer(nbd.Config{
 		Workers: queues, Policy: policy, TLS: credentials, Admit: admit,
-		MaxConnections: c.connections, Log: c.log,
+		MaxConnections: c.connections, Logger: c.log,
 		CountedClients: c.perClient, NameClient: nameNBDClient,
 	})
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	clientvolume "github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // stateSuffix is what the name of a transfer's file has, with it, for the file that says how far
@@ -67,7 +66,7 @@ const maxStateBytes = 64 << 10
 // resume completes the state of a transfer that begins, by that of a former one of the same file,
 // if there is one. It fails if that was another transfer.
 func (s *transferState) resume(file string, info *client.Info) error {
-	s.Schema, s.Volume = stateSchema, clientvolume.UUID(info.UUID).String()
+	s.Schema, s.Volume = stateSchema, info.UUID.String()
 	s.path = file + stateSuffix
 	former, err := readState(s.path)
 	if former == nil || err != nil {

@@ -278,7 +278,7 @@ func (v *volumes) newVolume(c config.Volume,
 		s.Volume, s.ReadOnly, s.alias, s.late = of.Volume, alias.ReadOnly, true, of.late
 		return s, nil
 	}
-	spec.Log, spec.Keeper, spec.CleanEnds = v.log, v.kept, v.ends
+	spec.Logger, spec.Keeper, spec.CleanEnds = v.log, v.kept, v.ends
 	if err := open(s, spec); err != nil {
 		return nil, err
 	}

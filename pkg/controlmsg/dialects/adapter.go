@@ -28,14 +28,14 @@ type AdapterConfig struct {
 	// Drain lets what is in flight complete, and returns how many IOs have not when ctx ends.
 	Drain func(ctx context.Context) (unfinished int)
 	// Stop ends the data path, which is drained.
-	Stop func(ctx context.Context) error
-	Log  *zap.Logger
+	Stop   func(ctx context.Context) error
+	Logger *zap.Logger
 }
 
 // NewAdapter begins a conversation on a transport, which stays the caller's.
 func NewAdapter(config AdapterConfig) *Adapter {
 	config.OnFailure = func(request string, err error) {
-		config.Log.Warn("request failed", zap.String("request", request), zap.Error(err))
+		config.Logger.Warn("request failed", zap.String("request", request), zap.Error(err))
 	}
 	a := &Adapter{config: config,
 		responder: NewResponder(config.Transport, config.ResponderConfig)}

@@ -65,7 +65,7 @@ func open(t testing.TB, text string) (volume.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Log = zap.NewNop()
+	spec.Logger = zap.NewNop()
 	return volume.Open(spec)
 }
 

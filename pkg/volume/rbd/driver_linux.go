@@ -46,7 +46,7 @@ func (b Backend) Contend(spec *volume.Spec, o *volume.Ownership) (volume.Owned, 
 		return nil, err
 	}
 	d := &driver{backend: b, cluster: c, ownership: o,
-		log: spec.Log.With(zap.String("volume", spec.Name), zap.String("image", b.path()))}
+		log: spec.Logger.With(zap.String("volume", spec.Name), zap.String("image", b.path()))}
 	info, err := d.open(spec)
 	if errors.Is(err, unix.ESHUTDOWN) {
 		d.fenced.Store(true)

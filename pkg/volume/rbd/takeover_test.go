@@ -118,7 +118,7 @@ func contend(t *testing.T, text string) (volume.Owned, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.Log = zap.NewNop()
+	spec.Logger = zap.NewNop()
 	return spec.Backend.(volume.Contender).Contend(&spec, nil)
 }
 

@@ -52,7 +52,8 @@ func (v *validation) offset(slot uint32) uint64 {
 
 // prepare fills the buffer of a request: with the data of a write, or with zeroes for a read, so
 // that old content cannot pass for data that was read.
-func (v *validation) prepare(t client.RequestType, slot uint32, offset uint64, buffer []byte) error {
+func (v *validation) prepare(t client.RequestType, slot uint32, offset uint64,
+	buffer []byte) error {
 	if t == client.Read {
 		clear(buffer)
 		return nil

@@ -10,7 +10,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/retry"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // Connection identifies the connection to the relay.
@@ -48,7 +47,7 @@ func CheckRange(info *client.Info, offset, length uint64) error {
 // VolumeOf describes an opened volume.
 func VolumeOf(info *client.Info) *Volume {
 	return &Volume{
-		Name: info.Name, UUID: volume.UUID(info.UUID).String(), Size: info.Size,
+		Name: info.Name, UUID: info.UUID.String(), Size: info.Size,
 		BlockSize: info.BlockSize,
 		ReadOnly:  info.ReadOnly, Transport: info.Transport, Relay: info.Relay,
 	}
