@@ -43,6 +43,7 @@ type life struct {
 	mu      sync.Mutex // guards the fields below
 	state   volumeState
 	failure error         // why there will be no further session
+	wasLost bool          // the last session had ended when a volume without Reconnect was closed
 	changed chan struct{} // closed and replaced when the state changes
 	past    Reconnections
 	since   time.Time // start of the current outage; zero while there is none
@@ -99,8 +100,8 @@ func (l *life) close() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first := l.state != volumeClosed
-	if first && !l.canReconnect && l.failure == nil && l.state != volumeOpening {
-		l.failure = l.session.Load().Err()
+	if first && !l.canReconnect && l.state != volumeOpening {
+		l.wasLost = l.session.Load().Err() != nil
 	}
 	l.enter(volumeClosed)
 	l.background.cancel()
@@ -125,8 +126,11 @@ func (l *life) enter(next volumeState) {
 // being reopened.
 func (l *life) err() error {
 	l.mu.Lock()
-	state, failure := l.state, l.failure
+	state, failure, wasLost := l.state, l.failure, l.wasLost
 	l.mu.Unlock()
+	if failure == nil && wasLost {
+		failure = l.session.Load().Err() // the relay's reason may have arrived since
+	}
 	switch {
 	case state == volumeClosed && failure != nil:
 		return fmt.Errorf("%w (%w)", failure, ErrClosed)
