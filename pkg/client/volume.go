@@ -293,6 +293,9 @@ func (v *Volume) close(ctx context.Context) error {
 	reason := v.life.sessionErr()
 	if reason == nil {
 		reason = v.stop(ctx)
+	} else {
+		v.life.session.Load().awaitEnd(ctx) // the relay's own reason says more
+		reason = v.life.sessionErr()
 	}
 	if reason != nil {
 		v.abort(reason)
