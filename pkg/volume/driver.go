@@ -87,8 +87,8 @@ func NewDriven(spec *Spec, info Info, driver Driver) *Driven {
 func (v *Driven) CheckOwner(ctx context.Context) error {
 	store := v.store.(*drivenStore)
 	checker, ok := store.Driver.(OwnerChecker)
-	if !ok {
-		return nil
+	if err := v.errClosed("check the owner of"); err != nil || !ok {
+		return err
 	}
 	checked := make(chan error, 1)
 	select {

@@ -311,5 +311,21 @@ func testClose(t *testing.T, v volume.Volume) {
 	if err := errors.Join(queue.Close(), queue.Close()); err != nil {
 		t.Errorf("idle queue: Close returned %v", err)
 	}
-	CloseVolume(t, v)
+	if err := queue.Submit(&r); !errors.Is(err, status.ErrClosed) {
+		t.Errorf("closed queue: Submit returned %v", err)
+	}
+	for range 2 {
+		CloseVolume(t, v)
+	}
+	_, err := v.NewQueue(1)
+	for name, err := range map[string]error{
+		"NewQueue": err, "Resize": v.Resize(1<<20, false), "CheckOwner": v.CheckOwner(t.Context()),
+	} {
+		if !errors.Is(err, status.ErrClosed) {
+			t.Errorf("closed volume: %s returned %v", name, err)
+		}
+	}
+	if v.Memory() != nil {
+		t.Error("a closed volume has memory")
+	}
 }
