@@ -21,7 +21,9 @@ type Instance struct {
 	id    [16]byte
 	mu    sync.Mutex // guards the fields below
 	epoch uint64
-	user  *life // of the volume that is open with the Instance; nil if there is none
+	user  any // the volume that is open with the Instance; nil if there is none
+	// canEvict reports whether user has a session, or may have another one.
+	canEvict func() bool
 }
 
 // NewInstance returns an Instance with a random id.
@@ -41,24 +43,24 @@ func (i *Instance) next() (id [16]byte, epoch uint64) {
 
 // claim makes a volume the one that is open with the Instance. One that has failed, and has not
 // been closed, is in nobody's way.
-func (i *Instance) claim(user *life) error {
+func (i *Instance) claim(user any, canEvict func() bool) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.user != nil && i.user.canEvict() {
+	if i.user != nil && i.canEvict() {
 		return status.Errorf(status.InUse, "Config.Instance belongs to a volume that is still "+
 			"open, and each would end the other's sessions: close that one first, or use another "+
 			"Instance (NewInstance)")
 	}
-	i.user = user
+	i.user, i.canEvict = user, canEvict
 	return nil
 }
 
 // release undoes claim, and does nothing for a volume that has not claimed the Instance.
-func (i *Instance) release(user *life) {
+func (i *Instance) release(user any) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.user == user {
-		i.user = nil
+		i.user, i.canEvict = nil, nil
 	}
 }
 

@@ -2,6 +2,10 @@ package client
 
 import "github.com/zc-relay/zc-relay/pkg/status"
 
+// ErrClosed is the error of everything that uses a volume, or a queue of it, after Close or Abort,
+// and of calls that Close or Abort has cut off. It matches os.ErrClosed and status.Shutdown.
+var ErrClosed = status.ErrClosed
+
 // IsConnectionLost reports whether code means that the connection to the volume is gone, so that
 // further requests would fail too.
 func IsConnectionLost(code status.Code) bool {

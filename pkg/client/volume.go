@@ -32,10 +32,6 @@ var _ interface {
 	io.WriterAt
 } = (*Volume)(nil)
 
-// ErrClosed is the error of everything that uses a volume, or a queue of it, after Close or Abort,
-// and of calls that Close or Abort has cut off. It matches os.ErrClosed and status.Shutdown.
-var ErrClosed = status.ErrClosed
-
 // Open connects to a relay and opens its volume. While no relay offers the channel, Open keeps
 // trying until ControlTimeout has passed or ctx ends.
 func Open(ctx context.Context, config Config) (*Volume, error) {
@@ -60,7 +56,7 @@ func open(ctx context.Context, config Config) (*Volume, error) {
 	opening, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	v := newVolume(context.WithoutCancel(ctx), config)
-	if err := config.Instance.claim(v.life); err != nil {
+	if err := config.Instance.claim(v, v.life.canEvict); err != nil {
 		return nil, errors.Join(openError(&config, err), v.release())
 	}
 	connection, err := connectWithRetry(opening, &config)
@@ -367,6 +363,6 @@ func (v *Volume) abort(reason error) {
 func (v *Volume) release() error {
 	v.life.close()
 	v.background.stop()
-	v.terms.config.Instance.release(v.life)
+	v.terms.config.Instance.release(v)
 	return v.memories.close()
 }
