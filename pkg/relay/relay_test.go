@@ -154,7 +154,14 @@ type chain struct {
 	memory   *memory.Region
 }
 
-func startChain(t *testing.T) *chain { return startChainWith(t, chainOptions{}) }
+// startChain returns a chain whose relay is ready, so that only sessions talk to the target from
+// now on.
+func startChain(t *testing.T) *chain {
+	t.Helper()
+	c := startChainWith(t, chainOptions{})
+	c.awaitReady()
+	return c
+}
 
 // chainOptions changes parts of a chain. The zero value changes nothing.
 type chainOptions struct {
