@@ -242,7 +242,8 @@ func results(t *testing.T, q *client.Queue, count int) []client.Result {
 
 func submit(t *testing.T, q *client.Queue, tag uint64) {
 	t.Helper()
-	if err := q.Submit(&client.Request{Type: client.Read, Length: testBlock, Tag: tag}); err != nil {
+	err := q.Submit(&client.Request{Type: client.Read, Length: testBlock, Tag: tag})
+	if err != nil {
 		t.Fatal(err)
 	}
 	q.Ring()

@@ -189,7 +189,8 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			near, far := connect(t)
-			accepted := accept(t, far, credentials(t, c.target).Server(mutualtlstest.Names(c.allowed...)))
+			accepted := accept(t, far,
+				credentials(t, c.target).Server(mutualtlstest.Names(c.allowed...)))
 			config := credentials(t, c.relay).Client("target.test")
 			if c.noCertificate {
 				config.Certificates, config.GetClientCertificate = nil, nil

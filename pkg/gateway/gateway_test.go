@@ -355,7 +355,8 @@ func TestFlagsReachTheVolume(t *testing.T) {
 			request(client.WriteZeroes, 0, block, 0)}},
 		{nbd.WriteZeroes, nbd.FUA, 0, block + 1, []string{
 			request(client.WriteZeroes, 0, block, client.FUA|client.Deallocate),
-			request(client.Read, block, block, 0), request(client.Write, block, block, client.FUA)}},
+			request(client.Read, block, block, 0),
+			request(client.Write, block, block, client.FUA)}},
 		{nbd.Read, nbd.FUA, 0, block, []string{request(client.Read, 0, block, 0)}},
 		{nbd.Flush, 0, 0, 0, []string{request(client.Flush, 0, 0, 0)}},
 		{nbd.Cache, 0, block + 1, 2 * buffer, []string{request(client.Read, block, buffer, 0),

@@ -128,8 +128,8 @@ func (c *Credentials) reload() error {
 	return nil
 }
 
-// IsExposed reports whether a key file of a mode can be read by everybody, or changed by others than
-// its owner.
+// IsExposed reports whether a key file of a mode can be read by everybody, or changed by others
+// than its owner.
 func IsExposed(mode os.FileMode) bool { return mode.Perm()&0o027 != 0 }
 
 // current returns the current content of the files, or the former content if the current one cannot

@@ -277,7 +277,8 @@ func BenchmarkHandshake(b *testing.B) {
 					for range b.N {
 						connection, err := listener.Accept()
 						check(err)
-						secured := tls.Server(connection, target.Server(mutualtlstest.Names("relay.test")))
+						secured := tls.Server(connection,
+							target.Server(mutualtlstest.Names("relay.test")))
 						_, err = secured.Write([]byte{0}) // after the handshake
 						check(err)
 						_ = secured.Close()

@@ -121,7 +121,9 @@ func TestAClientThatReadsNothingOverTLSIsNotWaitedFor(t *testing.T) {
 	authority := mutualtlstest.NewAuthority(t)
 	own := credentials(t, authority, "server.test")
 	server, err := nbd.NewServer(nbd.Config{
-		TLS: func() *tls.Config { return own.ServerWithoutProtocol(mutualtlstest.Names("client.test")) },
+		TLS: func() *tls.Config {
+			return own.ServerWithoutProtocol(mutualtlstest.Names("client.test"))
+		},
 		Admit: func(conn net.Conn) (string, error) {
 			return "", conn.(*net.UnixConn).SetWriteBuffer(1) // as little as the system allows
 		},

@@ -426,7 +426,8 @@ func TestARelayLearnsOnlyOfVolumesThatItMayUse(t *testing.T) {
 		c.TLS = credentials(t, authority, "target")
 		for name, relay := range map[string]string{"disk": "a", "secret": "b"} {
 			c.Volumes[name] = target.Offer{Volume: volumetest.OpenMemory(t, "1MiB"),
-				Rights: []target.Right{{Relay: mutualtlstest.Name(relay), Access: target.WriteAccess}}}
+				Rights: []target.Right{
+					{Relay: mutualtlstest.Name(relay), Access: target.WriteAccess}}}
 		}
 	})
 	for relay, want := range map[string]string{"a": `["disk"]`, "b": `["secret"]`, "c": `[]`} {

@@ -113,8 +113,8 @@ func writeReload(w io.Writer, r *admin.Reload) {
 	}
 }
 
-// maxShownChanges bounds the changes to one setting that are shown. A script that generates channels
-// changes hundreds of them alike.
+// maxShownChanges bounds the changes to one setting that are shown. A script that generates
+// channels changes hundreds of them alike.
 const maxShownChanges = 5
 
 // writeChanges writes changes, each behind a label. Of the same change of many list elements, it

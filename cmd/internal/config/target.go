@@ -123,7 +123,8 @@ func (c *Volume) Rights() []target.Right {
 		{c.Owners, target.ExclusiveAccess}, {c.Preemptors, target.PreemptAccess},
 	} {
 		for _, name := range group.names {
-			rights = append(rights, target.Right{Relay: certificateName(name), Access: group.access})
+			rights = append(rights,
+				target.Right{Relay: certificateName(name), Access: group.access})
 		}
 	}
 	return rights

@@ -112,8 +112,8 @@ func TestAFullSocketLeavesTCP(t *testing.T) {
 func fillSocket(t *testing.T, name string) {
 	address := &unix.SockaddrUnix{Name: name}
 	open := func() int {
-		s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
-			0)
+		s, err := unix.Socket(unix.AF_UNIX,
+			unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		must(t, os.NewSyscallError("socket", err))
 		t.Cleanup(func() { _ = unix.Close(s) })
 		return s
