@@ -73,7 +73,7 @@ func (r *Relay) readiness() Readiness {
 	case r.draining.Load() != nil:
 		now.Err = errDraining
 	case now.Channels == 0:
-		now.Err = status.Errorf(status.NotFound, "no channel is configured")
+		now.Err = status.Errorf(status.NotFound, "the relay has no channels: add one")
 	case now.Serving > 0:
 	case len(now.Reasons) == 0:
 		now.Serving++ // the only one has just become available

@@ -54,12 +54,12 @@ func (k *keeper) at(host string) string {
 func (k *keeper) configure(names ...string) {
 	text := fmt.Sprintf("comch: {directory: %q}\noperations: {admin: %q, listen: '127.0.0.1:0'}\n"+
 		"state: {directory: %q}\nshutdown: {drain_timeout: %s}\n"+
-		"control: {timeout: %s, keep_alive_dead_after: %s}\nchannels:\n",
+		"control: {timeout: %s, keep_alive_dead_after: %s}\nchannels: [\n",
 		filepath.Join(k.dir, "comch"), k.admin, filepath.Dir(k.kept), patience, patience, patience)
 	for _, name := range names {
-		text += fmt.Sprintf("  - {name: %s, target: %q, volume: disk}\n", name, k.at("127.0.0.1"))
+		text += fmt.Sprintf("  {name: %s, target: %q, volume: disk},\n", name, k.at("127.0.0.1"))
 	}
-	writeFile(k.t, k.file, []byte(text))
+	writeFile(k.t, k.file, []byte(text+"]\n"))
 }
 
 func (k *keeper) start() {
@@ -226,6 +226,31 @@ func TestAChannelThatCannotBeOpenedYetIsKept(t *testing.T) {
 	writeFile(t, devices, []byte("dpu 03:00.0 representors=b1:00.0,b1:00.1\nhost b1:00.0\n"))
 	testkit.Eventually(t, "clients can connect",
 		func() bool { return k.list()["late"].State == "listening" })
+}
+
+// TestARelayMayBeginWithoutChannels adds the first channel by command, and sends data over it.
+func TestARelayMayBeginWithoutChannels(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t, "disk=memory:16MiB")
+	k.relay.Terminate()
+	k.configure()
+	k.relay = spawn(t, "zc-relay", append([]string{"run", "--config", k.file}, relayFlags()...)...)
+	k.relay.AwaitLog("serving administration")
+	testkit.Eventually(t, "the relay can be administered", func() bool {
+		code, _, _ := call(t, "zc-relay", "channel", "list", "--admin", k.admin)
+		return code == 0
+	})
+	if _, stdout, _ := call(t, "zc-relay", "status", "--admin", k.admin); !strings.Contains(stdout,
+		"the relay has no channels") {
+		t.Error(stdout)
+	}
+	k.expect()
+	k.add(0, "serving", "vm7")
+	k.expect("vm7")
+	k.mustRun("verify", "--command-channel-name", "vm7", "--passes", "1")
+	k.relay.Terminate()
+	k.start()
+	k.expect("vm7")
 }
 
 func TestARelayWithoutADirectoryKeepsNoChannels(t *testing.T) {

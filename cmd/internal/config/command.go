@@ -222,15 +222,23 @@ func addTargetFlags(f *pflag.FlagSet) {
 
 func addFlags(f *pflag.FlagSet, root *node) {
 	root.flags("", func(_ string, n *node) {
-		flag := f.VarPF(n.flagValue(), n.flag, n.short, n.doc)
-		if n.value.Type() == "bool" {
-			flag.NoOptDefVal = "true"
-		}
+		n.addFlag(f, n.flag)
 	})
 	for _, n := range root.children {
 		if n.list != nil && n.flag != "" {
 			f.StringArray(n.flag, nil, nameValue(n.doc))
 		}
+	}
+}
+
+// addFlag adds the flag of a key under a name. Who knows the file tries the name of the key.
+func (n *node) addFlag(f *pflag.FlagSet, name string) {
+	flag := f.VarPF(n.flagValue(), name, n.short, n.doc)
+	if n.value.Type() == "bool" {
+		flag.NoOptDefVal = "true"
+	}
+	if key := strings.ReplaceAll(n.key, "_", "-"); key != name {
+		program.AlsoCalled(flag, key)
 	}
 }
 

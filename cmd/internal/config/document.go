@@ -131,10 +131,7 @@ func (s *ChannelSource) AddFlags(f *pflag.FlagSet) {
 			name = flagOf(path)
 		}
 		s.keys[name] = path
-		flag := f.VarPF(n.flagValue(), name, n.short, n.doc)
-		if n.value.Type() == "bool" {
-			flag.NoOptDefVal = "true"
-		}
+		n.addFlag(f, name)
 	})
 }
 

@@ -111,9 +111,9 @@ func (c *Relay) check(report reporter) {
 	c.Control.check(report.in("control"))
 	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
-	if len(c.Channels) == 0 {
-		report("channels", nil,
-			"is empty: describe a channel in the file, or by --storage-server and --volume")
+	if len(c.Channels) == 0 && c.State.Path() == "" { // otherwise commands may add channels
+		report("channels", nil, "is empty: describe a channel in the file, or by --storage-server "+
+			"and --volume, or set state.directory and add channels by \"zc-relay channel add\"")
 	}
 	seen := make(map[channelID]int)
 	for i := range c.Channels {

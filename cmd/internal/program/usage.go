@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -67,9 +68,29 @@ func ExplainFlag(command *cobra.Command, name, text string) {
 	command.Annotations[explanationOf+name] = text
 }
 
-// suggest returns ": did you mean --NAME?" if a flag's name is similar to name, and otherwise "".
+// otherName is the annotation of flags with another name that users may try.
+const otherName = "other name"
+
+// AlsoCalled makes the error for an unknown flag of another name name this flag.
+func AlsoCalled(f *pflag.Flag, name string) {
+	if f.Annotations == nil {
+		f.Annotations = make(map[string][]string)
+	}
+	f.Annotations[otherName] = append(f.Annotations[otherName], name)
+}
+
+// suggest returns ": did you mean --NAME?" if a flag is also called name, or its name is similar,
+// and otherwise "".
 func suggest(command *cobra.Command, name string) string {
-	best := similar.Closest(name, FlagNames(command))
+	best := ""
+	command.Flags().VisitAll(func(f *pflag.Flag) {
+		if slices.Contains(f.Annotations[otherName], name) {
+			best = f.Name
+		}
+	})
+	if best == "" {
+		best = similar.Closest(name, FlagNames(command))
+	}
 	if best == "" {
 		return ""
 	}

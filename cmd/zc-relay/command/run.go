@@ -143,8 +143,11 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 }
 
 // sharedWorkers returns the cores of the workers that channels share, none if every channel has its
-// own.
+// own, and no others can be added by command.
 func sharedWorkers(c *config.Relay, cpus []int) []int {
+	if c.State.Path() != "" {
+		return cpus
+	}
 	for i := range c.Channels {
 		if len(c.Channels[i].CPUs) == 0 {
 			return cpus
