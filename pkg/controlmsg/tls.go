@@ -24,7 +24,7 @@ func NewTLSClient(
 	ctx context.Context, conn network.Stream, secure *tls.Config, config TCPConfig,
 ) (Transport, error) {
 	t := newTCPTransport(conn, config)
-	if err := t.handshake(ctx, tls.Client(t.stream, secure)); err != nil {
+	if err := t.handshake(ctx, tls.Client, secure); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -36,7 +36,7 @@ func NewTLSServer(
 	ctx context.Context, conn network.Stream, secure *tls.Config, config TCPConfig,
 ) (Transport, error) {
 	t := newTCPTransport(conn, config)
-	if err := t.handshake(ctx, tls.Server(t.stream, secure)); err != nil {
+	if err := t.handshake(ctx, tls.Server, secure); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -56,9 +56,43 @@ func VerifiedChains(transport Transport) [][]*x509.Certificate {
 	return secured.ConnectionState().VerifiedChains
 }
 
+// maxHandshake bounds what a peer may send before it has proved its identity, in bytes: anybody can
+// begin any number of handshakes. A chain of three certificates with keys of RSA-4096 has a fifth.
+const maxHandshake = 32 << 10
+
+// handshakeReader is a connection that fails if the peer sends more than maxHandshake until the
+// handshake is done. Otherwise TLS would keep as much as a certificate may have, which is eight
+// times that.
+type handshakeReader struct {
+	stream
+	done bool
+	read int
+}
+
+var errLongHandshake = fmt.Errorf("it has sent more than %d bytes before it has proved its "+
+	"identity: give its certificate a shorter chain, or fewer names", maxHandshake)
+
+// Read reads from the connection.
+func (r *handshakeReader) Read(b []byte) (int, error) {
+	if r.done {
+		return r.stream.Read(b)
+	}
+	if r.read >= maxHandshake {
+		return 0, errLongHandshake
+	}
+	n, err := r.stream.Read(b[:min(len(b), maxHandshake-r.read)])
+	r.read += n
+	return n, err
+}
+
 // handshake secures the transport, or closes it and fails.
-func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
+func (t *tcpTransport) handshake(
+	ctx context.Context, secure func(net.Conn, *tls.Config) *tls.Conn, config *tls.Config,
+) error {
+	bounded := &handshakeReader{stream: t.stream}
+	secured := secure(bounded, config)
 	err := secured.HandshakeContext(ctx)
+	bounded.done = true
 	if err == nil {
 		t.stream = secured
 		t.name += describeIdentity(secured.ConnectionState().PeerCertificates)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -155,12 +156,12 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			relaySees: "no application protocol", targetSees: "application protocol"},
 		{name: "relay of many protocols",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
-			protocols: slices.Repeat([]string{strings.Repeat("x", 255)}, 200),
+			protocols: slices.Repeat([]string{strings.Repeat("x", 255)}, 100),
 			relaySees: "no application protocol", targetSees: "application protocol"},
 		{name: "relay with many names",
-			relay:  ours.Write(t.TempDir(), slices.Repeat([]string{long + ".test"}, 200)),
+			relay:  ours.Write(t.TempDir(), slices.Repeat([]string{long + ".test"}, 100)),
 			target: ours.Write(t.TempDir(), good), allowed: []string{"other.test"},
-			relaySees: "bad certificate", targetSees: "and 192 more, none of which is an allowed"},
+			relaySees: "bad certificate", targetSees: "and 92 more, none of which is an allowed"},
 		{name: "relay with a long name that nobody has signed",
 			relay: mixed(theirs.Write(t.TempDir(), []string{long + ".test"}),
 				ours.Write(t.TempDir(), good)),
@@ -258,6 +259,31 @@ func TestAHandshakeTimesOut(t *testing.T) {
 	_, err := controlmsg.NewTLSServer(ctx, far, credentials(t, target).Server(nil),
 		controlmsg.TCPConfig{})
 	checkError(t, "NewTLSServer", err, status.TimeOut, "TLS handshake with 127.0.0.1")
+}
+
+func TestAHandshakeIsBounded(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	target := authority.Write(t.TempDir(), []string{"target.test"})
+	for names, accepted := range map[int]bool{200: true, 4000: false} {
+		var all []string
+		for i := range names {
+			all = append(all, fmt.Sprintf("name-%d.test", i))
+		}
+		relay := authority.Write(t.TempDir(), all)
+		near, far := connect(t)
+		ended := accept(t, far, credentials(t, target).Server(nil))
+		client, err := controlmsg.NewTLSClient(generous(t), near,
+			credentials(t, relay).Client("target.test"), controlmsg.TCPConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Abort)
+		if err := (<-ended).err; accepted && err != nil {
+			t.Errorf("a certificate with %d names: %v", names, err)
+		} else if !accepted {
+			checkError(t, "NewTLSServer", err, status.Authentication, "has sent more than 32768 bytes")
+		}
+	}
 }
 
 func TestADisconnectDuringTheHandshakeIsNotAnAuthenticationError(t *testing.T) {

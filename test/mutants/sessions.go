@@ -860,6 +860,14 @@ var controlMutants = []mutant{
 		tests:  []test{{"./pkg/controlmsg", "^TestASilentPeerIsDeclaredDead$"}},
 	},
 	{
+		name:   "control-keeps-any-handshake",
+		file:   "pkg/controlmsg/tls.go",
+		old:    "const maxHandshake = 32 << 10",
+		new:    "const maxHandshake = 32 << 20",
+		breaks: "A peer that has not proved its identity costs little memory.",
+		tests:  []test{{"./pkg/controlmsg", "^TestAHandshakeIsBounded$"}},
+	},
+	{
 		name:   "control-shares-no-keep-alives",
 		file:   "pkg/controlmsg/keep_alive.go",
 		old:    "	if p == nil || instance == (lease.Instance{}) || l.shares.Load() {\n",
