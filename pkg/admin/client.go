@@ -90,6 +90,11 @@ type Options struct {
 // tlsConfig returns nil for plain text.
 func (o *Options) tlsConfig(address string) (*tls.Config, error) {
 	if o.CA == "" {
+		if o.Certificate != "" || o.Key != "" || o.ServerName != "" {
+			return nil, status.Errorf(status.InvalidValue, "a certificate, key, or server name "+
+				"without the authorities of the daemon (--admin-tls-ca) has no effect: nothing "+
+				"would be encrypted")
+		}
 		return nil, nil
 	}
 	const maxSize = 1 << 20
@@ -107,7 +112,11 @@ func (o *Options) tlsConfig(address string) (*tls.Config, error) {
 			return nil, err
 		}
 	}
-	if o.Certificate != "" || o.Key != "" {
+	if (o.Certificate == "") != (o.Key == "") {
+		return nil, status.Errorf(status.InvalidValue, "a certificate (--admin-tls-cert) and its "+
+			"key (--admin-tls-key) need each other")
+	}
+	if o.Certificate != "" {
 		own, err := tls.LoadX509KeyPair(o.Certificate, o.Key)
 		if err != nil {
 			return nil, status.Errorf(status.BadConfig,
@@ -450,14 +459,14 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(ctx, err)
 	}
 	defer response.Body.Close()
 	reply, err := io.ReadAll(io.LimitReader(response.Body, maxReplyBytes))
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return nil, status.Errorf(status.TimeOut, "read the reply of the daemon at %s: %w",
-			c.address, err)
+			c.address, context.Cause(ctx))
 	case err != nil:
 		return nil, fmt.Errorf("read the reply of the daemon at %s: %w", c.address, err)
 	}
@@ -507,7 +516,12 @@ func foreign(err error) string {
 	return ""
 }
 
-func (c *Client) explain(err error) error {
+// explain returns the error of a request that ended with err. The end of its context cuts the
+// connection, which net/http may report instead.
+func (c *Client) explain(ctx context.Context, err error) error {
+	if end := context.Cause(ctx); end != nil {
+		err = end
+	}
 	if text := foreign(err); text != "" {
 		return status.Errorf(status.Unexpected, "what listens at %s is no admin listener of a daemon: %s "+
 			"(its address is that of the daemon's --admin-listen)", c.address, text)

@@ -72,6 +72,8 @@ type content struct {
 	certificate tls.Certificate
 	authorities *x509.CertPool
 	revoked     revocations
+
+	authorityCertificates []*x509.Certificate
 }
 
 // Load reads the files. It logs the certificate, and every later change of the files, to log, which
@@ -115,7 +117,7 @@ func (c *Credentials) reload() error {
 		c.log.Warn("the private key of the TLS certificate is not private: chmod 0640 or less",
 			zap.String("key", c.files.Key), zap.Stringer("mode", mode.Perm()))
 	}
-	read.revoked.warn(c.log, now)
+	read.revoked.warn(c.log, now, read.authorityCertificates)
 	switch {
 	case now.Before(leaf.NotBefore):
 		log.Warn("TLS certificate is not valid yet: peers will reject it",
@@ -347,13 +349,14 @@ func readContent(files Files) (content, error) {
 		return content{}, status.Errorf(status.BadConfig,
 			"TLS CA %q holds no certificate in PEM format", files.CA)
 	}
-	c := content{stamps: stamps, certificate: pair, authorities: pool}
+	c := content{stamps: stamps, certificate: pair, authorities: pool,
+		authorityCertificates: certificatesIn(authorities)}
 	if files.Revoked != "" {
 		lists, err := readFile("revocation", files.Revoked)
 		if err != nil {
 			return content{}, err
 		}
-		c.revoked, err = parseRevocations(lists, files.Revoked, certificatesIn(authorities))
+		c.revoked, err = parseRevocations(lists, files.Revoked, c.authorityCertificates)
 		if err != nil {
 			return content{}, err
 		}

@@ -35,6 +35,7 @@ var dnsName = regexp.MustCompile(`^([A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?\.)
 // Letters of DNS names match regardless of case; URIs match as they are written.
 func ParseName(text string) (Name, error) {
 	kind, rest, _ := strings.Cut(text, ":")
+	kind = strings.ToLower(kind) // OpenSSL writes DNS:, URI:, IP:
 	switch {
 	case len(text) > maxNameLength:
 		return Name{}, status.Errorf(status.InvalidValue,

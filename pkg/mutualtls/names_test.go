@@ -14,6 +14,7 @@ func TestNamesAreOfOneKind(t *testing.T) {
 	for text, want := range map[string]string{
 		"Dpu-7.Example.":                 "dns:dpu-7.example",
 		"dns:dpu_7":                      "dns:dpu_7",
+		"DNS:relay.example":              "dns:relay.example",
 		"10.0.0.5":                       "ip:10.0.0.5",
 		"::ffff:10.0.0.5":                "ip:10.0.0.5",
 		"2001:DB8::1":                    "ip:2001:db8::1",

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -88,10 +89,16 @@ func (r revocations) check(chains [][]*x509.Certificate) error {
 	return nil
 }
 
-// warn logs which lists are out of date. They stay in use: if they did not count, or if no peer
+// warn logs which lists may be those of a stranger, and which are out of date. The latter stay in use: if they did not count, or if no peer
 // were admitted without newer ones, a job that fails to fetch them would open or close the storage.
-func (r revocations) warn(log *zap.Logger, now time.Time) {
+func (r revocations) warn(log *zap.Logger, now time.Time, authorities []*x509.Certificate) {
 	for _, list := range r {
+		if !slices.ContainsFunc(authorities, func(c *x509.Certificate) bool {
+			return bytes.Equal(c.RawSubject, list.RawIssuer)
+		}) {
+			log.Warn("list of revoked TLS certificates is of an authority that is not in tls.ca: it "+
+				"counts only if that is an intermediate one", zap.Stringer("issuer", list.Issuer))
+		}
 		if !list.NextUpdate.IsZero() && now.After(list.NextUpdate) {
 			log.Warn("list of revoked TLS certificates is out of date and stays in use: renew the file",
 				zap.Stringer("issuer", list.Issuer), zap.Time("next_update", list.NextUpdate))

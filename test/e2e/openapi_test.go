@@ -295,9 +295,8 @@ func TestARelayDoesWhatItsDescriptionSays(t *testing.T) {
 func TestATargetDoesWhatItsDescriptionSays(t *testing.T) {
 	t.Parallel()
 	const file = "../../docs/openapi-target.json"
-	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t),
-		volumes: []string{"disk=file:" + filepath.Join(t.TempDir(), "disk") +
-			",size=1MiB,exclusive"}}
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress(t)}
+	c.volumes = []string{"disk=file:" + filepath.Join(c.dir, "disk") + ",size=1MiB,exclusive"}
 	socket := filepath.Join(c.dir, "target.sock")
 	c.startTarget("--admin-listen", admin.UnixPrefix+socket)
 	c.relay = c.startRelay("comch")
@@ -324,6 +323,9 @@ func TestATargetDoesWhatItsDescriptionSays(t *testing.T) {
 	}
 	_, err := client.AddVolume(ctx, extra)
 	i.expectError(err, status.AlreadyExist)
+	_, err = client.AddVolume(ctx, admin.NewVolume{Name: "elsewhere",
+		Backend: "file:" + filepath.Join(t.TempDir(), "disk") + ",size=1MiB", BlockSize: 512})
+	i.expectError(err, status.NotPermitted)
 	if v, err := client.ResizeVolume(ctx, "extra", admin.VolumeSize{Size: 2 << 20}); err != nil ||
 		v.Size != 2<<20 {
 		t.Errorf("resized %+v, %v", v, err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -167,10 +168,27 @@ func (o *options) reaches(ctx context.Context, pid int) bool {
 	return err == nil && json.Unmarshal(content, &daemon) == nil && daemon.PID == pid
 }
 
+// daemonPrograms are the names of the programs that reload at SIGHUP.
+var daemonPrograms = []string{"zc-relay", "zc-relay-target", "target",
+	filepath.Base(os.Args[0])}
+
+// programOf returns the name of the program that a process runs, if it can be known.
+func programOf(pid int) (name string, isKnown bool) {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return "", false
+	}
+	return filepath.Base(strings.TrimSuffix(path, " (deleted)")), true
+}
+
 // hangUp sends SIGHUP to a process.
 func hangUp(pid int) error {
 	if pid < 2 { // a group of processes, all processes, or init
 		return program.Usagef("--pid %d is not the process of a daemon", pid)
+	}
+	if name, known := programOf(pid); known && !slices.Contains(daemonPrograms, name) {
+		return program.Usagef("--pid %d is the process of %s, which SIGHUP may end: give that of a "+
+			"relay or target (systemctl show --property MainPID UNIT)", pid, name)
 	}
 	process, err := os.FindProcess(pid)
 	if err == nil {

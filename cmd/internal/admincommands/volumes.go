@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -122,6 +123,13 @@ well: a reload then finds it served as the file says, and touches nothing.`,
 		if uint64(blockSize) > volume.MaxBlockSize {
 			return program.Usagef("--block-size %v is larger than %v", blockSize,
 				size.Bytes(volume.MaxBlockSize))
+		}
+		for _, right := range []string{"reader", "writer", "owner", "preemptor"} {
+			relays, _ := cmd.Flags().GetStringSlice(right) // the flag is one
+			if cmd.Flags().Changed(right) && (len(relays) == 0 || slices.Contains(relays, "")) {
+				return program.Usagef("--%s is empty: give it the name of a relay, or leave it out "+
+					"to let all relays do everything", right)
+			}
 		}
 		added.BlockSize = uint32(blockSize)
 		v, err := client.AddVolume(ctx, added)

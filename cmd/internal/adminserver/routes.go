@@ -198,7 +198,7 @@ var routes = []route{
 			example: `{"name":"disk","backend":"memory:1GiB","block_size_bytes":4096}`},
 		response: content{schema: "Volume", example: exampleVolume},
 		codes: []status.Code{status.InvalidValue, status.AlreadyExist, status.InUse,
-			status.InProgress, status.NotSupported}, busy: true},
+			status.InProgress, status.NotPermitted, status.NotSupported}, busy: true},
 	{operation: "removeVolume", method: http.MethodDelete, path: admin.VolumesPath + "/{name}",
 		daemons: byTarget, summary: "Drain and end the sessions of a volume, and close it",
 		parameters: []routeParameter{volumeParameter, waitParameter, forceParameter},

@@ -286,6 +286,9 @@ type repeated struct {
 
 // Set adds a value.
 func (r *repeated) Set(text string) error {
+	if text == "" { // of a variable that is not set, for instance
+		return errors.New("is empty: give it a value, or leave the flag out")
+	}
 	texts := append(slices.Clone(r.texts), text)
 	if err := r.Value.Set(strings.Join(texts, ",")); err != nil {
 		return err

@@ -87,6 +87,10 @@ func (c *Operations) check(report reporter) {
 			report("admin", c.Admin, "%s", status.Text(err))
 		}
 	}
+	if c.AdminTokenFile != "" && c.Admin == "" {
+		report("admin_token_file", c.AdminTokenFile,
+			"has no effect without operations.admin (--admin-listen)")
+	}
 	if c.WebConfigFile != "" && c.Listen == "" {
 		report("web_config_file", c.WebConfigFile,
 			"has no effect without operations.listen (--metrics-listen)")

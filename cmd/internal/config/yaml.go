@@ -133,6 +133,10 @@ func (r *yamlReader) readValue(y *yaml.Node, n *node, path string) any {
 				r.problem(item, path, "", "an element is not a simple value")
 				return nil
 			}
+			if item.Value == "" { // an empty list would mean something else
+				r.problem(item, path, "", "an element is empty: give it a value, or leave it out")
+				return nil
+			}
 			items = append(items, item.Value)
 		}
 		return strings.Join(items, ",")

@@ -46,6 +46,7 @@ type reloader struct {
 	mu     sync.Mutex // guards what follows
 	reads  []ReadFunc
 	latest *admin.Reload // nil before the first
+	begun  uint64        // reloads
 	// made describes what the current reload has done so far.
 	made admin.Reload
 	// pending holds the keys of the settings that take effect with the next start.
@@ -88,7 +89,7 @@ func (r *reloader) run(ctx context.Context) {
 		default:
 		}
 		r.notifier.Reloading()
-		r.report(&admin.Reload{Started: time.Now().UTC()})
+		r.begin()
 		apply, err := r.await(ctx)
 		if ctx.Err() != nil {
 			return
@@ -202,6 +203,15 @@ func (r *reloader) finish(err error) error {
 	return done.Err()
 }
 
+// begin reports a reload that has done nothing yet.
+func (r *reloader) begin() {
+	r.mu.Lock()
+	r.begun++
+	r.latest = &admin.Reload{Started: time.Now().UTC()}
+	r.mu.Unlock()
+	r.notify()
+}
+
 func (r *reloader) report(state *admin.Reload) {
 	r.mu.Lock()
 	r.latest = state
@@ -242,14 +252,18 @@ const requestPause = 20 * time.Millisecond
 // request starts a reload, as SIGHUP does, and waits for its outcome until ctx ends.
 func (r *reloader) request(ctx context.Context) admin.Reload {
 	asked := time.Now().UTC()
+	r.mu.Lock()
+	before := r.begun
+	r.mu.Unlock()
 	select {
 	case r.requests <- struct{}{}:
 	default: // a reload that has not begun yet serves this request, too
 	}
 	for {
-		latest := r.state()
-		if latest != nil && !latest.Started.Before(asked) &&
-			(latest.Ended != nil || latest.Error != "") {
+		r.mu.Lock()
+		latest, isLater := r.latest, r.begun > before
+		r.mu.Unlock()
+		if isLater && (latest.Ended != nil || latest.Error != "") {
 			outcome := *latest
 			outcome.RestartPending = r.restartPending()
 			return outcome
