@@ -215,6 +215,10 @@ func TestChannelsComeAndGoByCommand(t *testing.T) {
 func TestAChannelThatCannotBeOpenedYetIsKept(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t, "disk=memory:1MiB")
+	const cannot = "sessions cannot be opened yet, and the relay tries again: "
+	k.channel(0, cannot, "add", "lost", "--volume", "none", "--storage-server", k.at("127.0.0.1"))
+	k.channel(0, cannot, "move", "lost", "127.0.0.1:1")
+	k.channel(0, "", "remove", "lost")
 	devices := filepath.Join(k.dir, "comch", "devices")
 	writeFile(t, devices, []byte("dpu 03:00.0 representors=b1:00.0\nhost b1:00.0\n"))
 	k.relay.Terminate()

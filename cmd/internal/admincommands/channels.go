@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -150,12 +153,41 @@ as well: the relay tries again.`,
 			sentence = fmt.Sprintf("channel %s is kept, but clients cannot connect yet, and the "+
 				"relay tries again: %s", c.FullName, c.Reason)
 		}
-		return o.printChannel(cmd, &c, sentence)
+		return o.printChannel(cmd, &c, sentence+linkProblem(ctx, client, &c))
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "",
 		"YAML document with the keys of the channel; - is standard input")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
+}
+
+// linkPatience is how long a command waits for the relay to find out whether the target of a channel
+// can serve it.
+const linkPatience = 3 * time.Second
+
+// linkProblem waits until the relay knows whether the target of a channel can serve it, updates the
+// channel, and returns what to add to a sentence about it: why its clients cannot open a session
+// now. A wrong address or name is then known at once, and not when a client comes.
+func linkProblem(ctx context.Context, client *admin.Client, c *admin.Channel) string {
+	for end := time.Now().Add(linkPatience); ; {
+		all, err := client.Channels(ctx)
+		if err != nil {
+			return ""
+		}
+		i := slices.IndexFunc(all,
+			func(other admin.Channel) bool { return other.FullName == c.FullName })
+		if i < 0 {
+			return ""
+		}
+		switch *c = all[i]; {
+		case c.Link == string(relay.LinkReady):
+			return ""
+		case c.LinkReason != "":
+			return "; sessions cannot be opened yet, and the relay tries again: " + c.LinkReason
+		case time.Now().After(end) || !retry.Sleep(ctx, linkPatience/30):
+			return "; the relay does not know yet whether its target can serve it"
+		}
+	}
 }
 
 // printChannel prints a channel as JSON, or a sentence about it.
@@ -219,7 +251,7 @@ reopen one with another UUID.`,
 			return o.report(cmd, operationMoveChannel, channelFailure(err))
 		}
 		return o.printChannel(cmd, &c, fmt.Sprintf("channel %s has moved to %s", c.FullName,
-			strings.Join(operands[1:], ",")))
+			strings.Join(operands[1:], ","))+linkProblem(ctx, client, &c))
 	})
 	o.completeOperand(cmd, channelNames)
 	addForce(cmd, &force)
