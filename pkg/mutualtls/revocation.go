@@ -89,8 +89,9 @@ func (r revocations) check(chains [][]*x509.Certificate) error {
 	return nil
 }
 
-// warn logs which lists may be those of a stranger, and which are out of date. The latter stay in use: if they did not count, or if no peer
-// were admitted without newer ones, a job that fails to fetch them would open or close the storage.
+// warn logs which lists may be those of a stranger, and which are out of date. The latter stay in
+// use: if they did not count, or if no peer were admitted without newer ones, a job that fails to
+// fetch them would open or close the storage.
 func (r revocations) warn(log *zap.Logger, now time.Time, authorities []*x509.Certificate) {
 	for _, list := range r {
 		if !slices.ContainsFunc(authorities, func(c *x509.Certificate) bool {

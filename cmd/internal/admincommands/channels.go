@@ -161,8 +161,8 @@ as well: the relay tries again.`,
 	return cmd
 }
 
-// linkPatience is how long a command waits for the relay to find out whether the target of a channel
-// can serve it.
+// linkPatience is how long a command waits for the relay to find out whether the target of a
+// channel can serve it.
 const linkPatience = 3 * time.Second
 
 // linkProblem waits until the relay knows whether the target of a channel can serve it, updates the
