@@ -72,8 +72,6 @@ type content struct {
 	certificate tls.Certificate
 	authorities *x509.CertPool
 	revoked     revocations
-
-	authorityCertificates []*x509.Certificate
 }
 
 // Load reads the files. It logs the certificate, and every later change of the files, to log, which
@@ -117,7 +115,7 @@ func (c *Credentials) reload() error {
 		c.log.Warn("the private key of the TLS certificate is not private: chmod 0640 or less",
 			zap.String("key", c.files.Key), zap.Stringer("mode", mode.Perm()))
 	}
-	read.revoked.warn(c.log, now, read.authorityCertificates)
+	read.revoked.warn(c.log, now)
 	switch {
 	case now.Before(leaf.NotBefore):
 		log.Warn("TLS certificate is not valid yet: peers will reject it",
@@ -349,14 +347,13 @@ func readContent(files Files) (content, error) {
 		return content{}, status.Errorf(status.BadConfig,
 			"TLS CA %q holds no certificate in PEM format", files.CA)
 	}
-	c := content{stamps: stamps, certificate: pair, authorities: pool,
-		authorityCertificates: certificatesIn(authorities)}
+	c := content{stamps: stamps, certificate: pair, authorities: pool}
 	if files.Revoked != "" {
 		lists, err := readFile("revocation", files.Revoked)
 		if err != nil {
 			return content{}, err
 		}
-		c.revoked, err = parseRevocations(lists, files.Revoked, c.authorityCertificates)
+		c.revoked, err = parseRevocations(lists, files.Revoked, certificatesIn(authorities))
 		if err != nil {
 			return content{}, err
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"slices"
 	"time"
@@ -19,17 +20,23 @@ type revocations []revocationList
 type revocationList struct {
 	*x509.RevocationList
 	serials map[string]time.Time // when each certificate was revoked
+	isKnown bool                 // an authority that may sign certificates of peers has signed it
 }
 
 // parseRevocations parses lists in PEM format, or one in DER format.
 func parseRevocations(b []byte, path string, authorities []*x509.Certificate) (revocations, error) {
-	var encoded [][]byte
-	if !bytes.Contains(b, []byte("-----BEGIN ")) {
-		encoded = append(encoded, b)
-	}
-	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type == "X509 CRL" {
-			encoded = append(encoded, block.Bytes)
+	encoded := [][]byte{b}
+	if begun := bytes.Count(b, []byte("-----BEGIN ")); begun > 0 {
+		encoded = nil
+		blocks := 0
+		for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+			if blocks++; block.Type == "X509 CRL" {
+				encoded = append(encoded, block.Bytes)
+			}
+		}
+		if blocks < begun { // pem.Decode skips what it cannot decode
+			return nil, status.Errorf(status.BadConfig, "TLS revocation file %q: %d of its %d PEM "+
+				"blocks are damaged: replace the file by a rename", path, begun-blocks, begun)
 		}
 	}
 	if len(encoded) == 0 {
@@ -38,53 +45,91 @@ func parseRevocations(b []byte, path string, authorities []*x509.Certificate) (r
 	}
 	var all revocations
 	for _, der := range encoded {
-		parsed, err := x509.ParseRevocationList(der)
+		list, err := parseRevocationList(der, authorities)
 		if err != nil {
 			return nil, status.Errorf(status.BadConfig, "TLS revocation file %q: %w", path, err)
-		}
-		for _, authority := range authorities {
-			if !bytes.Equal(authority.RawSubject, parsed.RawIssuer) {
-				continue
-			}
-			if err := parsed.CheckSignatureFrom(authority); err != nil {
-				return nil, status.Errorf(status.BadConfig,
-					"TLS revocation file %q: the list of %q is not signed by that authority: %w",
-					path, authority.Subject, err)
-			}
-		}
-		list := revocationList{parsed, make(map[string]time.Time)}
-		for i := range parsed.RevokedCertificateEntries {
-			entry := &parsed.RevokedCertificateEntries[i]
-			list.serials[key(entry.SerialNumber)] = entry.RevocationTime
 		}
 		all = append(all, list)
 	}
 	return all, nil
 }
 
+// The extensions of a list that may be critical (RFC 5280, section 5.2). Others make it one of a
+// part, or of other authorities.
+var knownExtensions = []string{"2.5.29.20", "2.5.29.35"} // its number, the key of its authority
+
+func parseRevocationList(der []byte, authorities []*x509.Certificate) (revocationList, error) {
+	parsed, err := x509.ParseRevocationList(der)
+	if err != nil {
+		return revocationList{}, err
+	}
+	for _, extension := range parsed.Extensions {
+		if extension.Critical && !slices.Contains(knownExtensions, extension.Id.String()) {
+			return revocationList{}, fmt.Errorf("the list of %q has the critical extension %v: only "+
+				"complete lists of what an authority itself has signed can be used", parsed.Issuer,
+				extension.Id)
+		}
+	}
+	list := revocationList{RevocationList: parsed, serials: make(map[string]time.Time)}
+	// A new key of an authority has the name of the former one.
+	var unsigned error
+	for _, authority := range authorities {
+		if bytes.Equal(authority.RawSubject, parsed.RawIssuer) && !list.isKnown {
+			unsigned = parsed.CheckSignatureFrom(authority)
+			list.isKnown = unsigned == nil
+		}
+	}
+	if unsigned != nil {
+		return revocationList{}, fmt.Errorf("the list of %q is not signed by that authority: %w",
+			parsed.Issuer, unsigned)
+	}
+	for i := range parsed.RevokedCertificateEntries {
+		entry := &parsed.RevokedCertificateEntries[i]
+		list.serials[key(entry.SerialNumber)] = entry.RevocationTime
+	}
+	return list, nil
+}
+
 func key(serial *big.Int) string { return string(serial.Bytes()) }
 
-// check fails if any certificate of the chains that verify a peer has been revoked. What an
-// authority has not signed is not its list, and then nobody knows what it has revoked.
+// check fails if any certificate of the chains that verify a peer has been revoked.
 func (r revocations) check(chains [][]*x509.Certificate) error {
 	for _, chain := range chains {
 		for i := range len(chain) - 1 {
-			for _, list := range r {
-				if !bytes.Equal(list.RawIssuer, chain[i].RawIssuer) {
-					continue
-				}
-				if err := list.CheckSignatureFrom(chain[i+1]); err != nil {
-					return status.Errorf(status.Authentication,
-						"the list of revoked certificates of %q is not signed by it: %w",
-						chain[i].Issuer, err)
-				}
-				if since, is := list.serials[key(chain[i].SerialNumber)]; is {
-					return status.Errorf(status.Authentication, "the certificate %q with the serial "+
-						"number %x was revoked at %s", chain[i].Subject, chain[i].SerialNumber,
-						since.UTC().Format(time.DateTime))
-				}
+			if err := r.checkIssued(chain[i], chain[i+1]); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// checkIssued checks a certificate by the lists that its issuer has signed. If lists have the name
+// of the issuer, and nobody known has signed any of them, nobody knows what it has revoked.
+func (r revocations) checkIssued(certificate, issuer *x509.Certificate) error {
+	var unsigned error
+	isSigned := false
+	for _, list := range r {
+		if !bytes.Equal(list.RawIssuer, certificate.RawIssuer) {
+			continue
+		}
+		if err := list.CheckSignatureFrom(issuer); err != nil {
+			if !list.isKnown {
+				unsigned = err
+			}
+			continue
+		}
+		isSigned = true
+		if since, is := list.serials[key(certificate.SerialNumber)]; is {
+			return status.Errorf(status.Authentication, "the certificate %q with the serial number "+
+				"%x was revoked at %s", certificate.Subject, certificate.SerialNumber,
+				since.UTC().Format(time.DateTime))
+		}
+	}
+	if unsigned != nil && !isSigned {
+		return status.Errorf(status.Authentication,
+			"the list of revoked certificates of %q is not signed by it: %w", certificate.Issuer,
+			unsigned)
 	}
 	return nil
 }
@@ -92,11 +137,9 @@ func (r revocations) check(chains [][]*x509.Certificate) error {
 // warn logs which lists may be those of a stranger, and which are out of date. The latter stay in
 // use: if they did not count, or if no peer were admitted without newer ones, a job that fails to
 // fetch them would open or close the storage.
-func (r revocations) warn(log *zap.Logger, now time.Time, authorities []*x509.Certificate) {
+func (r revocations) warn(log *zap.Logger, now time.Time) {
 	for _, list := range r {
-		if !slices.ContainsFunc(authorities, func(c *x509.Certificate) bool {
-			return bytes.Equal(c.RawSubject, list.RawIssuer)
-		}) {
+		if !list.isKnown {
 			log.Warn("list of revoked TLS certificates is of an authority that is not in tls.ca: it "+
 				"counts only if that is an intermediate one", zap.Stringer("issuer", list.Issuer))
 		}

@@ -85,6 +85,56 @@ func TestAListIsOneOfItsAuthority(t *testing.T) {
 	}
 }
 
+// TestAnAuthorityMayHaveTwoKeys is about the time in which certificates of both are in use.
+func TestAnAuthorityMayHaveTwoKeys(t *testing.T) {
+	former := mutualtlstest.NewAuthority(t)
+	next := former.Forge() // with the same name
+	files := former.Write(t.TempDir(), []string{"target.test"})
+	files.Revoked = filepath.Join(t.TempDir(), "crl.pem")
+	var lists, authorities []byte
+	for i, authority := range []*mutualtlstest.Authority{former, next} {
+		relay := authority.Write(t.TempDir(), []string{"relay.test"})
+		list := filepath.Join(t.TempDir(), "list")
+		authority.Revoke(relay.Certificate, list, time.Now().Add(time.Hour))
+		lists = append(lists, read(t, list)...)
+		authorities = append(authorities, read(t, relay.CA)...)
+		write(t, files.CA, authorities)
+		write(t, files.Revoked, lists)
+		server := load(t, files).Server(nil)
+		client := load(t, relay).Client("target.test")
+		client.RootCAs = load(t, files).Client("target.test").RootCAs
+		if err := handshake(t, client, server); err == nil {
+			t.Errorf("key %d: a revoked certificate is accepted", i)
+		}
+		good := load(t, authority.Write(t.TempDir(), []string{"good.test"})).Client("target.test")
+		good.RootCAs = client.RootCAs
+		if err := handshake(t, good, server); err != nil {
+			t.Errorf("key %d: %v", i, err)
+		}
+	}
+	write(t, files.Revoked, lists[:len(lists)-20])
+	if _, err := mutualtls.Load(files, nil); !errors.Is(err, status.BadConfig) ||
+		!strings.Contains(err.Error(), "1 of its 2 PEM blocks are damaged") {
+		t.Errorf("a list that was cut: %v", err)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAForgedListIsRefused(t *testing.T) {
 	authority := mutualtlstest.NewAuthority(t)
 	forger := authority.Forge()

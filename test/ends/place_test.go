@@ -142,6 +142,7 @@ func (p *place) startTarget(h host) (serves bool) {
 		hasEnded := target.HasEnded()
 		if _, err := os.Stat(address); err == nil {
 			p.journal.add("target %d listens", h)
+			target.AwaitLog("listening for relays") // the address is there before
 			return target.HasLogged("serving volume")
 		}
 		if hasEnded {

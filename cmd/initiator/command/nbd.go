@@ -124,7 +124,7 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.webConfig, "web-config-file", "",
 		"web configuration `file` of the Prometheus exporter toolkit, with TLS and users of --metrics-listen")
 	f.StringArrayVar(&c.allowedHosts, "allowed-host", nil,
-		"further `name` of this machine that requests to --metrics-listen may be for; repeatable")
+		"further `name` of this machine that requests for the status may be for; repeatable")
 	f.IntVar(&c.perClient, "metrics-per-client", 0,
 		"number of clients whose requests are counted by the client's name, all others together; 0 counts none")
 }

@@ -71,10 +71,11 @@ func Listen(c ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// The paths that probes of a service manager use.
+// The paths that probes of a service manager and Prometheus use.
 const (
-	healthPath = "/healthz"
-	readyPath  = "/readyz"
+	healthPath  = "/healthz"
+	readyPath   = "/readyz"
+	metricsPath = "/metrics"
 )
 
 func isHealth(r *http.Request) bool {
@@ -83,7 +84,7 @@ func isHealth(r *http.Request) bool {
 
 func (s *Server) handler(status Status) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", s.access.guard(sameOriginOrLink(limitRequests(maxRequestsAtATime,
+	mux.Handle("GET "+metricsPath, s.access.guard(sameOriginOrLink(limitRequests(maxRequestsAtATime,
 		promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 			MaxRequestsInFlight: maxRequestsAtATime, Timeout: requestTimeout, Registry: s.registry,
 		})))))

@@ -143,10 +143,16 @@ func (k *KeptChannels) Channels() []Channel {
 // former ones.
 func (k *KeptChannels) Store(channels []Channel) error {
 	former := k.Channels()
+	if text := keptText(channels); len(text) > maxFileSize {
+		return status.Errorf(status.TooBig, "the change cannot be kept, and was not made: %s would "+
+			"have %d bytes, and could not be read again beyond %d: move channels into the "+
+			"configuration", k.path, len(text), maxFileSize)
+	}
 	if err := k.write(channels); err != nil {
-		// The file may already have the new content.
-		return errors.Join(fmt.Errorf("the change cannot be kept, and was not made: %w", err),
-			k.restore(former))
+		// The file may already have the new content. The code tells that nothing is wrong with what
+		// was asked for, whatever the system says of the file.
+		return status.Errorf(status.IOFailed, "the change cannot be kept, and was not made: %w",
+			errors.Join(err, k.restore(former)))
 	}
 	k.mu.Lock()
 	k.channels = slices.Clone(channels)

@@ -2,9 +2,11 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -265,5 +267,37 @@ func TestTargetsAndLimitsAreSetAsAWhole(t *testing.T) {
 	}
 	if diff := cmp.Diff(former, c, compare...); diff != "" {
 		t.Errorf("wrong changes have changed something:\n%s", diff)
+	}
+}
+
+func TestNothingIsKeptThatCannotBeReadAgain(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "state")
+	k, err := OpenKeptChannels(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const stored = 100
+	channels := slices.Repeat([]Channel{extreme(t)}, 5000)
+	for i := range channels {
+		channels[i].Name = fmt.Sprint("vm", i)
+	}
+	if err := k.Store(channels[:stored]); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Store(channels); !errors.Is(err, status.TooBig) || len(k.Channels()) != stored {
+		t.Errorf("kept %d channels: %v", len(k.Channels()), err)
+	}
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := OpenKeptChannels(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(again.Channels()) != stored {
+		t.Errorf("%d channels are there again, want %d", len(again.Channels()), stored)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

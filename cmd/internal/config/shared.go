@@ -76,7 +76,7 @@ func (c *Operations) describe(s section) {
 		"web configuration file of the Prometheus exporter toolkit, with TLS and users of listen, which a reload rereads; empty is plain text for everybody").
 		flagged("web-config-file", "")
 	s.value("allowed_hosts", words(&c.AllowedHosts, checkName(maxHostName)),
-		"names of this machine that HTTP requests may be for, besides localhost, its host name, and addresses; with TLS or users in web_config_file, requests to listen may be for any name").
+		"names of this machine that requests for the status, and for administration, may be for, besides localhost, its host name, and addresses; with TLS or users in web_config_file, requests to listen may be for any name").
 		flagged("allowed-host", "")
 }
 
@@ -260,7 +260,7 @@ func (c *TLS) describe(s section) {
 	s.value("ca", text(&c.CA, nil),
 		"PEM file with the authorities that may sign the peer's certificate").flagged("tls-ca", "")
 	s.value("revoked", text(&c.Revoked, nil),
-		"PEM file with the authorities' lists of revoked certificates (CRL), read again when it changes; a reload ends the sessions of peers that are on them; if empty, none is revoked").
+		"PEM file with the authorities' lists of revoked certificates (CRL), read again when it changes; a reload of a target ends the sessions of relays that are on them; if empty, none is revoked").
 		flagged("tls-revoked", "")
 }
 
