@@ -277,7 +277,7 @@ func TestNothingIsKeptThatCannotBeReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	const stored = 100
-	channels := slices.Repeat([]Channel{extreme(t)}, 5000)
+	channels := slices.Repeat([]Channel{extreme(t)}, 1500)
 	for i := range channels {
 		channels[i].Name = fmt.Sprint("vm", i)
 	}
