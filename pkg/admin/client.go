@@ -483,6 +483,10 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 			"--admin-token-file", c.address, text)
 	case response.StatusCode == http.StatusGone:
 		return nil, status.Errorf(status.NotFound, "the daemon at %s: %s", c.address, text)
+	case response.StatusCode == http.StatusBadRequest && strings.Contains(text, "HTTPS server"):
+		return nil, status.Errorf(status.NotConnected, "the daemon at %s speaks TLS: give its "+
+			"authorities by --admin-tls-ca, and a certificate by --admin-tls-cert and "+
+			"--admin-tls-key if it asks for one", c.address)
 	case response.StatusCode == http.StatusBadRequest:
 		return nil, status.Errorf(status.InvalidValue, "the daemon at %s: %s", c.address, text)
 	}
@@ -532,7 +536,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	}
 	code := status.NotConnected
 	if errors.Is(err, context.DeadlineExceeded) {
-		code = status.TimeOut
+		code, cause = status.TimeOut, "it has not answered in time: is it stopped, or busy?"
 	}
 	if request, is := errors.AsType[*url.Error](err); is {
 		err = request.Err // without the URL, whose host is nobody's

@@ -315,6 +315,10 @@ func (c *content) checkPeer(chains [][]*x509.Certificate, allowed []Name) error 
 	if slices.ContainsFunc(names, func(n Name) bool { return slices.Contains(allowed, n) }) {
 		return nil
 	}
+	if len(names) == 0 {
+		return status.Errorf(status.Authentication, "the peer's certificate has no subject "+
+			"alternative name, and so none of the allowed ones: its common name does not count")
+	}
 	return status.Errorf(status.Authentication,
 		"the peer's certificate is for %s, none of which is an allowed name", Describe(names))
 }

@@ -308,6 +308,10 @@ func (b FileBackend) Check(spec *Spec) error {
 }
 
 func (b FileBackend) errMissing() error {
+	if strings.HasPrefix(filepath.Clean(b.Path), "/dev/") {
+		return status.Errorf(status.NotFound,
+			"device %q does not exist: lsblk lists those that there are", b.Path)
+	}
 	return status.Errorf(status.NotFound, "file %q does not exist: add ,size=SIZE to create it",
 		b.Path)
 }

@@ -205,7 +205,7 @@ func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 		pending(false)
 		writeFile(t, d.file, []byte("rdma: {crc: true}\nlog: {level: error}\n"))
 		if code, text, errs := call(t, program, "reload", "--admin", d.address); code != 5 ||
-			text != "reloaded "+d.file+": no setting has changed\n" ||
+			text != "reloaded "+d.file+": no change takes effect without a restart\n" ||
 			!strings.Contains(errs, "restart pending: rdma.crc") {
 			t.Errorf("%s: reload with a setting for a restart: %d %q %s", program, code, text, errs)
 		}

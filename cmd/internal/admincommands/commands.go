@@ -51,6 +51,10 @@ func (o *options) add(cmd *cobra.Command, daemon Daemon,
 	o.output.AddFlag(f)
 	f.DurationVar(&o.timeout, "timeout", DefaultTimeout, "how long to wait for the reply")
 	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
+		if o.timeout <= 0 {
+			return program.Usagef("--timeout %v: must be longer than 0, for instance %v", o.timeout,
+				DefaultTimeout)
+		}
 		client, err := o.Client()
 		if err != nil {
 			return err

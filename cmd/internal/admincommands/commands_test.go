@@ -71,7 +71,7 @@ func TestAReloadTellsWhatItHasDone(t *testing.T) {
 		{name: "a part", code: program.ExitRestart,
 			body: `{` + ended + `,"config_file":"/f",` +
 				`"restart_pending":["rdma.crc","workers.cpus"]}`,
-			text: "reloaded /f: no setting has changed\n",
+			text: "reloaded /f: no change takes effect without a restart\n",
 			err: "restart pending: rdma.crc, workers.cpus: restart the daemon to apply the " +
 				"configuration file"},
 		{name: "a failure", code: program.ExitFailure,

@@ -98,6 +98,8 @@ func writeReload(w io.Writer, r *admin.Reload) {
 	switch {
 	case isDone && r.ConfigFile == "" && r.Certificates:
 		fmt.Fprintln(w, "reloaded the certificates; the daemon has no configuration file")
+	case isDone && r.ConfigFile != "" && len(r.Applied) == 0 && len(r.RestartPending) > 0:
+		fmt.Fprintf(w, "reloaded %s: no change takes effect without a restart\n", r.ConfigFile)
 	case isDone && r.ConfigFile != "" && len(r.Applied) == 0:
 		fmt.Fprintf(w, "reloaded %s: no setting has changed\n", r.ConfigFile)
 	case isDone && r.ConfigFile != "":

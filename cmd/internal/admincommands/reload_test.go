@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/testkit"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
 
@@ -34,10 +36,42 @@ func TestReloadByPIDAsksTheProcessIfItIsThePackagedDaemon(t *testing.T) {
 	root.SetErr(&errs)
 	root.AddCommand(NewCommands(Daemon{Address: strings.TrimPrefix(server.URL, "http://")})...)
 	code := program.Run(t.Context(), root, []string{"reload", "--pid", fmt.Sprint(os.Getppid())})
-	if code != program.ExitOK || output.String() != "reloaded /f: no setting has changed\n" ||
+	const want = "reloaded /f: no change takes effect without a restart\n"
+	if code != program.ExitOK || output.String() != want ||
 		!strings.Contains(errs.String(), "restart pending: rdma.crc") {
 		t.Errorf("exit code %d: %q %q", code, output.String(), errs.String())
 	}
+}
+
+// TestReloadByPIDHurtsNoOtherProgram has the number of a daemon that ended, and of its heir.
+func TestReloadByPIDHurtsNoOtherProgram(t *testing.T) {
+	heir := exec.Command("sleep", "3600")
+	if err := heir.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = heir.Process.Kill()
+		if err := heir.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Errorf("the program has ended with %v", err)
+		}
+	}()
+	testkit.Eventually(t, "the program runs", func() bool {
+		name, known := programOf(heir.Process.Pid)
+		return known && name != programOfThis(t)
+	})
+	err := hangUp(heir.Process.Pid)
+	if err == nil || !strings.Contains(err.Error(), "which SIGHUP may end") {
+		t.Error(err)
+	}
+}
+
+func programOfThis(t *testing.T) string {
+	t.Helper()
+	name, known := programOf(os.Getpid())
+	if !known {
+		t.Fatal("/proc is missing")
+	}
+	return name
 }
 
 func TestReloadByPIDNeedsNoAdminListener(t *testing.T) {

@@ -62,6 +62,8 @@ func explain(w io.Writer, command *cobra.Command, err error) {
 // remedy says what to do about an error of the system that needs no knowledge of what failed.
 func remedy(err error) string {
 	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && isSocket(err):
+		return "Another program uses the socket: \"ss -lxp\" shows which; stop it, or choose another path."
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "Another program uses the address: \"ss -ltnp\" shows which; stop it, or choose another port."
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
@@ -77,9 +79,14 @@ func remedy(err error) string {
 }
 
 // isPort reports whether err is about listening on a port.
-func isPort(err error) bool {
+func isPort(err error) bool { return isListen(err, "tcp") }
+
+// isSocket reports whether a Unix socket cannot be listened on.
+func isSocket(err error) bool { return isListen(err, "unix") }
+
+func isListen(err error, network string) bool {
 	failure, ok := errors.AsType[*net.OpError](err)
-	return ok && failure.Op == "listen" && strings.HasPrefix(failure.Net, "tcp")
+	return ok && failure.Op == "listen" && strings.HasPrefix(failure.Net, network)
 }
 
 // prepare records in *entered that a command's RunE was called, and gives every command the flags

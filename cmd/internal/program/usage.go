@@ -132,6 +132,14 @@ var sentences = []struct {
 			names := strings.NewReplacer(`"`, "", ",", "").Replace(m[1])
 			return flagList(names, " and ") + missing
 		}},
+	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`),
+		func(m []string) string { return "takes at most " + m[1] + " operands, and got " + m[2] }},
+	{regexp.MustCompile(`^requires at least (\d+) arg\(s\), only received (\d+)$`),
+		func(m []string) string { return "needs at least " + m[1] + " operands, and got " + m[2] }},
+	{regexp.MustCompile(`^accepts between (\d+) and (\d+) arg\(s\), received (\d+)$`),
+		func(m []string) string {
+			return "takes " + m[1] + " to " + m[2] + " operands, and got " + m[3]
+		}},
 	{regexp.MustCompile(`^unknown command ("[^"]*") for "[^"]* [^"]*"$`),
 		func(m []string) string { return "unexpected operand " + m[1] }},
 }
