@@ -516,6 +516,8 @@ func foreign(err error) string {
 		return "it speaks TLS"
 	case strings.Contains(text, "malformed HTTP"):
 		return "it does not speak HTTP"
+	case strings.Contains(text, "readLoopPeekFail"): // of net/http, which says no more
+		return "it speaks before it is asked"
 	}
 	return ""
 }

@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"testing"
 	"time"
 
@@ -27,6 +29,8 @@ func TestACallEndsThoughTheListenerIsSilent(t *testing.T) {
 					return
 				}
 				go func() {
+					// What comes before the request is no reply to it.
+					_, _ = http.ReadRequest(bufio.NewReader(conn))
 					_, _ = io.WriteString(conn, reply)
 					_, _ = io.Copy(io.Discard, conn) // until the client gives up
 					_ = conn.Close()
