@@ -47,9 +47,17 @@ type access struct {
 }
 
 // guard serves the requests that are allowed.
-func (a *access) guard(handler http.Handler) http.Handler {
+func (a *access) guard(handler http.Handler) http.Handler { return serveIf(a.check, handler) }
+
+// guardAnyName is guard for requests for any name: those who scrape metrics use names that only
+// they know.
+func (a *access) guardAnyName(handler http.Handler) http.Handler {
+	return serveIf(a.checkUser, handler)
+}
+
+func serveIf(check func(*http.Request) *refusal, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if refused := a.check(r); refused != nil {
+		if refused := check(r); refused != nil {
 			refused.reply(w)
 			return
 		}
@@ -77,19 +85,20 @@ func (a *access) withHeaders(handler http.Handler) http.Handler {
 }
 
 // check returns why a request is not allowed, nil if it is. Pages of other sites can send requests
-// for a name that they make resolve to this machine; with TLS or users, they get nothing. Metrics
-// are for any name: those who scrape use names that only they know.
+// for a name that they make resolve to this machine; with TLS or users, they get nothing.
 func (a *access) check(r *http.Request) *refusal {
 	if a.web == nil || a.web.Current().IsPublic() {
-		if r.URL.Path == metricsPath {
-			return nil
-		}
 		return a.hosts.check(r)
 	}
-	users := a.web.Current().Users
-	if len(users) == 0 {
+	return a.checkUser(r)
+}
+
+// checkUser returns why a request is not allowed, whatever name it is for.
+func (a *access) checkUser(r *http.Request) *refusal {
+	if a.web == nil || len(a.web.Current().Users) == 0 {
 		return nil
 	}
+	users := a.web.Current().Users
 	name, password, isGiven := r.BasicAuth()
 	unauthorized := &refusal{code: http.StatusUnauthorized, text: "Unauthorized",
 		challenge: `Basic realm="zc-relay"`}

@@ -272,8 +272,7 @@ type Status func() any
 
 // serveStatus returns the current status as JSON.
 func serveStatus(status Status) http.Handler {
-	return limitRequests(maxRequestsAtATime, http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		document, err := json.MarshalIndent(status(), "", "  ")
 		if err != nil {
 			http.Error(w, fmt.Sprintf("marshal the status: %v", err),
@@ -283,5 +282,5 @@ func serveStatus(status Status) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write(append(document, '\n')) // fails only if the client has disconnected
-	}))
+	})
 }

@@ -71,11 +71,10 @@ func Listen(c ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// The paths that probes of a service manager and Prometheus use.
+// The paths that probes of a service manager use.
 const (
-	healthPath  = "/healthz"
-	readyPath   = "/readyz"
-	metricsPath = "/metrics"
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
 )
 
 func isHealth(r *http.Request) bool {
@@ -84,11 +83,12 @@ func isHealth(r *http.Request) bool {
 
 func (s *Server) handler(status Status) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET "+metricsPath, s.access.guard(sameOriginOrLink(limitRequests(maxRequestsAtATime,
+	mux.Handle("GET /metrics", s.access.guardAnyName(sameOriginOrLink(limitRequests(maxRequestsAtATime,
 		promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 			MaxRequestsInFlight: maxRequestsAtATime, Timeout: requestTimeout, Registry: s.registry,
 		})))))
-	mux.Handle("GET /status", s.access.guard(sameOriginOrLink(serveStatus(status))))
+	mux.Handle("GET /status", s.access.guard(sameOriginOrLink(
+		limitRequests(maxRequestsAtATime, serveStatus(status)))))
 	mux.Handle("GET /{$}", s.access.guard(http.HandlerFunc(servePage)))
 	// Probes have neither a password nor a name for this machine.
 	mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) {
