@@ -143,12 +143,13 @@ func (k *KeptChannels) Channels() []Channel {
 // former ones.
 func (k *KeptChannels) Store(channels []Channel) error {
 	former := k.Channels()
-	if text := keptText(channels); len(text) > maxFileSize {
+	text := keptText(channels)
+	if len(text) > maxFileSize {
 		return status.Errorf(status.TooBig, "the change cannot be kept, and was not made: %s would "+
 			"have %d bytes, and could not be read again beyond %d: move channels into the "+
 			"configuration", k.path, len(text), maxFileSize)
 	}
-	if err := k.write(channels); err != nil {
+	if err := k.write(text); err != nil {
 		// The file may already have the new content. The code tells that nothing is wrong with what
 		// was asked for, whatever the system says of the file.
 		return status.Errorf(status.IOFailed, "the change cannot be kept, and was not made: %w",
@@ -162,20 +163,20 @@ func (k *KeptChannels) Store(channels []Channel) error {
 
 // restore makes the file agree with the former channels if it does not.
 func (k *KeptChannels) restore(former []Channel) error {
-	text, err := os.ReadFile(k.path)
-	if errors.Is(err, fs.ErrNotExist) && len(former) == 0 || err == nil &&
-		string(text) == keptText(former) {
+	there, err := os.ReadFile(k.path)
+	text := keptText(former)
+	if errors.Is(err, fs.ErrNotExist) && len(former) == 0 || err == nil && string(there) == text {
 		return nil
 	}
-	if err := k.write(former); err != nil {
+	if err := k.write(text); err != nil {
 		return fmt.Errorf("%s may differ from what the relay serves until the next change, or "+
 			"until a restart serves what it says: %w", k.path, err)
 	}
 	return nil
 }
 
-func (k *KeptChannels) write(channels []Channel) error {
-	return files.Replace(k.path, []byte(keptText(channels)), 0o600)
+func (k *KeptChannels) write(text string) error {
+	return files.Replace(k.path, []byte(text), 0o600)
 }
 
 // Close lets other relays use the directory.

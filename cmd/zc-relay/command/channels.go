@@ -155,21 +155,28 @@ func (l *liveConfig) close() error {
 // added, and those that were removed and wait for their sessions.
 func (l *liveConfig) AdminChannels() []admin.Channel {
 	var all []admin.Channel
-	configured, kept := l.current().Channels, l.keptChannels()
+	configured, kept := byFullName(l.current().Channels), byFullName(l.keptChannels())
 	channels := l.relay.Channels()
 	for i := range channels {
 		s := &channels[i]
-		hasName := func(c config.Channel) bool { return !s.Retiring && c.FullName() == s.FullName }
-		if i := slices.IndexFunc(configured, hasName); i >= 0 {
-			all = append(all, described(s, &configured[i], admin.OriginConfiguration,
-				configured[i].Origin()))
-		} else if i := slices.IndexFunc(kept, hasName); i >= 0 {
-			all = append(all, described(s, &kept[i], admin.OriginAdministrator, l.kept.Path()))
-		} else {
+		switch own, added := configured[s.FullName], kept[s.FullName]; {
+		case s.Retiring || own == nil && added == nil:
 			all = append(all, described(s, nil, "", ""))
+		case own != nil:
+			all = append(all, described(s, own, admin.OriginConfiguration, own.Origin()))
+		default:
+			all = append(all, described(s, added, admin.OriginAdministrator, l.kept.Path()))
 		}
 	}
 	return all
+}
+
+func byFullName(channels []config.Channel) map[string]*config.Channel {
+	named := make(map[string]*config.Channel, len(channels))
+	for i := range channels {
+		named[channels[i].FullName()] = &channels[i]
+	}
+	return named
 }
 
 // described returns a channel as administrators see it. Without a configuration, only what the
@@ -233,10 +240,15 @@ func (l *liveConfig) find(name string) (place int, err error) {
 		return 0, status.Errorf(status.InvalidValue, "%d channels are called %q: name one of %s",
 			len(found), name, strings.Join(found, ", "))
 	case defined >= 0:
-		return 0, status.Errorf(status.BadState, "channel %s is defined in %s: change it there, "+
-			"and reload (zc-relay reload)", found[0], configured[defined].Origin())
+		return 0, definedIn(status.BadState, found[0], configured[defined].Origin())
 	}
 	return place, nil
+}
+
+// definedIn returns the error for a channel that is not for commands to change.
+func definedIn(code status.Code, fullName, origin string) error {
+	return status.Errorf(code, "channel %s is defined in %s: change it there, and reload "+
+		"(zc-relay reload)", fullName, origin)
 }
 
 // settings returns the relay's settings of a channel.
@@ -265,8 +277,7 @@ func (l *liveConfig) AddChannel(ctx context.Context, n admin.NewChannel) (admin.
 	err = l.change(ctx, func() (func() error, error) {
 		kept := l.kept.Channels()
 		if origin, is := l.current().Defines(&c); is {
-			return nil, status.Errorf(status.AlreadyExist, "channel %s is defined in %s: change "+
-				"it there, and reload (zc-relay reload)", c.FullName(), origin)
+			return nil, definedIn(status.AlreadyExist, c.FullName(), origin)
 		}
 		if slices.ContainsFunc(kept, func(k config.Channel) bool {
 			return k.FullName() == c.FullName()
