@@ -191,12 +191,20 @@ func (h *heartbeat) run() {
 func (h *heartbeat) heard() (last time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, l := range h.links {
-		if t := l.lastHeard(); t.After(last) {
-			last = t
-		}
+	if latest := h.latestLocked(); latest != nil {
+		last = latest.lastHeard()
 	}
 	return last
+}
+
+// latestLocked returns the link that has brought the last message, nil if there are no links.
+func (h *heartbeat) latestLocked() (latest *link) {
+	for _, l := range h.links {
+		if latest == nil || l.lastHeard().After(latest.lastHeard()) {
+			latest = l
+		}
+	}
+	return latest
 }
 
 // due returns the links to send on now: the one that has brought the last message, and another one
@@ -204,19 +212,12 @@ func (h *heartbeat) heard() (last time.Time) {
 func (h *heartbeat) due() []*link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.links) == 0 {
-		return nil
-	}
-	latest, sent := h.links[0], false
+	sent := false
 	for _, l := range h.links {
-		if l.sent.Swap(false) {
-			sent = true
-		}
-		if l.lastHeard().After(latest.lastHeard()) {
-			latest = l
-		}
+		sent = l.sent.Swap(false) || sent
 	}
-	if sent && !h.always {
+	latest := h.latestLocked()
+	if latest == nil || sent && !h.always {
 		return nil
 	}
 	h.turn = (h.turn + 1) % len(h.links)
