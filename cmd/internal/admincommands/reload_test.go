@@ -43,23 +43,23 @@ func TestReloadByPIDAsksTheProcessIfItIsThePackagedDaemon(t *testing.T) {
 	}
 }
 
-// TestReloadByPIDHurtsNoOtherProgram has the number of a daemon that ended, and of its heir.
+// TestReloadByPIDHurtsNoOtherProgram signals a process number that another program uses by now.
 func TestReloadByPIDHurtsNoOtherProgram(t *testing.T) {
-	heir := exec.Command("sleep", "3600")
-	if err := heir.Start(); err != nil {
+	other := exec.Command("sleep", "3600")
+	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = heir.Process.Kill()
-		if err := heir.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		_ = other.Process.Kill()
+		if err := other.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Errorf("the program has ended with %v", err)
 		}
 	}()
 	testkit.Eventually(t, "the program runs", func() bool {
-		name, known := programOf(heir.Process.Pid)
+		name, known := programOf(other.Process.Pid)
 		return known && name != programOfThis(t)
 	})
-	err := hangUp(heir.Process.Pid)
+	err := hangUp(other.Process.Pid)
 	if err == nil || !strings.Contains(err.Error(), "which SIGHUP may end") {
 		t.Error(err)
 	}
