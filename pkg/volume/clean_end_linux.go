@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -119,14 +120,7 @@ func (c *CleanEnds) keep(uuid UUID, p cleanEndProof) error {
 	if err != nil {
 		return err
 	}
-	path := c.path(uuid)
-	if err := writeDurably(path+".new", text); err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return syncDirectory(c.directory)
+	return files.Replace(c.path(uuid), text, 0o600)
 }
 
 // makeRoom removes the oldest proofs if there are too many.
@@ -165,15 +159,6 @@ func (c *CleanEnds) withdraw(uuid UUID) error {
 		return err
 	}
 	return syncDirectory(c.directory)
-}
-
-func writeDurably(path string, text []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(text)
-	return errors.Join(err, file.Sync(), file.Close())
 }
 
 // cleanEnd is the proof of one open volume. Its zero value is that of a volume that never changes.
