@@ -27,6 +27,9 @@ import (
 // service from being redirected here if one certificate is valid for both services.
 const Protocol = "zc-relay-control"
 
+// DataProtocol is the name of the protocol inside the TLS of RDMA connections.
+const DataProtocol = "zc-relay-data"
+
 const (
 	// maxFileSize bounds each file in bytes. The largest bundle of authorities in common use is a
 	// quarter of that size.
@@ -234,8 +237,21 @@ func (c *Credentials) NotAfter() time.Time { return c.current().certificate.Leaf
 // Client returns the configuration for a connection to a target. The target's certificate must be
 // valid for serverName, a DNS name or an IP address.
 func (c *Credentials) Client(serverName string) *tls.Config {
+	return c.client(Protocol, serverName)
+}
+
+// DataClient is Client for an RDMA connection.
+func (c *Credentials) DataClient(serverName string) *tls.Config {
+	return c.client(DataProtocol, serverName)
+}
+
+func (c *Credentials) client(protocol, serverName string) *tls.Config {
 	now := c.current()
 	config := now.config()
+	config.NextProtos = []string{protocol}
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		return errors.Join(checkProtocol(state, protocol), now.checkPeer(state.VerifiedChains, nil))
+	}
 	config.RootCAs, config.ServerName = now.authorities, serverName
 	// By default a certificate of an authority that the target does not name would not be sent, and
 	// the target could not say whose it rejects.
@@ -248,12 +264,19 @@ func (c *Credentials) Client(serverName string) *tls.Config {
 // Server returns the configuration for a connection from a relay. One of the authorities must have
 // signed the relay's certificate. Unless allowed is empty, the certificate must also contain one of
 // these names.
-func (c *Credentials) Server(allowed []Name) *tls.Config {
+func (c *Credentials) Server(allowed []Name) *tls.Config { return c.server(Protocol, allowed) }
+
+// DataServer is Server for an RDMA connection.
+func (c *Credentials) DataServer(allowed []Name) *tls.Config {
+	return c.server(DataProtocol, allowed)
+}
+
+func (c *Credentials) server(protocol string, allowed []Name) *tls.Config {
 	config := c.ServerWithoutProtocol(allowed)
-	config.NextProtos = []string{Protocol}
+	config.NextProtos = []string{protocol}
 	checkPeer := config.VerifyConnection
 	config.VerifyConnection = func(state tls.ConnectionState) error {
-		if err := checkProtocol(state); err != nil {
+		if err := checkProtocol(state, protocol); err != nil {
 			return err
 		}
 		return checkPeer(state)
@@ -266,7 +289,6 @@ func (c *Credentials) Server(allowed []Name) *tls.Config {
 func (c *Credentials) ServerWithoutProtocol(allowed []Name) *tls.Config {
 	now := c.current()
 	config := now.config()
-	config.NextProtos = nil
 	config.ClientCAs, config.ClientAuth = now.authorities, tls.RequireAndVerifyClientCert
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		return now.checkPeer(state.VerifiedChains, allowed)
@@ -274,25 +296,19 @@ func (c *Credentials) ServerWithoutProtocol(allowed []Name) *tls.Config {
 	return config
 }
 
-// config returns the part of the configuration that both sides share.
+// config returns the part of the configuration that all connections share.
 func (c *content) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
-		Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{Protocol},
+		Certificates: []tls.Certificate{c.certificate},
 		// Every connection must present a certificate, because a ticket could outlive it.
 		SessionTicketsDisabled: true,
-		VerifyConnection: func(state tls.ConnectionState) error {
-			if err := checkProtocol(state); err != nil {
-				return err
-			}
-			return c.checkPeer(state.VerifiedChains, nil)
-		},
 	}
 }
 
-func checkProtocol(state tls.ConnectionState) error {
-	if state.NegotiatedProtocol != Protocol {
-		return fmt.Errorf("the peer did not negotiate the protocol %q (ALPN)", Protocol)
+func checkProtocol(state tls.ConnectionState, protocol string) error {
+	if state.NegotiatedProtocol != protocol {
+		return fmt.Errorf("the peer did not negotiate the protocol %q (ALPN)", protocol)
 	}
 	return nil
 }
