@@ -54,6 +54,18 @@ func (g *Gather) Extend(n int) {
 	g.bytes += n
 }
 
+// Take copies the first bytes that have not been sent to b, as many as fit, and removes them. It
+// returns their number. The memory must be accessible.
+func (g *Gather) Take(b []byte) (n int) {
+	for n < len(b) && g.bytes > 0 {
+		v := &g.vectors[g.first]
+		taken := copy(b[n:], unsafe.Slice(v.Base, v.Len))
+		n += taken
+		g.Advance(taken)
+	}
+	return n
+}
+
 // Advance removes the first n bytes, which have been sent.
 func (g *Gather) Advance(n int) {
 	g.bytes -= n
@@ -87,6 +99,16 @@ func Send(descriptor int, g *Gather) (int, unix.Errno) {
 	header.SetIovlen(g.count - g.first)
 	return transfer(unix.SYS_SENDMSG, descriptor, &header,
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, g.bytes)
+}
+
+// Write sends as much of b as fits into the send buffer, and returns the number of bytes.
+func Write(descriptor int, b []byte) (int, unix.Errno) {
+	vector := unix.Iovec{Base: unsafe.SliceData(b)}
+	vector.SetLen(len(b))
+	header := unix.Msghdr{Iov: &vector}
+	header.SetIovlen(1)
+	return transfer(unix.SYS_SENDMSG, descriptor, &header,
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, len(b))
 }
 
 // Receive reads into target and, once that is full, into tail. It returns the total number of

@@ -290,6 +290,8 @@ type ConnectionConfig struct {
 	// Receives are posted before the connection is established, so they are there for the peer's
 	// first messages.
 	Receives []ReceiveRequest
+	// TLS, unless nil, protects the connection of Connect: see SecureDevice. Accept ignores it.
+	TLS *ClientTLS
 	// Lent lists memory that the peer may map, at most MaxLent regions. A provider for processes of
 	// one machine saves a copy by that; all others ignore it.
 	Lent []LentMemory
@@ -323,6 +325,8 @@ type Parameters struct {
 	PrivateData   []byte // of the peer
 	InboundReads  int
 	OutboundReads int
+	// Protection is what keeps others from reading and changing what the connection carries.
+	Protection Protection
 }
 
 // Segment is a range of registered local memory.

@@ -55,7 +55,7 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 
 // device is a device of each transport.
 type device struct {
-	tcp   rdma.Device
+	tcp   rdma.SecureDevice
 	local rdma.Device
 	table *registration.Table
 	log   *zap.Logger

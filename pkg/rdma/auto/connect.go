@@ -101,8 +101,29 @@ const portAttempts = 100
 // Listen listens on the same port of both transports. If a given port is taken for shared memory,
 // it listens for TCP alone.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	return d.listen(ctx, address, d.tcp.Listen)
+}
+
+// Protects reports that connections can be protected.
+func (d *device) Protects() bool { return true }
+
+// ListenTLS is Listen, with TLS on TCP.
+func (d *device) ListenTLS(
+	ctx context.Context, address netip.AddrPort, config rdma.ServerTLS,
+) (rdma.Listener, error) {
+	return d.listen(ctx, address,
+		func(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+			return d.tcp.ListenTLS(ctx, address, config)
+		})
+}
+
+// listen listens on the same port of both transports, on TCP by listenTCP.
+func (d *device) listen(
+	ctx context.Context, address netip.AddrPort,
+	listenTCP func(context.Context, netip.AddrPort) (rdma.Listener, error),
+) (rdma.Listener, error) {
 	for attempt := 1; ; attempt++ {
-		tcp, err := d.tcp.Listen(ctx, address)
+		tcp, err := listenTCP(ctx, address)
 		if err != nil {
 			return nil, err
 		}
@@ -165,6 +186,18 @@ func (l *listener) Close() error {
 type request struct {
 	rdma.Request
 	local bool
+}
+
+// Protection returns how the connection is protected.
+func (r *request) Protection() rdma.Protection {
+	protection, _ := rdma.ProtectionOf(r.Request)
+	return protection
+}
+
+// Binding returns what identifies the TLS connection to both ends; nil without TLS.
+func (r *request) Binding() []byte {
+	_, binding := rdma.ProtectionOf(r.Request)
+	return binding
 }
 
 // Accept accepts the request.

@@ -20,7 +20,7 @@ import (
 
 // dialer is a device that only connects.
 type dialer struct {
-	rdma.Device
+	rdma.SecureDevice
 	connect func(ctx context.Context) error
 }
 

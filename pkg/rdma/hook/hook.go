@@ -209,6 +209,26 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	return &listener{Listener: inner, points: d.points}, nil
 }
 
+// Protects reports whether the inner device protects connections.
+func (d *device) Protects() bool {
+	_, protects := rdma.Secure(d.Device)
+	return protects
+}
+
+// ListenTLS accepts connection requests with TLS.
+func (d *device) ListenTLS(
+	ctx context.Context, address netip.AddrPort, config rdma.ServerTLS,
+) (rdma.Listener, error) {
+	if _, err := d.points.listen.Enter(ctx, nil, 0); err != nil {
+		return nil, fmt.Errorf("listen on %v: %w", address, err)
+	}
+	inner, err := d.Device.(rdma.SecureDevice).ListenTLS(ctx, address, config)
+	if err != nil {
+		return nil, err
+	}
+	return &listener{Listener: inner, points: d.points}, nil
+}
+
 // Connect connects to a listener.
 func (d *device) Connect(ctx context.Context, remote netip.AddrPort,
 	config rdma.ConnectionConfig) (rdma.Connection, error) {
@@ -237,6 +257,18 @@ func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
 type request struct {
 	rdma.Request
 	points *points
+}
+
+// Protection returns how the connection is protected.
+func (r *request) Protection() rdma.Protection {
+	protection, _ := rdma.ProtectionOf(r.Request)
+	return protection
+}
+
+// Binding returns what identifies the TLS connection to both ends; nil without TLS.
+func (r *request) Binding() []byte {
+	_, binding := rdma.ProtectionOf(r.Request)
+	return binding
 }
 
 // Accept accepts the request.

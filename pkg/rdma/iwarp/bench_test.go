@@ -60,10 +60,10 @@ func BenchmarkReadBandwidth(b *testing.B) { benchmarkBandwidth(b, rdma.OpRead) }
 
 func benchmarkBandwidth(b *testing.B, opcode rdma.Opcode) {
 	const depth = 8
-	for _, crc := range []bool{false, true} {
+	for framing, connect := range framings {
 		for _, size := range benchmarkSizes {
-			b.Run(fmt.Sprintf("%dKiB/crc=%t", size>>10, crc), func(b *testing.B) {
-				l := newLink(b, crc)
+			b.Run(fmt.Sprintf("%dKiB/%s", size>>10, framing), func(b *testing.B) {
+				l := connect(b)
 				stop := l.y.pollInBackground(b, func(*rdma.Completion) {})
 				request := [1]rdma.SendRequest{{
 					Opcode: opcode, Local: l.x.segment(0, size),
@@ -212,19 +212,18 @@ func BenchmarkIdlePoll(b *testing.B) {
 // processor time per message and not how long threads wait for each other. It sends batches of 32
 // messages of 64 bytes, alone and each preceded by a Write.
 func BenchmarkCostPerMessage(b *testing.B) {
-	for _, size := range []int{0, 4096} {
-		b.Run(fmt.Sprintf("write=%d", size), func(b *testing.B) { costPerMessage(b, size, false) })
-	}
-	for _, size := range []int{0, 4096, 64 << 10} {
-		b.Run(fmt.Sprintf("write=%d,crc", size), func(b *testing.B) {
-			costPerMessage(b, size, true)
-		})
+	for framing := range framings {
+		for _, size := range []int{0, 4096, 64 << 10} {
+			b.Run(fmt.Sprintf("write=%d/%s", size, framing), func(b *testing.B) {
+				costPerMessage(b, size, framing)
+			})
+		}
 	}
 }
 
-func costPerMessage(b *testing.B, size int, crc bool) {
+func costPerMessage(b *testing.B, size int, framing string) {
 	const batch = 32
-	l := newLink(b, crc)
+	l := framings[framing](b)
 	s := &sender{side: l.x, peer: l.y, size: size}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -295,9 +294,9 @@ func closeIdleConnections(x, y *side, conns []rdma.Connection) {
 }
 
 func TestDataPathDoesNotAllocate(t *testing.T) {
-	for name, crc := range map[string]bool{"plain": false, "CRC": true} {
+	for name, connect := range framings {
 		for _, size := range []int{64, 4096, 128 << 10} {
-			l := newLink(t, crc)
+			l := connect(t)
 			exchange := func() {
 				l.y.receive(t, 1, 64)
 				l.x.chain(t, l.y, size)

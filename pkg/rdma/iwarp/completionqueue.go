@@ -162,6 +162,9 @@ func (q *completionQueue) processInbox() {
 			continue
 		}
 		c.Schedule()
+		if c.socket.tls != nil {
+			c.receiveEarly()
+		}
 	}
 }
 

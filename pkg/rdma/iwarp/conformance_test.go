@@ -27,6 +27,14 @@ func TestProviderConformance(t *testing.T) {
 			})
 		})
 	}
+	for name, options := range map[string]iwarp.Options{
+		"TLS": {}, "TLS with CRC": {CRC: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdmatest.Run(t, rdmatest.Config{Address: netip.MustParseAddr("127.0.0.1"),
+				Provider: rdmatest.OverTLS(t, iwarp.New(options))})
+		})
+	}
 	t.Run("in memory", func(t *testing.T) {
 		address := netip.MustParseAddr("10.0.0.1")
 		network := networktest.New(networktest.Config{}).Host(address)

@@ -64,7 +64,7 @@ func (c *connection) establish(e handshakeResult) error {
 	// have been told so, but the owner of untrusted memory has not. Only system calls can read
 	// untrusted memory in place.
 	c.copyTrusted = e.useCRC && !c.queue.device.options.CRC
-	c.copyUntrusted = e.useCRC || e.socket.stream != nil
+	c.copyUntrusted = e.useCRC || e.socket.stream != nil || e.socket.tls != nil
 	if c.copyUntrusted {
 		c.transmitter.batch.stable = make([]byte, stableBytes)
 	}
@@ -93,8 +93,14 @@ func (c *connection) Reset() {
 	c.Close()
 }
 
-// peerClosed handles the peer's FIN. Between messages it is an orderly end.
+// peerClosed handles the peer's FIN or, with TLS, its farewell. Between messages it is an orderly
+// end.
 func (c *connection) peerClosed() {
+	if t := c.socket.tls; t != nil && !t.ended {
+		c.end(status.Errorf(status.ConnectionReset, "connection to %v: %w", c.Agreed.Remote,
+			errTruncated), rdma.StatusFlushed)
+		return
+	}
 	if c.receiver.atBoundary() {
 		c.end(nil, rdma.StatusFlushed)
 		return

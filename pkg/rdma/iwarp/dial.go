@@ -9,6 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/tlsrecord"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -38,7 +39,16 @@ func (d *device) connect(
 	if err != nil {
 		return err
 	}
-	e, err := d.initiate(ctx, conn, config)
+	privateData := config.PrivateData
+	if config.TLS != nil {
+		secured, err := tlsrecord.Client(ctx, conn, config.TLS.Config)
+		if err != nil {
+			_ = conn.Close()
+			return err
+		}
+		conn, privateData = secured, config.TLS.PrivateData(secured.ChannelBinding())
+	}
+	e, err := d.initiate(ctx, conn, config, privateData)
 	if err != nil {
 		_ = conn.Close()
 		return err
@@ -87,12 +97,15 @@ func dialCode(err error) status.Code {
 
 // initiate performs the initiator's side of the handshake.
 func (d *device) initiate(
-	ctx context.Context, conn network.Stream, config *rdma.ConnectionConfig,
+	ctx context.Context, conn network.Stream, config *rdma.ConnectionConfig, privateData []byte,
 ) (handshakeResult, error) {
+	if err := checkPrivateData(len(privateData), rdma.MaxPrivateData); err != nil {
+		return handshakeResult{}, err
+	}
 	h := newHandshake(ctx, conn)
 	defer h.stop()
 	request := newRequest(d.options.CRC,
-		wireDepth(config.InboundReads), wireDepth(config.OutboundReads), config.PrivateData)
+		wireDepth(config.InboundReads), wireDepth(config.OutboundReads), privateData)
 	if err := h.write(request.append(nil, mpaRequestKey)); err != nil {
 		return handshakeResult{}, err
 	}

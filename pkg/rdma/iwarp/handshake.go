@@ -271,6 +271,7 @@ func newParameters(
 		PrivateData:   privateData,
 		InboundReads:  min(a.inboundReads, config.InboundReads),
 		OutboundReads: min(a.outboundReads, config.OutboundReads),
+		Protection:    protectionOf(conn),
 	}
 }
 

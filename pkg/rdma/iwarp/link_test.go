@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/rdma/rdmatest"
 )
 
 // link is a connection whose two ends are in one process.
@@ -45,12 +46,19 @@ const (
 
 func newSide(t testing.TB, crc bool) *side {
 	t.Helper()
-	return openSide(t, iwarp.Options{CRC: crc}, netip.MustParseAddr("127.0.0.1"))
+	return openSide(t, iwarp.Options{CRC: crc}, loopback)
 }
+
+var loopback = netip.MustParseAddr("127.0.0.1")
 
 func openSide(t testing.TB, options iwarp.Options, address netip.Addr) *side {
 	t.Helper()
-	device, err := iwarp.New(options).Open(address)
+	return openSideOf(t, iwarp.New(options), address)
+}
+
+func openSideOf(t testing.TB, provider rdma.Provider, address netip.Addr) *side {
+	t.Helper()
+	device, err := provider.Open(address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +87,18 @@ func (s *side) config() rdma.ConnectionConfig {
 func newLink(t testing.TB, crc bool) *link {
 	t.Helper()
 	return connectVia(t, crc, directly)
+}
+
+// framings are the ways in which FPDUs travel.
+var framings = map[string]func(testing.TB) *link{
+	"plain": func(t testing.TB) *link { return newLink(t, false) },
+	"crc":   func(t testing.TB) *link { return newLink(t, true) },
+	"tls": func(t testing.TB) *link {
+		provider := rdmatest.OverTLS(t, iwarp.New(iwarp.Options{}))
+		l := &link{x: openSideOf(t, provider, loopback), y: openSideOf(t, provider, loopback)}
+		l.connect(t, directly)
+		return l
+	},
 }
 
 func directly(address netip.AddrPort) netip.AddrPort { return address }

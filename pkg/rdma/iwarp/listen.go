@@ -9,26 +9,52 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/internal/softrdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/tlsrecord"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Listen accepts connection requests on address. Port 0 picks a free port. Accept returns only
 // complete requests.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	return d.listen(ctx, address, nil)
+}
+
+// Protects reports that connections can be protected.
+func (d *device) Protects() bool { return true }
+
+// ListenTLS is Listen for peers that may, or must, use TLS.
+func (d *device) ListenTLS(
+	ctx context.Context, address netip.AddrPort, config rdma.ServerTLS,
+) (rdma.Listener, error) {
+	return d.listen(ctx, address, &config)
+}
+
+// listen listens for peers that do not use TLS or, unless secure is nil, for others, too.
+func (d *device) listen(
+	ctx context.Context, address netip.AddrPort, secure *rdma.ServerTLS,
+) (rdma.Listener, error) {
+	read := func(ctx context.Context, conn network.Stream) (rdma.Request, error) {
+		secured, err := acceptTLS(ctx, conn, secure)
+		if err != nil {
+			return nil, err
+		}
+		return d.readRequest(ctx, conn, secured)
+	}
 	open := func() (*softrdma.Clients[network.Stream], error) {
 		streams, err := d.options.Network.Listen(ctx, address)
 		if err != nil {
 			return nil, err
 		}
 		return &softrdma.Clients[network.Stream]{Address: streams.Address(),
-			Accept: streams.Accept, Stop: streams.Close, Read: d.readRequest,
+			Accept: streams.Accept, Stop: streams.Close, Read: read,
 			Timeout: d.options.HandshakeTimeout, Log: d.options.Logger}, nil
 	}
 	return softrdma.Listen(&d.Device, address, d.options.MaxPendingHandshakes, open)
 }
 
-// readRequest reads and checks a request, and replies with a reject if it cannot be accepted.
-func (d *device) readRequest(ctx context.Context, conn network.Stream) (rdma.Request, error) {
+// readRequest reads and checks a request, and replies with a reject if it cannot be accepted. tcp is
+// conn, or what carries it.
+func (d *device) readRequest(ctx context.Context, tcp, conn network.Stream) (rdma.Request, error) {
 	h := newHandshake(ctx, conn)
 	defer h.stop()
 	frame, err := h.readMPA(mpaRequestKey)
@@ -40,15 +66,27 @@ func (d *device) readRequest(ctx context.Context, conn network.Stream) (rdma.Req
 		_ = h.write(reject.append(nil, mpaReplyKey))
 		return nil, err
 	}
-	return &request{device: d, conn: conn, frame: frame}, nil
+	return &request{device: d, tcp: tcp, conn: conn, frame: frame}, nil
 }
 
 // request is a connection request. It is accepted or rejected exactly once.
 type request struct {
 	device  *device
+	tcp     network.Stream // conn, or what carries it
 	conn    network.Stream
 	frame   mpaFrame
 	decided atomic.Bool
+}
+
+// Protection returns how the connection is protected.
+func (r *request) Protection() rdma.Protection { return protectionOf(r.conn) }
+
+// Binding returns what identifies the TLS connection to both ends; nil without TLS.
+func (r *request) Binding() []byte {
+	if secured, is := r.conn.(*tlsrecord.Stream); is {
+		return secured.ChannelBinding()
+	}
+	return nil
 }
 
 // PrivateData returns what the peer sent with its request.
@@ -83,7 +121,7 @@ func (r *request) Accept(
 func (r *request) accept(
 	ctx context.Context, config *rdma.ConnectionConfig, c *connection,
 ) error {
-	if err := r.device.options.apply(r.conn); err != nil {
+	if err := r.device.options.apply(r.tcp); err != nil {
 		return err
 	}
 	e, err := r.respond(ctx, config)

@@ -36,7 +36,7 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 // domains of either can be used with both.
 func OpenWith(
 	table *registration.Table, address netip.Addr, options Options,
-) (rdma.Device, error) {
+) (rdma.SecureDevice, error) {
 	options = options.withDefaults()
 	_, kernel := options.Network.(network.Kernel)
 	d := &device{options: options, kernel: kernel}

@@ -157,6 +157,9 @@ func (c *connection) receive() {
 // a payload that goes straight to its memory. It returns how many bytes were read and how many
 // could have been. The connection may have ended when it returns.
 func (c *connection) receiveOnce(left int) (n, wanted int, err errno) {
+	if c.socket.tls != nil {
+		return c.receiveRecords(left)
+	}
 	r := &c.receiver
 	staging := c.queue.staging[:min(left, r.stagingSize())]
 	switch {

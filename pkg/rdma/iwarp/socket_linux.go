@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/tlsrecord"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -21,6 +22,7 @@ type errno = unix.Errno
 type socket struct {
 	descriptor int
 	stream     network.Pollable // nil if there is a descriptor
+	tls        *tlsLayer        // nil without TLS
 }
 
 const noDescriptor = -1
@@ -30,6 +32,10 @@ var noSocket = socket{descriptor: noDescriptor}
 // detachSocket takes over a connection that was used by blocking calls.
 func detachSocket(conn network.Stream) (socket, error) {
 	switch conn := conn.(type) {
+	case *tlsrecord.Stream:
+		return detachTLS(conn)
+	case *peekedStream:
+		return detachSocket(conn.Stream)
 	case *net.TCPConn:
 		return detachTCP(conn)
 	case network.Pollable:
@@ -37,7 +43,7 @@ func detachSocket(conn network.Stream) (socket, error) {
 		if err := conn.SetDeadline(time.Time{}); err != nil {
 			return noSocket, fmt.Errorf("detach stream: %w", err)
 		}
-		return socket{noDescriptor, conn}, nil
+		return socket{descriptor: noDescriptor, stream: conn}, nil
 	}
 	return noSocket, status.Errorf(status.NotSupported,
 		"iwarp needs a TCP socket or a network.Pollable, and the network made a %T", conn)
@@ -70,6 +76,9 @@ func detachTCP(conn *net.TCPConn) (socket, error) {
 
 // reset closes the socket with a TCP reset, so that the peer sees a failure.
 func (s *socket) reset() {
+	if s.tls != nil && s.tls.session != nil {
+		s.tls.session.Clear()
+	}
 	if s.stream != nil {
 		_ = s.stream.SetLinger(0)
 		_ = s.stream.Close()
@@ -87,6 +96,9 @@ func (s *socket) reset() {
 func (s *socket) close() {
 	if *s == noSocket {
 		return
+	}
+	if s.tls != nil {
+		s.sayGoodbye()
 	}
 	if s.stream != nil {
 		_ = s.stream.CloseWrite()
@@ -118,7 +130,10 @@ const streamSegmentBytes = 8948
 // segmentBytes returns TCP's current effective maximum segment size, or 0 if it is unknown. It
 // equals tcpi_snd_mss of TCP_INFO.
 func (s *socket) segmentBytes() int {
-	if s.stream != nil {
+	switch {
+	case s.tls != nil:
+		return recordSegmentBytes
+	case s.stream != nil:
 		return streamSegmentBytes
 	}
 	n, err := unix.GetsockoptInt(s.descriptor, unix.IPPROTO_TCP, unix.TCP_MAXSEG)

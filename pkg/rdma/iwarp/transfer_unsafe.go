@@ -9,13 +9,27 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 )
 
-// send sends as much as fits into the send buffer, and returns the number of bytes. EFAULT means
-// that the owner of some memory has made it inaccessible.
-func (s *socket) send(g *linux.Gather) (int, errno) {
-	if s.stream != nil {
-		return sendStream(s.stream, g)
+// send sends as much as fits into the send buffer, removes it from g, and returns the number of
+// bytes. EFAULT means that the owner of some memory has made it inaccessible.
+func (s *socket) send(g *linux.Gather) (n int, err errno) {
+	switch {
+	case s.tls != nil:
+		return s.sendRecords(g)
+	case s.stream != nil:
+		n, err = sendStream(s.stream, g)
+	default:
+		n, err = linux.Send(s.descriptor, g)
 	}
-	return linux.Send(s.descriptor, g)
+	g.Advance(n)
+	return n, err
+}
+
+// write sends as much of b as fits into the send buffer, without TLS.
+func (s *socket) write(b []byte) (int, errno) {
+	if s.stream != nil {
+		return s.stream.TryWrite(b)
+	}
+	return linux.Write(s.descriptor, b)
 }
 
 // receiveInto reads into target and, once that is full, into tail. It returns the total number of
@@ -28,7 +42,7 @@ func (s *socket) receiveInto(target, tail []byte) (int, errno) {
 }
 
 // receive reads into a staging buffer. The call is always raw: the buffer's size bounds its
-// duration, and mostly it finds little or no input.
+// duration, and mostly it finds little or no input. With TLS, what it reads are records.
 func (s *socket) receive(b []byte) (int, errno) {
 	if s.stream != nil {
 		return s.stream.TryRead(b)

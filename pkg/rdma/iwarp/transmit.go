@@ -82,7 +82,7 @@ func (c *connection) transmit() {
 	}
 	f := &c.queue.Fairness
 	for sent := 0; f.Allowance(&c.Sharing, softrdma.Transmitting, transmitBudget-sent) > 0; {
-		if t.batch.empty() {
+		if t.batch.empty() && !c.socket.holdsBack() {
 			v := c.compose()
 			c.queue.regions.ReleaseAll()
 			if v != nil {
@@ -90,11 +90,12 @@ func (c *connection) transmit() {
 				return
 			}
 			if t.batch.empty() {
+				c.socket.paused()
 				return
 			}
 		}
-		n := c.sendBatch()
-		if n == 0 {
+		n, done := c.sendBatch()
+		if !done {
 			return
 		}
 		sent += n
@@ -282,42 +283,41 @@ func (m *outgoing) appendHeader(frame []byte, payload int) []byte {
 	return frame
 }
 
-// sendBatch makes one system call. It returns the number of bytes sent once the whole batch is out,
-// and 0 if sending has to stop for now.
-func (c *connection) sendBatch() int {
+// sendBatch makes one system call or, with TLS, one for each few records. It returns the number of
+// bytes sent, and false if sending has to stop for now.
+func (c *connection) sendBatch() (sent int, done bool) {
 	t := &c.transmitter
 	b := &t.batch
 	if !b.acquireRegions() {
 		c.fail(violationRevoked)
-		return 0
+		return 0, false
 	}
 	n, err := c.socket.send(&b.gather)
 	b.releaseRegions(b.regionCount)
+	if n > 0 {
+		c.queue.Fairness.Count(&c.Sharing, softrdma.Transmitting, n)
+		b.partlySent = true
+	}
 	switch err {
 	case 0, syscall.EAGAIN:
 	case syscall.EINTR, syscall.ENOBUFS, syscall.ENOMEM:
 		c.Schedule() // another turn
-		return 0
+		return 0, false
 	case syscall.EFAULT:
 		c.fail(violationFault)
-		return 0
+		return 0, false
 	default:
 		c.tcpFailed(err)
-		return 0
+		return 0, false
 	}
-	if n > 0 {
-		c.queue.Fairness.Count(&c.Sharing, softrdma.Transmitting, n)
-		b.gather.Advance(n)
-	}
-	if !b.empty() {
-		b.partlySent = b.partlySent || n > 0
+	if !b.empty() || c.socket.holdsBack() {
 		c.setBlocked(true)
-		return 0
+		return 0, false
 	}
 	b.reset()
 	t.accepted = b.workEnd
 	c.completeSends()
-	return n
+	return n, true
 }
 
 // setBlocked records whether the socket's send buffer is full. While it is, the poller reports when

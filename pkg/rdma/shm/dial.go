@@ -60,6 +60,7 @@ func (d *device) connect(
 		PrivateData:   reply.privateData,
 		InboundReads:  min(config.InboundReads, reply.outboundReads),
 		OutboundReads: min(config.OutboundReads, reply.inboundReads),
+		Protection:    rdma.ProtectedByMachine,
 	})
 }
 

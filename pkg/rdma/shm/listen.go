@@ -35,6 +35,16 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	return softrdma.Listen(&d.Device, address, maxPending, open)
 }
 
+// Protects reports that connections can be protected.
+func (d *device) Protects() bool { return true }
+
+// ListenTLS is Listen: the kernel vouches for peers.
+func (d *device) ListenTLS(
+	ctx context.Context, address netip.AddrPort, _ rdma.ServerTLS,
+) (rdma.Listener, error) {
+	return d.Listen(ctx, address)
+}
+
 // clients returns how to serve the clients of a socket.
 func (d *device) clients(
 	sockets *net.UnixListener, address netip.AddrPort,
@@ -129,6 +139,12 @@ type request struct {
 	decided  atomic.Bool
 }
 
+// Protection returns rdma.ProtectedByMachine.
+func (r *request) Protection() rdma.Protection { return rdma.ProtectedByMachine }
+
+// Binding returns nil: there is no TLS.
+func (r *request) Binding() []byte { return nil }
+
 // PrivateData returns what the peer sent with its request.
 func (r *request) PrivateData() []byte { return r.packet.privateData }
 
@@ -188,6 +204,7 @@ func (r *request) accept(
 		PrivateData:   r.packet.privateData,
 		InboundReads:  min(config.InboundReads, r.packet.outboundReads),
 		OutboundReads: min(config.OutboundReads, r.packet.inboundReads),
+		Protection:    rdma.ProtectedByMachine,
 	})
 }
 
