@@ -107,7 +107,7 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 	r.connection.Store(connection)
 	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
-			OnHello: func(reply *controlmsg.HelloReply) error {
+			OnHello: func(_ *controlmsg.Hello, reply *controlmsg.HelloReply) error {
 				reply.LeaseMs = r.leaseMs.Load()
 				return nil
 			}})

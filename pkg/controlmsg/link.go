@@ -48,9 +48,11 @@ type EndpointConfig struct {
 	// KeepAlive configures how the endpoint detects a dead peer. The zero value is for transports
 	// that detect it themselves, like Comch.
 	KeepAlive KeepAliveConfig
-	// OnHello is called by a Responder with its answer to a valid hello before it sends that. An
+	// DataSecurity is what a Requester says in its Hello.
+	DataSecurity DataSecurity
+	// OnHello is called by a Responder with a valid hello, and its answer before it sends that. An
 	// error ends the conversation, with that reason, instead of the answer. It may be nil.
-	OnHello func(reply *HelloReply) error
+	OnHello func(hello *Hello, reply *HelloReply) error
 	// Announce is called with each keep-alive before it is sent, to add what this side has to say.
 	// Any goroutine may call it. It may be nil.
 	Announce func(m *KeepAlive)
@@ -80,7 +82,7 @@ func (c EndpointConfig) withDefaults() EndpointConfig {
 		c.Software = "zc-relay"
 	}
 	if c.OnHello == nil {
-		c.OnHello = func(*HelloReply) error { return nil }
+		c.OnHello = func(*Hello, *HelloReply) error { return nil }
 	}
 	if c.Announce == nil {
 		c.Announce = func(*KeepAlive) {}

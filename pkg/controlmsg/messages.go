@@ -33,6 +33,8 @@ type Hello struct {
 	// SilenceLimitMs is how long the peer may be silent before the sender considers it dead, in
 	// milliseconds; 0 means forever.
 	SilenceLimitMs uint32
+	// DataSecurity is a relay's.
+	DataSecurity DataSecurity
 }
 
 // HelloReply sets the terms of the conversation.
@@ -53,6 +55,8 @@ type HelloReply struct {
 	LeaseMs uint32
 	// Question is the first question; 0 if there is none.
 	Question uint64
+	// DataSecurity is a target's.
+	DataSecurity DataSecurity
 }
 
 func (m *Hello) validate() error {
@@ -63,7 +67,8 @@ func (m *Hello) validate() error {
 		return status.Errorf(status.InvalidValue, "invalid version range %d to %d",
 			m.MinVersion, m.MaxVersion)
 	}
-	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
+	return firstError(checkDataSecurity(m.DataSecurity),
+		validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs))
 }
 
 func (m *HelloReply) validate() error {
@@ -74,7 +79,8 @@ func (m *HelloReply) validate() error {
 		return status.Errorf(status.InvalidValue, "lease_ms is %d, at most %d is allowed", m.LeaseMs,
 			MaxLease.Milliseconds())
 	}
-	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
+	return firstError(checkDataSecurity(m.DataSecurity),
+		validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs))
 }
 
 func validateTerms(maxMessageSize uint32, software string, silenceLimitMs uint32) error {

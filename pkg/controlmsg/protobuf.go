@@ -101,6 +101,7 @@ func (m *Hello) translate(w *controlpb.Hello, t *translation) {
 	plain(t, &m.MaxMessageSize, &w.MaxMessageSize)
 	plain(t, &m.Software, &w.Software)
 	plain(t, &m.SilenceLimitMs, &w.SilenceLimitMs)
+	enum(t, "data_security", &m.DataSecurity, &w.DataSecurity, 0)
 }
 
 func (m *HelloReply) translate(w *controlpb.HelloReply, t *translation) {
@@ -111,6 +112,7 @@ func (m *HelloReply) translate(w *controlpb.HelloReply, t *translation) {
 	plain(t, &m.Process, &w.Process)
 	plain(t, &m.LeaseMs, &w.LeaseMs)
 	plain(t, &m.Question, &w.Question)
+	enum(t, "data_security", &m.DataSecurity, &w.DataSecurity, 0)
 }
 
 func (m *OpenVolume) translate(w *controlpb.OpenVolume, t *translation) {

@@ -2,34 +2,44 @@ package controlmsg
 
 import (
 	"bytes"
+	"crypto/sha256"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // RDMAPrivateData is the private data of a relay's RDMA connection request: 4 bytes that identify
-// the protocol and its version, then the token from the CreateRDMAConnectionReply. Its zero value
-// asks the target to reject the connection with RDMAProbeAnswer, which shows the relay that a
-// session could connect.
+// the protocol and its version, then the token from the CreateRDMAConnectionReply and, over TLS, the
+// proof of a DataBinder. A zero token asks the target to reject the connection with RDMAProbeAnswer,
+// which shows the relay that a session could connect.
 type RDMAPrivateData struct {
 	Token [16]byte
+	Proof [sha256.Size]byte // zeros without TLS
 }
 
 // RDMAProbeAnswer is the reason for which a target rejects a connection that only probes.
 const RDMAProbeAnswer = "zcr1 here"
 
 // IsProbe reports whether the connection only probes.
-func (d RDMAPrivateData) IsProbe() bool { return d == RDMAPrivateData{} }
+func (d RDMAPrivateData) IsProbe() bool { return d.Token == [16]byte{} }
 
-// rdmaPrivateDataSize is the size of encoded private data in bytes.
-const rdmaPrivateDataSize = len(rdmaPrivateDataMagic) + 16
+// rdmaPrivateDataSize is the size of encoded private data in bytes, rdmaProofSize that of the proof
+// behind it.
+const (
+	rdmaPrivateDataSize = len(rdmaPrivateDataMagic) + 16
+	rdmaProofSize       = sha256.Size
+)
 
 const rdmaPrivateDataMagic = "zcr1"
 
 // Append appends the encoded private data to dst.
 func (d RDMAPrivateData) Append(dst []byte) []byte {
 	dst = append(dst, rdmaPrivateDataMagic...)
-	return append(dst, d.Token[:]...)
+	dst = append(dst, d.Token[:]...)
+	if d.Proof != [rdmaProofSize]byte{} {
+		dst = append(dst, d.Proof[:]...)
+	}
+	return dst
 }
 
 // DecodeRDMAPrivateData decodes the private data of a connection request. Zeros may follow, up to
@@ -47,10 +57,13 @@ func DecodeRDMAPrivateData(b []byte) (RDMAPrivateData, error) {
 			"private data starts with %q, this side supports only %q",
 			b[:len(rdmaPrivateDataMagic)], rdmaPrivateDataMagic)
 	}
-	if len(bytes.Trim(b[rdmaPrivateDataSize:], "\x00")) > 0 {
-		return d, status.Errorf(status.InvalidValue,
-			"private data has nonzero bytes after the first %d", rdmaPrivateDataSize)
+	proof, rest := [rdmaProofSize]byte{}, b[rdmaPrivateDataSize:]
+	if len(rest) >= rdmaProofSize {
+		proof, rest = [rdmaProofSize]byte(rest), rest[rdmaProofSize:]
 	}
-	d.Token = [16]byte(token)
-	return d, nil
+	if len(bytes.Trim(rest, "\x00")) > 0 {
+		return d, status.Errorf(status.InvalidValue, "private data has %d bytes, must have %d or %d "+
+			"before zeros", len(b), rdmaPrivateDataSize, rdmaPrivateDataSize+rdmaProofSize)
+	}
+	return RDMAPrivateData{Token: [16]byte(token), Proof: proof}, nil
 }

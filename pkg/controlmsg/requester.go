@@ -50,6 +50,7 @@ func (r *Requester) Greet(ctx context.Context) (HelloReply, error) {
 		MaxMessageSize: r.link.receiveLimit(),
 		Software:       r.link.config.Software,
 		SilenceLimitMs: r.link.config.KeepAlive.silenceLimitMs(),
+		DataSecurity:   r.link.config.DataSecurity,
 	}
 	reply, err := Call(ctx, r, hello)
 	if err != nil {

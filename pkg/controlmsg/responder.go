@@ -205,7 +205,7 @@ func (s *Responder) answerHello(ctx context.Context, correlation uint64, hello *
 		SilenceLimitMs: s.link.config.KeepAlive.silenceLimitMs(),
 		Process:        s.link.config.Process,
 	}
-	if err := s.link.config.OnHello(reply); err != nil {
+	if err := s.link.config.OnHello(hello, reply); err != nil {
 		return err
 	}
 	size := min(hello.MaxMessageSize, s.link.receiveLimit())

@@ -442,7 +442,7 @@ func TestTheOwnerOfAResponderMayRejectAHello(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hellos := 0
 			config := asTarget
-			config.OnHello = func(*controlmsg.HelloReply) error {
+			config.OnHello = func(*controlmsg.Hello, *controlmsg.HelloReply) error {
 				hellos++
 				return reason
 			}

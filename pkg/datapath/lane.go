@@ -190,7 +190,8 @@ func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) boo
 	c := &l.connections[role]
 	c.rdma = established
 	if role == iomsg.DataConnection {
-		transport := established.Parameters().Transport
+		parameters := established.Parameters()
+		transport := parameters.Name()
 		l.transport.Store(&transport)
 	}
 	if l.isAlive() && !c.disconnected {
@@ -354,7 +355,7 @@ func CloseAll[L interface {
 // includes those whose responses are still being sent.
 func (l *lane) InFlight() int { return int(l.inFlight.Load()) }
 
-// Transport returns the transport of the data connection, as in rdma.Capabilities, or "" until it
+// Transport returns the name of the data connection's transport (rdma.Parameters.Name), or "" until it
 // is established. Any goroutine may call it.
 func (l *lane) Transport() string {
 	if t := l.transport.Load(); t != nil {

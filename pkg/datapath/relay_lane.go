@@ -180,6 +180,8 @@ type ConnectConfig struct {
 	Remote netip.AddrPort
 	// PrivateData carries the token that the target has issued.
 	PrivateData []byte
+	// TLS, unless nil, protects the connection.
+	TLS *rdma.ClientTLS
 	// Source is the local address to connect from, if valid.
 	Source netip.Addr
 	// InboundReads is how many outstanding RDMA Reads to offer the target.
@@ -196,12 +198,17 @@ func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
 	c := &l.connections[role]
 	established, err := l.config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
 		Domain: l.config.Domain, Queue: l.dispatcher.queue, Context: l.registration.context(role),
-		PrivateData: config.PrivateData, Source: config.Source,
+		PrivateData: config.PrivateData, TLS: config.TLS, Source: config.Source,
 		SendRequests: sendQueueDepth(l.config.Depth), ReceiveRequests: int(c.receives),
 		InboundReads: config.InboundReads, Receives: c.initialReceives(),
 	})
 	if err != nil {
 		return fmt.Errorf("connect %v connection to %v: %w", role, config.Remote, err)
+	}
+	if config.TLS != nil && established.Parameters().Protection == rdma.Unprotected {
+		established.Abort()
+		return status.Errorf(status.Authentication, "connect %v connection to %v: the provider has "+
+			"not protected it", role, config.Remote)
 	}
 	err = l.worker.do(ctx, func() {
 		if !l.adopt(role, established) {

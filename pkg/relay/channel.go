@@ -85,6 +85,7 @@ func newChannel(
 	c.throttle.SetLimits(config.QoS.Channel)
 	c.targets = targets.New(&targets.Config{
 		Channel: c.name, Network: relay.config.Network, TLS: relay.config.TLS,
+		DataSecurity: relay.config.DataSecurity, Fabric: relay.config.Fabric,
 		HookTransport: relay.config.HookTransport, Software: relay.config.Software,
 		Lessee: relay.lessee, Peers: relay.peers, Device: relay.rdmaDevice, Logger: c.log,
 		OnChange: relay.onReadiness, ProbeInterval: probeInterval,

@@ -74,6 +74,11 @@ type Config struct {
 	Network network.Network
 	// TLS secures the control connections to targets. If it is nil, they are in plain text.
 	TLS *mutualtls.Credentials
+	// DataSecurity is what the relay wants for the RDMA connections of sessions; unless it is off, TLS
+	// must be set. Fabric declares what protects a network that RDMA uses without TLS: "ipsec",
+	// "macsec" or "trusted", "" for nothing.
+	DataSecurity controlmsg.DataSecurity
+	Fabric       string
 	// HookTransport wraps the transport of each control connection, to clients and to targets; nil
 	// means that it stays as it is.
 	HookTransport func(controlmsg.Transport) controlmsg.Transport

@@ -68,7 +68,7 @@ func (s *session) translate(by datapath.Translator) { s.translator = by }
 // respond begins a conversation in our own protocol.
 func (s *session) respond(transport controlmsg.Transport) *controlmsg.Responder {
 	config := s.channel.relay.endpointConfig(s.settings.ControlTimeout, s.log)
-	config.OnHello = func(reply *controlmsg.HelloReply) error {
+	config.OnHello = func(_ *controlmsg.Hello, reply *controlmsg.HelloReply) error {
 		s.longestLease = s.channel.targets.LongestLease()
 		reply.LeaseMs = uint32(s.longestLease.Milliseconds())
 		return nil

@@ -127,6 +127,7 @@ func (s *session) connectLane(
 	return targets.AsTemporary(lane.Connect(connecting, datapath.ConnectConfig{
 		Remote: remote, Source: source,
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
+		TLS:          s.target.DataTLS(details.Token),
 		InboundReads: min(int(s.config.Depth), s.target.Device.Capabilities().MaxInboundReads),
 		Role:         role,
 		Staging:      staging,

@@ -74,7 +74,7 @@ func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
 	s := controlmsg.NewResponder(controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{}),
 		controlmsg.EndpointConfig{Role: controlmsg.RoleTarget, Process: f.process.Load(),
 			KeepAlive: controlmsg.DefaultKeepAlive(),
-			OnHello: func(reply *controlmsg.HelloReply) error {
+			OnHello: func(_ *controlmsg.Hello, reply *controlmsg.HelloReply) error {
 				reply.LeaseMs = f.leaseMs.Load()
 				return nil
 			}})

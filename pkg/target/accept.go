@@ -159,6 +159,9 @@ func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 		record, err = t.tokens.claim(data.Token, remote.Addr().Unmap().WithZone(""),
 			time.Now())
 	}
+	if err == nil {
+		err = record.session.checkProtection(request, data)
+	}
 	if err != nil {
 		t.log.Warn("rejected an RDMA connection", zap.Stringer("from", remote), zap.Error(err))
 		if err := request.Reject(nil); err != nil {
@@ -174,6 +177,24 @@ func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 	if err := s.acceptConnection(ctx, request, record); err != nil {
 		s.cancel(err)
 	}
+}
+
+// checkProtection fails unless an RDMA connection is protected as the session's have to be.
+func (s *session) checkProtection(
+	request rdma.Request, data controlmsg.RDMAPrivateData,
+) error {
+	protection, binding := rdma.ProtectionOf(request)
+	switch {
+	case protection == rdma.ProtectedByMachine:
+		return nil
+	case s.binder != nil && protection == rdma.ProtectedByTLS:
+		return s.binder.Check(data, binding)
+	case s.binder == nil && protection == rdma.Unprotected:
+		return nil
+	case s.binder == nil:
+		return status.Errorf(status.Authentication, "the connection uses TLS, its session does not")
+	}
+	return status.Errorf(status.Authentication, "the connection does not use TLS, its session does")
 }
 
 // acceptConnection passes an RDMA connection to the lane that it was announced for. It blocks until

@@ -42,10 +42,14 @@ type session struct {
 	// relayChains verify the relay's certificate, which is for relayNames; nil without TLS.
 	relayChains [][]*x509.Certificate
 	relayNames  []mutualtls.Name
-	local       netip.Addr // that the relay has connected to
-	epoch       *epoch.Session
-	tenancy     *lease.Tenancy // of the relay's connection; nil for relays of the applications
-	admitted    bool
+	// control is the control connection as it is, and binder what tells the TLS connections that
+	// belong to it; nil if data travels without TLS.
+	control  controlmsg.Transport
+	binder   *controlmsg.DataBinder
+	local    netip.Addr // that the relay has connected to
+	epoch    *epoch.Session
+	tenancy  *lease.Tenancy // of the relay's connection; nil for relays of the applications
+	admitted bool
 
 	opening      *time.Timer // ends a session that opens no volume
 	offer        *offer
@@ -83,8 +87,9 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		zap.String("relay", transport.RemoteName()))
 	s := &session{
 		pendingConnection: p, id: id, opened: time.Now(), target: t, log: log,
-		epoch: epoch.NewSession(p.cancel),
-		peer:  transport.RemoteName(), relayChains: controlmsg.VerifiedChains(transport),
+		epoch:   epoch.NewSession(p.cancel),
+		control: transport,
+		peer:    transport.RemoteName(), relayChains: controlmsg.VerifiedChains(transport),
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
 	if len(s.relayChains) > 0 {
@@ -143,7 +148,15 @@ func (s *session) admit() error {
 }
 
 // greeted completes the answer to the relay's hello.
-func (s *session) greeted(reply *controlmsg.HelloReply) error {
+func (s *session) greeted(hello *controlmsg.Hello, reply *controlmsg.HelloReply) error {
+	reply.DataSecurity = s.target.config.DataSecurity
+	useTLS, err := controlmsg.DataUsesTLS(hello.DataSecurity, reply.DataSecurity)
+	if _, protects := rdma.Secure(s.target.device); err == nil && useTLS && protects {
+		s.binder, err = controlmsg.NewDataBinder(s.control)
+	}
+	if err != nil {
+		return err
+	}
 	reply.LeaseMs = uint32(s.target.lessor.Length().Milliseconds())
 	reply.Question = s.tenancy.Question().Number
 	return s.begin()

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -82,6 +83,11 @@ type Config struct {
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
 	TLSAllowedNames []mutualtls.Name
+	// DataSecurity is what the target wants for the RDMA connections of sessions; unless it is off, TLS
+	// must be set. Fabric declares what protects a network that RDMA uses without TLS: "ipsec",
+	// "macsec" or "trusted", "" for nothing.
+	DataSecurity controlmsg.DataSecurity
+	Fabric       string
 	// Protocol is what the relays speak: dialects.None means our own protocol. In those of the DOCA
 	// storage applications the target must offer one volume, without TLS, and RDMA must be a
 	// provider that connects by details: see rdma.DetailsDevice. DetectProtocol lets the first
@@ -245,6 +251,10 @@ func (t *Target) start(ctx context.Context) error {
 	if t.config.Protocol != dialects.None && t.config.TLS != nil {
 		return status.Errorf(status.BadConfig, "protocol %v has no TLS", t.config.Protocol)
 	}
+	if t.config.DataSecurity != controlmsg.DataSecurityOff && t.config.TLS == nil {
+		return status.Errorf(status.BadConfig, "Config.DataSecurity is %v, and Config.TLS is nil",
+			t.config.DataSecurity)
+	}
 	if t.config.Lease < 0 || t.config.Lease > controlmsg.MaxLease {
 		return status.Errorf(status.InvalidValue, "lease of %v, must be up to %v", t.config.Lease,
 			controlmsg.MaxLease)
@@ -265,7 +275,7 @@ func (t *Target) start(ctx context.Context) error {
 	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy); err != nil {
 		return err
 	}
-	if t.rdma, err = t.device.Listen(ctx, t.config.RDMAListen); err != nil {
+	if t.rdma, err = t.listenRDMA(ctx); err != nil {
 		return fmt.Errorf("listen for RDMA connections on %v: %w", t.config.RDMAListen, err)
 	}
 	t.listener, err = t.config.Network.Listen(ctx, t.config.Listen)
@@ -273,6 +283,22 @@ func (t *Target) start(ctx context.Context) error {
 		return fmt.Errorf("listen for control connections on %v: %w", t.config.Listen, err)
 	}
 	return nil
+}
+
+// listenRDMA listens for RDMA connections, with TLS if it is wanted and the device has it.
+func (t *Target) listenRDMA(ctx context.Context) (rdma.Listener, error) {
+	wanted := t.config.DataSecurity
+	if err := wanted.CheckDevice(t.device, t.config.Fabric); err != nil {
+		return nil, err
+	}
+	device, protects := rdma.Secure(t.device)
+	if !protects || wanted == controlmsg.DataSecurityOff {
+		return t.device.Listen(ctx, t.config.RDMAListen)
+	}
+	return device.ListenTLS(ctx, t.config.RDMAListen, rdma.ServerTLS{
+		Config:   func() *tls.Config { return t.config.TLS.DataServer(*t.allowedNames.Load()) },
+		Required: wanted == controlmsg.DataSecurityRequired,
+	})
 }
 
 // Address returns where relays connect, with the actual port.

@@ -78,6 +78,60 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_hello_proto_rawDescGZIP(), []int{0}
 }
 
+// DataSecurity is what a relay or a target wants for the RDMA connections of its sessions. They use
+// TLS if both sides want it.
+type DataSecurity int32
+
+const (
+	// No TLS.
+	DataSecurity_DATA_SECURITY_UNSPECIFIED DataSecurity = 0
+	// TLS if the peer wants it, too.
+	DataSecurity_DATA_SECURITY_TLS DataSecurity = 1
+	// TLS, or what counts as much. The peer must want it, too.
+	DataSecurity_DATA_SECURITY_REQUIRED DataSecurity = 2
+)
+
+// Enum value maps for DataSecurity.
+var (
+	DataSecurity_name = map[int32]string{
+		0: "DATA_SECURITY_UNSPECIFIED",
+		1: "DATA_SECURITY_TLS",
+		2: "DATA_SECURITY_REQUIRED",
+	}
+	DataSecurity_value = map[string]int32{
+		"DATA_SECURITY_UNSPECIFIED": 0,
+		"DATA_SECURITY_TLS":         1,
+		"DATA_SECURITY_REQUIRED":    2,
+	}
+)
+
+func (x DataSecurity) Enum() *DataSecurity {
+	p := new(DataSecurity)
+	*p = x
+	return p
+}
+
+func (x DataSecurity) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DataSecurity) Descriptor() protoreflect.EnumDescriptor {
+	return file_zc_relay_control_v1_hello_proto_enumTypes[1].Descriptor()
+}
+
+func (DataSecurity) Type() protoreflect.EnumType {
+	return &file_zc_relay_control_v1_hello_proto_enumTypes[1]
+}
+
+func (x DataSecurity) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DataSecurity.Descriptor instead.
+func (DataSecurity) EnumDescriptor() ([]byte, []int) {
+	return file_zc_relay_control_v1_hello_proto_rawDescGZIP(), []int{1}
+}
+
 // Hello opens a conversation. The side that has connected sends it.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -94,8 +148,10 @@ type Hello struct {
 	// How long the peer may be silent before the sender takes it for dead, in milliseconds, at least
 	// 100. 0 means for ever.
 	SilenceLimitMs uint32 `protobuf:"varint,6,opt,name=silence_limit_ms,json=silenceLimitMs,proto3" json:"silence_limit_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// From a relay.
+	DataSecurity  DataSecurity `protobuf:"varint,7,opt,name=data_security,json=dataSecurity,proto3,enum=zc.relay.control.v1.DataSecurity" json:"data_security,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -170,6 +226,13 @@ func (x *Hello) GetSilenceLimitMs() uint32 {
 	return 0
 }
 
+func (x *Hello) GetDataSecurity() DataSecurity {
+	if x != nil {
+		return x.DataSecurity
+	}
+	return DataSecurity_DATA_SECURITY_UNSPECIFIED
+}
+
 // HelloReply sets the terms of the conversation.
 type HelloReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -188,7 +251,9 @@ type HelloReply struct {
 	// or its targets, do not ask.
 	LeaseMs uint32 `protobuf:"varint,6,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	// A target's first question: see KeepAlive.
-	Question      uint64 `protobuf:"fixed64,7,opt,name=question,proto3" json:"question,omitempty"`
+	Question uint64 `protobuf:"fixed64,7,opt,name=question,proto3" json:"question,omitempty"`
+	// From a target.
+	DataSecurity  DataSecurity `protobuf:"varint,8,opt,name=data_security,json=dataSecurity,proto3,enum=zc.relay.control.v1.DataSecurity" json:"data_security,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -270,6 +335,13 @@ func (x *HelloReply) GetQuestion() uint64 {
 		return x.Question
 	}
 	return 0
+}
+
+func (x *HelloReply) GetDataSecurity() DataSecurity {
+	if x != nil {
+		return x.DataSecurity
+	}
+	return DataSecurity_DATA_SECURITY_UNSPECIFIED
 }
 
 // KeepAlive shows that the sender is alive. It is sent when nothing else was, often enough for the
@@ -390,7 +462,7 @@ var File_zc_relay_control_v1_hello_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
 	"\n" +
-	"\x1fzc/relay/control/v1/hello.proto\x12\x13zc.relay.control.v1\"\xe8\x01\n" +
+	"\x1fzc/relay/control/v1/hello.proto\x12\x13zc.relay.control.v1\"\xb0\x02\n" +
 	"\x05Hello\x12-\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x19.zc.relay.control.v1.RoleR\x04role\x12\x1f\n" +
 	"\vmin_version\x18\x02 \x01(\rR\n" +
@@ -399,7 +471,8 @@ const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
 	"maxVersion\x12(\n" +
 	"\x10max_message_size\x18\x04 \x01(\rR\x0emaxMessageSize\x12\x1a\n" +
 	"\bsoftware\x18\x05 \x01(\tR\bsoftware\x12(\n" +
-	"\x10silence_limit_ms\x18\x06 \x01(\rR\x0esilenceLimitMs\"\xe7\x01\n" +
+	"\x10silence_limit_ms\x18\x06 \x01(\rR\x0esilenceLimitMs\x12F\n" +
+	"\rdata_security\x18\a \x01(\x0e2!.zc.relay.control.v1.DataSecurityR\fdataSecurity\"\xaf\x02\n" +
 	"\n" +
 	"HelloReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12(\n" +
@@ -408,7 +481,8 @@ const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
 	"\x10silence_limit_ms\x18\x04 \x01(\rR\x0esilenceLimitMs\x12\x18\n" +
 	"\aprocess\x18\x05 \x01(\x06R\aprocess\x12\x19\n" +
 	"\blease_ms\x18\x06 \x01(\rR\aleaseMs\x12\x1a\n" +
-	"\bquestion\x18\a \x01(\x06R\bquestion\"\xeb\x01\n" +
+	"\bquestion\x18\a \x01(\x06R\bquestion\x12F\n" +
+	"\rdata_security\x18\b \x01(\x0e2!.zc.relay.control.v1.DataSecurityR\fdataSecurity\"\xeb\x01\n" +
 	"\tKeepAlive\x12\x1f\n" +
 	"\vvolume_size\x18\x01 \x01(\x04R\n" +
 	"volumeSize\x12\x1a\n" +
@@ -424,7 +498,11 @@ const file_zc_relay_control_v1_hello_proto_rawDesc = "" +
 	"\x0eROLE_INITIATOR\x10\x01\x12\x0e\n" +
 	"\n" +
 	"ROLE_RELAY\x10\x02\x12\x0f\n" +
-	"\vROLE_TARGET\x10\x03BJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\vROLE_TARGET\x10\x03*`\n" +
+	"\fDataSecurity\x12\x1d\n" +
+	"\x19DATA_SECURITY_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11DATA_SECURITY_TLS\x10\x01\x12\x1a\n" +
+	"\x16DATA_SECURITY_REQUIRED\x10\x02BJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_hello_proto_rawDescOnce sync.Once
@@ -438,21 +516,24 @@ func file_zc_relay_control_v1_hello_proto_rawDescGZIP() []byte {
 	return file_zc_relay_control_v1_hello_proto_rawDescData
 }
 
-var file_zc_relay_control_v1_hello_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_zc_relay_control_v1_hello_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_zc_relay_control_v1_hello_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_zc_relay_control_v1_hello_proto_goTypes = []any{
 	(Role)(0),          // 0: zc.relay.control.v1.Role
-	(*Hello)(nil),      // 1: zc.relay.control.v1.Hello
-	(*HelloReply)(nil), // 2: zc.relay.control.v1.HelloReply
-	(*KeepAlive)(nil),  // 3: zc.relay.control.v1.KeepAlive
+	(DataSecurity)(0),  // 1: zc.relay.control.v1.DataSecurity
+	(*Hello)(nil),      // 2: zc.relay.control.v1.Hello
+	(*HelloReply)(nil), // 3: zc.relay.control.v1.HelloReply
+	(*KeepAlive)(nil),  // 4: zc.relay.control.v1.KeepAlive
 }
 var file_zc_relay_control_v1_hello_proto_depIdxs = []int32{
 	0, // 0: zc.relay.control.v1.Hello.role:type_name -> zc.relay.control.v1.Role
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	1, // 1: zc.relay.control.v1.Hello.data_security:type_name -> zc.relay.control.v1.DataSecurity
+	1, // 2: zc.relay.control.v1.HelloReply.data_security:type_name -> zc.relay.control.v1.DataSecurity
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_zc_relay_control_v1_hello_proto_init() }
@@ -465,7 +546,7 @@ func file_zc_relay_control_v1_hello_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_zc_relay_control_v1_hello_proto_rawDesc), len(file_zc_relay_control_v1_hello_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -32,7 +32,10 @@ type Config struct {
 	Channel string // its ID
 	Network network.Network
 	// TLS secures the connections. If it is nil, they are in plain text.
-	TLS           *mutualtls.Credentials
+	TLS *mutualtls.Credentials
+	// DataSecurity and Fabric are those of relay.Config.
+	DataSecurity  controlmsg.DataSecurity
+	Fabric        string
 	HookTransport func(controlmsg.Transport) controlmsg.Transport
 	Software      string // of the relay
 	Lessee        *lease.Lessee

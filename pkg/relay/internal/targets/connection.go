@@ -39,6 +39,10 @@ type Connection struct {
 	process  uint64 // of the target; 0 if it does not say
 	// LeaseLength is how long the target's leases last; 0 if it asks no questions.
 	LeaseLength time.Duration
+	// serverName is what the target's certificate is for, and binder proves that the TLS connections
+	// of data belong to this one; nil if data travels without TLS.
+	serverName string
+	binder     *controlmsg.DataBinder
 	// Source is the local address of RDMA connections, Device the RDMA device with that address.
 	Source netip.Addr
 	Device rdma.Device
@@ -93,13 +97,14 @@ func (t *Connection) greet(
 	if credentials := t.config.TLS; credentials == nil {
 		transport = controlmsg.NewTCPTransport(stream, tcp)
 	} else {
-		name := cmp.Or(settings.TLSServerName, t.Address.Addr().String())
-		secured, err := controlmsg.NewTLSClient(ctx, stream, credentials.Client(name), tcp)
+		t.serverName = cmp.Or(settings.TLSServerName, t.Address.Addr().String())
+		secured, err := controlmsg.NewTLSClient(ctx, stream, credentials.Client(t.serverName), tcp)
 		if err != nil {
 			return fmt.Errorf("connect to target %v: %w", t.Address, AsTemporary(err))
 		}
 		transport = secured
 	}
+	secured := transport
 	requester := controlmsg.NewRequester(t.config.HookTransport(transport),
 		controlmsg.EndpointConfig{
 			Role:      controlmsg.RoleRelay,
@@ -113,12 +118,20 @@ func (t *Connection) greet(
 				}
 				return nil
 			},
-			Peers: t.config.Peers, Software: t.config.Software, Logger: log,
+			DataSecurity: t.config.DataSecurity,
+			Peers:        t.config.Peers, Software: t.config.Software, Logger: log,
 		})
 	t.Requester = requester
 	hello, err := requester.Greet(ctx)
 	if errors.Is(err, status.TimeOut) {
 		err = fmt.Errorf("%w: is that the --listen-port of a target? doctor finds out more", err)
+	}
+	if err != nil {
+		return err
+	}
+	useTLS, err := controlmsg.DataUsesTLS(t.config.DataSecurity, hello.DataSecurity)
+	if err == nil && useTLS {
+		t.binder, err = controlmsg.NewDataBinder(secured)
 	}
 	if err != nil {
 		return err
@@ -177,8 +190,17 @@ func dialError(via network.Network, target netip.AddrPort, err error) error {
 		errNoRoute, err)
 }
 
-// Transport returns the RDMA transport that a session's connections to the target would use.
+// Transport returns the RDMA transport that a session's connections to the target would use, by the
+// name of rdma.Parameters.Name.
 func (t *Connection) Transport(ctx context.Context) string {
+	p := rdma.Parameters{Transport: t.transport(ctx)}
+	if t.binder != nil && p.Transport == t.Device.Capabilities().Transport {
+		p.Protection = rdma.ProtectedByTLS
+	}
+	return p.Name()
+}
+
+func (t *Connection) transport(ctx context.Context) string {
 	if t.Volume.RDMAPort == 0 {
 		return t.Volume.Transport
 	}
@@ -188,6 +210,19 @@ func (t *Connection) Transport(ctx context.Context) string {
 	}
 	listener := netip.AddrPortFrom(address, t.Volume.RDMAPort)
 	return rdma.TransportTo(ctx, t.Device, listener)
+}
+
+// DataTLS returns what the RDMA connection with a token needs for TLS, and nil if it has none.
+func (t *Connection) DataTLS(token [16]byte) *rdma.ClientTLS {
+	if t.binder == nil {
+		return nil
+	}
+	return &rdma.ClientTLS{
+		Config: t.config.TLS.DataClient(t.serverName),
+		PrivateData: func(binding []byte) []byte {
+			return t.binder.Bind(token, binding).Append(nil)
+		},
+	}
 }
 
 // ExportForDialect completes a request with the export of the client's memory.
@@ -280,6 +315,12 @@ func (t *Connection) OpenVolume(ctx context.Context) error {
 	}
 	if t.Device, t.deviceGone, err = t.config.Device(ctx, t.Source); err != nil {
 		return err
+	}
+	if err := t.config.DataSecurity.CheckDevice(t.Device, t.config.Fabric); err != nil {
+		return err
+	}
+	if _, protects := rdma.Secure(t.Device); !protects {
+		t.binder = nil
 	}
 	own := t.Device.Capabilities().Transport
 	if !controlmsg.TransportsMayAgree(own, t.Volume.Transport) {

@@ -48,7 +48,7 @@ func (t *Connection) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = probeListener(ctx, t.Device, t.Source, remote); err == nil {
+	if err = probeListener(ctx, t.Device, t.Source, remote, t.DataTLS([16]byte{})); err == nil {
 		return nil
 	}
 	if own := t.Device.Capabilities().Transport; own != t.Volume.Transport {
@@ -73,6 +73,7 @@ func transportError(target, own string, reason error) error {
 // with the answer to a probe.
 func probeListener(
 	ctx context.Context, device rdma.Device, source netip.Addr, remote netip.AddrPort,
+	secure *rdma.ClientTLS,
 ) (err error) {
 	domain, err := device.NewProtectionDomain()
 	if err != nil {
@@ -86,7 +87,7 @@ func probeListener(
 	defer func() { err = errors.Join(err, queue.Close()) }()
 	connection, err := device.Connect(ctx, remote, rdma.ConnectionConfig{
 		Domain: domain, Queue: queue, Source: source, SendRequests: 1, ReceiveRequests: 1,
-		PrivateData: controlmsg.RDMAPrivateData{}.Append(nil),
+		PrivateData: controlmsg.RDMAPrivateData{}.Append(nil), TLS: secure,
 	})
 	if err == nil {
 		return errors.Join(status.Errorf(status.NotConnected,
