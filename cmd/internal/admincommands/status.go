@@ -74,6 +74,9 @@ func writeStatus(w io.Writer, d *adminserver.Document) {
 	if len(d.RestartPending) > 0 {
 		fmt.Fprintf(w, "restart pending: %s\n", strings.Join(d.RestartPending, ", "))
 	}
+	if s := d.Security; s != nil {
+		fmt.Fprintf(w, "security: control %s, data %s, fabric %s\n", s.Control, s.Data, s.Fabric)
+	}
 	if d.Sessions != nil {
 		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open,
 			d.Sessions.Total)

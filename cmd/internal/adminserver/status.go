@@ -31,6 +31,9 @@ type Document struct {
 	// effect with the next start, as of the latest reload.
 	RestartPending []string `json:"restart_pending,omitempty"`
 
+	// Security is absent from releases that do not tell.
+	Security *Security `json:"security,omitempty"`
+
 	Workers []datapath.WorkerStatus `json:"workers"`
 	// Only a relay has Channels, and only a target Volumes.
 	Channels []relay.ChannelStatus `json:"channels,omitempty"`
@@ -41,6 +44,14 @@ type Document struct {
 	OpenSessions []admin.Session `json:"open_sessions,omitempty"`
 	// Faults holds the rules of --fault.
 	Faults []Fault `json:"faults,omitempty"`
+}
+
+// Security says what protects the connections between relay and target, as configured.
+type Security struct {
+	// Control is "tls" or "off", Data what security.data says, and Fabric what security.fabric does.
+	Control string `json:"control"`
+	Data    string `json:"data"`
+	Fabric  string `json:"fabric"`
 }
 
 // Fault is a rule by which faults are injected.

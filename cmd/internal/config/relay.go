@@ -66,6 +66,7 @@ func (c *Relay) describe(s section) {
 	s.section("workers", "The data-path threads that channels share.", c.Workers.describe)
 	s.section("rdma", "The connections to targets.", c.RDMA.describe)
 	s.section("tls", "Security of the control connections to targets.", c.TLS.describe)
+	s.section("security", "Security of data on its way to and from targets.", c.Security.describe)
 	s.section("comch", "The connections of clients.", c.Comch.describe)
 	s.section("control", "Control connections to clients and targets.",
 		func(s section) { c.Control.describe(s, NewSessions) })
@@ -111,6 +112,7 @@ func (c *Relay) check(report reporter) {
 	c.Control.check(report.in("control"))
 	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
+	c.Security.check(report.in("security"), &c.TLS, &c.RDMA)
 	if len(c.Channels) == 0 && c.State.Path() == "" { // otherwise commands may add channels
 		report("channels", nil, "is empty: describe a channel in the file, or by --storage-server "+
 			"and --volume, or set state.directory and add channels by \"zc-relay channel add\"")

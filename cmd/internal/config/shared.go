@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -278,6 +279,56 @@ func (c *TLS) check(report reporter) {
 				"is missing: TLS needs a certificate (--tls-cert), a key (--tls-key) and an authority (--tls-ca)")
 		}
 	}
+}
+
+// Security says how data is protected on its way between relay and target.
+type Security struct {
+	Data   string
+	Fabric string
+}
+
+// noFabric stands for a network that nothing protects.
+const noFabric = "none"
+
+func defaultSecurity() Security {
+	return Security{Data: controlmsg.DataSecurityOff.String(), Fabric: noFabric}
+}
+
+func (c *Security) describe(s section) {
+	s.value("data", choice(&c.Data, controlmsg.DataSecurities()...),
+		"TLS 1.3 for the RDMA connections of iwarp and auto, with the certificates of tls: off, tls "+
+			"(if the peer wants it, too), or required (no session without it; connections over shared "+
+			"memory do not leave the machine, and need none)").
+		flagged("data-security", "")
+	s.value("fabric", choice(&c.Fabric, noFabric, "ipsec", "macsec", "trusted"),
+		"what protects the network of the RDMA providers verbs and doca, which have no TLS: declared "+
+			"here, not checked, it lets them serve sessions although security.data is required").
+		flagged("fabric-security", "")
+}
+
+func (c *Security) check(report reporter, secure *TLS, transport *RDMA) {
+	if c.Wanted() != controlmsg.DataSecurityOff && !secure.Enabled() {
+		report("data", c.Data, noTLS)
+	}
+	if c.Wanted() == controlmsg.DataSecurityRequired && c.DeclaredFabric() == "" &&
+		(transport.Provider == "verbs" || transport.Provider == "doca") {
+		report("data", c.Data, "cannot be had with rdma.provider %s, which has no TLS: declare what "+
+			"protects its network by security.fabric (--fabric-security), or choose rdma.provider "+
+			"iwarp or auto", transport.Provider)
+	}
+}
+
+// Wanted returns Data, which has been checked.
+func (c *Security) Wanted() controlmsg.DataSecurity {
+	return controlmsg.DataSecurity(slices.Index(controlmsg.DataSecurities(), c.Data))
+}
+
+// DeclaredFabric returns Fabric, "" for none.
+func (c *Security) DeclaredFabric() string {
+	if c.Fabric == noFabric {
+		return ""
+	}
+	return c.Fabric
 }
 
 // Control holds the timeouts of control connections.

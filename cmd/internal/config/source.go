@@ -44,13 +44,14 @@ type Daemon struct {
 	Workers    Workers
 	RDMA       RDMA
 	TLS        TLS
+	Security   Security
 	Control    Control
 	Shutdown   Shutdown
 }
 
 func defaultDaemon(controlTimeout, drainTimeout time.Duration) Daemon {
 	return Daemon{Log: defaultLog(), Metrics: defaultMetrics(), Workers: defaultWorkers(),
-		RDMA: defaultRDMA(), Control: defaultControl(controlTimeout),
+		RDMA: defaultRDMA(), Security: defaultSecurity(), Control: defaultControl(controlTimeout),
 		Shutdown: Shutdown{DrainTimeout: retry.Within(drainTimeout)}}
 }
 

@@ -249,6 +249,7 @@ func (c *Target) describe(s section) {
 	s.section("workers", "The data-path threads.", c.Workers.describe)
 	s.section("rdma", "The connections of relays.", c.RDMA.describe)
 	s.section("tls", "Security of the control connections of relays.", c.TLS.describe)
+	s.section("security", "Security of data on its way to and from relays.", c.Security.describe)
 	s.section("listen", "Where relays connect.", c.Listen.describe)
 	s.section("control", "Control connections of relays.",
 		func(s section) { c.Control.describe(s, Restart) })
@@ -387,6 +388,7 @@ func (c *Target) check(report reporter) {
 	c.Control.check(report.in("control"))
 	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
+	c.Security.check(report.in("security"), &c.TLS, &c.RDMA)
 	if l := &c.Listen; l.RDMAPort != 0 && l.RDMAPort == l.Port && c.RDMA.HasTCPPorts() &&
 		(!l.RDMAAddress.IsValid() || l.RDMAAddress == l.Address) {
 		report("listen.rdma_port", l.RDMAPort,

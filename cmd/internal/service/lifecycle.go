@@ -84,6 +84,9 @@ func (l *lifecycle) started(workers func() []*datapath.Worker) error {
 // Started reports to the service manager that the daemon serves. From then on, its watchdog watches
 // the workers that workers returns at each check. Call it once, when the daemon listens.
 func (e *Environment) Started(workers func() []*datapath.Worker) error {
+	if err := e.Register(securityInfo(e.status.security)); err != nil {
+		return err
+	}
 	if e.TLS != nil {
 		if err := e.Register(certificateExpiry(e.TLS)); err != nil {
 			return err

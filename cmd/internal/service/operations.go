@@ -169,10 +169,11 @@ func endListeners(listeners []listener) error {
 
 // statusSource creates the status document of the daemon at each request.
 type statusSource struct {
-	program string
-	started time.Time
-	unready atomic.Pointer[error]
-	reload  *reloader
+	program  string
+	security adminserver.Security
+	started  time.Time
+	unready  atomic.Pointer[error]
+	reload   *reloader
 	// describe adds what the daemon serves; nil until it serves.
 	describe atomic.Pointer[func(*adminserver.Document)]
 	faults   *fault.Injector // nil without rules
@@ -180,8 +181,11 @@ type statusSource struct {
 
 var errStarting = errors.New("starting")
 
-func newStatusSource(program string, reload *reloader, faults *fault.Injector) *statusSource {
-	s := &statusSource{program: program, started: time.Now(), reload: reload, faults: faults}
+func newStatusSource(
+	program string, security adminserver.Security, reload *reloader, faults *fault.Injector,
+) *statusSource {
+	s := &statusSource{program: program, security: security, started: time.Now(), reload: reload,
+		faults: faults}
 	s.setReady(errStarting)
 	return s
 }
@@ -194,7 +198,7 @@ func (s *statusSource) document() any {
 		Schema: adminserver.Schema, Program: s.program, Version: buildinfo.Version(),
 		PID:     os.Getpid(),
 		Started: s.started.UTC(), Now: time.Now().UTC(), Workers: []datapath.WorkerStatus{},
-		Faults: adminserver.Faults(s.faults),
+		Faults: adminserver.Faults(s.faults), Security: &s.security,
 	}
 	if reason := *s.unready.Load(); reason != nil {
 		d.Reason = reason.Error()

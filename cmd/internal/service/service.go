@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/printable"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -176,7 +177,7 @@ func newEnvironment(ctx context.Context, name string, c *config.Daemon, injected
 	lifecycle := newLifecycle(log, hangups)
 	env := &Environment{
 		faults: faults, lifecycle: lifecycle,
-		status: newStatusSource(name, lifecycle.reloader, faults.injector),
+		status: newStatusSource(name, securityOf(c), lifecycle.reloader, faults.injector),
 		Log:    log, LogLevel: level,
 		RDMA: provider, CPUs: cpus, TLS: credentials, Tracer: &trace.Tracer{},
 		Policy: progress.Policy{Mode: mode, SpinTime: c.Workers.SpinTime},
@@ -223,6 +224,30 @@ func loadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
 	}
 	return mutualtls.Load(mutualtls.Files{Certificate: c.Certificate, Key: c.Key, CA: c.CA,
 		Revoked: c.Revoked}, log)
+}
+
+// securityOf describes what protects the daemon's connections.
+func securityOf(c *config.Daemon) adminserver.Security {
+	s := adminserver.Security{Control: controlmsg.DataSecurityOff.String(), Data: c.Security.Data,
+		Fabric: c.Security.Fabric}
+	if c.TLS.Enabled() {
+		s.Control = controlmsg.DataSecurityTLS.String()
+	}
+	return s
+}
+
+// SecurityMetric is the name of the metric whose labels say what protects the daemon's connections.
+const SecurityMetric = "zc_security_info"
+
+// securityInfo reports s.
+func securityInfo(s adminserver.Security) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: SecurityMetric,
+		Help: "Always 1; the labels say what protects the connections between relay and target.",
+		ConstLabels: prometheus.Labels{"control": s.Control, "data": s.Data, "fabric": s.Fabric},
+	})
+	g.Set(1)
+	return g
 }
 
 // CertificateExpiryMetric is the name of the metric for alerts before the certificate expires.

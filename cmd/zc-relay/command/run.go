@@ -108,8 +108,9 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay,
 	}
 	r, err := relay.New(ctx, relay.Config{
 		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(all, env.CPUs),
-		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
-		Tracer: env.Tracer, CountedClients: c.Metrics.PerSession,
+		Policy: env.Policy, TLS: env.TLS,
+		DataSecurity: c.Security.Wanted(), Fabric: c.Security.DeclaredFabric(),
+		HookTransport: env.HookTransport, Tracer: env.Tracer, CountedClients: c.Metrics.PerSession,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log,
 		OnReady: func(now relay.Readiness) {
 			missing := ""
