@@ -48,14 +48,14 @@ func DataSecurities() []string {
 }
 
 // DataUsesTLS reports whether the connections of a session use TLS, by what its two sides want. It
-// fails with status.Authentication if one side requires what the other does not have.
+// fails with status.BadConfig if one side requires what the other does not have.
 func DataUsesTLS(relay, target DataSecurity) (bool, error) {
 	const text = "security.data is %v at the relay and %v at the target: set it to tls or required " +
 		"(--data-security) on both sides, or to off"
 	isRequired := relay == DataSecurityRequired || target == DataSecurityRequired
 	isOff := relay == DataSecurityOff || target == DataSecurityOff
 	if isRequired && isOff {
-		return false, status.Errorf(status.Authentication, text, relay, target)
+		return false, status.Errorf(status.BadConfig, text, relay, target)
 	}
 	return !isOff, nil
 }

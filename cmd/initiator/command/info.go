@@ -97,6 +97,7 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 func (r *infoReport) WriteText(w io.Writer) error {
 	t := &document.Table{}
 	t.Connection(&r.Connection, r.Volume)
+	t.Row("protection", "%s", r.Volume.Protection())
 	t.Row("capabilities", "read, flush%s%s%s%s", optional(", write", r.Capabilities.Write),
 		optional(", trim", r.Capabilities.Trim),
 		optional(", write zeroes", r.Capabilities.WriteZeroes),

@@ -39,6 +39,11 @@ var neighbours = map[string][2]string{
 func (d *daemon) dump(t *testing.T, key Key, text string) (string, error) {
 	t.Helper()
 	environ := append([]string{key.Variable(d.prefix) + "=" + text}, d.base...)
+	if key.Path == "security.data" {
+		for _, file := range []string{"certificate", "key", "ca"} {
+			environ = append(environ, Key{Path: "tls." + file}.Variable(d.prefix)+"=/dev/null")
+		}
+	}
 	if n, ok := neighbours[key.Path]; ok {
 		environ = append(environ, Key{Path: n[0]}.Variable(d.prefix)+"="+n[1])
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -156,6 +157,10 @@ type Options struct {
 	// LoadWeb reads the web configuration file and returns when its certificate expires, the zero
 	// time without one, and what is hardly intended; nil without the file.
 	LoadWeb func() (expires time.Time, warnings []string, err error)
+	// DataSecurity is what the daemon wants for data, and Fabric what is declared to protect the
+	// network of an RDMA provider without TLS, "" for nothing.
+	DataSecurity controlmsg.DataSecurity
+	Fabric       string
 	// Secure returns the configuration for TLS connections to a target; nil without TLS.
 	Secure func(serverName string) (*tls.Config, error)
 	// Volumes holds what a target serves.
@@ -215,7 +220,7 @@ func Examine(ctx context.Context, options *Options) *Report {
 		m.cpuQuota, m.numa, m.frequency, m.clock,
 		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
 		m.admin, m.writable,
-		m.tls, m.web, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
+		m.tls, m.protection, m.web, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
 	} {
 		for _, f := range check() {
 			r.Verdict = r.Verdict.worse(f.Verdict)

@@ -108,9 +108,11 @@ func (m *machine) reach(ctx context.Context, t *Target) (found Finding, isStandB
 		requester = controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
 			Role: controlmsg.RoleRelay, Timeout: reachTimeout,
 			KeepAlive: controlmsg.DefaultKeepAlive(), Software: buildinfo.String("doctor"),
-			Logger: zap.NewNop()})
+			DataSecurity: m.DataSecurity, Logger: zap.NewNop()})
 		defer requester.Close(context.Canceled)
-		hello, err = requester.Greet(ctx)
+		if hello, err = requester.Greet(ctx); err == nil {
+			_, err = controlmsg.DataUsesTLS(m.DataSecurity, hello.DataSecurity)
+		}
 	}
 	if err != nil {
 		return fail(check, fmt.Sprintf("%v can be reached, but does not answer as a target: %s",
@@ -152,6 +154,9 @@ func (m *machine) greetingRemedy(t *Target, err error) string {
 			"zc-relay-target), or correct this machine's clock (timedatectl)"
 	case isInvalid && invalid.Reason == x509.IncompatibleUsage:
 		return "issue the target's certificate again with the extended key usage serverAuth"
+	case errors.Is(err, status.BadConfig):
+		return fmt.Sprintf("set %s to the same on both sides",
+			m.setting("security.data", "--data-security"))
 	case errors.Is(err, status.Authentication):
 		return fmt.Sprintf("correct %s and %s on both sides: each side's authority must have signed "+
 			"the other's certificate, or neither side uses TLS",

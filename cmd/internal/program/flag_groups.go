@@ -36,7 +36,7 @@ var flagGroups = []flagGroup{
 	{"Times and losses", "control-timeout io-timeout keep-alive-* session-wait drain-timeout " +
 		"reconnect*"},
 	{"Limits", "max-* channel-* session-* limits-* staging-limit memory"},
-	{"Security", "tls-* web-config-file admin-token-file admin-web-config-file admin-tls-* " +
+	{"Security", "tls-* data-security fabric-security web-config-file admin-token-file admin-web-config-file admin-tls-* " +
 		"allowed-host volume-directory volume-device plain-text allow-user allow-any-user " +
 		"access-users"},
 	{"RDMA", "rdma-*"},

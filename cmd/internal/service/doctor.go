@@ -194,6 +194,7 @@ func describe(o *doctor.Options, c *config.Daemon) error {
 	log := zap.NewNop()
 	o.Verbs, o.DocaRDMA = c.RDMA.Provider == verbs.ProviderName, c.RDMA.Provider == "doca"
 	o.OpenRDMA = func() (rdma.Provider, error) { return openRDMA(c.RDMA, log) }
+	o.DataSecurity, o.Fabric = c.Security.Wanted(), c.Security.DeclaredFabric()
 	if c.TLS.Enabled() {
 		o.TLSKey = c.TLS.Key
 		o.LoadTLS = func() (time.Time, error) {

@@ -242,8 +242,8 @@ const SecurityMetric = "zc_security_info"
 // securityInfo reports s.
 func securityInfo(s adminserver.Security) prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: SecurityMetric,
-		Help: "Always 1; the labels say what protects the connections between relay and target.",
+		Name:        SecurityMetric,
+		Help:        "Always 1; the labels say what protects the connections between relay and target.",
 		ConstLabels: prometheus.Labels{"control": s.Control, "data": s.Data, "fabric": s.Fabric},
 	})
 	g.Set(1)

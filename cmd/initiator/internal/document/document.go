@@ -4,6 +4,7 @@ package document
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/report"
@@ -65,6 +66,17 @@ func (t *Table) Connection(c *Connection, v *Volume) {
 	t.Row("volume", "%s, %s (%d bytes) in blocks of %d bytes%s, UUID %s",
 		v.Name, size.Bytes(v.Size), v.Size, v.BlockSize, readOnly(v), v.UUID)
 	t.Row("transport", "%s, relay %s", v.Transport, v.Relay)
+}
+
+// Protection says what keeps others from reading and changing data between relay and target.
+func (v *Volume) Protection() string {
+	switch {
+	case strings.HasSuffix(v.Transport, "+tls"):
+		return "data is encrypted between relay and target (TLS 1.3)"
+	case v.Transport == "shm":
+		return "data stays on the machine of relay and target"
+	}
+	return "the relay does not encrypt data on its way to the target"
 }
 
 func readOnly(v *Volume) string {
