@@ -65,7 +65,7 @@ to a directory.`,
 	f.StringSliceVar(&c.isolations, "isolation", []string{directIsolation},
 		"axis: isolation of the channel: direct or staged")
 	f.StringSliceVar(&c.rdma, "rdma", []string{overTCP},
-		"axis: RDMA providers between relay and target: iwarp or shm")
+		"axis: RDMA providers between relay and target: iwarp, iwarp+tls, or shm")
 	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: protection of connections by CRC32C")
 	return cmd
 }
@@ -147,10 +147,11 @@ func (c *chainCommand) axes() (axes, error) {
 		switch provider {
 		case overTCP:
 			a.rdma = append(a.rdma, "")
-		case sharedMemory:
+		case overTLS, sharedMemory:
 			a.rdma = append(a.rdma, provider)
 		default:
-			return a, fmt.Errorf("--rdma %q is neither %s nor %s", provider, overTCP, sharedMemory)
+			return a, fmt.Errorf("--rdma %q is none of %s, %s, and %s", provider, overTCP, overTLS,
+				sharedMemory)
 		}
 	}
 	for _, poll := range c.polls {
@@ -164,6 +165,7 @@ func (c *chainCommand) axes() (axes, error) {
 // The defaults of axes.
 const (
 	overTCP         = "iwarp"
+	overTLS         = "iwarp+tls"
 	emulatedComch   = "emulated"
 	directIsolation = "direct"
 )

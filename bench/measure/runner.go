@@ -174,7 +174,7 @@ func (r *runner) skip(name, reason string) {
 func (r *runner) bareKnows(w benchsuite.Workload) bool {
 	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 &&
 		(w.Sessions == 1 || w.RDMA == "") && w.Volume == memoryVolume && w.Comch == "" &&
-		w.Isolation == "" && w.Condition == ""
+		w.Isolation == "" && w.Condition == "" && w.RDMA != overTLS
 }
 
 // volumeFile returns the path of a volume in a file.

@@ -115,6 +115,8 @@ var series = map[string][]axes{
 		func(a *axes) { a.polls = []string{"busy", "event"} })},
 	"crc": {baseAxes().with(sizes(4*size.KiB, 128*size.KiB), bothRandom,
 		func(a *axes) { a.crc = []bool{false, true} })},
+	"tls": {baseAxes().with(sizes(4*size.KiB, 128*size.KiB), depths(32, 128), bothRandom,
+		func(a *axes) { a.rdma = []string{"", overTLS} })},
 	idleSeries: {},
 }
 
@@ -146,7 +148,7 @@ const idleSeries = "idle"
 
 // seriesOrder is the order in which series are measured.
 var seriesOrder = []string{"small", "large", "shm", "queues", "sessions", "neighbour", "collections",
-	"file", "poll", "crc", idleSeries}
+	"file", "poll", "crc", "tls", idleSeries}
 
 // sessionDepth is the total depth of all sessions of the series.
 const sessionDepth = 128

@@ -31,7 +31,7 @@ type Config struct {
 	// Comch is the provider of relay and initiator, and Isolation that of the channel; "" means the
 	// default.
 	Comch, Isolation string
-	// RDMA is the provider between relay and target; "" means iwarp.
+	// RDMA is the provider between relay and target, or "iwarp+tls"; "" means iwarp.
 	RDMA string
 	// CollectInterval is the interval of forced garbage collections, 0 for none.
 	CollectInterval time.Duration
@@ -71,9 +71,12 @@ func Start(ctx context.Context, config Config) (_ *Chain, err error) {
 }
 
 func (c *Chain) startTarget(ctx context.Context) (err error) {
-	c.target, err = process.Start(c.directory, "target", c.daemon("target",
-		"--listen-port", "0", "--address-file", c.addressFile(), "--volume", volumeName+"="+
-			c.config.Volume)...)
+	command, err := c.daemon("target", "--listen-port", "0", "--address-file", c.addressFile(),
+		"--volume", volumeName+"="+c.config.Volume)
+	if err != nil {
+		return err
+	}
+	c.target, err = process.Start(c.directory, "target", command...)
 	if err != nil {
 		return err
 	}
@@ -87,7 +90,11 @@ func (c *Chain) startRelay(ctx context.Context) error {
 	}
 	args := append([]string{"run", "--storage-server", strings.TrimSpace(string(address)),
 		"--volume", volumeName, "--isolation", cmp.Or(c.config.Isolation, "direct")}, c.comch()...)
-	c.relay, err = process.Start(c.directory, "zc-relay", c.daemon("zc-relay", args...)...)
+	command, err := c.daemon("zc-relay", args...)
+	if err != nil {
+		return err
+	}
+	c.relay, err = process.Start(c.directory, "zc-relay", command...)
 	if err != nil {
 		return err
 	}
@@ -99,14 +106,15 @@ func (c *Chain) startRelay(ctx context.Context) error {
 	})
 }
 
-func (c *Chain) daemon(name string, args ...string) []string {
+func (c *Chain) daemon(name string, args ...string) ([]string, error) {
 	command := append(c.config.program(name), args...)
 	command = append(command, "--poll", c.config.Poll, "--log-level", "warn", "--rdma-provider",
-		cmp.Or(c.config.RDMA, "iwarp"))
+		cmp.Or(strings.TrimSuffix(c.config.RDMA, "+tls"), "iwarp"))
 	if c.config.CRC {
 		command = append(command, "--rdma-crc")
 	}
-	return command
+	flags, err := c.secure()
+	return append(command, flags...), err
 }
 
 func (c *Chain) addressFile() string { return filepath.Join(c.directory, "address") }
