@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 
@@ -227,6 +228,9 @@ func handshakeError(err error) error {
 	if rejected, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return status.Errorf(status.Authentication, "%s: this side rejected the peer's "+
 			"certificate: %w", text, printable.Error(rejected.Err))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return status.Errorf(status.TimeOut, "%s: %w", text, err)
 	}
 	if isConnectionLoss(err) {
 		return status.Errorf(status.ConnectionReset,

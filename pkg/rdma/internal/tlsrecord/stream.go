@@ -82,13 +82,11 @@ func (s *Stream) readRecord() error {
 	for {
 		need := HeaderBytes
 		if s.have >= HeaderBytes {
-			var err error
-			if need, err = RecordLength(s.input[:HeaderBytes]); err != nil {
-				return s.failRead(err)
+			length, err := RecordLength(s.input[:HeaderBytes])
+			if err != nil || s.have == length { // Open finds the same error
+				return s.openRecord(s.input[:s.have])
 			}
-			if s.have == need {
-				return s.openRecord(s.input[:need])
-			}
+			need = length
 		}
 		n, err := s.Stream.Read(s.input[s.have:need])
 		s.have += n

@@ -46,6 +46,11 @@ func unhex(text string) []byte {
 // newSessions returns the sessions of both ends of a connection. Their secrets differ by direction.
 func newSessions(t testing.TB, suite uint16) (client, server *Session) {
 	t.Helper()
+	return newSessionsOf(t, suite)
+}
+
+// newSessionsOf is newSessions for tests of any kind.
+func newSessionsOf(t interface{ Fatal(...any) }, suite uint16) (client, server *Session) {
 	length := suites[suite].hash().Size()
 	secret := func(b byte) []byte { return slices.Repeat([]byte{b}, length) }
 	client, err := newSession(suite, true, secret(1), secret(2))
