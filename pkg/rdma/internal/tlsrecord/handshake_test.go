@@ -3,8 +3,11 @@ package tlsrecord
 import (
 	"bytes"
 	"context"
+	"crypto/fips140"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -307,6 +310,53 @@ func TestPeersThatDoNotSpeakTLS(t *testing.T) {
 	}
 }
 
+// The alert is the client's first record. TCP must not lose it when the server resets the
+// connection, because the client has sent data that the server has not read.
+func TestTheReasonOfARejectionArrivesBeforeTheReset(t *testing.T) {
+	near, far := connectTCP(t)
+	clientConfig, serverConfig := credentials(t)
+	serverConfig.ClientCAs = x509.NewCertPool()
+	accepting := inBackground(t.Context(), far, serverConfig, Server)
+	s, err := Client(t.Context(), near, clientConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result := testkit.Receive(t, "the server has rejected it", accepting); result.err == nil {
+		t.Fatal("the server accepts it")
+	}
+	write(t, s, "a request")
+	if err := far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Read(make([]byte, 1)); status.CodeOf(err) != status.Authentication {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestALongCertificateIsRejected(t *testing.T) {
+	near, far := connect(t, networktest.Config{})
+	authority := mutualtlstest.NewAuthority(t)
+	names := []string{"target.test"}
+	for i := range maxHandshake / 16 {
+		names = append(names, fmt.Sprintf("host%06d.test", i))
+	}
+	server, err := mutualtls.Load(authority.Write(t.TempDir(), names), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := mutualtls.Load(authority.Write(t.TempDir(), nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepting := inBackground(t.Context(), far, server.Server(nil), Server)
+	_, err = Client(t.Context(), near, client.Client("target.test"))
+	if status.CodeOf(err) != status.Authentication || !errors.Is(err, errLongHandshake) {
+		t.Errorf("%v", err)
+	}
+	_ = near.Close()
+	testkit.Receive(t, "the server's handshake is over", accepting)
+}
+
 func TestAHandshakeIsBounded(t *testing.T) {
 	near, far := connect(t, networktest.Config{})
 	c := &handshakeConn{Stream: near}
@@ -321,16 +371,32 @@ func TestAHandshakeIsBounded(t *testing.T) {
 
 type onlyReader struct{ io.Reader }
 
-// This test repeats others in a process whose cryptography follows FIPS 140-3.
-func TestFIPS(t *testing.T) {
+// rerun runs tests in a process whose cryptography follows FIPS 140-3.
+func rerun(t *testing.T, mode, tests string) {
+	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program,
-		"-test.run=^(TestDataCrossesBothWays|TestKeysChange|TestRecordsOfTheTrace.*)$")
-	cmd.Env = append(os.Environ(), "GODEBUG=fips140=on")
-	if output, err := cmd.CombinedOutput(); err != nil {
+	cmd := exec.CommandContext(t.Context(), program, "-test.run="+tests)
+	cmd.Env = append(os.Environ(), "GODEBUG=fips140="+mode)
+	if output, err := cmd.CombinedOutput(); err != nil || bytes.Contains(output, []byte("no tests")) {
 		t.Errorf("%v: %s", err, output)
+	}
+}
+
+func TestFIPS(t *testing.T) {
+	rerun(t, "on", "^(TestDataCrossesBothWays|TestKeysChange|TestRecordsOfTheTraceAreOpened)$")
+}
+
+func TestStrictFIPSIsNotSupported(t *testing.T) {
+	if !fips140.Enforced() {
+		rerun(t, "only", "^TestStrictFIPSIsNotSupported$")
+		return
+	}
+	secret := make([]byte, 32)
+	_, err := newSession(anySuite, true, secret, secret)
+	if status.CodeOf(err) != status.NotSupported || !strings.Contains(err.Error(), "fips140=on") {
+		t.Errorf("%v", err)
 	}
 }

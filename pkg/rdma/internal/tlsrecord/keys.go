@@ -3,11 +3,13 @@ package tlsrecord
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/fips140"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/sha512"
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"hash"
 
 	"golang.org/x/crypto/chacha20poly1305"
@@ -67,6 +69,9 @@ func (d *direction) setSecret(secret []byte) error {
 	defer clear(iv)
 	aead, err := d.suite.aead(key)
 	if err != nil {
+		if fips140.Enforced() {
+			err = fmt.Errorf("%w (run with GODEBUG=fips140=on instead of only)", err)
+		}
 		return status.Errorf(status.NotSupported, "TLS cipher: %w", err)
 	}
 	clear(d.secret)

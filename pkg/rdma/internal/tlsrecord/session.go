@@ -2,9 +2,9 @@ package tlsrecord
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
+	"net"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -74,7 +74,8 @@ type Session struct {
 }
 
 // errCleared is the failure of a Session whose keys have been cleared.
-var errCleared = status.Errorf(status.Shutdown, "the TLS session has been closed")
+var errCleared = status.Errorf(status.Shutdown, "the TLS session has been closed: %w",
+	net.ErrClosed)
 
 // errAlertSent is the failure of a Session that has sent a fatal alert.
 var errAlertSent = status.Errorf(status.Shutdown, "this side has ended TLS")
@@ -87,7 +88,14 @@ func newSession(suiteID uint16, isClient bool, in, out []byte) (*Session, error)
 	}
 	s := &Session{isClient: isClient}
 	s.in.suite, s.out.suite = found, found
-	return s, errors.Join(s.in.setSecret(in), s.out.setSecret(out))
+	err := s.in.setSecret(in)
+	if err == nil {
+		err = s.out.setSecret(out)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Clear forgets the keys. Nothing is sealed or opened afterwards.
