@@ -43,6 +43,7 @@ var mutants = slices.Concat(
 	verifyMutants,
 	nbdMutants,
 	rdmaMutants,
+	tlsMutants,
 	supportMutants,
 	durabilityMutants,
 	leaseMutants,

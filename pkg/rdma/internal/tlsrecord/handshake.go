@@ -20,8 +20,8 @@ import (
 )
 
 // Client does the connecting side of a handshake over stream, bounded by ctx. config must permit
-// TLS 1.3 only. The Stream owns stream; if Client fails, the caller does, and its deadlines may have
-// passed.
+// TLS 1.3 only. The Stream owns stream. If Client fails, the caller does, and the deadlines of
+// stream may have passed.
 //
 // The handshake ends on this side before the peer has examined its certificate. If the peer rejects
 // that, Read fails with status.Authentication.
@@ -40,7 +40,8 @@ func handshake(
 ) (*Stream, error) {
 	if config.MinVersion != tls.VersionTLS13 ||
 		config.MaxVersion != 0 && config.MaxVersion != tls.VersionTLS13 {
-		return nil, status.Errorf(status.BadConfig, "the TLS configuration must permit TLS 1.3 only")
+		return nil, status.Errorf(status.BadConfig,
+			"the TLS configuration must permit TLS 1.3 only")
 	}
 	if config.GetConfigForClient != nil {
 		return nil, status.Errorf(status.BadConfig,

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -37,7 +38,8 @@ func TestConfigurationsThatDoNotFitAreRejected(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, _ := connect(t, networktest.Config{})
+			client, server := connect(t, networktest.Config{})
+			_ = server.Close()
 			config, _ := credentials(t)
 			change(config)
 			_, err := Client(t.Context(), client, config)
@@ -133,19 +135,29 @@ func TestDataBehindTheHandshakeIsLeftInTheStream(t *testing.T) {
 	read(t, accepted.stream, "firstsecond")
 }
 
-func TestTheHandshakesConnectionRejectsEverythingAfterwards(t *testing.T) {
-	client, _ := connect(t, networktest.Config{})
-	c := &handshakeConn{Stream: client, isOver: true}
-	_, readErr := c.Read(make([]byte, 1))
-	_, writeErr := c.Write([]byte("x"))
-	for _, err := range []error{readErr, writeErr, c.Close(), c.CloseWrite()} {
+func TestTheHandshakesConnectionIsOver(t *testing.T) {
+	client, server := connect(t, networktest.Config{})
+	clientConfig, serverConfig := credentials(t)
+	var used net.Conn // by crypto/tls
+	certificate := serverConfig.Certificates[0]
+	serverConfig.Certificates = nil
+	serverConfig.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		used = hello.Conn
+		return &certificate, nil
+	}
+	a, b := secure(t, client, server, clientConfig, serverConfig)
+	write(t, a, "data")
+	_, readErr := used.Read(make([]byte, 1))
+	_, writeErr := used.Write([]byte("x"))
+	halfErr := used.(interface{ CloseWrite() error }).CloseWrite()
+	for _, err := range []error{readErr, writeErr, used.Close(), halfErr} {
 		if !errors.Is(err, errHandedOver) {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := client.Write([]byte("still open")); err != nil {
-		t.Error(err)
-	}
+	read(t, b, "data")
+	write(t, b, "and back")
+	read(t, a, "and back")
 }
 
 func TestHandshakesEndWithTheirContext(t *testing.T) {
@@ -262,7 +274,8 @@ func TestACertificateThatIsRejected(t *testing.T) {
 	})
 	t.Run("by the client", func(t *testing.T) {
 		near, far := connect(t, networktest.Config{})
-		accepting := inBackground(t.Context(), far, load(stranger, "target.test").Server(nil), Server)
+		other := load(stranger, "target.test").Server(nil)
+		accepting := inBackground(t.Context(), far, other, Server)
 		_, err := Client(t.Context(), near, clientConfig)
 		if status.CodeOf(err) != status.Authentication ||
 			!strings.Contains(err.Error(), "this side rejected the peer's certificate: ") {
@@ -380,7 +393,8 @@ func rerun(t *testing.T, mode, tests string) {
 	}
 	cmd := exec.CommandContext(t.Context(), program, "-test.run="+tests)
 	cmd.Env = append(os.Environ(), "GODEBUG=fips140="+mode)
-	if output, err := cmd.CombinedOutput(); err != nil || bytes.Contains(output, []byte("no tests")) {
+	output, err := cmd.CombinedOutput()
+	if err != nil || bytes.Contains(output, []byte("no tests")) {
 		t.Errorf("%v: %s", err, output)
 	}
 }

@@ -163,7 +163,9 @@ func TestOpenSSLChangesKeys(t *testing.T) {
 			round++
 			out, back := fmt.Sprintf("<out %d>", round), fmt.Sprintf("<back %d>\n", round)
 			write(t, s, out)
-			testkit.Eventually(t, "the data has arrived", func() bool { return p.Stdout.Contains(out) })
+			testkit.Eventually(t, "the data has arrived", func() bool {
+				return p.Stdout.Contains(out)
+			})
 			p.send(t, back)
 			read(t, s, back)
 		}

@@ -250,8 +250,8 @@ func (s *Session) open(record []byte) ([]byte, error) {
 	header, sealed := record[:HeaderBytes], record[HeaderBytes:]
 	inner, err := s.in.aead.Open(sealed[:0], s.in.nextNonce(), sealed, header)
 	if err != nil {
-		return nil, violation(BadRecordMAC, "a record is not authentic: it was changed on its way, "+
-			"repeated, or lost")
+		return nil, violation(BadRecordMAC, "a record is not authentic: on its way, it or one "+
+			"before it was changed, repeated, or lost")
 	}
 	if len(inner) > maxInner {
 		return nil, violation(RecordOverflow, "the peer sent too much in a record")

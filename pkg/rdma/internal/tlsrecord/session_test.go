@@ -206,39 +206,44 @@ func TestSequenceNumbersDoNotWrap(t *testing.T) {
 
 func TestUnexpectedContentIsRejected(t *testing.T) {
 	update := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested}
+	records := func(records ...[]byte) [][]byte { return records }
 	record := func(contentType byte, content ...byte) []byte { return append(content, contentType) }
+	message := func(content ...byte) []byte { return record(typeHandshake, content...) }
 	for name, c := range map[string]struct {
 		records [][]byte // of which the last is rejected
 		alert   Alert
 	}{
-		"padding alone":           {[][]byte{{0}}, UnexpectedMessage},
-		"much padding alone":      {[][]byte{make([]byte, maxInner)}, UnexpectedMessage},
-		"too much data":           {[][]byte{append(make([]byte, maxInner), 23)}, RecordOverflow},
-		"too much padding":        {[][]byte{append([]byte{'x', 23}, make([]byte, maxInner-1)...)}, RecordOverflow},
-		"change of cipher":        {[][]byte{record(20, 1)}, UnexpectedMessage},
-		"unknown type":            {[][]byte{record(24, 1)}, UnexpectedMessage},
-		"no alert":                {[][]byte{record(typeAlert)}, UnexpectedMessage},
-		"half an alert":           {[][]byte{record(typeAlert, 1)}, UnexpectedMessage},
-		"two alerts":              {[][]byte{record(typeAlert, 1, 90, 1, 0)}, UnexpectedMessage},
-		"no message":              {[][]byte{record(typeHandshake)}, UnexpectedMessage},
-		"finished":                {[][]byte{record(typeHandshake, 20, 0, 0, 1, 0)}, UnexpectedMessage},
-		"hello":                   {[][]byte{record(typeHandshake, 1)}, UnexpectedMessage},
-		"certificate request":     {[][]byte{record(typeHandshake, 13, 0, 0, 0)}, UnexpectedMessage},
-		"unknown update":          {[][]byte{record(typeHandshake, 24, 0, 0, 1, 2)}, IllegalParameter},
-		"empty update":            {[][]byte{record(typeHandshake, 24, 0, 0, 0)}, DecodeError},
-		"long update":             {[][]byte{record(typeHandshake, 24, 0, 0, 2, 0, 0)}, DecodeError},
-		"long message":            {[][]byte{record(typeHandshake, 4, 0, 0x3f, 0xfd)}, DecodeError},
-		"very long message":       {[][]byte{record(typeHandshake, 4, 0xff, 0xff, 0xff)}, DecodeError},
-		"more behind an update":   {[][]byte{record(typeHandshake, append(update, 4)...)}, UnexpectedMessage},
-		"two updates":             {[][]byte{record(typeHandshake, append(update, update...)...)}, UnexpectedMessage},
-		"data within a message":   {[][]byte{record(typeHandshake, 24, 0), record(23, 'x')}, UnexpectedMessage},
-		"empty within a message":  {[][]byte{record(typeHandshake, 24, 0), record(23)}, UnexpectedMessage},
-		"end within a message":    {[][]byte{record(typeHandshake, 24), record(typeAlert, 1, 0)}, UnexpectedMessage},
-		"ticket without a ticket": {[][]byte{record(typeHandshake, 4, 0, 0, 0)}, DecodeError},
-		"empty ticket": {[][]byte{record(typeHandshake, unhex(
-			"04 00000d 00000e10 01020304 00 0000 0000")...)}, DecodeError},
-		"more in a ticket": {[][]byte{record(typeHandshake, unhex(
-			"04 000010 00000e10 01020304 00 0002abcd 0000 00")...)}, DecodeError},
+		"padding alone":      {records([]byte{0}), UnexpectedMessage},
+		"much padding alone": {records(make([]byte, maxInner)), UnexpectedMessage},
+		"too much data":      {records(append(make([]byte, maxInner), 23)), RecordOverflow},
+		"too much padding": {records(append([]byte{'x', 23}, make([]byte, maxInner-1)...)),
+			RecordOverflow},
+		"change of cipher":      {records(record(20, 1)), UnexpectedMessage},
+		"unknown type":          {records(record(24, 1)), UnexpectedMessage},
+		"no alert":              {records(record(typeAlert)), UnexpectedMessage},
+		"half an alert":         {records(record(typeAlert, 1)), UnexpectedMessage},
+		"two alerts":            {records(record(typeAlert, 1, 90, 1, 0)), UnexpectedMessage},
+		"no message":            {records(message()), UnexpectedMessage},
+		"finished":              {records(message(20, 0, 0, 1, 0)), UnexpectedMessage},
+		"hello":                 {records(message(1)), UnexpectedMessage},
+		"certificate request":   {records(message(13, 0, 0, 0)), UnexpectedMessage},
+		"unknown update":        {records(message(24, 0, 0, 1, 2)), IllegalParameter},
+		"empty update":          {records(message(24, 0, 0, 0)), DecodeError},
+		"long update":           {records(message(24, 0, 0, 2, 0, 0)), DecodeError},
+		"long message":          {records(message(4, 0, 0x3f, 0xfd)), DecodeError},
+		"very long message":     {records(message(4, 0xff, 0xff, 0xff)), DecodeError},
+		"more behind an update": {records(message(append(update, 4)...)), UnexpectedMessage},
+		"two updates": {records(message(slices.Concat(update, update)...)),
+			UnexpectedMessage},
+		"data within a message":  {records(message(24, 0), record(23, 'x')), UnexpectedMessage},
+		"empty within a message": {records(message(24, 0), record(23)), UnexpectedMessage},
+		"end within a message": {records(message(24), record(typeAlert, 1, 0)),
+			UnexpectedMessage},
+		"ticket without a ticket": {records(message(4, 0, 0, 0)), DecodeError},
+		"empty ticket": {records(message(unhex(
+			"04 00000d 00000e10 01020304 00 0000 0000")...)), DecodeError},
+		"more in a ticket": {records(message(unhex(
+			"04 000010 00000e10 01020304 00 0002abcd 0000 00")...)), DecodeError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newSessions(t, anySuite)
@@ -297,9 +302,11 @@ func TestPaddingIsAccepted(t *testing.T) {
 
 func TestRecordsWithoutDataAreBounded(t *testing.T) {
 	useless := map[string]func(*Session) []byte{
-		"empty":    func(s *Session) []byte { return s.sealAny(typeApplicationData) },
-		"updates":  func(s *Session) []byte { return s.AppendKeyUpdate(nil) },
-		"tickets":  func(s *Session) []byte { return s.sealAny(append(ticket(), typeHandshake)...) },
+		"empty":   func(s *Session) []byte { return s.sealAny(typeApplicationData) },
+		"updates": func(s *Session) []byte { return s.AppendKeyUpdate(nil) },
+		"tickets": func(s *Session) []byte {
+			return s.sealAny(append(ticket(), typeHandshake)...)
+		},
 		"canceled": func(s *Session) []byte { return s.sealAny(1, byte(userCanceled), typeAlert) },
 	}
 	for name, next := range useless {
@@ -323,7 +330,8 @@ func TestCloseNotifyEndsOneDirection(t *testing.T) {
 	client, server := newSessions(t, anySuite)
 	end := client.AppendAlert(nil, CloseNotify)
 	if client.sealed("x") != nil || client.AppendKeyUpdate(nil) != nil ||
-		client.AppendAlert(nil, CloseNotify) != nil || client.AppendAlert(nil, InternalError) != nil {
+		client.AppendAlert(nil, CloseNotify) != nil ||
+		client.AppendAlert(nil, InternalError) != nil {
 		t.Error("sends behind the end")
 	}
 	if _, err := server.Open(end); err != io.EOF || AlertOf(err) != CloseNotify {
@@ -389,7 +397,8 @@ func TestClearForgetsTheKeys(t *testing.T) {
 	client, server := newSessions(t, anySuite)
 	in, out := client.in.secret, client.out.secret
 	client.Clear()
-	if len(bytes.Trim(slices.Concat(in, out), "\x00")) != 0 || client.out.aead != nil || client.in.aead != nil {
+	if len(bytes.Trim(slices.Concat(in, out), "\x00")) != 0 || client.out.aead != nil ||
+		client.in.aead != nil {
 		t.Error("a key is left")
 	}
 	if _, err := client.Open(server.sealed("x")); status.CodeOf(err) != status.Shutdown {

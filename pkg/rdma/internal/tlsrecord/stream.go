@@ -37,7 +37,7 @@ type Stream struct {
 
 // lastRecordTimeout is how long the last record of a connection, an alert, may wait for room in the
 // stream.
-const lastRecordTimeout = 100 * time.Millisecond
+const lastRecordTimeout = 250 * time.Millisecond
 
 // errTruncated is the error of a connection that TCP ends before TLS does. It may not be the peer
 // who has ended it.

@@ -2,6 +2,7 @@ package tlsrecord
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -81,6 +82,47 @@ func TestDataCrossesBothWays(t *testing.T) {
 		}
 	})
 }
+
+func TestCryptoTLSIsAPeer(t *testing.T) {
+	near, far := connectTCP(t)
+	clientConfig, serverConfig := credentials(t)
+	serverConfig.SessionTicketsDisabled = false // its first records are tickets
+	peer := tls.Server(far, serverConfig)
+	served := make(chan error, 1)
+	go func() {
+		// It sends back what it gets, and then the end.
+		_, err := io.Copy(onlyWriter{peer}, onlyReader{peer})
+		served <- errors.Join(err, peer.CloseWrite())
+	}()
+	s, err := Client(testkit.Context(t), near, clientConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, request := range []byte{updateNotRequested, updateRequested} {
+			errs = append(errs, updateKey(s, request))
+			_, err := s.Write(half)
+			errs = append(errs, err)
+		}
+		sent <- errors.Join(append(errs, s.CloseWrite())...)
+	}()
+	before := slices.Clone(s.session.in.secret)
+	if got, err := io.ReadAll(s); err != nil || !bytes.Equal(got, slices.Concat(half, half)) {
+		t.Errorf("read %d bytes, %v", len(got), err)
+	}
+	if bytes.Equal(before, s.session.in.secret) {
+		t.Error("the peer has the same key")
+	}
+	for _, done := range []chan error{sent, served} {
+		if err := testkit.Receive(t, "all is sent", done); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+type onlyWriter struct{ io.Writer }
 
 func TestBothEndsHaveTheSameBinding(t *testing.T) {
 	client, server := securePair(t)
@@ -185,7 +227,6 @@ func TestAReadContinuesAfterADeadline(t *testing.T) {
 }
 
 func TestOnlyCloseNotifyIsAnEnd(t *testing.T) {
-	clientConfig, serverConfig := credentials(t)
 	for name, c := range map[string]struct {
 		end  func(a *Stream, raw network.Stream) error
 		want error
@@ -193,9 +234,12 @@ func TestOnlyCloseNotifyIsAnEnd(t *testing.T) {
 	}{
 		"close notify": {func(a *Stream, _ network.Stream) error { return a.CloseWrite() },
 			io.EOF, status.Unknown},
-		"closed":     {func(a *Stream, _ network.Stream) error { return a.Close() }, io.EOF, status.Unknown},
-		"end of TCP": {func(_ *Stream, raw network.Stream) error { return raw.CloseWrite() }, io.ErrUnexpectedEOF, status.ConnectionReset},
-		"closed TCP": {func(_ *Stream, raw network.Stream) error { return raw.Close() }, io.ErrUnexpectedEOF, status.ConnectionReset},
+		"closed": {func(a *Stream, _ network.Stream) error { return a.Close() },
+			io.EOF, status.Unknown},
+		"end of TCP": {func(_ *Stream, raw network.Stream) error { return raw.CloseWrite() },
+			io.ErrUnexpectedEOF, status.ConnectionReset},
+		"closed TCP": {func(_ *Stream, raw network.Stream) error { return raw.Close() },
+			io.ErrUnexpectedEOF, status.ConnectionReset},
 		"part of a record": {func(a *Stream, raw network.Stream) error {
 			record := a.session.sealed("lost")
 			_, err := raw.Write(record[:len(record)-1])
@@ -210,20 +254,24 @@ func TestOnlyCloseNotifyIsAnEnd(t *testing.T) {
 		}, nil, status.ConnectionReset},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, server := connect(t, networktest.Config{ResetsFollow: true})
-			a, b := secure(t, client, server, clientConfig, serverConfig)
-			write(t, a, "before")
-			if err := c.end(a, client); err != nil {
-				t.Fatal(err)
-			}
-			read(t, b, "before")
-			for range 2 {
-				n, err := b.Read(make([]byte, 1))
-				if n != 0 || c.want != nil && !errors.Is(err, c.want) ||
-					status.CodeOf(err) != c.code || (err == io.EOF) != (c.want == io.EOF) {
-					t.Errorf("read %d bytes, %v [%v], want %v", n, err, status.CodeOf(err), c.want)
+			synctest.Test(t, func(t *testing.T) {
+				clientConfig, serverConfig := credentials(t)
+				client, server := connect(t, networktest.Config{ResetsFollow: true})
+				a, b := secure(t, client, server, clientConfig, serverConfig)
+				write(t, a, "before")
+				if err := c.end(a, client); err != nil {
+					t.Fatal(err)
 				}
-			}
+				read(t, b, "before")
+				for range 2 {
+					n, err := b.Read(make([]byte, 1))
+					if n != 0 || c.want != nil && !errors.Is(err, c.want) ||
+						status.CodeOf(err) != c.code || (err == io.EOF) != (c.want == io.EOF) {
+						t.Errorf("read %d bytes, %v [%v], want %v", n, err, status.CodeOf(err),
+							c.want)
+					}
+				}
+			})
 		})
 	}
 }
@@ -246,7 +294,6 @@ func TestAfterTheEndOfItsDataAPeerStillReads(t *testing.T) {
 }
 
 func TestDamageIsReportedToThePeer(t *testing.T) {
-	clientConfig, serverConfig := credentials(t)
 	for name, c := range map[string]struct {
 		send func(s *Session) []byte
 		want Alert
@@ -260,25 +307,28 @@ func TestDamageIsReportedToThePeer(t *testing.T) {
 		"no TLS": {func(*Session) []byte { return []byte("MPA ID Req Frame") }, UnexpectedMessage},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, server := connect(t, networktest.Config{})
-			a, b := secure(t, client, server, clientConfig, serverConfig)
-			if _, err := client.Write(c.send(a.session)); err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				if _, err := b.Read(make([]byte, 1)); !errors.Is(err, c.want) {
-					t.Errorf("%v, want %v", err, c.want)
+			synctest.Test(t, func(t *testing.T) {
+				clientConfig, serverConfig := credentials(t)
+				client, server := connect(t, networktest.Config{})
+				a, b := secure(t, client, server, clientConfig, serverConfig)
+				if _, err := client.Write(c.send(a.session)); err != nil {
+					t.Fatal(err)
 				}
-			}
-			_, err := a.Read(make([]byte, 1))
-			if !strings.Contains(err.Error(), "the peer ended TLS: "+c.want.String()) {
-				t.Errorf("the peer reads %v", err)
-			}
-			for _, s := range []*Stream{a, b} {
-				if _, err := s.Write([]byte("x")); err == nil {
-					t.Error("writes after the end of TLS")
+				for range 2 {
+					if _, err := b.Read(make([]byte, 1)); !errors.Is(err, c.want) {
+						t.Errorf("%v, want %v", err, c.want)
+					}
 				}
-			}
+				_, err := a.Read(make([]byte, 1))
+				if !strings.Contains(err.Error(), "the peer ended TLS: "+c.want.String()) {
+					t.Errorf("the peer reads %v", err)
+				}
+				for _, s := range []*Stream{a, b} {
+					if _, err := s.Write([]byte("x")); err == nil {
+						t.Error("writes after the end of TLS")
+					}
+				}
+			})
 		})
 	}
 }
