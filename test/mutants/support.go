@@ -325,7 +325,7 @@ var supportMutants = []mutant{
 	{
 		name: "mutualtls-any-protocol",
 		file: "pkg/mutualtls/mutualtls.go",
-		old: `if err := checkProtocol(state); err != nil {
+		old: `if err := checkProtocol(state, protocol); err != nil {
 			return err
 		}
 `,
