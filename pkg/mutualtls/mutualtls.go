@@ -74,6 +74,7 @@ type content struct {
 	stamps      stamps
 	certificate tls.Certificate
 	authorities *x509.CertPool
+	issuers     []*x509.Certificate // the authorities
 	revoked     revocations
 }
 
@@ -367,13 +368,14 @@ func readContent(files Files) (content, error) {
 		return content{}, status.Errorf(status.BadConfig,
 			"TLS CA %q holds no certificate in PEM format", files.CA)
 	}
-	c := content{stamps: stamps, certificate: pair, authorities: pool}
+	c := content{stamps: stamps, certificate: pair, authorities: pool,
+		issuers: certificatesIn(authorities)}
 	if files.Revoked != "" {
 		lists, err := readFile("revocation", files.Revoked)
 		if err != nil {
 			return content{}, err
 		}
-		c.revoked, err = parseRevocations(lists, files.Revoked, certificatesIn(authorities))
+		c.revoked, err = parseRevocations(lists, files.Revoked, c.issuers)
 		if err != nil {
 			return content{}, err
 		}

@@ -54,13 +54,33 @@ const (
 	PreemptAccess
 )
 
+// String returns the highest right that is included.
+func (a Access) String() string {
+	switch a {
+	case NoAccess:
+		return "none"
+	case ReadAccess:
+		return "read"
+	case WriteAccess:
+		return "write"
+	case ExclusiveAccess:
+		return "own"
+	case PreemptAccess:
+		return "preempt"
+	}
+	return "unknown"
+}
+
 // access returns what a relay whose certificate has the given names may do.
-func (o *Offer) access(relay []mutualtls.Name) Access {
-	if len(o.Rights) == 0 {
+func (o *Offer) access(relay []mutualtls.Name) Access { return AccessOf(o.Rights, relay) }
+
+// AccessOf returns what rights let a relay do whose certificate has the given names.
+func AccessOf(rights []Right, relay []mutualtls.Name) Access {
+	if len(rights) == 0 {
 		return PreemptAccess
 	}
 	granted := NoAccess
-	for _, right := range o.Rights {
+	for _, right := range rights {
 		if slices.Contains(relay, right.Relay) {
 			granted = max(granted, right.Access)
 		}

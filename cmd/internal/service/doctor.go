@@ -198,14 +198,14 @@ func describe(o *doctor.Options, c *config.Daemon) error {
 	if c.TLS.Enabled() {
 		o.TLSKey = c.TLS.Key
 		o.LoadTLS = func() (time.Time, error) {
-			credentials, err := loadTLS(c.TLS, log)
+			credentials, err := LoadTLS(c.TLS, log)
 			if err != nil {
 				return time.Time{}, err
 			}
 			return credentials.NotAfter(), nil
 		}
 		o.Secure = func(serverName string) (*tls.Config, error) {
-			credentials, err := loadTLS(c.TLS, log)
+			credentials, err := LoadTLS(c.TLS, log)
 			if err != nil {
 				return nil, err
 			}

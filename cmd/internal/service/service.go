@@ -165,7 +165,7 @@ func newEnvironment(ctx context.Context, name string, c *config.Daemon, injected
 		return nil, err
 	}
 	credentials, err := load(ctx, func() (*mutualtls.Credentials, error) {
-		return loadTLS(c.TLS, log)
+		return LoadTLS(c.TLS, log)
 	})
 	if err != nil {
 		return nil, err
@@ -217,8 +217,8 @@ func RunAndClose(ctx context.Context, service runner) error {
 	return errors.Join(service.Run(ctx), service.Close())
 }
 
-// loadTLS loads the credentials, nil without TLS.
-func loadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
+// LoadTLS loads the credentials, nil without TLS.
+func LoadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
 	if !c.Enabled() {
 		return nil, nil
 	}

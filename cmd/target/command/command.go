@@ -87,7 +87,7 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 	from.AddFlags(cmd.Flags())
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
 	configured, _ := newSource()
-	cmd.AddCommand(config.NewCommand("the target", configured), newDoctorCommand(),
+	cmd.AddCommand(config.NewCommand("the target", configured), newDoctorCommand(), newAccessCommand(),
 		program.NewVersionCommand("target"))
 	cmd.AddCommand(admincommands.NewCommands(daemon)...)
 	cmd.AddCommand(admincommands.NewVolumeCommand(daemon))
