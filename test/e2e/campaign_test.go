@@ -20,6 +20,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
 // campaignGoal is how much a campaign goes through. The test with the tag soak sets more.
@@ -31,7 +32,8 @@ var campaignGoal = struct{ processFaults, lostConnections, attacks int64 }{4, 5,
 type campaign struct {
 	*chain
 	t        *testing.T
-	provider string // of RDMA
+	provider string   // of RDMA
+	secure   []string // flags of both daemons for TLS
 	relays   [2]*testkit.Process
 	clients  [2]*testkit.Process
 	rdma     netip.AddrPort // of the target, the same after restarts
@@ -68,19 +70,31 @@ func TestNothingIsLostInACampaign(t *testing.T) {
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("strangers connect to sockets of the embedded providers")
 	}
-	for _, provider := range []string{"iwarp", "auto"} {
+	for _, provider := range []string{"iwarp", "auto", overTLS} {
 		t.Run(provider, func(t *testing.T) {
-			if provider == "auto" {
-				testkit.OnlyComplete(t, "a campaign over iWARP, and shared memory elsewhere")
+			if provider != "iwarp" {
+				testkit.OnlyComplete(t, "a campaign over iWARP, and shared memory and TLS elsewhere")
 			}
 			runCampaign(t, provider)
 		})
 	}
 }
 
+// campaignName is what the certificate of a campaign over TLS is for.
+const campaignName = "campaign.test"
+
+// overTLS is the provider iwarp with TLS for control and data.
+const overTLS = "iwarp+tls"
+
 func runCampaign(t *testing.T, provider string) {
 	dir := t.TempDir()
-	c := &campaign{t: t, provider: provider, random: seedtest.Random(t, 0),
+	var secure []string
+	if provider == overTLS {
+		secure = append(tlsFlagsOf(mutualtlstest.NewAuthority(t).Write(dir, []string{campaignName})),
+			"--data-security", "required")
+		provider = "iwarp"
+	}
+	c := &campaign{t: t, provider: provider, secure: secure, random: seedtest.Random(t, 0),
 		matches: make(map[*testkit.Process]map[string]uint64),
 		chain: &chain{t: t, dir: dir, address: listenAddress(t), faults: campaignTargetRules,
 			volumes: []string{
@@ -159,9 +173,9 @@ func campaignDirectory(i int) string { return fmt.Sprintf("comch%d", i) }
 // flags returns the flags of a daemon, which serves operators at the admin socket of that name. The
 // log of the attacks is bounded.
 func (c *campaign) flags(name string) []string {
-	return []string{"--rdma-provider", c.provider, "--metrics-listen", "127.0.0.1:0",
+	return append([]string{"--rdma-provider", c.provider, "--metrics-listen", "127.0.0.1:0",
 		"--admin-listen", "unix:" + c.adminSocket(name), "--log-sampling", "10",
-		"--keep-alive-dead-after", "2s", "--control-timeout", "10s"}
+		"--keep-alive-dead-after", "2s", "--control-timeout", "10s"}, c.secure...)
 }
 
 func (c *campaign) adminSocket(name string) string { return filepath.Join(c.dir, name+".sock") }
@@ -177,6 +191,9 @@ func (c *campaign) startRelay(i int) {
 	c.t.Helper()
 	name, _, _ := strings.Cut(c.volumes[i], "=")
 	flags := append([]string{"--volume", name}, c.flags(campaignDirectory(i))...)
+	if len(c.secure) > 0 {
+		flags = append(flags, "--tls-server-name", campaignName)
+	}
 	for _, rule := range campaignRelayRules {
 		flags = append(flags, "--allow-faults", "--fault", rule)
 	}
