@@ -39,6 +39,7 @@ type batch struct {
 	// workEnd becomes sendQueue.sent once the batch has been sent.
 	workEnd    uint32
 	partlySent bool // the batch can no longer be dropped
+	untrusted  bool // it refers to memory that may fault
 	scratch    [scratchBytes]byte
 }
 
@@ -46,7 +47,7 @@ func (b *batch) empty() bool { return b.gather.Bytes() == 0 }
 
 func (b *batch) reset() {
 	b.gather.Reset()
-	b.used, b.joined, b.copied, b.partlySent = 0, false, 0, false
+	b.used, b.joined, b.copied, b.partlySent, b.untrusted = 0, false, 0, false, false
 	clear(b.regions[:b.regionCount])
 	b.regionCount = 0
 }

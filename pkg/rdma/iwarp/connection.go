@@ -62,9 +62,9 @@ func (c *connection) establish(e handshakeResult) error {
 	c.receiver = newReceiver(e)
 	// A source must not change after its CRC has been computed. If this side asks for CRCs, callers
 	// have been told so, but the owner of untrusted memory has not. Only system calls can read
-	// untrusted memory in place.
 	c.copyTrusted = e.useCRC && !c.queue.device.options.CRC
-	c.copyUntrusted = e.useCRC || e.socket.stream != nil || e.socket.tls != nil
+	// untrusted memory in place, and TLS, which copies it under a guard.
+	c.copyUntrusted = e.useCRC || e.socket.stream != nil && e.socket.tls == nil
 	if c.copyUntrusted {
 		c.transmitter.batch.stable = make([]byte, stableBytes)
 	}
@@ -129,7 +129,7 @@ func (c *connection) fail(v *violation) {
 	if b := &c.transmitter.batch; !b.partlySent {
 		b.reset()
 		b.addFrame(appendTerminate(b.frame(), v, c.receiver.header[:], c.useCRC))
-		_, _ = c.socket.send(&b.gather)
+		_, _ = c.socket.send(&b.gather, false)
 	}
 	err := v.err()
 	err = status.Errorf(status.CodeOf(err), "connection to %v: %w", c.Agreed.Remote, err)

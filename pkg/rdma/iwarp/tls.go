@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime/debug"
+	"syscall"
 
 	"github.com/zc-relay/zc-relay/internal/linux"
 	"github.com/zc-relay/zc-relay/pkg/network"
@@ -124,7 +126,7 @@ func (s *socket) holdsBack() bool { return s.tls != nil && s.tls.sent < len(s.tl
 
 // sendRecords seals and sends as much of g as the socket takes. It returns how many bytes it has
 // removed from g. The last of them may be held back.
-func (s *socket) sendRecords(g *linux.Gather) (n int, err errno) {
+func (s *socket) sendRecords(g *linux.Gather, untrusted bool) (n int, err errno) {
 	t := s.tls
 	for {
 		for t.sent < len(t.sealed) {
@@ -139,7 +141,11 @@ func (s *socket) sendRecords(g *linux.Gather) (n int, err errno) {
 			return n, 0
 		}
 		for range sealedRecords {
-			n += t.seal(g)
+			sealed, err := t.seal(g, untrusted)
+			if err != 0 {
+				return n, err
+			}
+			n += sealed
 			if g.Bytes() == 0 {
 				break
 			}
@@ -148,7 +154,7 @@ func (s *socket) sendRecords(g *linux.Gather) (n int, err errno) {
 }
 
 // seal adds a record with the next bytes of g.
-func (t *tlsLayer) seal(g *linux.Gather) int {
+func (t *tlsLayer) seal(g *linux.Gather, untrusted bool) (n int, err errno) {
 	if t.session.UpdateDue() {
 		t.sealed = t.session.AppendKeyUpdate(t.sealed)
 	}
@@ -157,9 +163,31 @@ func (t *tlsLayer) seal(g *linux.Gather) int {
 		t.flowing, limit = true, firstRecordBytes
 	}
 	record := t.sealed[len(t.sealed):cap(t.sealed)]
-	n := g.Take(record[tlsrecord.HeaderBytes:][:limit])
-	t.sealed = t.sealed[:len(t.sealed)+t.session.Seal(record, n)]
-	return n
+	plaintext := record[tlsrecord.HeaderBytes:][:limit]
+	if untrusted {
+		n, err = takeGuarded(g, plaintext)
+	} else {
+		n = g.Take(plaintext)
+	}
+	if err == 0 {
+		t.sealed = t.sealed[:len(t.sealed)+t.session.Seal(record, n)]
+	}
+	return n, err
+}
+
+// takeGuarded is g.Take of memory that may fault.
+func takeGuarded(g *linux.Gather, b []byte) (n int, err errno) {
+	previous := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(previous)
+		if fault := recover(); fault != nil {
+			if _, is := fault.(interface{ Addr() uintptr }); !is {
+				panic(fault)
+			}
+			n, err = 0, syscall.EFAULT
+		}
+	}()
+	return g.Take(b), 0
 }
 
 // paused notes that nothing is left to send.

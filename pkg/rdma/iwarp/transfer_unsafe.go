@@ -10,11 +10,12 @@ import (
 )
 
 // send sends as much as fits into the send buffer, removes it from g, and returns the number of
-// bytes. EFAULT means that the owner of some memory has made it inaccessible.
-func (s *socket) send(g *linux.Gather) (n int, err errno) {
+// bytes. EFAULT means that the owner of some memory has made it inaccessible, which can happen only
+// if some is untrusted.
+func (s *socket) send(g *linux.Gather, untrusted bool) (n int, err errno) {
 	switch {
 	case s.tls != nil:
-		return s.sendRecords(g)
+		return s.sendRecords(g, untrusted)
 	case s.stream != nil:
 		n, err = sendStream(s.stream, g)
 	default:

@@ -216,6 +216,8 @@ func (c *connection) addSegment() (bool, *violation) {
 		}
 	} else if !b.addRegion(m.region) {
 		return false, nil
+	} else if m.region.Untrusted() {
+		b.untrusted = true
 	}
 	if !c.queue.regions.Acquire(m.region) {
 		return false, violationRevoked
@@ -292,7 +294,7 @@ func (c *connection) sendBatch() (sent int, done bool) {
 		c.fail(violationRevoked)
 		return 0, false
 	}
-	n, err := c.socket.send(&b.gather)
+	n, err := c.socket.send(&b.gather, b.untrusted)
 	b.releaseRegions(b.regionCount)
 	if n > 0 {
 		c.queue.Fairness.Count(&c.Sharing, softrdma.Transmitting, n)
