@@ -231,6 +231,7 @@ lint: check-prometheus ## Check style, dead code, and protocol definitions
 	cd bench && $(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf format -d --exit-code
+	go tool -modfile=$(CURDIR)/tools/actionlint/go.mod actionlint
 	scripts/deadcode.sh
 
 .PHONY: generate
@@ -248,6 +249,7 @@ check-generated: generate ## Fail if generated code, go.mod or formatting is not
 	cd libdoca && go mod tidy -diff
 	cd bench && go mod tidy -diff
 	cd tools && go mod tidy -diff
+	cd tools/actionlint && go mod tidy -diff
 	cd tools/nfpm && go mod tidy -diff
 	cd tools/kubernetes && go mod tidy -diff
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
