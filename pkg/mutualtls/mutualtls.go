@@ -7,6 +7,7 @@
 package mutualtls
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -314,11 +315,26 @@ func checkProtocol(state tls.ConnectionState, protocol string) error {
 	return nil
 }
 
-// CheckPeer fails unless the certificate of a peer, which the chains verify, has one of the allowed
-// names, or there are none, and none of the chains' certificates has been revoked.
+// CheckPeer fails unless a peer that was accepted would still be: one of the authorities has signed
+// its certificate, which the chains verify, that has one of the allowed names, or there are none,
+// and none of the chains' certificates has been revoked. It does not look at the time.
 func (c *Credentials) CheckPeer(chains [][]*x509.Certificate, allowed []Name) error {
 	now := c.current()
+	if !slices.ContainsFunc(chains, now.isSigned) {
+		return status.Errorf(status.Authentication,
+			"the authority that has signed the peer's certificate is no longer among those of tls.ca")
+	}
 	return now.checkPeer(chains, allowed)
+}
+
+// isSigned reports whether a chain ends with one of the authorities, perhaps with an earlier
+// certificate of its key.
+func (c *content) isSigned(chain []*x509.Certificate) bool {
+	root := chain[len(chain)-1]
+	return slices.ContainsFunc(c.issuers, func(a *x509.Certificate) bool {
+		return bytes.Equal(a.RawSubject, root.RawSubject) &&
+			bytes.Equal(a.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo)
+	})
 }
 
 func (c *content) checkPeer(chains [][]*x509.Certificate, allowed []Name) error {

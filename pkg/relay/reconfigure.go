@@ -59,6 +59,7 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 		}
 	}
 	changing.Wait()
+	r.recheckTargets()
 	r.addChannels(ctx, configured, settings.Channels, errs)
 	var failed []error
 	for i, err := range errs {
@@ -67,6 +68,21 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// recheckTargets ends the sessions at targets that the relay no longer accepts, because their
+// certificates have been revoked, or lack an authority, since. Links look for themselves.
+func (r *Relay) recheckTargets() {
+	for _, c := range r.snapshot() {
+		c.targets.Recheck()
+		for _, s := range c.openSessions() {
+			if t := s.reached.Load(); t != nil {
+				if err := t.CheckPeer(); err != nil {
+					s.cancel(err)
+				}
+			}
+		}
+	}
 }
 
 // addChannels creates the channels that configured does not have yet, and begins to serve each of

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // TestDataSecurityIsAgreedOn runs relay and target with every pair of settings that says something
@@ -72,4 +75,27 @@ func TestRequiredTLSNeedsAProviderThatHasItOrADeclaredNetwork(t *testing.T) {
 			t.Errorf("%v: exit code %d, %s", flags, code, says)
 		}
 	}
+}
+
+// A reload makes a relay leave a target whose certificate has been revoked since, with data in
+// flight, and come back to it when it has another one.
+func TestARelayLeavesATargetThatItNoLongerAccepts(t *testing.T) {
+	t.Parallel()
+	c := startTLSTarget(t, "--data-security", "tls")
+	revoked := filepath.Join(c.dir, "revoked.pem")
+	stranger := c.authority.Write(filepath.Join(c.dir, "stranger"), []string{"stranger.test"})
+	c.authority.Revoke(stranger.Certificate, revoked, time.Now().Add(time.Hour))
+	c.relay = c.startRelay("comch", append(tlsFlagsOf(c.ofRelay), "--data-security", "tls",
+		"--tls-revoked", revoked, "--metrics-listen", "127.0.0.1:0")...)
+	const forever = "1000h"
+	client := c.initiator(reconnectingVerify("--runtime", forever, "--reconnect-timeout", forever)...)
+	c.awaitIO()
+	c.authority.Revoke(c.ofTarget.Certificate, revoked, time.Now().Add(time.Hour))
+	c.relay.Signal(syscall.SIGHUP)
+	c.relay.AwaitLog("was revoked at")
+	client.AwaitLog("session lost")
+
+	c.authority.Write(filepath.Join(c.dir, "target"), []string{c.address.Addr().String()})
+	c.awaitIO()
+	interruptVerify(t, client)
 }

@@ -253,4 +253,13 @@ var tlsMutants = []mutant{
 		tests: []test{{"./pkg/rdma/iwarp",
 			"^TestInaccessibleMemoryFailsOnlyItsConnectionOverTLS$"}},
 	},
+	{
+		name:   "mutualtls-authority-of-that-name",
+		file:   "pkg/mutualtls/mutualtls.go",
+		old:    "			bytes.Equal(a.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo)",
+		new:    "			len(root.RawSubjectPublicKeyInfo) > 0",
+		breaks: "A peer loses its sessions when its authority is replaced.",
+		tests: []test{{"./pkg/mutualtls",
+			"^TestAPeerWhoseAuthorityIsGoneIsNoLongerAccepted$"}},
+	},
 }

@@ -261,7 +261,7 @@ func (c *TLS) describe(s section) {
 	s.value("ca", text(&c.CA, nil),
 		"PEM file with the authorities that may sign the peer's certificate").flagged("tls-ca", "")
 	s.value("revoked", text(&c.Revoked, nil),
-		"PEM file with the authorities' lists of revoked certificates (CRL), read again when it changes; a reload of a target ends the sessions of relays that are on them; if empty, none is revoked").
+		"PEM file with the authorities' lists of revoked certificates (CRL), read again when it changes; a reload ends the sessions with peers that are on them; if empty, none is revoked").
 		flagged("tls-revoked", "")
 }
 

@@ -3,6 +3,7 @@ package targets
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
@@ -39,8 +40,9 @@ type Connection struct {
 	process  uint64 // of the target; 0 if it does not say
 	// LeaseLength is how long the target's leases last; 0 if it asks no questions.
 	LeaseLength time.Duration
-	// serverName is what the target's certificate is for, and binder proves that the TLS connections
-	// of data belong to this one; nil if data travels without TLS.
+	// chains verify the target's certificate, which is for serverName; nil without TLS. binder
+	// proves that the TLS connections of data belong to this one; nil if data travels without TLS.
+	chains     [][]*x509.Certificate
 	serverName string
 	binder     *controlmsg.DataBinder
 	// Source is the local address of RDMA connections, Device the RDMA device with that address.
@@ -102,7 +104,7 @@ func (t *Connection) greet(
 		if err != nil {
 			return fmt.Errorf("connect to target %v: %w", t.Address, AsTemporary(err))
 		}
-		transport = secured
+		transport, t.chains = secured, controlmsg.VerifiedChains(secured)
 	}
 	secured := transport
 	requester := controlmsg.NewRequester(t.config.HookTransport(transport),
@@ -210,6 +212,17 @@ func (t *Connection) transport(ctx context.Context) string {
 	}
 	listener := netip.AddrPortFrom(address, t.Volume.RDMAPort)
 	return rdma.TransportTo(ctx, t.Device, listener)
+}
+
+// CheckPeer fails if the relay would no longer accept the target's certificate.
+func (t *Connection) CheckPeer() error {
+	if t.config.TLS == nil {
+		return nil
+	}
+	if err := t.config.TLS.CheckPeer(t.chains, nil); err != nil {
+		return fmt.Errorf("target %v: %w", t.Address, AsTemporary(err))
+	}
+	return nil
 }
 
 // DataTLS returns what the RDMA connection with a token needs for TLS, and nil if it has none.

@@ -81,6 +81,15 @@ func (t *Set) newMember(address netip.AddrPort) *member {
 	return m
 }
 
+// Recheck has the links look whether the relay still accepts their targets.
+func (t *Set) Recheck() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.members {
+		signal(m.changed)
+	}
+}
+
 // Configure gives the channel the targets that its settings name. Links that stay learn of the
 // settings.
 func (t *Set) Configure(settings *Settings) {
