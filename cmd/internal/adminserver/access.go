@@ -26,9 +26,13 @@ type refusal struct {
 	text string
 	// challenge is the value of WWW-Authenticate, "" for none.
 	challenge string
+	closes    bool // the connection
 }
 
 func (r *refusal) reply(w http.ResponseWriter) {
+	if r.closes {
+		w.Header().Set("Connection", "close")
+	}
 	if r.challenge != "" {
 		w.Header().Set("WWW-Authenticate", r.challenge)
 	}
@@ -95,10 +99,18 @@ func (a *access) check(r *http.Request) *refusal {
 
 // checkUser returns why a request is not allowed, whatever name it is for.
 func (a *access) checkUser(r *http.Request) *refusal {
-	if a.web == nil || len(a.web.Current().Users) == 0 {
+	if a.web == nil {
 		return nil
 	}
-	users := a.web.Current().Users
+	now := a.web.Current()
+	if r.TLS != nil && !now.Accepts(r.TLS) {
+		return &refusal{code: http.StatusForbidden, closes: true, text: "the certificate of this " +
+			"connection is no longer accepted"}
+	}
+	if len(now.Users) == 0 {
+		return nil
+	}
+	users := now.Users
 	name, password, isGiven := r.BasicAuth()
 	unauthorized := &refusal{code: http.StatusUnauthorized, text: "Unauthorized",
 		challenge: `Basic realm="zc-relay"`}

@@ -418,3 +418,40 @@ func TestACertificateIsAsGoodAsTheToken(t *testing.T) {
 		}
 	}
 }
+
+// A connection that is kept alive is served no more once the authority of its certificate is gone.
+func TestAConnectionDoesNotOutlastItsAuthority(t *testing.T) {
+	s, web, directory := startWeb(t, "tls_server_config:\n  cert_file: certificate.pem\n"+
+		"  key_file: key.pem\n  client_ca_file: ca.pem\n"+
+		"  client_auth_type: RequireAndVerifyClientCert\n")
+	own, err := tls.LoadX509KeyPair(filepath.Join(directory, "certificate.pem"),
+		filepath.Join(directory, "key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := secureClient(t, directory, &tls.Config{Certificates: []tls.Certificate{own}})
+	client.Transport.(*http.Transport).DisableKeepAlives = false
+	defer client.CloseIdleConnections()
+	url := "https://" + s.Address().String() + "/metrics"
+	if code := codeOf(t, client, url); code != 200 {
+		t.Fatalf("with a certificate of the authority: %d", code)
+	}
+	other := mutualtlstest.NewAuthority(t).Write(t.TempDir(), nil)
+	content, err := os.ReadFile(other.CA)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(directory, "ca.pem"), content, 0o600)
+	}
+	if err == nil {
+		err = web.Reload()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := codeOf(t, client, url); code != 403 {
+		t.Errorf("on the same connection with another authority: %d", code)
+	}
+	if response, err := client.Get(url); err == nil {
+		_ = response.Body.Close()
+		t.Errorf("on a new connection: %s", response.Status)
+	}
+}

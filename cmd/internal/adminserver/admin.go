@@ -283,7 +283,8 @@ func (p *proof) reload() error {
 // isGiven reports whether a request is from a client with a certificate of the authorities, or with
 // the token.
 func (p *proof) isGiven(r *http.Request) bool {
-	if p.web != nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+	if p.web != nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 &&
+		p.web.Current().Accepts(r.TLS) {
 		return true
 	}
 	token := p.token.Load()

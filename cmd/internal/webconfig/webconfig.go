@@ -213,6 +213,27 @@ func (c *Config) trust(pem []byte) bool {
 	return c.secure.ClientCAs.AppendCertsFromPEM(pem)
 }
 
+// Accepts reports whether a client with the certificate of a connection, which may be older than c,
+// could make one now. Without that, a connection that is kept alive would outlast its authority.
+func (c *Config) Accepts(connection *tls.ConnectionState) bool {
+	verifies := c.secure.ClientAuth == tls.RequireAndVerifyClientCert ||
+		c.secure.ClientAuth == tls.VerifyClientCertIfGiven
+	if !verifies {
+		return true
+	}
+	if len(connection.PeerCertificates) == 0 {
+		return c.secure.ClientAuth != tls.RequireAndVerifyClientCert
+	}
+	intermediates := x509.NewCertPool()
+	for _, certificate := range connection.PeerCertificates[1:] {
+		intermediates.AddCert(certificate)
+	}
+	_, err := connection.PeerCertificates[0].Verify(x509.VerifyOptions{
+		Roots: c.secure.ClientCAs, Intermediates: intermediates,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err == nil && (len(c.authorized) == 0 || c.verifyName(*connection) == nil)
+}
+
 // verifyName rejects clients whose certificate has none of the allowed names.
 func (c *Config) verifyName(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 {
