@@ -29,8 +29,17 @@ type endpoint struct {
 
 func newEndpoint(t *testing.T, options Options) *endpoint {
 	t.Helper()
+	return newEndpointOf(t, options, (*device).Listen)
+}
+
+// newEndpointOf is newEndpoint with a listener of another kind.
+func newEndpointOf(
+	t *testing.T, options Options,
+	listen func(*device, context.Context, netip.AddrPort) (rdma.Listener, error),
+) *endpoint {
+	t.Helper()
 	e := &endpoint{T: t, device: openDevice(t, options)}
-	l, err := e.device.Listen(contextFor(t), netip.AddrPortFrom(loopback, 0))
+	l, err := listen(e.device, contextFor(t), netip.AddrPortFrom(loopback, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +80,7 @@ func (e *endpoint) dial() *net.TCPConn {
 }
 
 // expectClosed waits until the other side closes the connection, and returns what it sent.
-func (e *endpoint) expectClosed(conn *net.TCPConn) []byte {
+func (e *endpoint) expectClosed(conn net.Conn) []byte {
 	e.Helper()
 	b, err := io.ReadAll(conn)
 	var timeout net.Error
@@ -89,7 +98,12 @@ func (e *endpoint) validRequest() []byte {
 // expectValidClient checks that Accept returns the request of a valid client, and rejects it.
 func (e *endpoint) expectValidClient() {
 	e.Helper()
-	conn := e.dial()
+	e.expectRequest(e.dial())
+}
+
+// expectRequest checks that the request of a valid client on a connection arrives.
+func (e *endpoint) expectRequest(conn net.Conn) {
+	e.Helper()
 	if _, err := conn.Write(e.validRequest()); err != nil {
 		e.Fatal(err)
 	}
