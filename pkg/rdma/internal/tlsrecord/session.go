@@ -69,6 +69,7 @@ type Session struct {
 	failure error
 	// updateRequested means that the peer waits for a key update of this side.
 	updateRequested bool
+	updateAfter     uint64 // records with one key
 	useless         int    // records without application data since the last one with
 	message         []byte // what has arrived of a handshake message that spans records
 }
@@ -86,7 +87,7 @@ func newSession(suiteID uint16, isClient bool, in, out []byte) (*Session, error)
 	if found == nil {
 		return nil, status.Errorf(status.NotSupported, "unknown TLS cipher suite %#04x", suiteID)
 	}
-	s := &Session{isClient: isClient}
+	s := &Session{isClient: isClient, updateAfter: updateAfter}
 	s.in.suite, s.out.suite = found, found
 	err := s.in.setSecret(in)
 	if err == nil {
@@ -146,10 +147,13 @@ func (s *Session) appendRecord(b []byte, contentType byte, content ...byte) []by
 	return b
 }
 
+// UpdateAfter makes UpdateDue report true after fewer records than it would, for tests.
+func (s *Session) UpdateAfter(records uint64) { s.updateAfter = min(records, updateAfter) }
+
 // UpdateDue reports whether this side has to change its key (AppendKeyUpdate) before it seals more:
 // because the limit of the key is near, or because the peer has asked for it.
 func (s *Session) UpdateDue() bool {
-	return s.phase == sealing && (s.updateRequested || s.out.sequence >= updateAfter)
+	return s.phase == sealing && (s.updateRequested || s.out.sequence >= s.updateAfter)
 }
 
 // AppendKeyUpdate appends a KeyUpdate record to b, which does not request one of the peer, and
