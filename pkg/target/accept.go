@@ -156,11 +156,8 @@ func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 		return
 	}
 	if err == nil {
-		record, err = t.tokens.claim(data.Token, remote.Addr().Unmap().WithZone(""),
-			time.Now())
-	}
-	if err == nil {
-		err = record.session.checkProtection(request, data)
+		record, err = t.tokens.claim(data.Token, remote.Addr().Unmap().WithZone(""), time.Now(),
+			func(s *session) error { return s.checkProtection(request, data) })
 	}
 	if err != nil {
 		t.log.Warn("rejected an RDMA connection", zap.Stringer("from", remote), zap.Error(err))

@@ -58,9 +58,11 @@ func (r *tokenRegistry) issue(record tokenRecord, now time.Time) (token, error) 
 	return t, nil
 }
 
-// claim removes a token and returns its record. A claim from the wrong address leaves the token
-// valid for the relay that it was issued to.
-func (r *tokenRegistry) claim(t token, source netip.Addr, now time.Time) (tokenRecord, error) {
+// claim removes a token and returns its record. A claim from the wrong address, or one that check
+// rejects, leaves the token valid for the relay that it was issued to. check must not block.
+func (r *tokenRegistry) claim(
+	t token, source netip.Addr, now time.Time, check func(*session) error,
+) (tokenRecord, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
@@ -72,6 +74,9 @@ func (r *tokenRegistry) claim(t token, source netip.Addr, now time.Time) (tokenR
 	if record.source != source {
 		return tokenRecord{}, status.Errorf(status.Authentication, "the token was issued for %v",
 			record.source)
+	}
+	if err := check(record.session); err != nil {
+		return tokenRecord{}, err
 	}
 	delete(r.records, t)
 	return record, nil

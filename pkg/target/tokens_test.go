@@ -15,6 +15,8 @@ var (
 	there = netip.MustParseAddr("192.0.2.2")
 )
 
+func anySession(*session) error { return nil }
+
 func issue(t *testing.T, r *tokenRegistry, record tokenRecord, now time.Time) token {
 	t.Helper()
 	issued, err := r.issue(record, now)
@@ -29,15 +31,23 @@ func TestATokenIsValidOnceFromItsSource(t *testing.T) {
 	s := &session{}
 	issued := issue(t, r, tokenRecord{session: s, queue: 3, role: iomsg.DataConnection,
 		source: here}, now)
-	if _, err := r.claim(issued, there, now); !errors.Is(err, status.Authentication) {
+	if _, err := r.claim(issued, there, now, anySession); !errors.Is(err, status.Authentication) {
 		t.Errorf("claim from another address: %v", err)
 	}
-	record, err := r.claim(issued, here, now)
+	if _, err := r.claim(issued, here, now, func(asked *session) error {
+		if asked != s {
+			t.Error("asked for another session")
+		}
+		return status.IOFailed
+	}); !errors.Is(err, status.IOFailed) {
+		t.Errorf("claim by somebody else: %v", err)
+	}
+	record, err := r.claim(issued, here, now, anySession)
 	if err != nil || record.session != s || record.queue != 3 ||
 		record.role != iomsg.DataConnection {
 		t.Errorf("claim: %+v, %v", record, err)
 	}
-	if _, err := r.claim(issued, here, now); !errors.Is(err, status.Authentication) {
+	if _, err := r.claim(issued, here, now, anySession); !errors.Is(err, status.Authentication) {
 		t.Errorf("second claim: %v", err)
 	}
 }
@@ -45,8 +55,8 @@ func TestATokenIsValidOnceFromItsSource(t *testing.T) {
 func TestATokenExpires(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	issued := issue(t, r, tokenRecord{source: here}, now)
-	if _, err := r.claim(issued, here, now.Add(tokenLifetime+time.Millisecond)); !errors.Is(err,
-		status.Authentication) {
+	late := now.Add(tokenLifetime + time.Millisecond)
+	if _, err := r.claim(issued, here, late, anySession); !errors.Is(err, status.Authentication) {
 		t.Errorf("claim after its expiry: %v", err)
 	}
 }
@@ -57,10 +67,10 @@ func TestASessionsTokensEndWithIt(t *testing.T) {
 	first := issue(t, r, tokenRecord{session: gone, source: here}, now)
 	second := issue(t, r, tokenRecord{session: stays, source: here}, now)
 	r.forget(gone)
-	if _, err := r.claim(first, here, now); err == nil {
+	if _, err := r.claim(first, here, now, anySession); err == nil {
 		t.Error("the token of an ended session is valid")
 	}
-	if _, err := r.claim(second, here, now); err != nil {
+	if _, err := r.claim(second, here, now, anySession); err != nil {
 		t.Errorf("the token of another session: %v", err)
 	}
 }

@@ -381,10 +381,19 @@ var sessionMutants = []mutant{
 		tests:  []test{{"./pkg/target", "^TestATokenIsValidOnceFromItsSource$"}},
 	},
 	{
-		name:   "token-does-not-expire",
-		file:   "pkg/target/tokens.go",
-		old:    "func (r *tokenRegistry) claim(t token, source netip.Addr, now time.Time) (tokenRecord, error) {\n	r.mu.Lock()\n	defer r.mu.Unlock()\n	r.expire(now)\n",
-		new:    "func (r *tokenRegistry) claim(t token, source netip.Addr, now time.Time) (tokenRecord, error) {\n	r.mu.Lock()\n	defer r.mu.Unlock()\n",
+		name: "token-does-not-expire",
+		file: "pkg/target/tokens.go",
+		old: `check func(*session) error,
+) (tokenRecord, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(now)
+`,
+		new: `check func(*session) error,
+) (tokenRecord, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+`,
 		breaks: "A token that nobody has claimed expires.",
 		tests:  []test{{"./pkg/target", "^TestATokenExpires$"}},
 	},
