@@ -633,6 +633,52 @@ func TestStartNeedsReadyConnections(t *testing.T) {
 	}
 }
 
+// unprotectedDevice forgets that a connection was to have TLS.
+type unprotectedDevice struct {
+	rdma.Device
+	connection *unprotectedConnection
+}
+
+// unprotectedConnection crashes whoever sends or receives anything.
+type unprotectedConnection struct {
+	rdma.Connection
+	aborted bool
+}
+
+func (d unprotectedDevice) Connect(context.Context, netip.AddrPort, rdma.ConnectionConfig) (
+	rdma.Connection, error) {
+	return d.connection, nil
+}
+
+func (*unprotectedConnection) Parameters() rdma.Parameters { return rdma.Parameters{} }
+
+func (c *unprotectedConnection) Abort() { c.aborted = true }
+
+func TestALaneSendsNothingOnAConnectionWithoutTheProtectionThatItNeeds(t *testing.T) {
+	connection := &unprotectedConnection{}
+	device := unprotectedDevice{openDevice(t), connection}
+	domain, err := device.NewProtectionDomain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, ctx := newFakeClient(t, testDepth), testContext(t)
+	lane, err := NewRelayLane(ctx, RelayLaneConfig{
+		Worker: runWorker(t), Device: device, Domain: domain, Consumer: client.consumer,
+		Producer: client.producer,
+		Depth:    testDepth, BufferSize: testBufferSize, OnFailure: func(error) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = lane.Connect(ctx, ConnectConfig{TLS: &rdma.ClientTLS{}})
+	if !errors.Is(err, status.Authentication) || !connection.aborted {
+		t.Errorf("Connect: %v; the connection has been aborted: %v", err, connection.aborted)
+	}
+	if err := errors.Join(lane.Close(ctx), domain.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestNoRequestCompletesBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
