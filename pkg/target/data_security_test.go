@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -30,11 +32,13 @@ type secureRelay struct {
 	binder      *controlmsg.DataBinder
 	device      rdma.Device
 	config      rdma.ConnectionConfig
+	open        int // connections
 }
 
 // newSecureRelay returns a relay with a session of one queue.
 func newSecureRelay(
-	t *testing.T, s *target.Target, credentials *mutualtls.Credentials, wants controlmsg.DataSecurity,
+	t *testing.T, s *target.Target, credentials *mutualtls.Credentials,
+	wants controlmsg.DataSecurity,
 ) *secureRelay {
 	t.Helper()
 	r := &secureRelay{T: t, credentials: credentials}
@@ -47,7 +51,8 @@ func newSecureRelay(
 		t.Fatal(err)
 	}
 	r.requester = controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
-		Role: controlmsg.RoleRelay, Timeout: testkit.Patience, KeepAlive: quiet, DataSecurity: wants})
+		Role: controlmsg.RoleRelay, Timeout: testkit.Patience, KeepAlive: quiet,
+		DataSecurity: wants})
 	t.Cleanup(func() { r.requester.Close(nil) })
 	if _, err := r.requester.Greet(t.Context()); err != nil {
 		t.Fatal(err)
@@ -115,19 +120,30 @@ func (r *secureRelay) connect(
 	if err != nil {
 		return err
 	}
+	r.open++
 	r.Cleanup(func() {
 		connection.Close()
-		testkit.Eventually(r.T, "the end of the connection", func() bool {
-			var completions [16]rdma.Completion
-			for _, c := range completions[:r.config.Queue.Poll(completions[:])] {
-				if c.Opcode == rdma.OpDisconnected {
-					return true
-				}
-			}
-			return false
-		})
+		r.awaitDisconnected()
 	})
 	return nil
+}
+
+// awaitDisconnected waits until all connections have ended.
+func (r *secureRelay) awaitDisconnected() {
+	r.Helper()
+	testkit.Eventually(r.T, "the connections have ended", func() bool {
+		r.poll()
+		return r.open == 0
+	})
+}
+
+func (r *secureRelay) poll() {
+	var completions [16]rdma.Completion
+	for _, c := range completions[:r.config.Queue.Poll(completions[:])] {
+		if c.Opcode == rdma.OpDisconnected {
+			r.open--
+		}
+	}
 }
 
 // bind makes the private data that the relay is to send with a token.
@@ -140,10 +156,17 @@ func secureTarget(
 	t *testing.T, authority *mutualtlstest.Authority, wants controlmsg.DataSecurity,
 ) (*target.Target, *observer.ObservedLogs) {
 	t.Helper()
+	return secureTargetOf(t, credentials(t, authority, "target"), wants)
+}
+
+func secureTargetOf(
+	t *testing.T, own *mutualtls.Credentials, wants controlmsg.DataSecurity,
+) (*target.Target, *observer.ObservedLogs) {
+	t.Helper()
 	core, logged := observer.New(zap.InfoLevel)
 	log := zap.New(core)
 	return startTarget(t, func(c *target.Config) {
-		c.TLS, c.DataSecurity = credentials(t, authority, "target"), wants
+		c.TLS, c.DataSecurity = own, wants
 		c.RDMA, c.Logger = iwarp.New(iwarp.Options{Logger: log}), log
 	}), logged
 }
@@ -289,5 +312,88 @@ func TestControlAndDataAreDifferentProtocols(t *testing.T) {
 			controlmsg.TCPConfig{}); !errors.Is(err, status.Authentication) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestADataConnectionUsesARenewedCertificate(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	directory := t.TempDir()
+	own, err := mutualtls.Load(authority.Write(directory, []string{"target"}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := secureTargetOf(t, own, controlmsg.DataSecurityRequired)
+	r := newSecureRelay(t, s, credentials(t, authority, "relay"), controlmsg.DataSecurityRequired)
+	_, data := r.announce(iomsg.ControlConnection)
+	serial := func() string {
+		client := tls.Client(dial(t, data), r.credentials.DataClient("target"))
+		if err := client.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		return client.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	if again := serial(); again != before {
+		t.Errorf("certificate %s, and then %s", before, again)
+	}
+	authority.Write(directory, []string{"target"})
+	if after := serial(); after == before {
+		t.Error("the next connection uses the former certificate")
+	}
+}
+
+// The data connections of a relay that is turned out end with its session.
+func TestARelayThatIsNoLongerAllowedLosesItsDataConnections(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	own := authority.Write(t.TempDir(), []string{"target"})
+	own.Revoked = filepath.Join(t.TempDir(), "revoked.pem")
+	others := authority.Write(t.TempDir(), []string{"nobody"})
+	for name, lose := range map[string]func(s *target.Target, relay mutualtls.Files){
+		"its name": func(s *target.Target, _ mutualtls.Files) {
+			s.SetAllowedNames(mutualtlstest.Names("honest"))
+		},
+		"its certificate": func(s *target.Target, relay mutualtls.Files) {
+			authority.Revoke(relay.Certificate, own.Revoked, time.Now().Add(time.Hour))
+			s.SetAllowedNames(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			authority.Revoke(others.Certificate, own.Revoked, time.Now().Add(time.Hour))
+			ofTarget, err := mutualtls.Load(own, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, logged := secureTargetOf(t, ofTarget, controlmsg.DataSecurityRequired)
+			files := authority.Write(t.TempDir(), []string{"relay"})
+			ofRelay, err := mutualtls.Load(files, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			loser := newSecureRelay(t, s, ofRelay, controlmsg.DataSecurityRequired)
+			honest := newSecureRelay(t, s, credentials(t, authority, "honest"),
+				controlmsg.DataSecurityRequired)
+			var token [16]byte
+			var address netip.AddrPort
+			for _, r := range []*secureRelay{loser, honest} {
+				for role := range iomsg.ConnectionRoleCount {
+					token, address = r.announce(role)
+					if err := r.connect(address, token, r.bind(token)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			lose(s, files)
+			testkit.Receive(t, "the end of the session", loser.requester.Done())
+			loser.awaitDisconnected()
+			// What it still knows does not help.
+			if err := loser.connect(address, token, loser.bind(token)); err == nil {
+				t.Error("connected again")
+			}
+			expectReason(t, logged, "iwarp client dropped", "TLS handshake")
+			if honest.poll(); honest.open != 2 || honest.requester.Err() != nil {
+				t.Errorf("the other relay has %d connections left: %v", honest.open,
+					honest.requester.Err())
+			}
+		})
 	}
 }
