@@ -19,7 +19,13 @@ import (
 func TestTsharkDecodesSession(t *testing.T) {
 	testkit.RequireTools(t, "tshark")
 	c := newCapture()
-	runCapturedSession(t, c)
+	runCapturedSession(t, c.record, connectWithCRC)
+	c.dissect(t)
+}
+
+// dissect checks that tshark recognizes everything.
+func (c *capture) dissect(t *testing.T) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "session.pcap")
 	if err := os.WriteFile(path, c.file, 0o600); err != nil {
 		t.Fatal(err)
@@ -50,11 +56,22 @@ func TestTsharkDecodesSession(t *testing.T) {
 	}
 }
 
-func runCapturedSession(t *testing.T, c *capture) {
+func connectWithCRC(t *testing.T, via func(netip.AddrPort) netip.AddrPort) *link {
 	t.Helper()
-	p := proxy{piece: func(direction) int { return 64 << 10 }, observe: c.record}
+	return connectVia(t, true, via)
+}
+
+// runCapturedSession runs a session through a proxy, whose bytes observe gets.
+func runCapturedSession(
+	t *testing.T, observe func(direction, []byte),
+	connect func(t *testing.T, via func(netip.AddrPort) netip.AddrPort) *link,
+) {
+	t.Helper()
+	p := proxy{piece: func(direction) int { return 64 << 10 }, observe: observe}
 	t.Run("session", func(t *testing.T) {
-		l := connectVia(t, true, func(a netip.AddrPort) netip.AddrPort { return p.start(t, a) })
+		l := connect(t, func(a netip.AddrPort) netip.AddrPort { return p.start(t, a) })
+		fillWith(l.x.bytes, capturedText)
+		fillWith(l.y.bytes, capturedText)
 		for _, size := range []int{0, 1, 64, 4096, 200_000} {
 			l.y.receive(t, 1, 64)
 			l.x.chain(t, l.y, size)
@@ -73,6 +90,15 @@ func runCapturedSession(t *testing.T, c *capture) {
 			l.y.progress(t)
 		}
 	})
+}
+
+// capturedText is what the memory of both sides holds.
+const capturedText = "content of a volume; "
+
+func fillWith(b []byte, text string) {
+	for len(b) > 0 {
+		b = b[copy(b, text):]
+	}
 }
 
 // capture records a connection as the packets of a pcap file. It gets its input from a proxy and

@@ -11,8 +11,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// OverTLS returns a provider whose devices use TLS for all connections.
-func OverTLS(t testing.TB, provider rdma.Provider) rdma.Provider {
+// OverTLS returns a provider whose devices use TLS for all connections. change may adapt the
+// configurations of both sides.
+func OverTLS(
+	t testing.TB, provider rdma.Provider, change ...func(client, server *tls.Config),
+) rdma.Provider {
 	t.Helper()
 	const name = "rdma.test"
 	authority := mutualtlstest.NewAuthority(t)
@@ -20,8 +23,11 @@ func OverTLS(t testing.TB, provider rdma.Provider) rdma.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &secureProvider{Provider: provider,
-		client: credentials.DataClient(name), server: credentials.DataServer(nil)}
+	client, server := credentials.DataClient(name), credentials.DataServer(nil)
+	for _, f := range change {
+		f(client, server)
+	}
+	return &secureProvider{Provider: provider, client: client, server: server}
 }
 
 type secureProvider struct {
