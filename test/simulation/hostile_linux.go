@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -175,7 +176,8 @@ func (w *world) admitHostileNetwork(target netip.Addr, seed uint64) {
 		_, _ = stream.Write(recording)
 		_ = stream.SetReadDeadline(time.Now().Add(time.Minute))
 		var reply [mpaReplyBytes]byte
-		if _, err := io.ReadFull(stream, reply[:]); err == nil && reply[mpaFlags]&mpaReject == 0 {
+		if _, err := io.ReadFull(stream, reply[:]); err == nil &&
+			bytes.HasPrefix(reply[:], []byte(mpaReplyKey)) && reply[mpaFlags]&mpaReject == 0 {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.violate("the target accepts an RDMA connection with a token that was used before")
@@ -188,6 +190,7 @@ func (w *world) admitHostileNetwork(target netip.Addr, seed uint64) {
 // An MPA reply begins with a key of 16 bytes, flags, the revision, and the length of the private
 // data (RFC 5044 section 7.1.1).
 const (
+	mpaReplyKey   = "MPA ID Rep Frame"
 	mpaReplyBytes = 20
 	mpaFlags      = 16
 	mpaReject     = 0x20

@@ -54,6 +54,8 @@ type Plan struct {
 	SilenceLimit time.Duration `json:"silence_limit_ns,omitempty"`
 	// CRC protects RDMA connections. Only then does the network flip bits in them.
 	CRC bool `json:"crc"`
+	// TLS protects all connections between relays and targets.
+	TLS bool `json:"tls,omitempty"`
 	// Staged makes the relay move data through bounce buffers.
 	Staged bool `json:"staged,omitempty"`
 	// IOPS is each session's rate limit; 0 is none. Twice as much is the limit of a channel.
@@ -158,6 +160,7 @@ func NewPlan(seed uint64) Plan {
 			p.CallersLeaveAfter = time.Duration(r.ExpFloat64() * float64(time.Second))
 		}
 	}
+	p.TLS = r.IntN(8) == 0
 	return p
 }
 
@@ -305,6 +308,7 @@ func Shrink(p Plan, fails func(Plan) bool) Plan {
 
 // simplifications make a plan simpler that has what they take away.
 var simplifications = []func(*Plan){
+	func(p *Plan) { p.TLS = false },
 	func(p *Plan) { p.OneVolume = false },
 	func(p *Plan) { p.Exclusive = "" },
 	func(p *Plan) { p.Mortal = false },

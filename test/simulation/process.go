@@ -30,6 +30,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
+// serverName is the name in the certificates of all processes.
+const serverName = "simulation.test"
+
 // process is a run of a program, from its start until it dies or exits. When it dies, its
 // goroutines live on in this process, but nothing that they do reaches the world: their connections
 // are closed, their disk is detached, and their data-path threads do not get another turn until the
@@ -250,7 +253,7 @@ func (w *world) startTarget(i int) {
 			volumes[d.disk.name] = target.Offer{Volume: d, Exclusive: w.plan.Exclusive == ByTarget}
 		}
 		t, err := target.New(ctx, target.Config{
-			RDMA: p.rdma(), Network: p.host,
+			RDMA: p.rdma(), Network: p.host, TLS: w.credentials, DataSecurity: w.dataSecurity(),
 			Listen:     netip.AddrPortFrom(p.address, controlPort),
 			RDMAListen: netip.AddrPortFrom(p.address, rdmaPort),
 			Volumes:    volumes,
@@ -301,7 +304,8 @@ func (w *world) relaySettings(k int) relay.Settings {
 				Device: device, Representor: representor, Name: through(k, name),
 			},
 			Targets: []netip.AddrPort{netip.AddrPortFrom(address, controlPort)}, Volume: volume,
-			Isolation: isolation,
+			TLSServerName: serverName,
+			Isolation:     isolation,
 			QoS: relay.QoS{
 				Channel: datapath.RateLimits{IOPS: 2 * w.plan.IOPS, Burst: 10 * time.Millisecond},
 				Session: datapath.RateLimits{
@@ -337,6 +341,7 @@ func (w *world) startRelay(k int) {
 		r, err := relay.New(ctx, relay.Config{
 			Comch: p.comch(), RDMA: p.rdma(),
 			DMA: p.dma(), Network: p.host, CPUs: p.unpinned(),
+			TLS: w.credentials, DataSecurity: w.dataSecurity(),
 			Policy: p.policy(), Clock: virtualTime, Settings: w.relaySettings(k),
 			Logger: p.log(),
 		})

@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"crypto"
+	"crypto/ed25519"
 	"flag"
 	"fmt"
 	"iter"
@@ -16,6 +18,9 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
 var (
@@ -25,6 +30,7 @@ var (
 	first    = flag.Uint64("first", 1, "the seed of the first")
 	heirs    = flag.Bool("heirs", false, "draw programs with heirs, and a network that delays, too")
 	gateways = flag.Bool("gateway", false, "draw an NBD gateway with every seed, and nothing else")
+	allTLS   = flag.Bool("tls", false, "use TLS with every seed")
 	stop     = flag.Bool("stop", false, "stop at the first that fails, and do not shrink its plan")
 	verbose  = flag.Bool("log", false, "print the logs of the programs as well")
 	runs     = flag.Int("runs", 20, "how often to run the plan, until it fails")
@@ -52,11 +58,30 @@ func run(t *testing.T, p Plan) (o outcome) {
 			o.violation = fmt.Errorf("%v", r) // goroutines are left
 		}
 	}()
-	synctest.Test(t, func(*testing.T) {
-		w := p.run(log)
+	synctest.Test(t, func(t *testing.T) {
+		var credentials *mutualtls.Credentials
+		if p.TLS {
+			credentials = newCredentials(t)
+		}
+		w := p.run(log, credentials)
 		o = outcome{w.violation, w.traceText(), w.steps, w.elapsed()}
 	})
 	return o
+}
+
+// newCredentials returns a certificate that is valid in virtual time. Signatures of Ed25519 have
+// one length, so that as many bytes cross the network each time that a seed runs.
+func newCredentials(t *testing.T) *mutualtls.Credentials {
+	t.Helper()
+	authority := mutualtlstest.NewAuthorityWithKeys(t, func() (crypto.Signer, error) {
+		_, key, err := ed25519.GenerateKey(nil)
+		return key, err
+	})
+	credentials, err := mutualtls.Load(authority.Write(t.TempDir(), []string{serverName}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return credentials
 }
 
 // TestSchedules runs schedules from consecutive seeds and shrinks the plan of each that fails.
@@ -113,6 +138,7 @@ func plans() iter.Seq2[Plan, uint64] {
 	return func(yield func(Plan, uint64) bool) {
 		for seed := *first; seed < *first+uint64(*seeds); seed++ {
 			p := NewPlan(seed)
+			p.TLS = p.TLS || *allTLS
 			var drawn []Plan
 			switch {
 			case *heirs:

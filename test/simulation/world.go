@@ -28,6 +28,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 )
 
 // Bounds of a schedule.
@@ -43,6 +46,8 @@ type world struct {
 	plan   *Plan
 	random *rand.Rand
 	log    *zap.Logger
+	// credentials are those of relays and targets, nil without TLS.
+	credentials *mutualtls.Credentials
 
 	internet *internet
 	bus      *bus
@@ -100,9 +105,10 @@ type restart struct {
 const blocksPerDisk = 256
 
 // run runs a schedule and returns the first violation. It must be called in a synctest bubble.
-func (p Plan) run(log *zap.Logger) (w *world) {
+// Without credentials, there is no TLS.
+func (p Plan) run(log *zap.Logger, credentials *mutualtls.Credentials) (w *world) {
 	w = &world{
-		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log,
+		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log, credentials: credentials,
 		internet: newInternet(p.delays()),
 		bus:      newBus(), targets: make([]*process, p.Targets),
 		usedBlocks: make([]int, p.Targets),
@@ -138,6 +144,14 @@ func (p Plan) run(log *zap.Logger) (w *world) {
 	w.shutdown()
 	w.checkDescriptors(before)
 	return w
+}
+
+// dataSecurity returns what relays and targets want for their RDMA connections.
+func (w *world) dataSecurity() controlmsg.DataSecurity {
+	if w.credentials == nil {
+		return controlmsg.DataSecurityOff
+	}
+	return controlmsg.DataSecurityRequired
 }
 
 // addDisk adds a disk of a target.
