@@ -44,6 +44,7 @@ var mutants = slices.Concat(
 	nbdMutants,
 	rdmaMutants,
 	tlsMutants,
+	secureMutants,
 	supportMutants,
 	durabilityMutants,
 	leaseMutants,
