@@ -134,9 +134,9 @@ func (g *nbdGateway) run(ctx context.Context, p *process, entrance *entrance) er
 	closing, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if p.dead {
-		volume.Abort()
 		cancel()
 		_ = server.Close(closing)
+		volume.Abort() // frees the memory that the server uses
 		return nil
 	}
 	err = server.Close(closing)
