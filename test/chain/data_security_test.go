@@ -2,8 +2,11 @@ package chain
 
 import (
 	"context"
+	"crypto/tls"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -24,8 +27,15 @@ import (
 func securely(t *testing.T, o options, ofRelay, ofTarget controlmsg.DataSecurity) options {
 	t.Helper()
 	authority := mutualtlstest.NewAuthority(t)
-	load := func(name string) *mutualtls.Credentials {
-		c, err := mutualtls.Load(authority.Write(t.TempDir(), []string{name}), nil)
+	return securelyBy(t, authority, t.TempDir(), o, ofRelay, ofTarget)
+}
+
+// securelyBy is securely with an authority, and a directory for the relay's certificate.
+func securelyBy(t *testing.T, authority *mutualtlstest.Authority, directory string, o options,
+	ofRelay, ofTarget controlmsg.DataSecurity) options {
+	t.Helper()
+	load := func(directory, name string) *mutualtls.Credentials {
+		c, err := mutualtls.Load(authority.Write(directory, []string{name}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,13 +43,13 @@ func securely(t *testing.T, o options, ofRelay, ofTarget controlmsg.DataSecurity
 	}
 	inTarget, inRelay := o.Target, o.Relay
 	o.Target = func(c *target.Config) {
-		c.TLS, c.DataSecurity = load("target.test"), ofTarget
+		c.TLS, c.DataSecurity = load(t.TempDir(), "target.test"), ofTarget
 		if inTarget != nil {
 			inTarget(c)
 		}
 	}
 	o.Relay = func(c *relay.Config) {
-		c.TLS, c.DataSecurity = load("relay.test"), ofRelay
+		c.TLS, c.DataSecurity = load(directory, "relay.test"), ofRelay
 		if inRelay != nil {
 			inRelay(c)
 		}
@@ -109,20 +119,20 @@ func (l deceivingListener) Accept(ctx context.Context) (rdma.Request, error) {
 // TestNeitherSideTrustsWhatTheOtherOneSaysOfItsTLS has one side agree on TLS, and not use it.
 func TestNeitherSideTrustsWhatTheOtherOneSaysOfItsTLS(t *testing.T) {
 	chaintest.Parallel(t)
-	const tls, required = controlmsg.DataSecurityTLS, controlmsg.DataSecurityRequired
+	const wanted, required = controlmsg.DataSecurityTLS, controlmsg.DataSecurityRequired
 	const noTLS = "does the peer speak TLS?"
 	for name, test := range map[string]struct {
 		relay, target     controlmsg.DataSecurity
 		listens, connects bool
 		says              string // the relay's reason
 	}{
-		"the relay requires it, the target's listener has none": {relay: required, target: tls,
+		"the relay requires it, the target's listener has none": {relay: required, target: wanted,
 			listens: true, says: noTLS},
-		"both want it, the target's listener has none": {relay: tls, target: tls,
+		"both want it, the target's listener has none": {relay: wanted, target: wanted,
 			listens: true, says: noTLS},
-		"the target requires it, the relay connects without": {relay: tls, target: required,
+		"the target requires it, the relay connects without": {relay: wanted, target: required,
 			connects: true, says: "connection reset"},
-		"both want it, the relay connects without": {relay: tls, target: tls, connects: true,
+		"both want it, the relay connects without": {relay: wanted, target: wanted, connects: true,
 			says: "rejected"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,5 +205,76 @@ func TestAutoProtectsWhateverTransportItChooses(t *testing.T) {
 				t.Errorf("the transport is %q, want %q", got, test.transport)
 			}
 		})
+	}
+}
+
+// watcher is a provider whose listeners with TLS note whose certificates they see.
+type watcher struct {
+	rdma.Provider
+	mu    sync.Mutex
+	names []string
+}
+
+type watchingDevice struct {
+	rdma.SecureDevice
+	provider *watcher
+}
+
+func (p *watcher) Open(address netip.Addr) (rdma.Device, error) {
+	device, err := p.Provider.Open(address)
+	if err != nil {
+		return nil, err
+	}
+	return watchingDevice{device.(rdma.SecureDevice), p}, nil
+}
+
+func (d watchingDevice) ListenTLS(
+	ctx context.Context, address netip.AddrPort, config rdma.ServerTLS,
+) (rdma.Listener, error) {
+	inner := config.Config
+	config.Config = func() *tls.Config {
+		c := inner()
+		verify := c.VerifyConnection
+		c.VerifyConnection = func(state tls.ConnectionState) error {
+			d.provider.mu.Lock()
+			defer d.provider.mu.Unlock()
+			d.provider.names = append(d.provider.names, state.PeerCertificates[0].DNSNames...)
+			return verify(state)
+		}
+		return c
+	}
+	return d.SecureDevice.ListenTLS(ctx, address, config)
+}
+
+// seen returns whose certificates have been seen since the last call.
+func (p *watcher) seen() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	names := slices.Compact(p.names)
+	p.names = nil
+	return names
+}
+
+func TestTheNextSessionsDataConnectionsUseTheRelaysRenewedCertificate(t *testing.T) {
+	chaintest.Parallel(t)
+	const required = controlmsg.DataSecurityRequired
+	authority, directory := mutualtlstest.NewAuthority(t), t.TempDir()
+	watching := &watcher{Provider: iwarp.New(iwarp.Options{})}
+	c := chaintest.Start(t, securelyBy(t, authority, directory,
+		options{Target: func(c *target.Config) { c.RDMA = watching }}, required, required))
+	c.AwaitState(client.DefaultChannelName, relay.LinkReady)
+	before := c.Open(c.Config())
+	if names := watching.seen(); !slices.Equal(names, []string{"relay.test"}) {
+		t.Errorf("the first session connects as %q", names)
+	}
+	authority.Write(directory, []string{"renewed.test"})
+	after := c.Open(c.Config())
+	if names := watching.seen(); !slices.Equal(names, []string{"renewed.test"}) {
+		t.Errorf("the next session connects as %q", names)
+	}
+	for _, v := range []*client.Volume{before, after} {
+		if _, err := v.WriteAt(make([]byte, blockSize), 0); err != nil {
+			t.Error(err)
+		}
 	}
 }
