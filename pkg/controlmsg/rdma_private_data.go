@@ -9,9 +9,9 @@ import (
 )
 
 // RDMAPrivateData is the private data of a relay's RDMA connection request: 4 bytes that identify
-// the protocol and its version, then the token from the CreateRDMAConnectionReply and, over TLS, the
-// proof of a DataBinder. A zero token asks the target to reject the connection with RDMAProbeAnswer,
-// which shows the relay that a session could connect.
+// the protocol and its version, then the token from the CreateRDMAConnectionReply and, over TLS,
+// the proof of a DataBinder. A zero token asks the target to reject the connection with
+// RDMAProbeAnswer, which shows the relay that a session could connect.
 type RDMAPrivateData struct {
 	Token [16]byte
 	Proof [sha256.Size]byte // zeros without TLS

@@ -355,7 +355,8 @@ func CloseAll[L interface {
 // includes those whose responses are still being sent.
 func (l *lane) InFlight() int { return int(l.inFlight.Load()) }
 
-// Transport returns the name of the data connection's transport (rdma.Parameters.Name), or "" until it
+// Transport returns the name of the data connection's transport (rdma.Parameters.Name), or "" until
+// it
 // is established. Any goroutine may call it.
 func (l *lane) Transport() string {
 	if t := l.transport.Load(); t != nil {

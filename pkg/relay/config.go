@@ -74,8 +74,8 @@ type Config struct {
 	Network network.Network
 	// TLS secures the control connections to targets. If it is nil, they are in plain text.
 	TLS *mutualtls.Credentials
-	// DataSecurity is what the relay wants for the RDMA connections of sessions; unless it is off, TLS
-	// must be set. Fabric declares what protects a network that RDMA uses without TLS: "ipsec",
+	// DataSecurity is what the relay wants for the RDMA connections of sessions; unless it is off,
+	// TLS must be set. Fabric declares what protects a network that RDMA uses without TLS: "ipsec",
 	// "macsec" or "trusted", "" for nothing.
 	DataSecurity controlmsg.DataSecurity
 	Fabric       string

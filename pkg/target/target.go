@@ -83,8 +83,8 @@ type Config struct {
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
 	TLSAllowedNames []mutualtls.Name
-	// DataSecurity is what the target wants for the RDMA connections of sessions; unless it is off, TLS
-	// must be set. Fabric declares what protects a network that RDMA uses without TLS: "ipsec",
+	// DataSecurity is what the target wants for the RDMA connections of sessions; unless it is off,
+	// TLS must be set. Fabric declares what protects a network that RDMA uses without TLS: "ipsec",
 	// "macsec" or "trusted", "" for nothing.
 	DataSecurity controlmsg.DataSecurity
 	Fabric       string

@@ -90,8 +90,8 @@ func runCampaign(t *testing.T, provider string) {
 	dir := t.TempDir()
 	var secure []string
 	if provider == overTLS {
-		secure = append(tlsFlagsOf(mutualtlstest.NewAuthority(t).Write(dir, []string{campaignName})),
-			"--data-security", "required")
+		files := mutualtlstest.NewAuthority(t).Write(dir, []string{campaignName})
+		secure = append(tlsFlagsOf(files), "--data-security", "required")
 		provider = "iwarp"
 	}
 	c := &campaign{t: t, provider: provider, secure: secure, random: seedtest.Random(t, 0),

@@ -220,7 +220,8 @@ func Examine(ctx context.Context, options *Options) *Report {
 		m.cpuQuota, m.numa, m.frequency, m.clock,
 		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
 		m.admin, m.writable,
-		m.tls, m.protection, m.web, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
+		m.tls, m.protection, m.web, m.volumes, func() []Finding { return m.targets(ctx) },
+		m.ports, m.timeouts,
 	} {
 		for _, f := range check() {
 			r.Verdict = r.Verdict.worse(f.Verdict)

@@ -476,7 +476,8 @@ func (m *machine) tls() []Finding {
 	return []Finding{finding}
 }
 
-// protection says what keeps others from reading and changing what travels between relay and target.
+// protection says what keeps others from reading and changing what travels between relay and
+// target.
 func (m *machine) protection() []Finding {
 	control := "control connections are in plain text"
 	if m.LoadTLS != nil {

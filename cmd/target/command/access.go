@@ -144,7 +144,9 @@ func configuredRelays(c *config.Target) []relayInfo {
 			names = append(names, right.Relay)
 		}
 	}
-	slices.SortFunc(names, func(a, b mutualtls.Name) int { return cmp.Compare(a.String(), b.String()) })
+	slices.SortFunc(names, func(a, b mutualtls.Name) int {
+		return cmp.Compare(a.String(), b.String())
+	})
 	var all []relayInfo
 	for _, name := range slices.Compact(names) {
 		relay := admitted(c, []mutualtls.Name{name})

@@ -52,8 +52,8 @@ func (d *device) listen(
 	return softrdma.Listen(&d.Device, address, d.options.MaxPendingHandshakes, open)
 }
 
-// readRequest reads and checks a request, and replies with a reject if it cannot be accepted. tcp is
-// conn, or what carries it.
+// readRequest reads and checks a request, and replies with a reject if it cannot be accepted. tcp
+// is conn, or what carries it.
 func (d *device) readRequest(ctx context.Context, tcp, conn network.Stream) (rdma.Request, error) {
 	h := newHandshake(ctx, conn)
 	defer h.stop()

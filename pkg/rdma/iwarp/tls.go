@@ -28,8 +28,8 @@ const (
 	sealedBytes = sealedRecords*(tlsrecord.MaxPlaintext+tlsrecord.Overhead) + 2*keyUpdateBytes
 	// keyUpdateBytes is more than a record that changes the key, or an alert.
 	keyUpdateBytes = 64
-	// firstRecordBytes is the size of the first record after a pause. The peer can open it while the
-	// network delivers the next one.
+	// firstRecordBytes is the size of the first record after a pause. The peer can open it while
+	// the network delivers the next one.
 	firstRecordBytes = 4 << 10
 	// recordSegmentBytes stands for TCP's segment size: records hide where segments end, so an FPDU
 	// may have any size.

@@ -392,8 +392,8 @@ func (l *Link) giveUp(ctx context.Context, schedule *retry.Schedule, reason erro
 	}
 }
 
-// awaitLoss waits until the connection is lost, or the relay no longer accepts the target, and returns
-// why. It returns nil if ctx ends, or if
+// awaitLoss waits until the connection is lost, or the relay no longer accepts the target, and
+// returns why. It returns nil if ctx ends, or if
 // the settings name another volume, RDMA address, or protocol.
 func (l *Link) awaitLoss(ctx context.Context, t *Connection) error {
 	watching, stop := context.WithCancel(ctx)
