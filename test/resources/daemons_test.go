@@ -91,7 +91,7 @@ func startChainWith(t *testing.T, secure bool) *chain {
 		c.tls = authority.Write(t.TempDir(), []string{"relay.test"})
 		target := authority.Write(t.TempDir(), []string{c.loopback.String()})
 		tlsFlags = []string{"--tls-cert", target.Certificate, "--tls-key", target.Key, "--tls-ca",
-			target.CA}
+			target.CA, "--core-dumps"} // for measure, which reads /proc
 	}
 	c.target = c.start("target", append(tlsFlags,
 		"--listen-address", c.loopback.String(), "--listen-port", "0",

@@ -17,7 +17,7 @@ import (
 // checkPeaks expects the relay to keep.
 const baseConfiguration = `comch: {directory: %q}
 log: {format: json, level: info, sampling: 0}
-operations: {listen: "127.0.0.1:0", admin: "unix:%s"}
+operations: {listen: "127.0.0.1:0", admin: "unix:%s", core_dumps: true}
 control: {timeout: %v, keep_alive_dead_after: %v}
 limits: {sessions: 64}
 `

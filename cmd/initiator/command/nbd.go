@@ -62,6 +62,7 @@ type nbdCommand struct {
 	perClient   int
 	// allowedHosts are further names of this machine that requests for metrics may be for.
 	allowedHosts []string
+	coreDumps    bool
 
 	log *zap.Logger
 }
@@ -125,6 +126,8 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 		"web configuration `file` of the Prometheus exporter toolkit, with TLS and users of --metrics-listen")
 	f.StringArrayVar(&c.allowedHosts, "allowed-host", nil,
 		"further `name` of this machine that requests for the status may be for; repeatable")
+	f.BoolVar(&c.coreDumps, "core-dumps", false,
+		"allow core dumps of a gateway with a private key or passwords, and debuggers of its user, who can then read them; for tests")
 	f.IntVar(&c.perClient, "metrics-per-client", 0,
 		"number of clients whose requests are counted by the client's name, all others together; 0 counts none")
 }
@@ -139,6 +142,11 @@ func (c *nbdCommand) execute(cmd *cobra.Command) (err error) {
 	}
 	if c.log, _, err = logging.New("initiator", c.connection.logging); err != nil {
 		return program.Usage(err)
+	}
+	if !c.coreDumps && (c.listen.hasTLS() || c.webConfig != "") { // before the first secret is read
+		if err := program.HideMemory(); err != nil {
+			return err
+		}
 	}
 	notifier := systemd.NewNotifier(c.log)
 	if err := c.run.watchParent(stop); err != nil {

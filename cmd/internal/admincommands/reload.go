@@ -174,13 +174,30 @@ func (o *options) reaches(ctx context.Context, pid int) bool {
 var daemonPrograms = []string{"zc-relay", "zc-relay-target", "target",
 	filepath.Base(os.Args[0])}
 
-// programOf returns the name of the program that a process runs, if it can be known.
-func programOf(pid int) (name string, isKnown bool) {
+// maxCommLength is how much of a program's name the kernel keeps.
+const maxCommLength = 15
+
+// runsDaemon reports whether a process runs a program that reloads, as far as that can be known.
+func runsDaemon(pid int) (name string, yes bool) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil {
-		return "", false
+	if err == nil {
+		name = filepath.Base(strings.TrimSuffix(path, " (deleted)"))
+		return name, slices.Contains(daemonPrograms, name)
 	}
-	return filepath.Base(strings.TrimSuffix(path, " (deleted)")), true
+	// A process that hides its memory shows only the beginning of the name.
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return "", true
+	}
+	name = strings.TrimSuffix(string(comm), "\n")
+	return name, isDaemonName(name)
+}
+
+// isDaemonName reports whether the kernel may have made this name from that of a daemon's program.
+func isDaemonName(name string) bool {
+	return slices.ContainsFunc(daemonPrograms, func(daemon string) bool {
+		return daemon[:min(len(daemon), maxCommLength)] == name
+	})
 }
 
 // hangUp sends SIGHUP to a process.
@@ -188,7 +205,7 @@ func hangUp(pid int) error {
 	if pid < 2 { // a group of processes, all processes, or init
 		return program.Usagef("--pid %d is not the process of a daemon", pid)
 	}
-	if name, known := programOf(pid); known && !slices.Contains(daemonPrograms, name) {
+	if name, yes := runsDaemon(pid); !yes {
 		return program.Usagef("--pid %d is the process of %s, which SIGHUP may end: give that of a "+
 			"relay or target (systemctl show --property MainPID UNIT)", pid, name)
 	}

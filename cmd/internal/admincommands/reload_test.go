@@ -56,8 +56,8 @@ func TestReloadByPIDHurtsNoOtherProgram(t *testing.T) {
 		}
 	}()
 	testkit.Eventually(t, "the program runs", func() bool {
-		name, known := programOf(other.Process.Pid)
-		return known && name != programOfThis(t)
+		name, _ := runsDaemon(other.Process.Pid)
+		return name != "" && name != programOfThis(t)
 	})
 	err := hangUp(other.Process.Pid)
 	if err == nil || !strings.Contains(err.Error(), "which SIGHUP may end") {
@@ -67,11 +67,28 @@ func TestReloadByPIDHurtsNoOtherProgram(t *testing.T) {
 
 func programOfThis(t *testing.T) string {
 	t.Helper()
-	name, known := programOf(os.Getpid())
-	if !known {
+	name, _ := runsDaemon(os.Getpid())
+	if name == "" {
 		t.Fatal("/proc is missing")
 	}
 	return name
+}
+
+// Only the name is known of a process that hides its memory, as daemons with keys do.
+func TestAHiddenProcessIsKnownByItsName(t *testing.T) {
+	for name, want := range map[string]bool{"zc-relay": true, "zc-relay-target": true,
+		"target": true, "ssh-agent": false, "relay": false, "": false} {
+		if isDaemonName(name) != want {
+			t.Errorf("%q is a daemon: %v, want %v", name, !want, want)
+		}
+	}
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name := strings.TrimSpace(string(comm)); !isDaemonName(name) {
+		t.Errorf("%q, which this test counts as a daemon, is none", name)
+	}
 }
 
 func TestReloadByPIDNeedsNoAdminListener(t *testing.T) {

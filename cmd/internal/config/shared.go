@@ -58,6 +58,13 @@ type Operations struct {
 	AdminTokenFile string
 	// AdminWebConfigFile has TLS for a loopback address for Admin, "" for plain text.
 	AdminWebConfigFile string
+	// CoreDumps leaves the memory of a daemon with secrets to debuggers of its user.
+	CoreDumps bool
+}
+
+// hasSecrets reports whether one of the files holds keys, tokens, or passwords.
+func (c *Operations) hasSecrets() bool {
+	return c.AdminTokenFile != "" || c.AdminWebConfigFile != "" || c.WebConfigFile != ""
 }
 
 func (c *Operations) describe(s section) {
@@ -79,6 +86,9 @@ func (c *Operations) describe(s section) {
 	s.value("allowed_hosts", words(&c.AllowedHosts, checkName(maxHostName)),
 		"names of this machine that requests for the status, and for administration, may be for, besides localhost, its host name, and addresses; with TLS or users in web_config_file, requests to listen may be for any name").
 		flagged("allowed-host", "")
+	s.value("core_dumps", boolean(&c.CoreDumps),
+		"allow core dumps of a daemon with private keys or tokens, and debuggers of its user, who can then read them; for tests").
+		flagged("core-dumps", "")
 }
 
 func (c *Operations) check(report reporter) {

@@ -58,6 +58,12 @@ func defaultDaemon(controlTimeout, drainTimeout time.Duration) Daemon {
 // Common returns the part that both daemons have.
 func (d *Daemon) Common() *Daemon { return d }
 
+// HidesMemory reports whether the daemon's memory is closed to its user's other processes, because
+// it will hold private keys, tokens, or passwords.
+func (d *Daemon) HidesMemory() bool {
+	return !d.Operations.CoreDumps && (d.TLS.Enabled() || d.Operations.hasSecrets())
+}
+
 // unit returns the name of the daemon's unit, which its file has, too.
 func (s *Source[C]) unit() string {
 	return strings.TrimSuffix(filepath.Base(s.UnitFile), ".yaml")

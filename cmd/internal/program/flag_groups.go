@@ -38,7 +38,7 @@ var flagGroups = []flagGroup{
 	{"Limits", "max-* channel-* session-* limits-* staging-limit memory"},
 	{"Security", "tls-* data-security fabric-security web-config-file admin-token-file admin-web-config-file admin-tls-* " +
 		"allowed-host volume-directory volume-device plain-text allow-user allow-any-user " +
-		"access-users"},
+		"access-users core-dumps"},
 	{"RDMA", "rdma-*"},
 	{"Log", "log-*"},
 	{"Machine", "state-directory cpus workers path.*"},

@@ -90,6 +90,11 @@ func Run[C config.Configuration](ctx context.Context, name, unit string, from *c
 		return outcomeOf(ctx, err)
 	}
 	common := c.Common()
+	if common.HidesMemory() { // before the first secret is read
+		if err := program.HideMemory(); err != nil {
+			return err
+		}
+	}
 	env, err := newEnvironment(ctx, name, common, faults, hangups)
 	if err != nil {
 		return StartFailure(outcomeOf(ctx, err))

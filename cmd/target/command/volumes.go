@@ -37,8 +37,11 @@ var firstOpenTimeout = 10 * time.Second
 // openPauses are the pauses between attempts to open a volume.
 var openPauses = retry.Policy{FirstPause: time.Second, LongestPause: 30 * time.Second}
 
-// openVolume is replaced by tests.
-var openVolume = volume.Open
+// openVolume and hideMemory are replaced by tests.
+var (
+	openVolume = volume.Open
+	hideMemory = program.HideMemory
+)
 
 // volumes opens the configured volumes, and opens and closes them as the configuration and
 // administrators change them.
@@ -47,6 +50,8 @@ type volumes struct {
 	hook func(volume.Volume) volume.Volume
 	kept *systemd.Store    // witnesses of volumes
 	ends *volume.CleanEnds // proofs that volumes were closed cleanly
+	// coreDumps leaves keys in memory to debuggers (operations.core_dumps).
+	coreDumps bool
 	// turn has an element while a reload or an administrator changes what is served.
 	turn chan struct{}
 
@@ -116,7 +121,8 @@ func openVolumes(c *config.Target, log *zap.Logger,
 	}
 	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log), ends: ends,
 		turn: make(chan struct{}, 1), served: make(map[string]*servedVolume),
-		pending: make(map[string]pending), strict: c.Startup.Strict, configs: c.Volumes}
+		pending: make(map[string]pending), strict: c.Startup.Strict, configs: c.Volumes,
+		coreDumps: c.Operations.CoreDumps}
 	v.turn <- struct{}{}
 	defer v.finish()
 	for _, c := range ordered(c.Volumes) {
@@ -247,6 +253,14 @@ func (v *volumes) newConfined(c config.Volume,
 	})
 }
 
+// hideKeys hides the memory of the target before librbd reads the key of a Ceph client.
+func (v *volumes) hideKeys(spec *volume.Spec) error {
+	if v.coreDumps || !strings.HasPrefix(spec.Backend.String(), "rbd:") {
+		return nil
+	}
+	return hideMemory()
+}
+
 // logServing logs that a volume has been opened. A stand-by logs by itself what it is.
 func (v *volumes) logServing(opened volume.Volume) {
 	if opened.Status().State != volume.Serving {
@@ -279,6 +293,9 @@ func (v *volumes) newVolume(c config.Volume,
 		return s, nil
 	}
 	spec.Logger, spec.Keeper, spec.CleanEnds = v.log, v.kept, v.ends
+	if err := v.hideKeys(&spec); err != nil {
+		return nil, err
+	}
 	if err := open(s, spec); err != nil {
 		return nil, err
 	}

@@ -130,3 +130,40 @@ func TestATargetIsReadyIfAVolumeIsOfUse(t *testing.T) {
 		}
 	}
 }
+
+// Whether it is opened now, later, or for an administrator.
+func TestATargetWithTheKeyOfACephClientHidesItsMemory(t *testing.T) {
+	defer func(open func(volume.Spec) (volume.Volume, error), hide func() error) {
+		openVolume, hideMemory = open, hide
+	}(openVolume, hideMemory)
+	hidden := 0
+	hideMemory = func() error {
+		hidden++
+		return nil
+	}
+	openVolume = func(volume.Spec) (volume.Volume, error) {
+		return volume.Open(volume.Spec{Name: "v", BlockSize: 4096,
+			Backend: volume.MemoryBackend{Size: 4096}})
+	}
+	v := newVolumes(t)
+	for i, c := range []struct {
+		backend   string
+		coreDumps bool
+		want      int
+	}{{"memory:1MiB", false, 0}, {"rbd:pool/image", true, 0}, {"rbd:pool/image", false, 2}} {
+		v.coreDumps, hidden = c.coreDumps, 0
+		for _, open := range []func(config.Volume) (*servedVolume, error){v.newConfigured,
+			v.newServed} {
+			s, err := open(config.Volume{Name: "v", Backend: c.backend, BlockSize: 4096})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Volume.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if hidden != c.want {
+			t.Errorf("case %d: the memory has been hidden %d times, want %d", i, hidden, c.want)
+		}
+	}
+}
