@@ -310,6 +310,8 @@ OPTIONS=--emulated-dir /run/zc-relay/comch --metrics-listen 127.0.0.1:9473
 CONF
 systemctl start zc-relay-nbd@test # returns when the gateway is ready
 expect "the gateway listens" test -S /run/zc-relay-nbd/test/socket
+expect "the gateway is confined" systemd-analyze security --threshold=20 zc-relay-nbd@test.service >/tmp/security
+tail -1 /tmp/security
 expect "the gateway runs as the user of clients" \
     [ "$(stat -c %U /run/zc-relay-nbd/test/socket)" = zc-relay-client ]
 if command -v nbdinfo >/dev/null; then

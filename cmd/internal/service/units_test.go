@@ -166,6 +166,37 @@ func TestUnitsRestartWhatMayHealAndNothingElse(t *testing.T) {
 	}
 }
 
+// confinement matches the settings of a unit that take rights from its processes.
+var confinement = regexp.MustCompile(`^(Protect|Private|Restrict(Addr|Name|Real|SUID)|RemoveIPC=|` +
+	`LockPersonality=|MemoryDeny|NoNew|SystemCall|UMask=|Capability|Ambient|Device)`)
+
+func TestUnitsAreConfinedAlike(t *testing.T) {
+	settingsOf := func(unit string) (all []string) {
+		for line := range strings.Lines(string(read(t, deploy+"systemd/"+unit))) {
+			if confinement.MatchString(line) {
+				all = append(all, strings.TrimSpace(line))
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	relay := settingsOf("zc-relay.service")
+	if len(relay) < 20 {
+		t.Fatalf("the relay's unit has only %q", relay)
+	}
+	for unit, missing := range map[string][]string{
+		"zc-relay-target.service": nil,
+		"zc-relay-nbd@.service":   {"RemoveIPC=yes"}, // programs of others have this user
+	} {
+		want := slices.DeleteFunc(slices.Clone(relay), func(s string) bool {
+			return slices.Contains(missing, s)
+		})
+		if got := settingsOf(unit); !slices.Equal(got, want) {
+			t.Errorf("%s is confined by %q, want %q", unit, got, want)
+		}
+	}
+}
+
 func TestUnitsNeedNoProgramOfAnotherPackage(t *testing.T) {
 	own := regexp.MustCompile(`^/usr/bin/zc-relay(-target|-initiator)? `)
 	for _, unit := range services {
