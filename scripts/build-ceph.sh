@@ -29,4 +29,7 @@ if [ "${1:?give a file}" = --tags ]; then
 fi
 file=$1
 shift
+. scripts/cross-compiler.sh
+harden
 CGO_ENABLED=1 go build -tags "$tags" -buildmode=pie -trimpath "$@" -o "$file" ./cmd/target
+scripts/check-hardening.sh "$file"

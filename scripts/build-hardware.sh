@@ -12,6 +12,7 @@ architecture=$1 directory=$2
 shift 2
 . scripts/cross-compiler.sh
 choose_compiler "$architecture"
+harden
 
 # Without the tags, cgo would hand names of hosts and users to libc, unlike in the portable build.
 # With -buildmode=pie, the kernel loads the programs at random addresses.
@@ -34,4 +35,5 @@ for program in cmd/*/main.go; do
             "build on an older distribution, or find the function with readelf --version-info" >&2
         exit 1
     fi
+    scripts/check-hardening.sh "$program"
 done

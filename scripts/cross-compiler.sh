@@ -27,6 +27,15 @@ choose_compiler() {
     done
 }
 
+# harden makes the go command compile and link C with what check-hardening.sh looks for: canaries on
+# the stack, functions of libc that check lengths, and addresses that are bound at the start and then
+# read-only. Compilers of some distributions define _FORTIFY_SOURCE, too.
+harden() {
+    export CGO_CFLAGS="${CGO_CFLAGS:--O2 -g} -fstack-protector-strong"
+    CGO_CFLAGS+=" -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2"
+    export CGO_LDFLAGS="${CGO_LDFLAGS:--O2 -g} -Wl,-z,relro,-z,now,-z,noexecstack"
+}
+
 # newest_glibc FILE prints the newest version of glibc that a program or library needs, if any.
 newest_glibc() {
     readelf --wide --version-info "$1" | grep -o 'GLIBC_[0-9][0-9.]*' | sed 's/^GLIBC_//' |

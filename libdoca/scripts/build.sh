@@ -24,6 +24,7 @@ version=3.3.0 # what pkg-config answers
 
 . ../scripts/cross-compiler.sh
 choose_compiler "$architecture"
+harden
 
 rm -rf "$directory"
 mkdir -p "$directory/lib/link" "$directory/include"
@@ -40,6 +41,7 @@ if ! is_allowed "$newest"; then
     echo "libdoca/scripts/build.sh: the library needs glibc $newest, not at most $newest_allowed" >&2
     exit 1
 fi
+../scripts/check-hardening.sh "$library"
 
 cp include/*.h "$directory/include/"
 for name in "${libraries[@]}"; do
@@ -49,7 +51,7 @@ for name in "${libraries[@]}"; do
     # What is linked with this one needs the library under NVIDIA's name, however the linker was
     # told of it, and lacks what no library that it names has. Its functions are never called.
     functions_of "$name" | sed 's/.*/void &(void) { __builtin_trap(); }/' |
-        "$compiler" -x c -w -shared -nostdlib -fPIC -O1 -s -Wl,-soname,"libdoca_$name.so.2" \
+        "$compiler" -x c -w -shared -nostdlib -fPIC -O1 -s -Wl,-z,relro,-z,now -Wl,-soname,"libdoca_$name.so.2" \
             -Wl,--version-script=shared/versions.map \
             -o "$directory/lib/link/libdoca_$name.so" -
 done

@@ -41,12 +41,20 @@ fail() {
 for package in "$work"/share/1.0.0/*.deb; do
     lintian --fail-on error --tag-display-limit 0 --allow-root "$package" >"$work/lintian" ||
         fail "lintian finds errors in $(basename "$package"): $(grep ^E: "$work/lintian")"
-    tags=$(<"$work/lintian")
-    case $package in
-    *-static_*) ;; # needs no loader, and so is loaded at the address that it is linked for
-    *) [[ $tags != *hardening-no-pie* ]] || fail "$(basename "$package") has a program that is not PIE" ;;
-    esac
 done
+
+# Static programs need no loader, and so are loaded at the address that they are linked for.
+mkdir "$work/content"
+for package in "$work"/share/1.0.0/*.deb; do
+    [[ $package != *-static_* ]] || continue
+    content=$work/content/$(basename "$package")
+    dpkg-deb --extract "$package" "$content"
+    mapfile -t files < <(find "$content/usr/bin" "$content/usr/lib/libdoca-emulation/lib" \
+        -maxdepth 1 -type f -exec sh -c 'head -c 4 "$1" | grep -q ELF' _ {} \; -print 2>/dev/null)
+    [ ${#files[@]} -eq 0 ] || scripts/check-hardening.sh "${files[@]}" ||
+        fail "$(basename "$package") has programs without protection"
+done
+rm -r "$work/content"
 
 # extract PACKAGE FILE: print a file of a .deb package
 extract() { dpkg-deb --fsys-tarfile "$1" | tar -x --to-stdout "./$2"; }

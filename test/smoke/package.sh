@@ -16,6 +16,7 @@ lintian --fail-on error --allow-root "$work"/packages/*.deb >"$work/lintian" || 
 }
 mkdir "$work/content"
 dpkg-deb --extract "$work"/packages/*.deb "$work/content"
+scripts/check-hardening.sh "$work"/content/usr/bin/*
 for page in "$work"/content/usr/share/man/man?/*; do
     warnings=$(MANROFFSEQ='' MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>&1 >/dev/null |
         grep -v 'cannot \(adjust\|break\) line' || true) # a word that is longer than a line

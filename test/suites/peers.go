@@ -71,6 +71,7 @@ var rules = []rule{
 	{"scripts/fuzz.sh", ""},
 	{"scripts/release.sh", ""},
 	{"scripts/check-tree.sh", ""},
+	{"scripts/check-hardening.sh", "packages"},
 	{"scripts/deadcode.sh", ""},
 	{"scripts/demo.sh", ""},
 	{"scripts/bench-scrape.sh", ""},
