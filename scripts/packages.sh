@@ -23,11 +23,15 @@ make_script() {
         sed "s|@UNIT@|$2|g; s|@DIRECTORIES@|${directories[$2]:-}|g; s|@USERS@|${users[$2]:-}|g"
 }
 
-# write_notices NAME FLAG...: write the licenses of what others have written in a package
+# write_notices NAME BINARY FLAG...: write the licenses of what others have written in a package,
+# and the bill of materials of its program or library
 write_notices() {
-    local name=$1
-    shift
-    dist/manual/bin/notices -arch "$PACKAGE_ARCH" "$@" >"dist/stage/$name.notices"
+    local name=$1 binary=$2 package=$1
+    shift 2
+    [ "$name" != dma-copy ] || package=zc-relay-dma-copy
+    dist/manual/bin/notices -arch "$PACKAGE_ARCH" -sbom "dist/stage/$name.cdx.json" \
+        -binary "$PWD/$binary" -name "$package" -version "$PACKAGE_VERSION" "$@" \
+        >"dist/stage/$name.notices"
 }
 
 # make_package CONFIGURATION: make a package of it in each format
@@ -81,7 +85,8 @@ rm -rf dist/manual dist/stage
 for name in "${!programs[@]}"; do
     is_or_has_wanted_variant "$name" || continue
     CGO_ENABLED=0 go build -tags manual -o "dist/manual/bin/$name" "./cmd/${programs[$name]}"
-    "dist/manual/bin/$name" "dist/manual/$name"
+    # So that defaults which depend on the user are those of root.
+    XDG_RUNTIME_DIR=/run "dist/manual/bin/$name" "dist/manual/$name"
     gzip --no-name --best "dist/manual/$name"/man/*
 done
 
@@ -110,12 +115,12 @@ END
         for script in postinstall preremove postremove; do
             make_script "$scripts$script" "$name" >"dist/stage/$name.$script.sh"
         done
-        write_notices "$name" -cgo -tags netgo,osusergo "./cmd/${programs[$name]}"
+        write_notices "$name" "dist/stage/$name" -cgo -tags netgo,osusergo "./cmd/${programs[$name]}"
         ! is_wanted "$name" || make_package "deploy/packages/$name.yaml"
         is_wanted "$name-static" || continue
         CGO_ENABLED=0 GOOS=linux GOARCH=$PACKAGE_ARCH go build -trimpath -ldflags "$ldflags" \
             -o "dist/stage/$name-static" "./cmd/${programs[$name]}"
-        write_notices "$name-static" "./cmd/${programs[$name]}"
+        write_notices "$name-static" "dist/stage/$name-static" "./cmd/${programs[$name]}"
         deploy/packages/variant.sh "$name" static >"dist/stage/$name-static.yaml"
         make_package "dist/stage/$name-static.yaml"
     done
@@ -126,7 +131,8 @@ END
         mv dist/stage/libdoca/{include,dpu,host,try-doca-samples} dist/stage/libdoca-dev/
         mv dist/stage/libdoca/lib/{link,pkgconfig} dist/stage/libdoca-dev/lib/
         chmod 644 dist/stage/libdoca-dev/lib/link/*
-        write_notices libdoca-emulation -C libdoca -cgo -tags libdoca_shared,netgo,osusergo ./shared
+        write_notices libdoca-emulation dist/stage/libdoca/lib/libdoca_emulated.so -C libdoca -cgo \
+            -tags libdoca_shared,netgo,osusergo ./shared
         make_package libdoca/packages/libdoca-emulation.yaml
         make_package libdoca/packages/libdoca-emulation-dev.yaml
     fi
@@ -138,7 +144,8 @@ END
         continue
     fi
     scripts/build-ceph.sh dist/stage/zc-relay-target-ceph -ldflags "$ldflags"
-    write_notices zc-relay-target-ceph -cgo -tags "$(scripts/build-ceph.sh --tags)" ./cmd/target
+    write_notices zc-relay-target-ceph dist/stage/zc-relay-target-ceph -cgo \
+        -tags "$(scripts/build-ceph.sh --tags)" ./cmd/target
     deploy/packages/variant.sh zc-relay-target ceph >dist/stage/zc-relay-target-ceph.yaml
     make_package dist/stage/zc-relay-target-ceph.yaml
 done

@@ -2,6 +2,7 @@ package packages
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -64,5 +65,36 @@ func TestModesDoNotDependOnTheBuilder(t *testing.T) {
 	script, err := os.ReadFile("../../scripts/packages.sh")
 	if err != nil || !strings.Contains(string(script), "\numask 022") {
 		t.Errorf("scripts/packages.sh does not set the umask (%v)", err)
+	}
+}
+
+// The notices and the bill of materials of a variant are its own, too.
+func TestAVariantHasNothingThatWasBuiltForItsPackage(t *testing.T) {
+	for _, name := range []string{"zc-relay-target ceph", "zc-relay-target static",
+		"zc-relay-initiator static"} {
+		of, variant, _ := strings.Cut(name, " ")
+		text, err := exec.CommandContext(t.Context(), "./variant.sh", of, variant).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c configuration
+		if err := yaml.Unmarshal(text, &c); err != nil {
+			t.Fatal(err)
+		}
+		own := 0
+		for _, f := range c.Contents {
+			built, isBuilt := strings.CutPrefix(f.Source, "dist/stage/"+of)
+			if !isBuilt {
+				continue
+			}
+			if !strings.HasPrefix(built, "-"+variant) {
+				t.Errorf("%s-%s has %s", of, variant, f.Source)
+			}
+			own++
+		}
+		if own != 3 {
+			t.Errorf("%s-%s has %d built files, want its program, notices, and bill of materials", of,
+				variant, own)
+		}
 	}
 }

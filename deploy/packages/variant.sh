@@ -30,7 +30,7 @@ sed -e "s/^name: $package\$/&-$variant/" \
     -e "$edit" \
     -e "s/^overrides:\$/&\n  deb:\n    replaces:\n      - $package/" \
     -e "s|/usr/share/lintian/overrides/$package\$|&-$variant|" \
-    -e "s|^\( *- src: dist/stage/$package\)\(\.notices\)\{0,1\}\$|\1-$variant\2|" \
+    -e "s|^\( *- src: dist/stage/$package\)\(\.[a-z.]*\)\{0,1\}\$|\1-$variant\2|" \
     -e "s|/usr/share/doc/$package/|/usr/share/doc/$package-$variant/|" \
     "$(dirname "${BASH_SOURCE[0]}")/$package.yaml"
 for relation in provides conflicts; do

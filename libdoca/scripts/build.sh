@@ -29,11 +29,12 @@ harden
 rm -rf "$directory"
 mkdir -p "$directory/lib/link" "$directory/include"
 # It has no name of its own (SONAME), so a program needs it under the names that it was linked with.
-# A Go runtime cannot be unloaded.
+# A Go runtime cannot be unloaded. Go's own build ID would depend on the path in the flags.
+external="-Wl,--version-script=$PWD/shared/versions.map -Wl,-z,nodelete -Wl,--build-id=sha1"
 library=$directory/lib/libdoca_emulated.so
 CGO_ENABLED=1 GOOS=linux GOARCH=$architecture CC=$compiler \
     go build -tags libdoca_shared,netgo,osusergo -trimpath -buildmode=c-shared \
-    -ldflags "-s -w -extldflags '-Wl,--version-script=$PWD/shared/versions.map -Wl,-z,nodelete'" \
+    -ldflags "-s -w -buildid= -extldflags '$external'" \
     -o "$library" ./shared
 rm -f "${library%.so}.h"
 newest=$(newest_glibc "$library")

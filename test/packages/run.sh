@@ -28,6 +28,7 @@ for version in 1.0.0 1.0.1; do
     mkdir "$work/share/$version"
     PACKAGE_VERSION=$version PACKAGE_ARCHITECTURES=$(dpkg --print-architecture) PACKAGE_DIRECTORY=$work/share/$version scripts/packages.sh
 done
+test/packages/reproducible.sh "$work/share/1.0.0" 1.0.0
 for package in "$work"/share/1.0.0/*.rpm; do
     # Installing it takes an RPM distribution; its content and scripts do not.
     rpm --query --package --list "$package" >"$work/list"
@@ -80,6 +81,8 @@ for package in "$work"/share/1.0.0/*.deb; do
     [ "$name" != libdoca-emulation-dev ] || continue # has headers only
     extract "$package" "usr/share/doc/$name/third-party-notices" >"$work/notices"
     grep -q '^Go 1\.' "$work/notices" || fail "$name lacks the license of Go"
+    extract "$package" "usr/share/doc/$name/sbom.cdx.json" >"$work/sbom"
+    grep -q '"name": "'"$name"'"' "$work/sbom" || fail "$name lacks a bill of materials"
 done
 ceph=$(ls "$work"/share/1.0.0/zc-relay-target-ceph_*.deb)
 dpkg-deb --field "$ceph" Depends | grep librbd1 >/dev/null

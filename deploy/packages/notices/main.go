@@ -1,7 +1,11 @@
 // Command notices prints the licenses of everything that others have written and that a program
 // contains: the Go runtime and standard library, and each module of which a package is linked.
 //
-//	notices [-C DIRECTORY] [-tags TAGS] [-arch ARCHITECTURE] [-cgo] PACKAGE...
+//	notices [-C DIRECTORY] [-tags TAGS] [-arch ARCHITECTURE] [-cgo]
+//	    [-sbom FILE -binary FILE -name NAME -version VERSION] PACKAGE...
+//
+// With -sbom it also writes a bill of materials of the binary, and fails unless that links exactly
+// what the licenses are for. It needs no network, only the module cache of the build.
 package main
 
 import (
@@ -26,14 +30,25 @@ func main() {
 	tags := flag.String("tags", "", "build tags of the program")
 	architecture := flag.String("arch", runtime.GOARCH, "architecture of the program")
 	cgo := flag.Bool("cgo", false, "the program is built with cgo")
+	sbom := flag.String("sbom", "", "file for the bill of materials (CycloneDX)")
+	var s subject
+	flag.StringVar(&s.binary, "binary", "", "the program or library that the bill is for")
+	flag.StringVar(&s.name, "name", "", "name of its package")
+	flag.StringVar(&s.version, "version", "", "version of its package")
 	flag.Parse()
-	if flag.NArg() == 0 {
+	if flag.NArg() == 0 || (*sbom != "") != (s.binary != "") {
 		flag.Usage()
 		os.Exit(2)
 	}
 	components, err := linked(*directory, *tags, *architecture, *cgo, flag.Args())
 	if err == nil {
 		err = write(os.Stdout, components)
+	}
+	if err == nil && *sbom != "" {
+		var b *bill
+		if b, err = newBill(s, components); err == nil {
+			err = b.write(*sbom)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "notices:", err)
