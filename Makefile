@@ -354,7 +354,7 @@ packages: ## Make .deb and .rpm packages for amd64 and arm64 in dist/ (gcc for b
 	scripts/packages.sh
 
 .PHONY: release
-release: ## Check, tag, and package a release: make release VERSION=0.1.0
+release: ## Check, tag, package, and sign a release in dist/vVERSION: make release VERSION=0.1.0
 	scripts/release.sh '$(VERSION)'
 
 .PHONY: test-packages

@@ -8,6 +8,7 @@ packages=(
     make gcc g++ libc6-dev binutils gcc-aarch64-linux-gnu libc6-dev-arm64-cross patch
     clang libclang-rt-dev pkg-config meson ninja-build
     qemu-user-static valgrind strace openssl man-db systemd dbus rpm lintian
+    gpg gpg-agent gpgconf
     # RDMA, in a small VM
     qemu-system-x86 busybox-static kmod cpio xz-utils zstd iproute2
     libibverbs1 librdmacm1 libibverbs-dev librdmacm-dev ibverbs-providers ibverbs-utils rdmacm-utils perftest

@@ -70,6 +70,7 @@ var rules = []rule{
 	{"scripts/test-arm64.sh", "arm64"},
 	{"scripts/fuzz.sh", ""},
 	{"scripts/release.sh", ""},
+	{"scripts/sign-release.sh", ""},
 	{"scripts/check-tree.sh", ""},
 	{"scripts/check-hardening.sh", "packages"},
 	{"scripts/deadcode.sh", ""},
