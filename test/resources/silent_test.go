@@ -1,6 +1,7 @@
 package resources
 
 import (
+	"fmt"
 	"net"
 	"path/filepath"
 	"time"
@@ -17,6 +18,7 @@ func (p *peer) doors() [][2]string {
 	return [][2]string{
 		{"tcp", p.targetAddress.String()},
 		{"tcp", p.targetRDMA.String()},
+		{"unixpacket", fmt.Sprintf("@zc-relay/rdma/%d", p.targetRDMA.Port())},
 		{"tcp", p.relay.metrics}, {"tcp", p.target.metrics},
 		{"unix", p.relay.admin}, {"unix", p.target.admin},
 		{"unixpacket", channel("disk")}, {"unixpacket", channel("fake")},

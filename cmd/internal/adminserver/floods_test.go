@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
@@ -257,6 +258,25 @@ func TestASlowReaderHoldsNoPlaceOfRequests(t *testing.T) {
 		return codeOf(t, clientAt(testkit.Address(t)),
 			"http://"+server.Address().String()) == http.StatusOK
 	})
+	if err := server.http.Close(); err != nil {
+		t.Error(err)
+	}
+	server.serving.Wait()
+}
+
+// Entries with equal messages are repeats, which are sampled.
+func TestEntriesAboutManyPeersAreRepeats(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	server := newHTTPServer(serverConfig{name: "test", listener: mustListen(t),
+		handler: http.NotFoundHandler(), log: zap.New(core)})
+	for port := range 2 {
+		server.http.ErrorLog.Printf("http: TLS handshake error from 192.0.2.1:%d: EOF", port)
+	}
+	entries := logs.All()
+	if len(entries) != 2 || entries[0].Message != entries[1].Message ||
+		entries[1].ContextMap()["error"] != "http: TLS handshake error from 192.0.2.1:1: EOF" {
+		t.Errorf("the log has %v", entries)
+	}
 	if err := server.http.Close(); err != nil {
 		t.Error(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -67,7 +68,8 @@ func newHTTPServer(c serverConfig) *httpServer {
 		Handler: http.MaxBytesHandler(replyWithoutBody(onlyHealthBeyondLimit(c.isHealth,
 			c.handler)), maxBodyBytes),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: zap.NewStdLog(c.log),
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog:  log.New(complaints{&c}, "", 0),
 		ConnState: limited.observe, ConnContext: withConnection,
 	}
 	s.serving.Go(func() {
@@ -76,6 +78,16 @@ func newHTTPServer(c serverConfig) *httpServer {
 		}
 	})
 	return s
+}
+
+// complaints logs what net/http says of connections. Its texts have addresses of peers. They are a
+// field, so that the entries of many failing peers count as repeats, which are sampled.
+type complaints struct{ server *serverConfig }
+
+func (c complaints) Write(text []byte) (int, error) {
+	c.server.log.Info("HTTP server", zap.String("listener", c.server.name),
+		zap.ByteString("error", bytes.TrimSpace(text)))
+	return len(text), nil
 }
 
 // Address returns the address of the server, with the actual port.
