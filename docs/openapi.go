@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package docs holds the documents that the daemons serve themselves.
 package docs
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* What the emulation does not have: each function says so by name, in the log of the library. */
 
 #include "skin.h"

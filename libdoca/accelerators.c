@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* What needs a DPA or a GPU. There is none: each function says so in the log of the library. */
 
 #include "skin.h"

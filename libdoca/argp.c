@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Command lines: options, commands with options of their own, and what DPDK gets. They are checked
  * as a whole before any callback is called. The core reads JSON. */
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Bufs and their inventories. */
 
 #include "skin.h"

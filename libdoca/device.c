@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Devices and representors, as the configuration lists them. */
 
 #include "skin.h"

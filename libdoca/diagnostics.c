@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Misuse, the life of objects, error names, and the version. */
 
 #include "skin.h"

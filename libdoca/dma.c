@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* DMA: a context with one kind of task. The core copies. */
 
 #include "skin.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package libdoca emulates NVIDIA's libdoca, the C library behind DOCA, on any Linux machine.
 //
 // It has two parts. The skin, in C, holds the objects, checks arguments and states, and calls the

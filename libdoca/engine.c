@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Progress engines, contexts, and tasks: states, pools, the ring of what happened, and callbacks,
  * which run here without the core on the stack. */
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* The entry of each function: a jump to the emu_ function of this package, so it has any argument
  * list, even a variable one. If the function may be made to fail, emu_strike says whether this call
  * does; until the library is configured, that may be any. In the shared library, the entries have

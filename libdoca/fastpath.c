@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Comch: consumers and producers, the fast path of a connection. */
 
 #include "skin.h"

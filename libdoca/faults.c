@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Failures on request: calls of functions, and tasks, that fail without an effect. */
 
 #include "skin.h"

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* All functions of this library, once: EMU_FUNCTION(library, name, first release). The list makes
  * the declarations of the emu_ functions, the table behind Lookup, and tests. It has no include
  * guard. A release is 100 * major + minor; EMU_ALWAYS is the oldest one. */

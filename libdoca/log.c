@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Logging: messages of the application and of the library go to backends of their own. */
 
 #include "skin.h"

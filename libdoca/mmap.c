@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Memory maps. The core makes exports and imports, and copies. */
 
 #include "skin.h"

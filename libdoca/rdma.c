@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* RDMA: contexts, their connections, and their tasks. The core carries the tasks out. */
 
 #include "skin.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Connections of RDMA: by details that both sides exchange, and by address. */
 
 #include "skin.h"

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* The skin: objects as C structs, the checks of arguments and states, and the calling of callbacks.
  * What has behaviour lies in the core, in Go; it reads and writes these structs, too.
  *

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Sync events: what they are made of, where their number is, and who may use it. The core exports
  * it to others, and reaches a number that another process has. */
 

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Measures the cost of scraping: the IOPS of a loaded chain without scrapes, and with RATE scrapes
 # of target and relay a second. The runs alternate, so that other load on the machine affects both
 # alike.

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds the target with volumes on Ceph RBD, for this machine's architecture, as FILE. Needs a C
 # compiler and the headers of librbd. Unlike the providers for hardware, librbd is linked: the
 # program starts only where it is installed.

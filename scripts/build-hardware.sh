@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds all programs, with the providers for hardware, for one architecture (amd64 or arm64). Needs
 # a C compiler for it, but none of the providers' libraries: the programs load them at run time.
 # Fails if a program would not start on every machine with glibc 2.34, such as RHEL 9, Ubuntu 22.04,

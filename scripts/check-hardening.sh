@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Fails if a program or shared library that is linked with C lacks a protection: see "harden" in
 # cross-compiler.sh. Programs in pure Go are static, and have no C that these would protect.
 #

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Fails if a tracked file is a compiled program (ELF, Mach-O or PE) or larger than 1 MB, or if a
 # document names a file of the tree that does not exist.
 set -euo pipefail

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+#
 # shellcheck shell=bash
 # For scripts, which source it, that build for one architecture with cgo.
 

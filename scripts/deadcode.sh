@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Fails if no program and no test, with any build tag, reaches a function.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+#
 # shellcheck shell=bash
 # For the demos, which source it: start_chain runs a target and a relay, and at the end of the script
 # both are stopped, and must end cleanly. Needs bin/ (make build).

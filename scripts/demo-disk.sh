@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs target, relay, and NBD gateway as processes, with the providers that need no hardware and
 # without root. Makes an ext4 image with files in it, moves it onto the volume with ordinary NBD
 # tools, and reads it back and checks it. Exits 0 only if everything succeeds. Needs bin/ (make

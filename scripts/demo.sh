@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs target, relay, and initiator as processes, with the providers that need no hardware. Writes a
 # file through the chain, reads it back, compares both the copy and the volume with the original,
 # and runs a short benchmark. Exits 0 only if everything succeeds. Needs bin/ (make build).

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs each fuzz target of this module and of libdoca, or of the given packages, for TIME.
 #
 # Usage: fuzz.sh TIME [PACKAGE...]

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Installs the Debian packages that "make gate" and "make peers" need. Needs root.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Prints the linker flags by which programs know what they were built from. The go command records
 # the revision only if it may ask git, which -buildvcs=false and a source without .git rule out.
 #

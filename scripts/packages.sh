@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds .deb and .rpm packages for amd64 and arm64 in dist/, with the providers for hardware: see
 # build-hardware.sh for the compilers that it needs. $PACKAGE_VERSION sets their version;
 # the default derives from the last tag and the commit. $PACKAGE_ARCHITECTURES, $PACKAGE_FORMATS,

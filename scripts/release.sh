@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Cuts a release: checks that everything is ready, turns the Unreleased section of CHANGELOG.md into
 # the release's, commits and tags it, and builds the packages of that tag in dist/vVERSION, with
 # SHA256SUMS, signatures if there is a key (see sign-release.sh), and RELEASE_NOTES.md.

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Writes SHA256SUMS of the packages in a directory, and signs it if there is a key:
 #
 #   RELEASE_MINISIGN_KEY   file of a minisign secret key: SHA256SUMS.minisig

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs simulated schedules on all cores: simulate.sh SEEDS [FIRST].
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

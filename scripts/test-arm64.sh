@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds the unit tests of the given packages for linux/arm64 and runs them under qemu-user. Those
 # of the providers for DOCA need cgo, and so a cross compiler.
 #

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command calibrator is a bare chain, the baseline for the real one: three processes, a
 // shared-memory ring from the client to the middle, one loopback TCP stream from there to the
 // storage, messages of the same sizes, and nothing else: no checks, no slots, no errors, one

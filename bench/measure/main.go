@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command measure benchmarks zc-relay as a whole: real processes and several workloads, alternating
 // with baselines.
 package main

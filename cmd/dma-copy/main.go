@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command dma-copy copies a file between a host and its DPU, in whichever
 // direction it is missing, by DMA.
 package main

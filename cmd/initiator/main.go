@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command initiator uses a volume through a relay: it measures it, verifies it, and moves files to
 // and from it.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command target runs on a storage node and serves volumes to relays.
 package main
 

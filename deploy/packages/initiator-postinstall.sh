@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs after installation and upgrade. It neither enables nor starts a gateway, which needs settings
 # first, and restarts none.
 set -e

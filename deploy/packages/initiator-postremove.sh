@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Not even a purge removes certificates.
 set -e
 if [ -d /run/systemd/system ]; then

@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # dpkg passes "remove". rpm passes the number of versions that remain: 0 for a removal, otherwise an
 # upgrade.
 set -e

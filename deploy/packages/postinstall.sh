@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs after installation and upgrade. It neither enables nor starts the daemon, which has to be
 # configured first. An upgrade does not restart a running daemon, because a restart pauses IO: the
 # operator chooses when.

@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Volumes are the operator's data. Not even a purge removes volumes or certificates, or the user who
 # owns volumes.
 set -e

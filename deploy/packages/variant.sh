@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Prints the package definition of a variant for nfpm: that of another package, whose place it takes,
 # with another program.
 #

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command comch-ctrl-path-client is the client of the control path sample of the DOCA Comch guide.
 // It connects to comch-ctrl-path-server, sends one message, waits for the server's message, and
 // exits.

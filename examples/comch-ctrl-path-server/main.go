@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command comch-ctrl-path-server is the server of the control path sample of the DOCA Comch guide.
 // It waits for one message from a client, sends a message back, and exits. Start it before its
 // client, comch-ctrl-path-client.

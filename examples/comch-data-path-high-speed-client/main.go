@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command comch-data-path-high-speed-client is the client of the data path sample of the DOCA Comch
 // guide. It sends one message to the server and receives one, both on the fast path, and exits. The
 // documentation of comch-data-path-high-speed-server shows the whole exchange.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command comch-data-path-high-speed-server is the server of the data path sample of the DOCA Comch
 // guide. It receives one message from the client and sends one to it, both on the fast path, and
 // exits. Start it before its client, comch-data-path-high-speed-client.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command dma-local-copy copies a text from one buffer of this process to another with a DMA job.
 // It follows the steps that the DOCA DMA guide lists for local memory.
 package main

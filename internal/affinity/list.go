@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package affinity pins threads to CPUs, and lists the CPUs that this process may run on.
 package affinity
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package benchsuite holds the document of a series of benchmarks: cases, each of which is several
 // runs of a workload on a system, and the verdict on them.
 package benchsuite

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build !amd64
 
 // Package blockcopy copies blocks to and from memory that is too large for the caches.

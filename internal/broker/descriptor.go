@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package broker is how a process imports memory that a program on the emulated libdoca has
 // exported. The program's library serves its exports at a Unix socket with an abstract name, the
 // broker. A Descriptor, which the program sends to whomever it likes, names the socket and the

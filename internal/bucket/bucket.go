@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bucket provides the token bucket of all rate limits.
 package bucket
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package buildinfo identifies the build of zc-relay.
 package buildinfo
 

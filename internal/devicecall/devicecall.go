@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package devicecall bounds how long a caller waits for a device. Calls into a driver take no
 // context, and a device that hangs may never let one return.
 package devicecall

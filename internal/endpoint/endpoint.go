@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package endpoint finds addresses that the kernel would reject with nothing but EINVAL.
 package endpoint
 

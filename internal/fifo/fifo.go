@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fifo is a bounded first-in, first-out queue for data paths: it
 // allocates once, when it is made, and never grows.
 package fifo

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package files reads the files that operators write for a program, such as configurations and
 // certificates, and checks whether this user can create one, without creating it.
 package files

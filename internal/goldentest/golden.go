@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package goldentest compares the output of tests with golden files.
 package goldentest
 

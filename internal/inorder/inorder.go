@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package inorder runs functions one after the other, so that what takes long keeps its order and
 // holds up nobody else.
 package inorder

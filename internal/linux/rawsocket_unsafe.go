@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package linux has the parts of the kernel's interface that Go's packages lack, or offer in a way
 // that allocates or blocks.
 package linux

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package machinecounters reads what the machine's own counters count during a run: those of the
 // ports of RDMA devices, and those of the processors. A counter that the machine does not have, or
 // does not let this process read, is missing, which differs from 0.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pci knows the two notations of PCI addresses.
 package pci
 

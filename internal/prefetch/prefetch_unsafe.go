@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build amd64 || arm64
 
 // Package prefetch asks the processor to bring memory into its caches.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package printable makes text that a peer has sent safe on a terminal and in a log, and bounds it:
 // a peer must not decide how long our replies and log entries are.
 package printable

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rangelock orders what happens to ranges of a volume.
 //
 // Changes of overlapping ranges never run at the same time. So a change of a part of a block, which

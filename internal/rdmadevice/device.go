@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rdmadevice lists the machine's RDMA devices: their names, the hardware and interfaces
 // they belong to, and the state of their ports. It reads sysfs, which takes neither libraries nor
 // privileges.

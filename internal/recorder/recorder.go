@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package recorder keeps what threads record until a reader collects it.
 package recorder
 

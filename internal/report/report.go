@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package report holds the common parts of the documents that programs print as their results.
 package report
 

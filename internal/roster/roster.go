@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package roster keeps something for each client by name. Clients choose their names, so the number
 // of names is bounded.
 package roster

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package schematest checks JSON documents against JSON Schemas in tests.
 package schematest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package seedtest hands out the seeds of tests that draw their cases at random. Such a test runs
 // the same cases every time, so that it fails only for the change under test. Runs that look for
 // new cases set the variable ZC_RELAY_SEED to "fresh", and the flag -count=1, because the go command

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package signature recognizes what a block device is used for: file systems, partition tables, and
 // members of arrays, volume groups, and encrypted containers. It knows what is common on Linux
 // hosts, not everything that blkid does.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package similar finds the word that a misspelled one was probably meant to be.
 package similar
 

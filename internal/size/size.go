@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package size parses and formats byte sizes, throughputs and durations for people.
 //
 // Units are those of IEC 80000-13 and SI: KiB, MiB, GiB, TiB, PiB count by 1024;

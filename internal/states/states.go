@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package states describes the states that something can be in, for everybody who shows them or
 // depends on them.
 package states

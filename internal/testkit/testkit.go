@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package testkit is what tests share that wait for something, run programs, or listen.
 //
 // A test that runs programs of this repository asks a Set for them. A set is built once in each

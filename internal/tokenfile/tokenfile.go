@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tokenfile reads files that hold a secret by which a program proves that its user may
 // administer a daemon.
 package tokenfile

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package yamlerror finds the line of a mistake in YAML. The parser often names the line where the
 // section around it begins, or none.
 package yamlerror

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Command lines: options with a short or a long name, on the command line or in a JSON file, and
  * commands, which have options and commands of their own. */
 #ifndef DOCA_ARGP_H_

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Bufs: a window of valid data inside a buffer of a memory map. A task reads the window of its
  * source, and appends to the window of its destination. */
 #ifndef DOCA_BUF_H_

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Comch: the channel between clients on a host and servers on its DPU. This is the control path;
  * see doca_comch_consumer.h and doca_comch_producer.h for the fast path. */
 #ifndef DOCA_COMCH_H_

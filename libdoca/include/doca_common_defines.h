@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Hints to the compiler. */
 #ifndef DOCA_COMMON_DEFINES_H_
 #define DOCA_COMMON_DEFINES_H_

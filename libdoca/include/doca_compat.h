@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Attributes of functions, and structures that carry the release they were compiled for.
  *
  * Every header includes this one, and programs rely on the headers of the C library that come with

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Decompression. The emulation does not have it: doca_compress_create fails with NOT_SUPPORTED. */
 #ifndef DOCA_COMPRESS_H_
 #define DOCA_COMPRESS_H_

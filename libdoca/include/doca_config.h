@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* What the headers are configured with. */
 #ifndef DOCA_CONFIG_H_
 #define DOCA_CONFIG_H_

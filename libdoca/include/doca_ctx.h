@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Contexts: what every object that runs tasks has in common. A context is used by the thread of its
  * progress engine. */
 #ifndef DOCA_CTX_H_

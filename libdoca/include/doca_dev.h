@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Devices, and the representors through which a DPU sees the functions of its host. */
 #ifndef DOCA_DEV_H_
 #define DOCA_DEV_H_

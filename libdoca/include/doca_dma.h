@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Copies by the DMA engine of a device. */
 #ifndef DOCA_DMA_H_
 #define DOCA_DMA_H_

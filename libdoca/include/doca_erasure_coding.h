@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Erasure coding. The emulation does not have it: doca_ec_create fails with NOT_SUPPORTED. */
 #ifndef DOCA_ERASURE_CODING_H_
 #define DOCA_ERASURE_CODING_H_

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Error codes. The values are part of the ABI. */
 #ifndef DOCA_ERROR_H_
 #define DOCA_ERROR_H_

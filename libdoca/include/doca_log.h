@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Logging. Messages of the application and of the library go to backends of their own. */
 #ifndef DOCA_LOG_H_
 #define DOCA_LOG_H_

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Memory maps: memory that devices may access. */
 #ifndef DOCA_MMAP_H_
 #define DOCA_MMAP_H_

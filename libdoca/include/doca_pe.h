@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Progress engines and tasks. Everything asynchronous happens inside doca_pe_progress, on the
  * thread that calls it. */
 #ifndef DOCA_PE_H_

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* RDMA: reliable connections, over which contexts exchange messages, and read and write memory that
  * the peer has exported. */
 #ifndef DOCA_RDMA_H_

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* What a program needs to use the memory of DOCA through libibverbs. */
 #ifndef DOCA_RDMA_BRIDGE_H_
 #define DOCA_RDMA_BRIDGE_H_

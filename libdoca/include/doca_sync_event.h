@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Sync events: numbers of 64 bits that one side sets and the other waits for. Either side is a CPU
  * of this machine, one on the other side of PCI, or a peer over RDMA.
  *

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Types that several libraries share. */
 #ifndef DOCA_TYPES_H_
 #define DOCA_TYPES_H_

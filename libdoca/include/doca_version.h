@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* The release of DOCA: of the headers, and of the loaded library. */
 #ifndef DOCA_VERSION_H_
 #define DOCA_VERSION_H_

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds the emulation of libdoca for one architecture (amd64 or arm64) as a shared library, under
 # the names of all DOCA libraries, with its headers, pkg-config files, and zc-libdoca, which runs
 # programs with it. Needs a C compiler for it.

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds the samples and applications in a checkout against the emulation of libdoca, and runs those
 # that are pairs. "zc-libdoca try", beside which this is installed, is how users run it.
 set -euo pipefail

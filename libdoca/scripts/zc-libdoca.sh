@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs programs that are written for DOCA with the emulation of libdoca, beside which it lies:
 # "zc-libdoca --help" explains.
 set -eu

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package verbsbridge connects the emulation of libdoca to RDMA devices of the machine: memory that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package admin administers a daemon, a relay or a target, on this machine: it talks to the admin
 // listener of the daemon (--admin-listen), as the commands status, sessions, reload, log-level, and
 // drain of the programs do.

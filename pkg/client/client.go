@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package client reads and writes a remote volume through a relay. Applications on the host use it;
 // the initiator is one of them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controlmsg implements the control protocol between initiator, relay and target: its
 // messages, their encoding and framing, and the order in which they may be sent.
 //

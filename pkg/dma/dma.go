@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dma is the interface to DMA engines (DOCA DMA), devices that copy memory while the CPU
 // does something else.
 //

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // The C interface of libdoca as far as the provider uses it, declared here so that building needs
 // no DOCA headers. Names, types, and values are DOCA's (2.9 to 3.3).
 

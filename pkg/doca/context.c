@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "internal.h"
 
 doca_error_t zcd_engine_open(const struct zcd_functions *f, int wait, struct zcd_engine *engine)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doca reaches NVIDIA's libdoca: devices, memory maps, progress engines, and the contexts
 // of Comch and DMA. It is below the providers pkg/comch/doca and pkg/dma/doca.
 //

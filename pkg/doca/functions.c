@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "functions.h"
 
 enum { zcd_need_R = 1, zcd_need_O = 0 };

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // The list of DOCA functions. ZC_DOCA_FUNCTIONS(X) expands to X(need, library, name, return,
 // arguments) for each of them, and is the only place that names them: it gives the typed table, the
 // look-up, and the names in errors. need is R for a function that the provider cannot do without

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // What the C files of this package share beyond shim.h.
 
 #ifndef ZC_DOCA_INTERNAL_H

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // The C side of the provider. Callbacks of libdoca exist here only. A callback writes a plain
 // record for Go and returns; it neither calls Go nor makes progress. Go takes the records in
 // batches, with one call per turn of its loop.

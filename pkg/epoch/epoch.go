@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package epoch keeps the sessions of one client program from overlapping.
 //
 // A client instance is one run of a client program. It numbers its sessions by ascending epochs. A

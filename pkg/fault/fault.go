@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fault decides what goes wrong, and when. A Rule names an operation of a seam, the
 // occasions, and an action. An Injector holds rules; the hooks of the seams, in packages such as
 // pkg/rdma/hook, ask it at each operation what to do, and do it.

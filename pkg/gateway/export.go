@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gateway lets NBD clients use a volume: it is the link between pkg/nbd and the queues of
 // pkg/client.
 //

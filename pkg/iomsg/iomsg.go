@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package iomsg encodes the 64-byte IO message that travels from the initiator through the relay to
 // the target and back.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lease keeps what a relay has sent for a session from taking effect after the session has
 // ended, however long a network has held it.
 //

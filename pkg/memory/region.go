@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package memory describes the memory that data paths use: regions that are allocated here,
 // imported from a peer, or owned by a device.
 package memory

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mutualtls lets relay and target prove their identity to each other. It loads a
 // certificate with its key, and the authorities that may sign a peer's certificate, and builds TLS
 // configurations from them.

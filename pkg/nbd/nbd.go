@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nbd serves disks to clients of the Network Block Device protocol: Linux, qemu, libnbd,
 // and the many tools that are built on them.
 //

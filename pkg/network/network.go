@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package network is the seam to byte streams between machines. Kernel makes TCP connections;
 // a simulation provides streams whose delays, losses, and cuts it controls.
 package network

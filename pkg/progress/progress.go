@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package progress lets one thread drive many sources of work. A progress engine polls the sources,
 // and puts the thread to sleep when none has work.
 package progress

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package relay
 
 // Isolation is what keeps a target from memory that is not meant for it.

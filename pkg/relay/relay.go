@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package relay is the daemon on the DPU. It accepts clients over Comch, performs the control
 // handshake with them and, over TCP, with a target, and hands the resulting queues to data-path
 // workers.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package retry decides when to try again after a failure: how often, for how long in total, and
 // with which pauses.
 package retry

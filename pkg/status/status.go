@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package status holds the symbolic error codes that cross a wire.
 //
 // The numbers are the values of doca_error_t, which the DOCA storage applications put into IO

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package target is the program on the storage node. It serves volumes, accepts control connections
 // of relays over TCP, and hands their queues to data-path workers, which move the data by one-sided
 // RDMA.

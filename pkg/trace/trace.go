@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package trace records sampled IOs, so that one IO can be followed through client, relay, and
 // target. The client samples: it gives one IO in so many an ID, which the IO's messages carry. Each
 // program whose Tracer is on records the IOs that have one.

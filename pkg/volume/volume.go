@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package volume provides the volumes that a target serves.
 //
 // All sessions of a target share a volume. Its data path never blocks a worker: a Queue accepts

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package api keeps a listing of what the public packages export in docs/api, so that each change
 // of it is seen in review: go test ./test/api -update writes the listings.
 package api

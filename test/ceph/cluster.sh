@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # A throw-away Ceph cluster for tests: a monitor, a manager, and OSDs, all under one directory, on
 # one address, as ordinary processes (no systemd, no kernel modules).
 #

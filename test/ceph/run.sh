@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Tests volumes on Ceph RBD against a real cluster, which it starts and removes: the conformance
 # suite of volumes, and the whole chain, while OSDs, the monitor, targets, and networks fail.
 # Arguments go to the tests of the chain, for instance -run TestCephSurvives. With TAGS=soak, the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chain tests target, relay, and client together, in one process, over the embedded
 // providers.
 //

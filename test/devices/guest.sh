@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # guest.sh - the part of run.sh that runs in the VM.
 #
 # Usage: guest.sh DIRECTORY    DIRECTORY holds the programs that run.sh built

@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # run.sh - detach a SCSI disk from under a running target, and attach it again, in a small VM: the
 # disk is the kernel's scsi_debug. Prints a line for each case. Exits 0 only if all cases passed.
 #

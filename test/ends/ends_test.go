@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ends lets owners of a volume end while a network holds what was sent for them, and lets
 // heirs begin. Owners, relays, and target are processes. Whatever arrives late must have no effect:
 //

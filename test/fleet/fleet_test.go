@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build fleet
 
 // Package fleet runs a fleet of daemons on one machine, with a real Prometheus that has the shipped

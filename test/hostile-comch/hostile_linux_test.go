@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hostilecomch attacks a Comch server from other processes, and checks that the server and
 // its honest clients are not affected.
 package hostilecomch

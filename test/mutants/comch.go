@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // comchMutants break the shared memory between client and relay, and the memory that they share.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // datapathMutants break the engine: the lanes of relay and target, and what both share.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // durabilityMutants break what keeps acknowledged data: proofs of clean ends, the places of files,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // gatewayMutants break the engine that NBD, vhost, and ublk share, and its locks of ranges.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // rdmaMutants break RDMA in software: what a peer may reach, what arrives, and in which order.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // serviceMutants break what keeps a daemon running: which of its ends a service manager mends, and

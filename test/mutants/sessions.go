@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // sessionMutants break the control plane of the roles: the beginnings and ends of sessions, who may

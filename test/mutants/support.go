@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // supportMutants break what the others stand on: memory, copies, sockets, DMA, retries, TLS, and

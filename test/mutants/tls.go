@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // tlsMutants break TLS under MPA: the hand-over from crypto/tls, and the records afterwards.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // verifyMutants break the verifier, which has to notice what the others break.

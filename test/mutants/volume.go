@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // volumeMutants break volumes: content, durability, what a failed volume rejects, and who owns a

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Runs as a service of the systemd that run.sh boots: installs the packages,
 # uses, upgrades and removes them, and looks for what is left.
 set -euo pipefail

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds the packages of a version once more, as another user with another umask, host name, time
 # zone, directory, and empty cache, and fails unless they have the same bytes. Needs root.
 #

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds the packages twice, as two versions, and has them installed, used,
 # upgraded and removed under a real systemd: that of this machine, booted on a
 # copy of its root directory that exists in memory only. What happens there is

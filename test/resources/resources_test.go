@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package resources lets random peers of every kind use a real relay and a real target, and checks
 // that the daemons hold nothing for peers that are gone, and still serve an honest client.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package simulation runs initiators, a relay, targets, and disks in one process, on a virtual
 // clock and a seeded scheduler.
 //

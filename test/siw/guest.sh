@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # guest.sh - the part of run.sh that runs in the VM: the provider iwarp against rping and perftest
 # on siw, in both roles.
 #

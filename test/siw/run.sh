@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # run.sh - test the provider iwarp against the Linux kernel's iWARP (siw) in a small VM. Its peers
 # are rping and perftest, which were written independently. Tests both roles, with and without
 # CRC32C. Prints a line for each case. Exits 0 only if all cases passed.

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Starts a small Ceph cluster and moves data to an image and back. test/ceph/run.sh tests the rest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Builds the package of the target, checks it with lintian, its manual with man, and its completions
 # with the shells, installs it in a copy of this machine's root directory that exists in memory only,
 # uses it, and purges it. test/packages/run.sh tests all packages, under a real systemd. Needs root.

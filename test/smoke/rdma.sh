@@ -1,4 +1,6 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # Boots the small VM of test/siw/rdma-vm.sh once and runs the provider verbs on Soft-RoCE: ten tests
 # of the conformance suite, and the chain with a short verify. test/verbs/run.sh tests the rest.
 set -euo pipefail

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command suites runs the tests that a change has to pass: the gate, which is short and runs for
 // every change, and the complete suites with real peers, which run when what they cover has
 // changed.

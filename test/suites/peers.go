@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -69,6 +71,7 @@ var rules = []rule{
 	{"scripts/simulate.sh", "simulation"},
 	{"scripts/test-arm64.sh", "arm64"},
 	{"scripts/fuzz.sh", ""},
+	{"scripts/add-license-headers.sh", ""},
 	{"scripts/release.sh", ""},
 	{"scripts/sign-release.sh", ""},
 	{"scripts/check-tree.sh", ""},

@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # bench-guest.sh - the part of bench.sh that runs in the VM.
 #
 # Usage: bench-guest.sh TEST-BINARY ROUNDS

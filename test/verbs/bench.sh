@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # bench.sh - compare the verbs provider with perftest on the same devices in the same VM: the
 # bandwidth of 64 KiB Writes and Reads, and the latency of 64-byte Sends. Everything is emulated, so
 # only the ratios are meaningful.

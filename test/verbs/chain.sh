@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+#
 # chain.sh - run target and relay as processes in the VM. Scripts that run there source it, and set
 # $programs and $scratch. $comch is the Comch provider, $isolation that of the relay's channel, and
 # $backend what the target's volume is made of.

@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
 # run.sh - test the verbs provider on the kernel's software RDMA devices, Soft-RoCE (rxe) and
 # Soft-iWARP (siw), in a small VM: the conformance suite of the RDMA seam, and the whole chain with
 # faults, also over the Comch provider doca on the emulation of libdoca. Prints a line for each

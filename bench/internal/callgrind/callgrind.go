@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package callgrind counts the instructions that a Go program executes, with valgrind. Unlike time,
 // the count does not depend on what else the machine does.
 package callgrind

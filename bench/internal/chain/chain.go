@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chain runs target, zc-relay and initiator as three processes.
 package chain
 

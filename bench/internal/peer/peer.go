@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package peer runs what Debian offers to compare zc-relay with, and the NBD gateway, which makes
 // the two comparable.
 package peer

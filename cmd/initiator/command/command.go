@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package command has the commands of initiator, without what decides where libdoca comes from.
 package command
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package admincommands holds the commands that talk to a running daemon through its admin
 // listener.
 package admincommands

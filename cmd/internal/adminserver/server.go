@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package adminserver lets people and machines monitor and control a daemon over HTTP, apart from
 // everything that serves IO. Server is for the management network, Admin only for this machine.
 package adminserver

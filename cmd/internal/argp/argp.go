@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package argp lets programs run the command lines of the DOCA applications that they stand for. It
 // adds what DOCA's argument parser (DOCA ARGP guide) gives every application: the generic flags,
 // flags from a JSON file, and "[DPDK flags] --" in front.

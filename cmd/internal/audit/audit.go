@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package audit logs who has changed a running daemon, and how that ended: a line for each change,
 // whatever the log level.
 package audit

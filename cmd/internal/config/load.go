@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package config reads the configuration of a daemon: defaults, then a YAML
 // file, then environment variables, then flags, each over the one before.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doctor checks a machine for problems that keep a relay or a target from working, or from
 // working well, and suggests remedies.
 package doctor

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package injection holds what programs share that inject faults on request: the flags, and the
 // signals that turn switches.
 package injection

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package logging sets up the log of a program: zap on standard error, for
 // people or as JSON.
 package logging

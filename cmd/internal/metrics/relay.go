@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package metrics shows the daemons' counters to Prometheus. A scrape does not disturb the data
 // path: it only reads the memory that the data path counts in.
 package metrics

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package output writes files that appear, or change, only once they are complete and on disk.
 package output
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package program holds what all command line programs share: exit codes, the sentence that
 // explains a failure, signals, and the processors that polling threads need.
 package program

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package service holds what both daemons share: workers, logging, TLS, the listeners for
 // operators, reload, and an orderly end.
 package service

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package systemd reports the state of a daemon to the service manager, by the protocol of
 // sd_notify(3): started, reloading, stopping, a status line, and the watchdog's sign of life. It
 // sends nothing if no service manager listens.

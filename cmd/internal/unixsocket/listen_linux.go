@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package unixsocket makes the sockets that programs listen on for processes of the same machine.
 package unixsocket
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package webconfig reads the web configuration file of Prometheus exporters: TLS, users, and
 // headers of a listener for HTTP. The format is that of the exporter toolkit
 // (https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md), whose

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command notices prints the licenses of everything that others have written and that a program
 // contains: the Go runtime and standard library, and each module of which a package is linked.
 //

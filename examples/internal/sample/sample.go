@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sample is the common part of the Comch samples: the flags, the loop around the progress
 // engine, and helpers for the steps that several samples share.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sysfstest creates a sysfs with RDMA devices for tests.
 package sysfstest
 

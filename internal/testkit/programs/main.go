@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command programs builds what tests run, before several of them do, and prints the variables that
 // tell them where it is:
 //

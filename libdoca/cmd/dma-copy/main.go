@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Command dma-copy is cmd/dma-copy with the emulation of libdoca inside.

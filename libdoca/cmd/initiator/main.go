@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Command initiator is cmd/initiator with the emulation of libdoca inside.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Command zc-relay is cmd/zc-relay with the emulation of libdoca inside.

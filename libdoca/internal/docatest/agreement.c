@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* The provider declares the functions of DOCA for itself (pkg/doca/functions.h). This file compiles
  * only if it means the same functions as the headers here, and tells tests which ones they are. */
 

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Calls of the functions of libdoca, by their names, and callbacks that tell Go what happened. */
 #ifndef DOCATEST_CALL_H
 #define DOCATEST_CALL_H

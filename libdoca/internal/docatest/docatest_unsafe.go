@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package docatest calls libdoca as a C program would, for the tests of the library: functions by

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* A loop for benchmarks: messages through producer and consumer without a crossing per call. */
 
 #include "call.h"

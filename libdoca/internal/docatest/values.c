@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Programs that NVIDIA's SDK has compiled contain the values and the layouts of its headers. */
 
 #include "call.h"

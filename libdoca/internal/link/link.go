@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package link carries the operations of doca_rdma between two processes over a stream: sends,
 // writes, reads, and atomics, each of which the peer acknowledges.
 //

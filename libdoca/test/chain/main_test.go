@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chain tests target, relay, and client together over the providers doca, in one process,
 // on the emulation of libdoca.
 package chain

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package comch tests the provider of Comch over libdoca, on its emulation.

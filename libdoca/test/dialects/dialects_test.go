@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package dialects tests a target with relays of the DOCA storage applications, whose RDMA is that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package dma tests the provider of DMA over libdoca, on its emulation.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package functions_test says what the emulation of libdoca makes of each function of DOCA's
 // headers, and writes the table of docs/libdoca-functions.md.
 package functions_test

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Atomics of RDMA, from two processes on the same memory. */
 
 #include "remote.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Comch for the test programs: control connections, consumers, and producers. */
 
 #include "program.h"

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* What both sides of DOCA's DMA Copy application have in common. The environment configures them:
  *
  *	FILE     the file to copy, or to create

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* The DPU of DOCA's DMA Copy application: it gets a file of the host, or has one that the host
  * gets. It copies the file with one DMA task. */
 

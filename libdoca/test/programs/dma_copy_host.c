@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* The host of DOCA's DMA Copy application: it has a file that the DPU gets, or gets the DPU's.
  * BUFFER is what it exports: "pages", which are whole; "malloc", which are not; or "destroyed",
  * whose map ends before the DPU gets the descriptor. */

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* The fast path: threads with a consumer and a producer each on one connection, in both directions,
  * while the main thread progresses the control path. */
 

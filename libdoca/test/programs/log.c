@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Logs: where the messages of the application and of the library go, and which of them. */
 
 #include "program.h"

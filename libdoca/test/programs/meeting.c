@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* A client of a server that is not a program on libdoca, and that returns what it gets. */
 
 #include "program.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Memory of any kind that the host exports: over PCI, where the DPU copies it by DMA until the host
  * takes it away, and for RDMA. */
 

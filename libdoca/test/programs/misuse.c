@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Misuse of threads, states, references, and tasks is reported, and changes nothing. What the
  * emulation does not have is refused by name. */
 

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* What the test programs have in common. Each runs as two processes, "host" and "dpu", which have a
  * socket to each other besides what they test: tell and hear use it. */
 #ifndef PROGRAM_H

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* RDMA: connections by details and by address, all tasks, and sync events. */
 
 #include "remote.h"

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* RDMA for the test programs. */
 #ifndef REMOTE_H
 #define REMOTE_H

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* What programs for DOCA rely on: the rules of Comch. The numbers are those of docs/libdoca.md. */
 
 #include "program.h"

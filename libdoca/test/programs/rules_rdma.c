@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* What programs for DOCA rely on: the rules of RDMA. The numbers are those of docs/libdoca.md. */
 
 #include "remote.h"

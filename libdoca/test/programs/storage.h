@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* The protocols of the DOCA storage applications, for initiator, relay, and target: control messages
  * and the 64 bytes of IO messages. Numbers are big-endian. */
 #ifndef STORAGE_H

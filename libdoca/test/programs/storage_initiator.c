@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* An initiator in the shape of those of the DOCA storage applications, in their protocols of 2.10 to
  * 3.2: each thread keeps a number of transactions going, of which each writes a block, reads it
  * back into cleared memory, and compares. OPERATIONS is the number of writes per thread. With

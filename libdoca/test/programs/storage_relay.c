@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* A relay in the shape of that of the DOCA storage applications, in their protocols of 2.10 to 3.2.
  * It serves one initiator, and ends. A message of the initiator goes to the target from the buffer
  * that it was received in, and the same way back. TARGET is the port of the target, on the loopback

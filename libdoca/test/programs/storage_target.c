@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* A target in the shape of those of the DOCA storage applications, in their protocols of 2.10 to 3.2.
  * It serves one relay, and ends. For each thread of the initiator it has two RDMA contexts:
  * messages travel on one, and it moves data on the other. In 2.10 each thread has a storage of its

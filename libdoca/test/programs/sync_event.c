@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* Sync events that the host and the DPU share over PCI: one number, wherever it is, that both
  * change and wait for. */
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* The end of everything, in every order, while tasks of all kinds are outstanding. */
 
 #include "remote.h"

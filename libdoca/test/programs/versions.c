@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 /* The library has all functions, under all names and version nodes that programs of any release ask
  * for, and is loaded once. */
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package rdma tests the provider of RDMA over libdoca, on its emulation.

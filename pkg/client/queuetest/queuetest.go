@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package queuetest provides a volume in memory. Its queues behave like those of pkg/client, or
 // misbehave as a test requires.
 package queuetest

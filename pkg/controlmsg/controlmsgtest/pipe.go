@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controlmsgtest provides an in-memory transport and scripted peers, to test users of the
 // control protocol.
 package controlmsgtest

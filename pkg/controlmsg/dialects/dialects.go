@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dialects encodes and decodes the protocols of the DOCA storage applications, releases
 // 2.10 to 3.3: the control messages between initiator, relay, and target, and the IO messages. See
 // docs/protocol.md.

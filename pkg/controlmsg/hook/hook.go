@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hook wraps any transport of control messages. The wrapper forwards everything, and
 // traces, delays, fails, drops, duplicates, corrupts, or freezes messages by fault rules.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doca is the DMA provider for BlueField hardware, over NVIDIA's libdoca.
 package doca
 

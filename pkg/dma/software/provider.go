@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package software is a DMA provider for any Linux machine: each engine is a thread that copies, or
 // copies on the thread that polls it (Options.Inline).
 //

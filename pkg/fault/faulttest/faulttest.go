@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package faulttest creates injectors for tests of hooks.
 package faulttest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mutualtlstest issues certificates for tests.
 package mutualtlstest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package networktest is a network in memory, for tests and simulations. It starts no goroutines,
 // and depends on time only where a deadline is set. Whoever waits for it waits on a channel, so
 // testing/synctest can tell when all of a test's goroutines are idle.

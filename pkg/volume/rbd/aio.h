@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* The asynchronous part of librbd, which go-ceph does not cover, in one call for each request. A
  * request ends on a thread of librbd, which leaves it where Go finds it without a call. */
 

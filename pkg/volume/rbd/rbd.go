@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rbd provides volumes on images of Ceph RBD.
 //
 // Programs that import the package understand backends of the form rbd:POOL/IMAGE. Opening one

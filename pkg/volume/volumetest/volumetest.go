@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package volumetest is the conformance suite for volumes: every kind of volume must pass it.
 package volumetest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chaintest runs target, relay, and client together, in one process, for tests. RunChannel
 // has the tests that a channel passes over any providers.
 package chaintest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command peer plays the other side of rping and perftest: it speaks their protocols over the
 // provider iwarp, against the original programs on Linux siw.
 //

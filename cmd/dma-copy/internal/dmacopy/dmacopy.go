@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dmacopy copies a file between a host and its DPU: control messages
 // go over Comch, and DMA jobs of the DPU move the data.
 //

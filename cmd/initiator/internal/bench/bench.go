@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bench measures a volume. It keeps a number of requests outstanding on each of several
 // queues and records their latencies.
 package bench

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package document holds the common parts of the documents that the initiator's commands print.
 package document
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hook injects faults into the requests of an opened volume: those of its queues, as an
 // application submits them. Its operations are those of the seam "volume".
 //

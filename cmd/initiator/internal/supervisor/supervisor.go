@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package supervisor runs the threads of a benchmark, a verification, or a transfer, and takes them
 // through the stages of the run.
 package supervisor

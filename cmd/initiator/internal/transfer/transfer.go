@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package transfer moves byte streams to and from a volume through queues. It keeps many requests
 // outstanding, and reads and writes the stream directly in the data memory, without a copy.
 package transfer

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package verify checks whether a volume keeps what is written to it. It writes blocks that contain
 // their place and age, reads them back in another order, with many requests outstanding on several
 // queues, and classifies every wrong block as lost, stale, torn, misplaced, poisoned or corrupt.

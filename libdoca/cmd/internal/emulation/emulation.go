@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package emulation opens the emulation of libdoca for programs that have it inside, to test and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package stubborn puts a device between the providers and a libdoca that is slow or fails late, as

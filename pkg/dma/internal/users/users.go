@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package users counts what uses a DMA device, so that it is not closed before.
 package users
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package targets knows the targets of a relay's channel: which of them serves new sessions, and
 // which can take over. It keeps a connection to each of them, and opens those of the sessions, of
 // which it knows nothing else.
