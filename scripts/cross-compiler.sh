@@ -30,8 +30,8 @@ choose_compiler() {
 }
 
 # harden makes the go command compile and link C with what check-hardening.sh looks for: canaries on
-# the stack, functions of libc that check lengths, and addresses that are bound at the start and then
-# read-only. Compilers of some distributions define _FORTIFY_SOURCE, too.
+# the stack, functions of libc that check lengths, and addresses that are bound at the start and
+# then read-only. Compilers of some distributions define _FORTIFY_SOURCE, too.
 harden() {
     export CGO_CFLAGS="${CGO_CFLAGS:--O2 -g} -fstack-protector-strong"
     CGO_CFLAGS+=" -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2"

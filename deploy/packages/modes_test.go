@@ -95,8 +95,8 @@ func TestAVariantHasNothingThatWasBuiltForItsPackage(t *testing.T) {
 			own++
 		}
 		if own != 3 {
-			t.Errorf("%s-%s has %d built files, want its program, notices, and bill of materials", of,
-				variant, own)
+			t.Errorf("%s-%s has %d built files, want a program, notices, and a bill of materials",
+				of, variant, own)
 		}
 	}
 }

@@ -110,8 +110,8 @@ echo content >"$PACKAGE_DIRECTORY/a.rpm"
 	if err != nil || strings.TrimSpace(string(notes)) != "### Added\n\n- One." {
 		t.Errorf("the notes are %q, %v", notes, err)
 	}
-	if log := mustRun(t, tree, environ, "git", "show", "v1.2.0-rc.1:CHANGELOG.md"); !strings.Contains(
-		log, "## Unreleased\n\n## 1.2.0-rc.1 - ") {
+	log := mustRun(t, tree, environ, "git", "show", "v1.2.0-rc.1:CHANGELOG.md")
+	if !strings.Contains(log, "## Unreleased\n\n## 1.2.0-rc.1 - ") {
 		t.Errorf("the tag has %s", log)
 	}
 	if output, err := run(t, tree, environ, "scripts/release.sh", "1.2.0-rc.1"); err == nil {
@@ -122,7 +122,8 @@ echo content >"$PACKAGE_DIRECTORY/a.rpm"
 // The real program may not be there.
 func TestAReleaseIsSignedByMinisign(t *testing.T) {
 	programs, directory := t.TempDir(), t.TempDir()
-	write(t, filepath.Join(programs, "minisign"), "#!/bin/sh\necho \"$@\" >SHA256SUMS.minisig\n", 0o755)
+	write(t, filepath.Join(programs, "minisign"),
+		"#!/bin/sh\necho \"$@\" >SHA256SUMS.minisig\n", 0o755)
 	key := filepath.Join(programs, "key")
 	write(t, key, "secret", 0o600)
 	write(t, filepath.Join(directory, "a.deb"), "content", 0o644)

@@ -54,7 +54,8 @@ for name in "${libraries[@]}"; do
     # What is linked with this one needs the library under NVIDIA's name, however the linker was
     # told of it, and lacks what no library that it names has. Its functions are never called.
     functions_of "$name" | sed 's/.*/void &(void) { __builtin_trap(); }/' |
-        "$compiler" -x c -w -shared -nostdlib -fPIC -O1 -s -Wl,-z,relro,-z,now -Wl,-soname,"libdoca_$name.so.2" \
+        "$compiler" -x c -w -shared -nostdlib -fPIC -O1 -s -Wl,-z,relro,-z,now \
+            -Wl,-soname,"libdoca_$name.so.2" \
             -Wl,--version-script=shared/versions.map \
             -o "$directory/lib/link/libdoca_$name.so" -
 done

@@ -29,7 +29,7 @@ import (
 // flooded is a chain that strangers flood, at all listeners that they can reach.
 type flooded struct {
 	*tlsChain
-	iwarp   *testkit.Process // a relay that reaches the target over iWARP; chain.relay does over shm
+	iwarp   *testkit.Process // a relay over iWARP; chain.relay is over shm
 	plain   *testkit.Process // a gateway without TLS
 	gateway *testkit.Process // a gateway with TLS
 	token   string           // file with the token for the target's administration

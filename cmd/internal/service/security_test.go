@@ -18,8 +18,8 @@ func TestTheTableOfListenersIsTrue(t *testing.T) {
 	guide, gateway := string(read(t, "../../../docs/operations.md")),
 		string(read(t, "../../../docs/nbd.md"))+string(read(t, "../../../docs/dma.md"))
 	named := make(map[string]bool)
-	for _, match := range regexp.MustCompile("`([a-z]+\\.[a-z_]+|--[a-z-]+)`").FindAllStringSubmatch(
-		table, -1) {
+	setting := regexp.MustCompile("`([a-z]+\\.[a-z_]+|--[a-z-]+)`")
+	for _, match := range setting.FindAllStringSubmatch(table, -1) {
 		name := match[1]
 		named[name] = true
 		if !strings.Contains(guide, "`"+name+"`") && !strings.Contains(guide, "[]."+name+"`") &&

@@ -19,7 +19,7 @@ var licenseMarks = []struct{ id, sentence string }{
 	{"ISC", "permission to use, copy, modify, and/or distribute this software for any purpose"},
 	{"ISC", "permission to use, copy, modify, and distribute this software for any purpose"},
 	{"BSD-3-Clause", "neither the name of"},
-	{"BSD-2-Clause", "redistribution and use in source and binary forms"}, // after the one with more
+	{"BSD-2-Clause", "redistribution and use in source and binary forms"}, // after BSD-3-Clause
 	{"MPL-2.0", "mozilla public license version 2.0 ="},
 	{"MPL-2.0", "mozilla public license, version 2.0 1. definitions"},
 	{"Unlicense", "this is free and unencumbered software released into the public domain"},
@@ -57,8 +57,8 @@ func (c *component) expression() (string, error) {
 		}
 		ids := licensesIn(string(text))
 		if len(ids) == 0 {
-			return "", fmt.Errorf("%s: the license in %s is not known: if programs may link what has "+
-				"it, add a sentence of it to licenseMarks in deploy/packages/notices/license.go",
+			return "", fmt.Errorf("%s: the license in %s is not known: if programs may link what "+
+				"has it, add a sentence of it to licenseMarks in deploy/packages/notices/license.go",
 				c.name, file)
 		}
 		all = append(all, ids...)

@@ -140,8 +140,8 @@ func partsOf(info *buildinfo.BuildInfo, components []component) ([]part, error) 
 	for _, c := range components {
 		sum, ok := sums[c.name]
 		if !ok {
-			return nil, fmt.Errorf("%s is not linked, but its license is listed: call notices with "+
-				"the tags and the architecture of the build", c.name)
+			return nil, fmt.Errorf("%s is not linked, but its license is listed: call notices "+
+				"with the tags and the architecture of the build", c.name)
 		}
 		delete(sums, c.name)
 		expression, err := c.expression()
@@ -160,8 +160,8 @@ func partsOf(info *buildinfo.BuildInfo, components []component) ([]part, error) 
 		parts = append(parts, p)
 	}
 	for name := range sums {
-		return nil, fmt.Errorf("%s is linked, but its license is not listed: call notices with the "+
-			"tags and the architecture of the build", name)
+		return nil, fmt.Errorf("%s is linked, but its license is not listed: call notices with "+
+			"the tags and the architecture of the build", name)
 	}
 	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.Ref, b.Ref) })
 	return parts, nil

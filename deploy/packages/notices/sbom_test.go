@@ -128,8 +128,8 @@ func TestLicensesAreKnownByTheirText(t *testing.T) {
 		bsd:                                "BSD-2-Clause",
 		bsd + "\n* Neither the  name of X": "BSD-3-Clause",
 		"All rights reserved.":             "",
-		"This project is covered by two licenses: Permission is hereby granted, free of charge, to " +
-			"any person obtaining a copy. Licensed under the Apache License, Version 2.0": "Apache-2.0 MIT",
+		"Permission is hereby granted, free of charge, to any person obtaining a copy. " +
+			"Licensed under the Apache License, Version 2.0": "Apache-2.0 MIT",
 		"GNU GENERAL PUBLIC LICENSE": "",
 	} {
 		if got := strings.Join(licensesIn(text), " "); got != want {
