@@ -5,6 +5,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,11 +39,13 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(explainFlag)
 	groupFlags(root)
+	wrongHelp := checkHelp(root)
 	root.SetArgs(argp.Arguments(root, arguments))
 	command, err := root.ExecuteContextC(ctx)
-	if err == nil {
+	if err == nil && *wrongHelp == nil {
 		return ExitOK
 	}
+	err = cmp.Or(err, *wrongHelp)
 	if !entered {
 		err = Usage(explainCall(command, err))
 	}
@@ -57,6 +60,9 @@ func explain(w io.Writer, command *cobra.Command, err error) {
 	}
 	if exit, ok := errors.AsType[*exitError](err); ok && exit.code == ExitUsage &&
 		!exit.isRejected {
+		if command.Name() == "help" { // whose own help says nothing about the commands
+			command = command.Root()
+		}
 		fmt.Fprintf(w, "Run '%s --help' for usage.\n", command.CommandPath())
 	}
 }

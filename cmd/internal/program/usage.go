@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,13 +52,47 @@ func explainFlag(command *cobra.Command, err error) error {
 func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 	name := unknown.GetSpecifiedName()
 	if unknown.GetSpecifiedShortnames() != "" {
-		return fmt.Errorf("unknown flag -%s", name)
+		return fmt.Errorf("unknown flag -%s%s", name, elsewhere(command, func(c *cobra.Command) bool {
+			f := c.Flags().ShorthandLookup(name)
+			return f != nil && !f.Hidden
+		}))
 	}
 	if text := command.Annotations[explanationOf+name]; text != "" {
 		return fmt.Errorf("unknown flag --%s: %s", name, text)
 	}
 	return fmt.Errorf("unknown flag --%s%s", name, suggest(command, name))
 }
+
+// elsewhere returns ": COMMAND has it" with the other commands of the program that have a flag, ""
+// if none has it.
+func elsewhere(command *cobra.Command, has func(*cobra.Command) bool) string {
+	var found []string
+	var look func(*cobra.Command)
+	look = func(c *cobra.Command) {
+		if c != command && !c.Hidden && has(c) {
+			found = append(found, strconv.Quote(c.CommandPath()))
+		}
+		for _, child := range c.Commands() {
+			look(child)
+		}
+	}
+	look(command.Root())
+	switch most := maxCommands; {
+	case len(found) == 0:
+		return ""
+	case len(found) == 1:
+		return ": " + found[0] + " has it"
+	case len(found) <= most:
+		last := len(found) - 1
+		return ": " + strings.Join(found[:last], ", ") + " and " + found[last] + " have it"
+	default:
+		return fmt.Sprintf(": %s and %d more commands have it", strings.Join(found[:most], ", "),
+			len(found)-most)
+	}
+}
+
+// maxCommands bounds how many commands a message names.
+const maxCommands = 4
 
 // explanationOf begins the keys of annotations of commands with what to say of unknown flags.
 const explanationOf = "explanation of --"
@@ -82,7 +117,7 @@ func AlsoCalled(f *pflag.Flag, name string) {
 }
 
 // suggest returns ": did you mean --NAME?" if a flag is also called name, or its name is similar,
-// and otherwise "".
+// ": COMMAND has it" if another command or program has the flag, and otherwise "".
 func suggest(command *cobra.Command, name string) string {
 	best := ""
 	command.Flags().VisitAll(func(f *pflag.Flag) {
@@ -90,13 +125,83 @@ func suggest(command *cobra.Command, name string) string {
 			best = f.Name
 		}
 	})
-	if best == "" {
-		best = similar.Closest(name, FlagNames(command))
+	if best != "" {
+		return ": did you mean --" + best + "?"
 	}
-	if best == "" {
+	hint := elsewhere(command, func(c *cobra.Command) bool {
+		f := c.Flags().Lookup(name)
+		return f != nil && !f.Hidden
+	})
+	if hint == "" {
+		hint = inPrograms(name)
+	}
+	if best = similar.Closest(name, FlagNames(command)); best != "" {
+		hint += ": did you mean --" + best + "?"
+	}
+	return hint
+}
+
+// programFlags holds flags that users try in the wrong program, by a command that has them.
+var programFlags = []struct{ command, flags string }{
+	{"zc-relay run", "storage-server storage-servers volume representor command-channel-name " +
+		"isolation io-timeout session-wait max-clients target-protocol state-directory " +
+		"emulated-dir admin-listen metrics-listen"},
+	{"zc-relay status", "admin admin-token-file"},
+	{"target", "volume listen-address listen-port admin-listen metrics-listen"},
+	{"target status", "admin admin-token-file"},
+	{"initiator bench", "rw block-size queue-depth queues runtime buffer-size emulated-dir"},
+	{"initiator nbd", "socket allow-user listen"},
+	{"initiator get", "offset length preempt"},
+	{"dma-copy", "file emulated-dir"},
+}
+
+// inPrograms returns with which commands of other programs a flag belongs, "" if with none.
+func inPrograms(name string) string {
+	var found []string
+	for _, p := range programFlags {
+		if slices.Contains(strings.Fields(p.flags), name) {
+			found = append(found, strconv.Quote(p.command))
+		}
+	}
+	if len(found) == 0 {
 		return ""
 	}
-	return ": did you mean --" + best + "?"
+	return ": it belongs to another program: " + strings.Join(found, ", ")
+}
+
+// checkHelp makes root's help fail for commands that do not exist. After a run, *wrong is why.
+func checkHelp(root *cobra.Command) (wrong *error) {
+	wrong = new(error)
+	print := root.HelpFunc()
+	root.SetHelpFunc(func(command *cobra.Command, arguments []string) {
+		if operands := command.Flags().Args(); command.HasSubCommands() && len(operands) > 0 {
+			*wrong = Usage(unknownChild(command, operands[0]))
+			return
+		}
+		print(command, arguments)
+	})
+	root.InitDefaultHelpCmd()
+	for _, help := range root.Commands() {
+		if help.Name() == "help" {
+			help.Run, help.RunE = nil, helpOf
+		}
+	}
+	return wrong
+}
+
+// helpOf prints the help of the command that words name.
+func helpOf(help *cobra.Command, words []string) error {
+	command := help.Root()
+	for _, word := range words {
+		i := slices.IndexFunc(command.Commands(), func(c *cobra.Command) bool {
+			return c.Name() == word || c.HasAlias(word)
+		})
+		if i < 0 {
+			return Usage(unknownChild(command, word))
+		}
+		command = command.Commands()[i]
+	}
+	return command.Help()
 }
 
 // FlagNames returns the names of the flags of a command that its help shows.
@@ -164,19 +269,19 @@ func unknownChild(command *cobra.Command, name string) error {
 		command.SuggestionsMinimumDistance = 2
 	}
 	known := command.SuggestionsFor(name)
-	if len(known) == 0 && command.HasParent() {
-		var names []string
-		for _, child := range command.Commands() {
-			if child.IsAvailableCommand() {
-				names = append(names, child.Name())
-			}
+	if len(known) > 0 {
+		return fmt.Errorf("unknown command %q: did you mean %s?", name, strings.Join(known, " or "))
+	}
+	var names []string
+	for _, child := range command.Commands() {
+		if child.IsAvailableCommand() {
+			names = append(names, child.Name())
 		}
-		return fmt.Errorf("unknown command %q: there are %s", name, strings.Join(names, ", "))
 	}
-	if len(known) == 0 {
-		return fmt.Errorf("unknown command %q", name)
+	if len(names) == 0 {
+		return fmt.Errorf("unknown command %q: %q has no commands", name, command.CommandPath())
 	}
-	return fmt.Errorf("unknown command %q: did you mean %s?", name, strings.Join(known, " or "))
+	return fmt.Errorf("unknown command %q: there are %s", name, strings.Join(names, ", "))
 }
 
 // explainCall returns err, an error of a wrong call of command, in the words of this project.
