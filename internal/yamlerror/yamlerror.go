@@ -27,7 +27,21 @@ func Locate(content []byte, err error) (line int, text string) {
 		return 0, err.Error()
 	}
 	line, _ = strconv.Atoi(match[1]) // 0 without a number
-	return max(line, firstWrong(content)), err.Error()[len(match[0]):]
+	line, text = max(line, firstWrong(content)), err.Error()[len(match[0]):]
+	if isTabbed(content, line) {
+		text = "the line is indented with a tab: YAML wants spaces"
+	}
+	return line, text
+}
+
+// isTabbed reports whether the indentation of a line has a tab.
+func isTabbed(content []byte, line int) bool {
+	lines := bytes.SplitN(content, []byte("\n"), line+1)
+	if line < 1 || line > len(lines) {
+		return false
+	}
+	text := lines[line-1]
+	return bytes.ContainsRune(text[:len(text)-len(bytes.TrimLeft(text, " \t"))], '\t')
 }
 
 // firstWrong returns the number of the first line behind which no beginning of content is YAML, 0

@@ -3,6 +3,7 @@
 package yamlerror_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -36,8 +37,26 @@ func TestAMistakeIsFoundInItsLine(t *testing.T) {
 			t.Fatalf("%q is YAML", content)
 		}
 		line, text := yamlerror.Locate([]byte(content), err)
-		if line != want || text == "" || strings.Contains(text, "line") {
+		if line != want || text == "" || regexp.MustCompile(`line \d`).MatchString(text) {
 			t.Errorf("%q: line %d, want %d: %s (of %v)", content, line, want, text, err)
+		}
+	}
+}
+
+func TestATabIsNamed(t *testing.T) {
+	const begin = "channels:\n"
+	for content, want := range map[string]int{
+		begin + "\t- target: a\n":                          2,
+		begin + "  - target: a\n\tvolume: b\n":             3,
+		begin + "  - target: a\n    volume: b\n  \tc: d\n": 4,
+	} {
+		err := yaml.Unmarshal([]byte(content), &yaml.Node{})
+		if err == nil {
+			t.Fatalf("%q is YAML", content)
+		}
+		line, text := yamlerror.Locate([]byte(content), err)
+		if line != want || text != "the line is indented with a tab: YAML wants spaces" {
+			t.Errorf("%q: line %d: %s", content, line, text)
 		}
 	}
 }

@@ -62,18 +62,18 @@ type checkReport struct {
 }
 
 // newConfigCheckCommand returns the command that checks a configuration file. As text it prints
-// every problem on a line of its own.
+// each of the first problems on a line of its own.
 func newConfigCheckCommand[C Configuration](from *Source[C]) *cobra.Command {
 	output, file := report.Text, ""
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a configuration file",
-		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists all
-problems. It needs nothing but the file, and so works on any machine; if the files of
-operations.web_config_file, admin_web_config_file, and admin_token_file are on this machine, it
-checks them, too. It warns if the limits
-allow more files than this shell allows. --config FILE means the same as FILE, - is standard input,
-and no FILE means %s.`, from.UnitFile),
+		Long: fmt.Sprintf(`check reads a configuration file, without environment and flags, and lists its
+problems: the first 50, or all as JSON. It needs nothing but the file, and so works on any
+machine; if the files of operations.web_config_file, admin_web_config_file, and
+admin_token_file are on this machine, it checks them, too. It warns if the limits allow
+more files than this shell allows. --config FILE means the same as FILE, - is standard
+input, and no FILE means %s.`, from.UnitFile),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := takeFile(cmd, arguments); err != nil {
@@ -102,7 +102,7 @@ and no FILE means %s.`, from.UnitFile),
 			if err != nil {
 				var text string
 				if problems, is := errors.AsType[Problems](err); is {
-					text = problems.all()
+					text = problems.list()
 				} else {
 					text = err.Error()
 				}

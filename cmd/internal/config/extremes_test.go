@@ -33,6 +33,8 @@ var neighbours = map[string][2]string{
 	"control.keep_alive_interval":        {"control.keep_alive_dead_after", "1h"},
 	"control.keep_alive_dead_after":      {"control.keep_alive_interval", "1ms"},
 	"channels.0.import_device":           {"comch.provider", "doca"},
+	"channels.0.target_protocol":         {"rdma.provider", "doca"},
+	"listen.protocol":                    {"rdma.provider", "doca"},
 	"channels.0.reconnect.first_pause":   {"channels.0.reconnect.longest_pause", "8760h"},
 	"channels.0.reconnect.longest_pause": {"channels.0.reconnect.first_pause", "1ms"},
 }

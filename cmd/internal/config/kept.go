@@ -85,8 +85,7 @@ func version(p *int) Value {
 	return variable{kind: "int", get: func() string { return strconv.Itoa(*p) },
 		set: func(s string) error {
 			if s != strconv.Itoa(keptVersion) {
-				return fmt.Errorf("is the format of another release of zc-relay, and this one "+
-					"reads %d", keptVersion)
+				return fmt.Errorf("is no version of this file: it must be %d", keptVersion)
 			}
 			*p = keptVersion
 			return nil
@@ -101,6 +100,12 @@ func readKept(path string) ([]Channel, error) {
 	}
 	if err != nil {
 		return nil, stateProblem(err)
+	}
+	if newer := newerVersion(text); newer != "" {
+		return nil, status.Errorf(status.BadConfig, "%s has version %s, which a newer release of "+
+			"zc-relay has written, and this one reads version %d: install that release again; or "+
+			"move the file away (mv %s %s.newer), start the relay, and add its channels again by "+
+			"\"zc-relay channel add\"", path, newer, keptVersion, path, path)
 	}
 	var kept keptContent
 	l := &loader{root: describeSection("", "", kept.describe)}
@@ -117,6 +122,22 @@ func readKept(path string) ([]Channel, error) {
 			path, path)
 	}
 	return kept.channels, nil
+}
+
+// newerVersion returns the version of a file that a newer release has written, "" of any other.
+// Whatever else such a file has may be unknown here.
+func newerVersion(text []byte) string {
+	var file struct {
+		Version yaml.Node `yaml:"version"`
+	}
+	if yaml.Unmarshal(text, &file) != nil {
+		return ""
+	}
+	n, err := strconv.Atoi(file.Version.Value)
+	if err != nil || n <= keptVersion {
+		return ""
+	}
+	return file.Version.Value
 }
 
 // checkOnce reports channels that are there twice.

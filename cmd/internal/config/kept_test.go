@@ -116,7 +116,7 @@ func TestAFileThatTheRelayHasNotWrittenIsExplained(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                    "version: is required",
 		"version: 1\nchannels: [":             "not valid YAML",
-		"version: 2\n":                        `channels.yaml:1: version: "2": is the format of`,
+		"version: 0\n":                        `channels.yaml:1: version: "0": is no version of`,
 		"version: 1\nchannels: [{volume: a}]": "channels.yaml:2: channels.0.target: is required",
 		"version: 1\nchannel: []":             "did you mean \"channels\"?",
 		"version: 1\nchannels: [{target: \"a:1\", volume: v}, " +
@@ -133,6 +133,19 @@ func TestAFileThatTheRelayHasNotWrittenIsExplained(t *testing.T) {
 			!strings.Contains(err.Error(), "mv "+path+" "+path+".bad") {
 			t.Errorf("%q: %v, want %q", content, err, want)
 		}
+	}
+	directory := t.TempDir()
+	path := filepath.Join(directory, KeptFile)
+	newer := "version: 2\nkeys_of_tomorrow: [1]\nchannels: [{target: {host: a}}]\n"
+	if err := os.WriteFile(path, []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := OpenKeptChannels(directory)
+	if want := path + " has version 2, which a newer release of zc-relay has written, and this " +
+		"one reads version 1: install that release again; or move the file away (mv " + path +
+		" " + path + ".newer)"; !errors.Is(err, status.BadConfig) ||
+		!strings.HasPrefix(err.Error(), want) {
+		t.Errorf("a newer file: %v", err)
 	}
 	for path, want := range map[string]string{
 		"/nonexistent/state": "create /nonexistent first", "/dev/null": "not a directory",

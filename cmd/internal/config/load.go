@@ -14,9 +14,11 @@ package config
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/pflag"
 
@@ -292,7 +294,7 @@ func (l *loader) decode(n *node, path string) {
 		for i := range count {
 			at := join(path, strconv.Itoa(i))
 			if l.merged.at(at) == nil {
-				l.problem(l.sourceOf(path), at, "",
+				l.problem(l.anySource(join(path, strconv.Itoa(count-1))), at, "",
 					fmt.Sprintf("is missing, but element %d is there: number them from 0", count-1))
 			}
 			l.decode(n.list.element(i), at)
@@ -311,7 +313,8 @@ func (l *loader) decodeValue(n *node, path string) {
 	}
 	if !given {
 		if n.required && !l.partial && !l.hasProblem(path) {
-			l.problem(l.sourceOf(path), path, "", "is required: "+n.doc+flagHint(n))
+			l.problem(l.sourceOf(path), path, "",
+				"is required: "+n.doc+flagHint(n)+l.othersSay(path, ""))
 		}
 		return
 	}
@@ -392,7 +395,51 @@ func (l *loader) report(key string, value any, format string, args ...any) {
 	if value != nil {
 		shown = quote(fmt.Sprint(value))
 	}
-	l.problem(l.sourceOf(key), key, shown, fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	l.problem(l.sourceOf(key), key, shown, text+l.othersSay(key, text))
+}
+
+// othersSay names the variables and flags that may be the cause of a problem that the file gets the
+// blame for. They give other keys of the same section: those that text names, or any if the file
+// does not give the key itself.
+func (l *loader) othersSay(key, text string) string {
+	if !isInFile(l.sourceOf(key)) {
+		return ""
+	}
+	_, given := l.sources[key]
+	section := key[:strings.LastIndex(key, separator)+1]
+	var found []string
+	for other, source := range l.sources {
+		name, inside := strings.CutPrefix(other, section)
+		if inside && section != "" && !isInFile(source) &&
+			(!given || slices.Contains(strings.FieldsFunc(text, isNoLetter), name)) {
+			found = append(found, source)
+		}
+	}
+	slices.Sort(found)
+	switch found = slices.Compact(found); len(found) {
+	case 0:
+		return ""
+	case 1:
+		return "; " + found[0] + " is set, too"
+	}
+	return "; " + strings.Join(found, ", ") + " are set, too"
+}
+
+// isNoLetter reports whether a character is in no key.
+func isNoLetter(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+
+// isInFile reports whether a source is a line of a file.
+func isInFile(source string) bool { return strings.Contains(source, ":") }
+
+// anySource returns a source of what is below a path, the one of the path without any.
+func (l *loader) anySource(path string) string {
+	for _, key := range slices.Sorted(maps.Keys(l.sources)) {
+		if strings.HasPrefix(key, path+separator) {
+			return l.sources[key]
+		}
+	}
+	return l.sourceOf(path)
 }
 
 // in returns a reporter for an inner section.

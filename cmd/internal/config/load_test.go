@@ -263,6 +263,31 @@ func TestVariablesAreAsStrictAsTheFile(t *testing.T) {
 	}
 }
 
+func TestTheFileIsNotBlamedForAVariable(t *testing.T) {
+	file := write(t, `channels:
+  - target: 10.0.0.5:7470
+    volume: disk
+    reconnect: {longest_pause: 3s}
+`)
+	for variable, want := range map[string]string{
+		"ZC_RELAY__CHANNELS__0__RECONNECT__FIRST_PAUSE": `channels.0.reconnect.longest_pause: "3s": ` +
+			"must not be less than first_pause, which is 1h0m0s; " +
+			"ZC_RELAY__CHANNELS__0__RECONNECT__FIRST_PAUSE is set, too",
+		"ZC_RELAY__CHANNELS__1__NAME": "(flag --volume); ZC_RELAY__CHANNELS__1__NAME is set, too",
+		"ZC_RELAY__CHANNELS__2__NAME": "ZC_RELAY__CHANNELS__2__NAME: channels.1: is missing, but",
+		"ZC_RELAY__TLS__CERTIFICATE":  "; ZC_RELAY__TLS__CERTIFICATE is set, too",
+	} {
+		_, err := LoadRelay(Sources{File: file, Environ: []string{variable + "=1h"}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", variable, err)
+		}
+	}
+	_, err := LoadRelay(Sources{File: write(t, "channels:\n  - {target: a:1, name: x}\n")})
+	if err == nil || strings.Contains(err.Error(), "is set, too") {
+		t.Errorf("without variables: %v", err)
+	}
+}
+
 func TestYAMLMergesSpareRepetition(t *testing.T) {
 	c := mustLoadRelay(t, Sources{File: write(t, `
 channels:

@@ -47,14 +47,26 @@ const maxShownProblems = 10
 // Error returns a line for each of the first problems, and how many more there are.
 func (p Problems) Error() string {
 	if rest := len(p) - maxShownProblems; rest > 0 {
-		return fmt.Sprintf("%s\nand %d more: \"config check\" lists all",
-			p[:maxShownProblems].all(), rest)
+		return fmt.Sprintf("%s\nand %d more: \"config check\" lists more",
+			p[:maxShownProblems].lines(), rest)
 	}
-	return p.all()
+	return p.lines()
 }
 
-// all returns a line for each problem.
-func (p Problems) all() string {
+// maxListedProblems bounds what "config check" prints for people.
+const maxListedProblems = 50
+
+// list returns a line for each problem, and for many of them how many more there are.
+func (p Problems) list() string {
+	if rest := len(p) - maxListedProblems; rest > 0 {
+		return fmt.Sprintf("%s\nand %d more: correct these first; --output json lists all",
+			p[:maxListedProblems].lines(), rest)
+	}
+	return p.lines()
+}
+
+// lines returns a line for each problem.
+func (p Problems) lines() string {
 	lines := make([]string, len(p))
 	for i := range p {
 		lines[i] = p[i].String()

@@ -133,6 +133,7 @@ func (c *Relay) check(report reporter) {
 		if c.TLS.Enabled() && channel.TargetProtocol != string(relay.ProtocolNative) {
 			at("target_protocol", channel.TargetProtocol, "has no TLS: remove the section tls")
 		}
+		c.RDMA.checkProtocol(at, "target_protocol", channel.TargetProtocol)
 		if channel.TLSServerName != "" && !c.TLS.Enabled() {
 			at("tls_server_name", channel.TLSServerName, noTLS)
 		}

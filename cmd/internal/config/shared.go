@@ -256,6 +256,19 @@ func (c *RDMA) checkZone(address netip.Addr) error {
 	return endpoint.CheckZone(address)
 }
 
+// checkProtocol reports a protocol of the DOCA applications for which the provider has no
+// connections.
+func (c *RDMA) checkProtocol(report reporter, key, protocol string) {
+	if strings.HasPrefix(protocol, "doca-") && c.Provider != docaProvider {
+		report(key, protocol, "needs rdma.provider doca (--rdma-provider doca), and it is %s: the "+
+			"DOCA applications connect by DOCA RDMA alone; between our relay and target, leave "+
+			"the protocol out", c.Provider)
+	}
+}
+
+// docaProvider is the name of the RDMA provider that speaks to the DOCA applications.
+const docaProvider = "doca"
+
 // TLS configures TLS for the control connections. All fields are "" for plain text.
 type TLS struct {
 	Certificate string

@@ -408,6 +408,7 @@ func (c *Target) check(report reporter) {
 	if c.Listen.Version() != dialects.None && c.TLS.Enabled() {
 		report("listen.protocol", c.Listen.Protocol, "has no TLS: remove the section tls")
 	}
+	c.RDMA.checkProtocol(report, "listen.protocol", c.Listen.Protocol)
 	if c.Listen.Version() != dialects.None && len(c.Volumes) > 1 {
 		report("listen.protocol", c.Listen.Protocol,
 			"cannot name one of several volumes: offer one")

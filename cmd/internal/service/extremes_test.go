@@ -111,10 +111,7 @@ var neighbours = map[string][2]string{
 
 // missing holds settings for which this build or this machine has nothing to offer.
 var missing = map[string]bool{"rdma.provider=verbs": true, "rdma.provider=doca": true,
-	"comch.provider=doca": true,
-	// These need rdma.provider=doca.
-	"listen.protocol=doca-2.10": true, "listen.protocol=doca-3.0": true,
-	"listen.protocol=doca-3.1": true, "listen.protocol=doca-3.2": true}
+	"comch.provider=doca": true}
 
 // restrictive holds settings with which the daemon may reject or end any session.
 var restrictive = map[string]bool{
@@ -135,8 +132,7 @@ func (p pair) isRestrictive() bool {
 	// A relay needs one of the target's sessions for itself. The clients and targets of
 	// the pairs speak the native protocol only.
 	return restrictive[p.setting()] || p.name == "target" && p.setting() == "limits.sessions=1" ||
-		strings.HasPrefix(p.setting(), "channels.0.protocol=doca-") ||
-		strings.HasPrefix(p.setting(), "channels.0.target_protocol=doca-")
+		strings.HasPrefix(p.setting(), "channels.0.protocol=doca-")
 }
 
 func (p pair) environ() []string {
