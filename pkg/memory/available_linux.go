@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -28,26 +29,42 @@ func CheckAvailable(length uint64) error {
 	return errors.Join(checkMachine(root, length), checkCgroups(root, length))
 }
 
-// checkMachine takes /proc from root. It skips what it cannot read.
-func checkMachine(root fs.FS, length uint64) error {
+// CheckTotal returns a NoMemory error if the machine could not have length bytes even if nothing else
+// used any, or a cgroup of this process limits its memory to less.
+func CheckTotal(length uint64) error {
+	root := os.DirFS("/")
+	return errors.Join(checkTotal(root, length), checkCgroups(root, length))
+}
+
+// checkTotal takes /proc from root. It skips what it cannot read.
+func checkTotal(root fs.FS, length uint64) error {
+	if total, swap := meminfo(root, "MemTotal:"), meminfo(root, "SwapTotal:"); total > 0 &&
+		total+swap < length {
+		return status.Errorf(status.NoMemory, "%v is more than the %v of memory and swap that this "+
+			"machine has", size.Bytes(length), size.FormatBytes(total+swap))
+	}
+	return nil
+}
+
+// meminfo returns a number of bytes of /proc/meminfo, 0 if it cannot be read.
+func meminfo(root fs.FS, key string) uint64 {
 	text, err := fs.ReadFile(root, "proc/meminfo")
 	if err != nil {
-		return nil
+		return 0
 	}
-	var available, swap uint64
 	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line) // "MemAvailable:", a number, "kB"
-		if len(fields) < 2 {
-			continue
-		}
-		kilobytes, _ := strconv.ParseUint(fields[1], 10, 64)
-		switch fields[0] {
-		case "MemAvailable:":
-			available = kilobytes << 10
-		case "SwapFree:":
-			swap = kilobytes << 10
+		fields := strings.Fields(line) // the key, a number, "kB"
+		if len(fields) > 1 && fields[0] == key {
+			kilobytes, _ := strconv.ParseUint(fields[1], 10, 64)
+			return kilobytes << 10
 		}
 	}
+	return 0
+}
+
+// checkMachine takes /proc from root. It skips what it cannot read.
+func checkMachine(root fs.FS, length uint64) error {
+	available, swap := meminfo(root, "MemAvailable:"), meminfo(root, "SwapFree:")
 	if available > 0 && available+swap < length {
 		return status.Errorf(status.NoMemory,
 			"%d bytes exceed the %d bytes that this machine has available (MemAvailable and SwapFree "+

@@ -54,6 +54,18 @@ func wantRejection(t *testing.T, name string, err error, want string) {
 	}
 }
 
+func TestMemoryThatNoneCouldFreeIsRejected(t *testing.T) {
+	const content = "MemTotal: 8 kB\nMemAvailable: 1 kB\nSwapTotal: 2 kB\nSwapFree: 0 kB\n"
+	root := fstest.MapFS{"proc/meminfo": &fstest.MapFile{Data: []byte(content)}}
+	wantRejection(t, "all", checkTotal(root, 10<<10), "")
+	wantRejection(t, "too much", checkTotal(root, 11<<10),
+		"11KiB is more than the 10.0 KiB of memory and swap that this machine has")
+	wantRejection(t, "unknown", checkTotal(fstest.MapFS{}, 1<<60), "")
+	if err := CheckTotal(1 << 60); !errors.Is(err, status.NoMemory) {
+		t.Errorf("an exbibyte: %v", err)
+	}
+}
+
 func TestMemoryThatTheMachineDoesNotHaveIsRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		content string

@@ -43,6 +43,14 @@ type KeptChannels struct {
 	channels []Channel
 }
 
+// ReadKeptChannels returns the channels in a state directory, also of a relay that runs, and the
+// path of their file.
+func ReadKeptChannels(directory string) (channels []Channel, path string, err error) {
+	path = filepath.Join(directory, KeptFile)
+	channels, err = readKept(path)
+	return channels, path, err
+}
+
 // OpenKeptChannels reads the file in a state directory, which it creates in an existing one, and
 // keeps other relays from using it.
 func OpenKeptChannels(directory string) (*KeptChannels, error) {

@@ -18,8 +18,12 @@ func (m *machine) setting(key, flag string) string {
 	return flag
 }
 
-// channelSetting is setting for a key of a channel.
+// channelSetting is setting for a key of a channel. One that was added by command has flags alone.
 func (m *machine) channelSetting(channel int, key, flag string) string {
+	if m.Kept != "" && channel >= m.Configured {
+		return fmt.Sprintf("%s of channel %s (added by \"zc-relay channel\": remove it, and add it "+
+			"again)", flag, m.Channels[channel])
+	}
 	return m.setting(fmt.Sprintf("channels[%d].%s", channel, key), flag)
 }
 

@@ -7,7 +7,9 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -99,6 +101,11 @@ type Options struct {
 	// Channels holds the names of a relay's channels. Server, Target, and StagedDevice refer to
 	// them by index.
 	Channels []string
+	// Kept is the file with the channels that were added by command, "" if the relay keeps none.
+	// They follow the first Configured of Channels. KeptError is why they cannot be used.
+	Kept       string
+	Configured int
+	KeptError  error
 	// Incomplete is why the daemon does not start with this configuration; nil if it does. IsEmpty
 	// means that there is nothing to check but the machine.
 	Incomplete error
@@ -220,7 +227,7 @@ func Examine(ctx context.Context, options *Options) *Report {
 	for _, check := range []func() []Finding{
 		m.configuration, m.user, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores,
 		m.cpuQuota, m.numa, m.frequency, m.clock,
-		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
+		m.kept, m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
 		m.admin, m.writable,
 		m.tls, m.protection, m.web, m.volumes, func() []Finding { return m.targets(ctx) },
 		m.ports, m.timeouts,
@@ -261,6 +268,22 @@ func (m *machine) configuration() []Finding {
 		}
 	}
 	return findings
+}
+
+// kept checks the file with the channels that were added by command.
+func (m *machine) kept() []Finding {
+	const check = "channels by command"
+	err := m.KeptError
+	switch {
+	case m.Kept == "":
+		return nil
+	case err == nil:
+		return []Finding{ok(check, fmt.Sprintf("%s has %d", m.Kept, len(m.Channels)-m.Configured))}
+	case errors.Is(err, fs.ErrPermission) && m.isOtherUser():
+		return []Finding{warn(check, status.Text(err)+": they were not checked", m.asService())}
+	}
+	return []Finding{fail(check, strings.ReplaceAll(status.Text(err), "\n", "; "),
+		"the relay does not start before that is done")}
 }
 
 // machine gives the checks access to the machine.

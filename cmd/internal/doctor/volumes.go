@@ -19,35 +19,47 @@ import (
 // have locked them.
 func (m *machine) volumes() []Finding {
 	var findings []Finding
-	var memory uint64
+	var needed uint64
 	for i := range m.Volumes {
 		switch backend := m.Volumes[i].Backend.(type) {
 		case volume.MemoryBackend:
-			memory += backend.Size
+			if total := m.bytes("MemTotal") + m.bytes("SwapTotal"); backend.Size > total && total > 0 {
+				findings = append(findings, fail("volumes", fmt.Sprintf("volume %s: %v is more than "+
+					"the %s of memory and swap that this machine has", m.Volumes[i].Name,
+					size.Bytes(backend.Size), size.FormatBytes(total)),
+					"use a smaller volume, or one in a file"))
+				continue
+			}
+			needed += backend.Size
 		case volume.Alias:
 		default:
 			findings = append(findings, m.volume(&m.Volumes[i]))
 		}
 	}
-	if memory > 0 {
-		findings = append(findings, m.volumeMemory(memory))
+	if needed > 0 {
+		findings = append(findings, m.volumeMemory(needed))
 	}
 	return findings
 }
 
+// bytes returns a size of /proc/meminfo, 0 if it cannot be read.
+func (m *machine) bytes(key string) uint64 {
+	n, _ := size.Parse(strings.ReplaceAll(m.field("meminfo", key), " kB", "KiB"))
+	return uint64(n)
+}
+
 func (m *machine) volumeMemory(needed uint64) Finding {
 	const check = "volumes"
-	available, err := size.Parse(strings.ReplaceAll(m.field("meminfo", "MemAvailable"), " kB",
-		"KiB"))
+	available := m.bytes("MemAvailable")
 	switch {
-	case err != nil:
+	case available == 0:
 		return warn(check, "the available memory cannot be read", "check that /proc is mounted")
-	case needed > uint64(available):
+	case needed > available:
 		return warn(check, fmt.Sprintf("volumes in memory need up to %v, and %s is available",
-			size.Bytes(needed), size.FormatBytes(uint64(available))), "use smaller volumes, or files")
+			size.Bytes(needed), size.FormatBytes(available)), "use smaller volumes, or files")
 	}
 	return ok(check, fmt.Sprintf("volumes in memory need up to %v, and %s is available",
-		size.Bytes(needed), size.FormatBytes(uint64(available))))
+		size.Bytes(needed), size.FormatBytes(available)))
 }
 
 // volume checks the storage of a volume as the target does when it opens it.

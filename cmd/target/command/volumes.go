@@ -19,6 +19,8 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/internal/files"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -280,6 +282,12 @@ func (v *volumes) newVolume(c config.Volume,
 	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
 	if err != nil {
 		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
+	}
+	if inMemory, is := spec.Backend.(volume.MemoryBackend); is {
+		if err := memory.CheckTotal(inMemory.Size); err != nil { // which no later attempt mends
+			return nil, program.Usage(fmt.Errorf("volume %q: %w: use a smaller one, or one in a "+
+				"file (%s=file:PATH,size=%v)", c.Name, err, c.Name, size.Bytes(inMemory.Size)))
+		}
 	}
 	s := &servedVolume{config: c,
 		Offer: target.Offer{Exclusive: spec.Exclusive, Rights: c.Rights()}}

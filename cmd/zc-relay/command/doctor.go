@@ -5,6 +5,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -31,6 +32,19 @@ func newDoctorCommand() *cobra.Command {
 	})
 }
 
+// describeKept adds the channels that were added by command to those of the configuration.
+func describeKept(o *doctor.Options, c *config.Relay, directory string) {
+	o.Configured = len(c.Channels)
+	var kept []config.Channel
+	if kept, o.Kept, o.KeptError = config.ReadKeptChannels(directory); o.KeptError != nil {
+		return
+	}
+	var all *config.Relay
+	if all, o.KeptError = c.WithKept(kept, o.Kept); o.KeptError == nil {
+		c.Channels = all.Channels
+	}
+}
+
 // describeRelay adds what a relay with this configuration would use.
 func describeRelay(o *doctor.Options, c *config.Relay) error {
 	o.Doca = c.Comch.Provider == "doca"
@@ -53,6 +67,7 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 	if path := c.State.Path(); path != "" {
 		o.Directories = append(o.Directories, doctor.Directory{Path: path, Key: "state.directory",
 			Flag: "--state-directory", Check: files.CheckDirectory})
+		describeKept(o, c, path)
 	}
 	o.CheckChannels = func() error {
 		return relaySettings(c, newLookups(zap.NewNop(), func(netip.Addr) {})).Check()
@@ -74,6 +89,9 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 		addresses, err := channel.LookUp(func(h config.Host) ([]netip.AddrPort, error) {
 			return config.LookUp(context.Background(), h)
 		})
+		if err != nil && len(c.Channels) > 1 {
+			err = fmt.Errorf("channel %s: %w", channel.FullName(), err)
+		}
 		if err != nil {
 			o.UnknownTargets = append(o.UnknownTargets, err)
 		}
