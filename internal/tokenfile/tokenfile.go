@@ -26,10 +26,11 @@ const How = "(umask 077; openssl rand -hex 32 >FILE) makes one"
 
 // Read returns the token in a file: one line of printable characters without spaces. It fails if
 // others than the file's owner and group can read the file, or others than its owner can write it.
-func Read(path string) (string, error) {
+// remedy is what the user can do if it has no token: How for a daemon.
+func Read(path, remedy string) (string, error) {
 	content, err := files.Read(path, maxLength+1)
 	if err != nil {
-		return "", status.Errorf(status.BadConfig, "read the token: %w (%s)", err, How)
+		return "", status.Errorf(status.BadConfig, "read the token: %w (%s)", err, remedy)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -43,7 +44,7 @@ func Read(path string) (string, error) {
 	isWrong := func(r rune) bool { return r <= ' ' || r > '~' }
 	if len(token) < minLength || strings.ContainsFunc(token, isWrong) {
 		return "", status.Errorf(status.BadConfig, "token file %s must hold one line of at least "+
-			"%d printable characters without spaces: %s", path, minLength, How)
+			"%d printable characters without spaces: %s", path, minLength, remedy)
 	}
 	return token, nil
 }

@@ -31,7 +31,7 @@ func TestATokenIsASecretOfOneLine(t *testing.T) {
 		if err := os.Chmod(file, c.mode); err != nil {
 			t.Fatal(err)
 		}
-		got, err := tokenfile.Read(file)
+		got, err := tokenfile.Read(file, tokenfile.How)
 		if (err == nil) != (c.want == "") || err == nil && got != token ||
 			err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.40q with mode %#o: %q, %v", c.content, c.mode, got, err)
@@ -40,7 +40,8 @@ func TestATokenIsASecretOfOneLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tokenfile.Read(filepath.Join(t.TempDir(), "none")); err == nil ||
+	if _, err := tokenfile.Read(filepath.Join(t.TempDir(), "none"),
+		tokenfile.How); err == nil ||
 		!strings.Contains(err.Error(), "openssl rand") {
 		t.Errorf("no file: %v", err)
 	}

@@ -445,6 +445,7 @@ func bounded(ctx context.Context, limit time.Duration) (context.Context, context
 // do sends a request and returns the body of the reply. A reply that does not mean success is an
 // error with its text.
 func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	begun := time.Now()
 	ctx, cancel := bounded(ctx, c.timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, c.scheme+"://localhost"+path,
@@ -453,7 +454,8 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 		return nil, fmt.Errorf("request %s from the daemon: %w", path, err)
 	}
 	if c.tokenFile != "" && !strings.HasPrefix(c.address, UnixPrefix) {
-		token, err := tokenfile.Read(c.tokenFile)
+		token, err := tokenfile.Read(c.tokenFile, "the token is the daemon's: give "+
+			"--admin-token-file the file that its operations.admin_token_file names, or a copy")
 		if err != nil {
 			return nil, err
 		}
@@ -461,14 +463,15 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, c.explain(ctx, err)
+		return nil, c.explain(ctx, err, method, time.Since(begun))
 	}
 	defer response.Body.Close()
 	reply, err := io.ReadAll(io.LimitReader(response.Body, maxReplyBytes))
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return nil, status.Errorf(status.TimeOut, "read the reply of the daemon at %s: %w",
-			c.address, context.Cause(ctx))
+		return nil, status.Errorf(status.TimeOut, "the daemon at %s has not completed its reply "+
+			"within %v: %w", c.address, time.Since(begun).Round(time.Millisecond),
+			context.Cause(ctx))
 	case err != nil:
 		return nil, fmt.Errorf("read the reply of the daemon at %s: %w", c.address, err)
 	}
@@ -481,8 +484,12 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 			"the daemon at %s has no %s: it is another program, such as a target instead of a relay, or another version, or this is its listener for metrics (status says which)",
 			c.address, strings.TrimPrefix(path, "/"))
 	case response.StatusCode == http.StatusUnauthorized:
-		return nil, status.Errorf(status.NotPermitted, "the daemon at %s: %s: give the same file by "+
-			"--admin-token-file", c.address, text)
+		remedy := "give the same file by --admin-token-file"
+		if strings.Contains(text, "certificate") {
+			remedy = "give --admin-tls-cert and --admin-tls-key"
+		}
+		return nil, status.Errorf(status.NotPermitted, "the daemon at %s: %s: %s", c.address, text,
+			remedy)
 	case response.StatusCode == http.StatusGone:
 		return nil, status.Errorf(status.NotFound, "the daemon at %s: %s", c.address, text)
 	case response.StatusCode == http.StatusBadRequest && strings.Contains(text, "HTTPS server"):
@@ -526,7 +533,7 @@ func foreign(err error) string {
 
 // explain returns the error of a request that ended with err. The end of its context cuts the
 // connection, which net/http may report instead.
-func (c *Client) explain(ctx context.Context, err error) error {
+func (c *Client) explain(ctx context.Context, err error, method string, waited time.Duration) error {
 	if end := context.Cause(ctx); end != nil {
 		err = end
 	}
@@ -539,8 +546,19 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		cause = "only root and the daemon's user may"
 	}
 	code := status.NotConnected
-	if errors.Is(err, context.DeadlineExceeded) {
-		code, cause = status.TimeOut, "it has not answered in time: is it stopped, or busy?"
+	switch path, isUnix := strings.CutPrefix(c.address, UnixPrefix); {
+	case errors.Is(err, syscall.ECONNREFUSED) && isUnix:
+		cause = "the socket is there, but nobody listens: the daemon that made it has ended; start " +
+			"it, or name the socket of the one that runs"
+	case errors.Is(err, syscall.ENOTSOCK) && isUnix:
+		cause = path + " is no socket"
+	case errors.Is(err, context.DeadlineExceeded):
+		code = status.TimeOut
+		cause = fmt.Sprintf("it has not answered within %v: is it stopped, or busy?",
+			waited.Round(time.Millisecond))
+		if method != http.MethodGet {
+			cause += " It may still do what it was asked to when it goes on"
+		}
 	}
 	if request, is := errors.AsType[*url.Error](err); is {
 		err = request.Err // without the URL, whose host is nobody's

@@ -3,10 +3,13 @@
 package admin_test
 
 import (
+	"context"
 	"errors"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -55,5 +58,33 @@ func TestAddressesThatTheKernelRejectsAreExplained(t *testing.T) {
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", address, err, want)
 		}
+	}
+}
+
+func TestASocketThatNobodyListensAtAndASilentDaemonAreToldApart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.SetUnlinkOnClose(false)
+	client, err := admin.New(admin.UnixPrefix + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err = client.SetLogLevel(ctx, "debug")
+	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "it has not answered within ") ||
+		!strings.Contains(err.Error(), "It may still do what it was asked to") {
+		t.Errorf("a silent daemon: %v", err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.LogLevel(t.Context())
+	if !errors.Is(err, status.NotConnected) || strings.Contains(err.Error(), "--admin-listen") ||
+		!strings.Contains(err.Error(), "nobody listens: the daemon that made it has ended") {
+		t.Errorf("a socket that is left: %v", err)
 	}
 }

@@ -238,8 +238,9 @@ func (h *heartbeat) declareDead(silent time.Duration) {
 		l.mu.Lock()
 		l.abort = true // the peer would read the farewell only if it came back to life
 		l.mu.Unlock()
-		l.fail(status.Errorf(status.TimeOut, "the peer %s has been silent for %v",
-			l.transport.RemoteName(), silent.Round(time.Millisecond)))
+		l.fail(status.Errorf(status.TimeOut, "the peer %s has been silent for %v, longer than "+
+			"keep-alive allows: is it stopped, or the network down?", l.transport.RemoteName(),
+			silent.Round(time.Millisecond)))
 	}
 }
 

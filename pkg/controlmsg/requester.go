@@ -91,6 +91,7 @@ func (r *Requester) Call(ctx context.Context, request Message) (reply Message, e
 			reply, err = nil, requestError(request, err)
 		}
 	}()
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.link.config.Timeout)
 	defer cancel()
 	select {
@@ -113,7 +114,8 @@ func (r *Requester) Call(ctx context.Context, request Message) (reply Message, e
 		return reply, r.complete(request, reply)
 	case <-r.link.done:
 	case <-ctx.Done():
-		r.link.fail(waitError(ctx, "no reply from "+r.link.transport.RemoteName()))
+		r.link.fail(waitError(ctx, fmt.Sprintf("no reply from %s within %v",
+			r.link.transport.RemoteName(), time.Since(begun).Round(time.Millisecond))))
 	}
 	select {
 	case reply := <-r.replies: // arrived just before the end

@@ -179,9 +179,13 @@ const announceAfter = time.Second
 // announceWait says that connecting takes time, unless the function that it returns is called soon.
 func (c *connectionFlags) announceWait(log *zap.Logger) (connected func()) {
 	timer := time.AfterFunc(announceAfter, func() {
+		fields := []zap.Field{zap.String("channel", c.channel()), zap.String("device", c.device),
+			zap.Duration("timeout", c.controlTimeout)}
+		if place := c.elsewhere(); place != "" {
+			fields = append(fields, zap.String("next", place))
+		}
 		log.Warn("still connecting: is \"zc-relay run\" serving this channel, and its target up?",
-			zap.String("channel", c.channel()), zap.String("device", c.device),
-			zap.Duration("timeout", c.controlTimeout), zap.String("next", c.elsewhere()))
+			fields...)
 	})
 	return func() { timer.Stop() }
 }
@@ -245,6 +249,11 @@ func (c *connectionFlags) connectError(err error) error {
 			"--overwrite)", err))
 	}
 	_, replied := errors.AsType[*controlmsg.Error](err)
+	if !replied && (errors.Is(err, status.TimeOut) || errors.Is(err, context.DeadlineExceeded)) {
+		err = fmt.Errorf("%w (this command has waited %v for the relay, and for the target behind it: "+
+			"is one of them stopped or busy? --control-timeout gives them longer)", err,
+			c.controlTimeout)
+	}
 	_, isLocal := errors.AsType[*comch.NoDeviceError](err)
 	if !replied && !isLocal && errors.Is(err, status.NotFound) {
 		err = fmt.Errorf("%w: is \"zc-relay run\" serving this channel?", err)

@@ -274,7 +274,7 @@ func (p *proof) reload() error {
 	if p.tokenFile == "" {
 		return nil
 	}
-	text, err := tokenfile.Read(p.tokenFile)
+	text, err := tokenfile.Read(p.tokenFile, tokenfile.How)
 	if err != nil {
 		return err
 	}
@@ -306,9 +306,13 @@ func (p *proof) require(log *zap.Logger, handler http.Handler) http.Handler {
 				zap.String("method", r.Method),
 				zap.String("path", printable.Line(r.URL.Path, maxEcho)),
 				zap.String("peer", r.RemoteAddr))
+			text := "the token is missing or wrong: it is in the file of the daemon's " +
+				"operations.admin_token_file"
+			if p.token.Load() == nil {
+				text = "a client certificate is missing, which this daemon wants instead of a token"
+			}
 			(&refusal{code: http.StatusUnauthorized, challenge: `Bearer realm="zc-relay"`,
-				text: "the token is missing or wrong: it is in the file of the daemon's " +
-					"operations.admin_token_file"}).reply(w)
+				text: text}).reply(w)
 			return
 		}
 		handler.ServeHTTP(w, r)

@@ -382,7 +382,7 @@ func checkNamedFiles(c Operations) (warnings Problems, err error) {
 	}
 	if file := c.AdminTokenFile; file != "" {
 		const key = "operations.admin_token_file"
-		switch _, err := tokenfile.Read(file); {
+		switch _, err := tokenfile.Read(file, tokenfile.How); {
 		case errors.Is(err, fs.ErrNotExist):
 			warnings = append(warnings, notHere(key, file))
 		case err != nil:

@@ -199,6 +199,9 @@ func (k *KeptChannels) restore(former []Channel) error {
 	if errors.Is(err, fs.ErrNotExist) && len(former) == 0 || err == nil && string(there) == text {
 		return nil
 	}
+	if _, gone := os.Stat(filepath.Dir(k.path)); errors.Is(gone, fs.ErrNotExist) {
+		return nil // as the first error says
+	}
 	if err := k.write(text); err != nil {
 		return fmt.Errorf("%s may differ from what the relay serves until the next change, or "+
 			"until a restart serves what it says: %w", k.path, err)
@@ -207,7 +210,15 @@ func (k *KeptChannels) restore(former []Channel) error {
 }
 
 func (k *KeptChannels) write(text string) error {
-	return files.Replace(k.path, []byte(text), 0o600)
+	err := files.Replace(k.path, []byte(text), 0o600)
+	directory := filepath.Dir(k.path)
+	if _, gone := os.Stat(directory); errors.Is(gone, fs.ErrNotExist) {
+		return fmt.Errorf("the state directory %s has been moved or removed since the relay has "+
+			"started, and the relay goes on with the channels that it serves: put the directory "+
+			"back, or make an empty one (install -d -m 700 -o %d %[1]s), and repeat the command, "+
+			"which writes all channels again: %[3]w", directory, os.Geteuid(), gone)
+	}
+	return err
 }
 
 // Close lets other relays use the directory.

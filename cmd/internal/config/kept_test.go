@@ -157,6 +157,37 @@ func TestAFileThatTheRelayHasNotWrittenIsExplained(t *testing.T) {
 	}
 }
 
+func TestAStateDirectoryThatIsGoneIsNamed(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "state")
+	k, err := OpenKeptChannels(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	first, second := extreme(t), DefaultChannel()
+	if err := k.Store([]Channel{first}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(directory, directory+".away"); err != nil {
+		t.Fatal(err)
+	}
+	err = k.Store([]Channel{first, second})
+	if err == nil || !strings.Contains(err.Error(), "the state directory "+directory+" has been moved or "+
+		"removed since the relay has started") || strings.Contains(err.Error(), "may differ") ||
+		!strings.Contains(err.Error(), " "+directory+"), and repeat the command") {
+		t.Errorf("without the directory: %v", err)
+	}
+	if err := os.Mkdir(directory, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Store(k.Channels()); err != nil {
+		t.Errorf("with another directory: %v", err)
+	}
+	if kept, _, err := ReadKeptChannels(directory); err != nil || len(kept) != 1 {
+		t.Errorf("another directory has %d channels, %v", len(kept), err)
+	}
+}
+
 func TestAFailedWriteChangesNothing(t *testing.T) {
 	directory := t.TempDir()
 	k, err := OpenKeptChannels(directory)

@@ -232,6 +232,7 @@ func ExitCode(err error) int {
 func Sentence(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
 	for i, line := range lines {
+		line = strings.ReplaceAll(line, context.DeadlineExceeded.Error(), "timed out")
 		lines[i] = codesInARow().ReplaceAllString(strings.TrimSpace(line), "$1")
 	}
 	return strings.Join(lines, "; ")

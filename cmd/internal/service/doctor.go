@@ -227,7 +227,7 @@ func checkAdmin(c config.Operations) error {
 	}
 	var errs []error
 	if c.AdminTokenFile != "" {
-		_, err := tokenfile.Read(c.AdminTokenFile)
+		_, err := tokenfile.Read(c.AdminTokenFile, tokenfile.How)
 		errs = append(errs, err)
 	}
 	if c.AdminWebConfigFile != "" {

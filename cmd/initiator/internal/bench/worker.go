@@ -314,7 +314,7 @@ func (w *worker) complete(result *client.Result, nowNs int64) {
 		w.repeat(index)
 		return
 	case result.Code != status.Success:
-		w.failed(s, result)
+		w.failed(s, result, result.Err())
 	case w.validation != nil:
 		if w.finish(index, nowNs) {
 			return
@@ -349,11 +349,11 @@ func (t *timedError) keepEarlier(other timedError) {
 }
 
 // failed counts a failed request.
-func (w *worker) failed(s *slot, result *client.Result) {
+func (w *worker) failed(s *slot, result *client.Result, cause error) {
 	w.recorder.failures.Add(result)
 	if w.firstError.err == nil {
 		w.firstError.set(fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
-			s.kind, w.generator.blockSize, s.offset, w.index, result.Err()),
+			s.kind, w.generator.blockSize, s.offset, w.index, cause),
 			w.run.NowNs())
 	}
 	if (client.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
@@ -397,7 +397,7 @@ func (w *worker) timeOutOutstanding() {
 	}
 	for i := range w.slots {
 		if !idle[i] {
-			w.failed(&w.slots[i], &client.Result{Code: status.TimeOut})
+			w.failed(&w.slots[i], &client.Result{Code: status.TimeOut}, w.run.NoReply())
 			w.free = append(w.free, uint32(i))
 		}
 	}

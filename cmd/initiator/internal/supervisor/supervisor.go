@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Stage is a stage of a run. It only grows.
@@ -53,6 +54,13 @@ func New(first Stage, bounds ...time.Duration) *Supervisor {
 
 // Stage returns the current stage. Any thread may call it at any time.
 func (s *Supervisor) Stage() Stage { return Stage(s.current.Load()) }
+
+// NoReply returns the error of a request that is outstanding in the stage expired.
+func (s *Supervisor) NoReply() error {
+	return status.Errorf(status.TimeOut, "no reply from the relay, or from the target behind it, "+
+		"within %v after the end of the run (--control-timeout): is one of them stopped or busy?",
+		s.bounds[len(s.bounds)-1])
+}
 
 // NowNs returns the time since New, in nanoseconds.
 func (s *Supervisor) NowNs() int64 { return int64(time.Since(s.epoch)) }

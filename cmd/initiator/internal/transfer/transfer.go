@@ -210,7 +210,7 @@ func (w *worker) finished() bool {
 		if w.run.Stage() < expired {
 			return false
 		}
-		w.fail(status.Errorf(status.TimeOut, "%d requests did not complete", w.outstanding()))
+		w.fail(fmt.Errorf("%d requests: %w", w.outstanding(), w.run.NoReply()))
 		return true
 	}
 	return !w.canContinue() || (w.ended && w.oldest == w.made)

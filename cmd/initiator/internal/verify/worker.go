@@ -312,8 +312,12 @@ func (w *worker) failed(op *operation, result *client.Result) {
 		}
 	}
 	w.tally.fail(result, func() error {
+		cause := result.Err()
+		if result.Code == status.TimeOut && w.run.Stage() >= expired {
+			cause = w.run.NoReply()
+		}
 		return fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
-			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, result.Err())
+			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, cause)
 	})
 	if (client.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
 		w.lost = true
