@@ -3,6 +3,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -78,11 +79,11 @@ type dataMemory struct {
 }
 
 // ensure returns the memory of the next session, which it allocates for the first one.
-func (m *memories) ensure() (*dataMemory, error) {
+func (m *memories) ensure(ctx context.Context) (*dataMemory, error) {
 	if current := m.current.Load(); current != nil {
 		return current, nil
 	}
-	first, err := m.allocate(1)
+	first, err := m.allocate(ctx, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -92,16 +93,19 @@ func (m *memories) ensure() (*dataMemory, error) {
 
 // allocate allocates data memory. It touches every page, so that the memory is charged to this
 // process and not to the relay, which would otherwise be the first to touch it.
-func (m *memories) allocate(generation uint64) (*dataMemory, error) {
-	region, err := allocateRegion(m.terms.config.MemorySize + m.terms.stagingSize())
-	if err != nil {
+func (m *memories) allocate(ctx context.Context, generation uint64) (*dataMemory, error) {
+	region, err := allocateRegion(ctx, m.terms.config.MemorySize+m.terms.stagingSize())
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("allocate data memory: %w", err)
+	case err != nil:
 		return nil, fmt.Errorf("allocate data memory: %w (use fewer or smaller buffers, or give "+
 			"this process more memory)", err)
 	}
 	return &dataMemory{Region: region, generation: generation}, nil
 }
 
-func allocateRegion(size uint64) (*memory.Region, error) {
+func allocateRegion(ctx context.Context, size uint64) (*memory.Region, error) {
 	if err := memory.CheckAvailable(size); err != nil {
 		return nil, err
 	}
@@ -109,7 +113,7 @@ func allocateRegion(size uint64) (*memory.Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := region.Prefault(); err != nil {
+	if err := region.PrefaultUntil(ctx); err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
 	return region, nil
@@ -230,7 +234,7 @@ func (m *memories) leaveQuarantine() error {
 		return fmt.Errorf("%w (%d bytes, the limit is %d)", ErrQuarantineFull, held,
 			m.terms.config.MaxQuarantined)
 	}
-	next, err := m.allocate(former.generation + 1)
+	next, err := m.allocate(context.Background(), former.generation+1)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (s *session) handshake(ctx context.Context, deadline time.Time, m *memories
 	}
 	started := time.Now()
 	var err error
-	if s.memory.dataMemory, err = m.ensure(); err != nil {
+	if s.memory.dataMemory, err = m.ensure(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(time.Since(started)))

@@ -3,6 +3,7 @@
 package memory
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -166,11 +167,18 @@ const prefaultStep = 8 << 20
 
 // Prefault allocates and maps all pages of a region that Alloc made, so that the data path neither
 // runs out of memory nor takes page faults. It does nothing for other regions.
-func (r *Region) Prefault() error {
+func (r *Region) Prefault() error { return r.PrefaultUntil(context.Background()) }
+
+// PrefaultUntil is Prefault, and fails when ctx ends before: gigabytes take seconds.
+func (r *Region) PrefaultUntil(ctx context.Context) error {
 	if r.descriptor < 0 || r.untrusted {
 		return nil
 	}
 	for offset := uint64(0); offset < r.length; offset += prefaultStep {
+		if ctx.Err() != nil {
+			return fmt.Errorf("prefault memory region of %d bytes: %w", r.length,
+				status.ContextError(ctx))
+		}
 		if err := r.prefault(offset, min(prefaultStep, r.length-offset)); err != nil {
 			return status.Errorf(status.NoMemory,
 				"prefault memory region of %d bytes at offset %d: %w", r.length, offset, err)

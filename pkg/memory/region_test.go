@@ -3,6 +3,7 @@
 package memory_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"os"
@@ -102,6 +103,18 @@ func TestPrefaultAllocatesEveryPage(t *testing.T) {
 	}
 	if got := allocated(t, r); got < length {
 		t.Errorf("%d of %d bytes are allocated", got, length)
+	}
+}
+
+func TestPrefaultingEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := alloc(t, 20<<20)
+	if err := r.PrefaultUntil(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("PrefaultUntil returned %v", err)
+	}
+	if got := allocated(t, r); got != 0 {
+		t.Errorf("%d bytes are allocated", got)
 	}
 }
 

@@ -90,7 +90,7 @@ func newChannel(
 		DataSecurity: relay.config.DataSecurity, Fabric: relay.config.Fabric,
 		HookTransport: relay.config.HookTransport, Software: relay.config.Software,
 		Lessee: relay.lessee, Peers: relay.peers, Device: relay.rdmaDevice, Logger: c.log,
-		OnChange: relay.onReadiness, ProbeInterval: probeInterval,
+		Outages: &relay.outages, OnChange: relay.onReadiness, ProbeInterval: probeInterval,
 	}, c.targetSettings(config))
 	return c
 }

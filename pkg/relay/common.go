@@ -34,6 +34,7 @@ type relayCommon struct {
 	pool           *datapath.Pool           // shared by channels; nil without CPUs
 	clientCounters *datapath.ClientCounters // by channel and name
 	ends           endTimes
+	outages        targets.Outages
 	// onReadiness is called when it may have changed which channels can serve new sessions.
 	onReadiness func()
 

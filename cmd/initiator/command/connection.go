@@ -123,6 +123,10 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 		}
 		config.Owner = c.owner
 	}
+	if config.MemorySize >= announcedMemory {
+		config.Logger.Info("allocating memory for buffers", zap.String("memory",
+			size.FormatBytes(config.MemorySize)))
+	}
 	connected := c.announceWait(config.Logger)
 	v, err := c.open(ctx, config)
 	connected()
@@ -172,6 +176,9 @@ func (c *connectionFlags) inUse(ctx context.Context, config client.Config, err e
 	}
 	return c.connectError(err)
 }
+
+// announcedMemory is so much memory, in bytes, that allocating it takes a while.
+const announcedMemory = 1 << 30
 
 // announceAfter is how long connecting may take before the user is told of it.
 const announceAfter = time.Second

@@ -220,7 +220,8 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 		}
 	}
 	uris := places.uris(exports, c.listen.hasTLS())
-	c.log.Info("serving NBD clients", zap.Strings("uri", uris))
+	c.log.Info("serving NBD clients",
+		zap.Strings("uri", places.allURIs(exports, c.listen.hasTLS())))
 	if c.run.printURI {
 		fmt.Fprintln(cmd.OutOrStdout(), strings.Join(uris, "\n"))
 	}

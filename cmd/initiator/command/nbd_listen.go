@@ -71,6 +71,12 @@ func (l *nbdListenFlags) check(set *pflag.FlagSet, runsCommand bool) error {
 			"--listen ADDRESS:PORT, or --run COMMAND")
 	case l.anyUser && len(l.users) > 0:
 		return program.Usagef("--allow-any-user and --allow-user exclude each other")
+	case (l.anyUser || len(l.users) > 0) && l.socket == "" && !activated:
+		return program.Usagef("--allow-user and --allow-any-user are for clients of a Unix socket: " +
+			"give --socket PATH; those of --listen prove who they are by --tls-cert, --tls-key, " +
+			"--tls-ca, and --tls-allowed-name")
+	case l.plainText && l.address == "" && !activated:
+		return program.Usagef("--plain-text is for --listen ADDRESS:PORT: a Unix socket needs no TLS")
 	case len(l.names) > 0 && !l.hasTLS():
 		return program.Usagef("--tls-allowed-name requires --tls-cert")
 	case l.hasTLS() && l.plainText:
@@ -215,6 +221,15 @@ func (p *nbdPlaces) cleanUp() {
 	if p.directory != "" {
 		_ = os.RemoveAll(p.directory)
 	}
+}
+
+// allURIs returns the URIs of all exports at all places to listen.
+func (p *nbdPlaces) allURIs(exports []servedExport, secure bool) []string {
+	var uris []string
+	for i := range p.listeners {
+		uris = append(uris, (&nbdPlaces{listeners: p.listeners[i:]}).uris(exports, secure)...)
+	}
+	return uris
 }
 
 // uris returns the URIs of all exports at the first place to listen ("The NBD URI format",

@@ -23,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -295,10 +296,15 @@ func (p *slowSearch) Connect(ctx context.Context, _ comch.ClientConfig) (comch.C
 
 func TestASearchThatTheTimeoutEndsHasFoundNoDPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		config := Config{Comch: &slowSearch{}, ConnectTimeout: time.Minute}
+		core, logs := observer.New(zap.InfoLevel)
+		config := Config{Comch: &slowSearch{}, ConnectTimeout: time.Minute, Logger: zap.New(core)}
 		if _, err := connect(t.Context(), &config); !errors.Is(err, status.NotFound) ||
 			!strings.Contains(err.Error(), "is dma-copy --side dpu running?") {
 			t.Errorf("host: %v", err)
+		}
+		if waits := logs.FilterMessageSnippet("waiting for the DPU").All(); len(waits) != 1 ||
+			waits[0].ContextMap()["connect_timeout"] != time.Minute {
+			t.Errorf("the wait was announced by %v", waits)
 		}
 	})
 }

@@ -83,12 +83,14 @@ func accept(ctx context.Context, config *Config) (comch.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.Logger.Info("waiting for the host", zap.String("address", server.Address()))
+	config.Logger.Info("waiting for the host: start dma-copy without --rep-pci there",
+		zap.String("address", server.Address()),
+		zap.Duration("connect_timeout", config.ConnectTimeout))
 	bounded, cancel := context.WithTimeout(ctx, config.ConnectTimeout)
 	defer cancel()
 	connection, err := server.Accept(bounded)
 	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
-		err = fmt.Errorf("no host connected within %v: is dma-copy --side host running? %w",
+		err = fmt.Errorf("no host connected within %v (--connect-timeout): is dma-copy --side host running? %w",
 			config.ConnectTimeout, err)
 	}
 	err = errors.Join(cause(ctx, err), server.Close())

@@ -53,6 +53,11 @@ func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 		case err == nil:
 			return connection, nil
 		case errors.Is(err, status.NotFound), errors.Is(err, status.Full):
+			if missing == nil {
+				config.Logger.Info("waiting for the DPU: start dma-copy with --rep-pci there",
+					zap.String("device", config.Device),
+					zap.Duration("connect_timeout", config.ConnectTimeout))
+			}
 			missing = err
 		case missing == nil || ctx.Err() == nil: // otherwise the time has ended a search
 			return nil, err
@@ -60,7 +65,7 @@ func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, fmt.Errorf("no DPU found within %v: is dma-copy --side dpu running? %w",
+				return nil, fmt.Errorf("no DPU found within %v (--connect-timeout): is dma-copy --side dpu running? %w",
 					config.ConnectTimeout, missing)
 			}
 			return nil, context.Cause(ctx)

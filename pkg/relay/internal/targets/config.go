@@ -46,6 +46,8 @@ type Config struct {
 	// device is lost.
 	Device func(context.Context, netip.Addr) (rdma.Device, <-chan struct{}, error)
 	Logger *zap.Logger
+	// Outages is that of the relay.
+	Outages *Outages
 	// ProbeInterval is how often the data path to a target that is ready is probed.
 	ProbeInterval time.Duration
 	// OnChange is called when it may have changed whether a target is ready.

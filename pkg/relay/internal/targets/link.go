@@ -118,6 +118,7 @@ func signal(to chan<- struct{}) {
 func (l *Link) run(ctx context.Context) {
 	l.log.Debug("keeping a connection to the target")
 	defer l.log.Debug("no longer keeping a connection to the target")
+	defer l.Outages.ended(l)
 	for ctx.Err() == nil {
 		if l.settings.Load().Dialect == dialects.None {
 			l.keepConnected(ctx)
@@ -204,6 +205,7 @@ func (l *Link) becomeReady(t *Connection) {
 		s.Attempt, s.LastError = 0, nil
 		s.Volume, s.TargetSoftware = *t.Volume, t.software
 	})
+	l.Outages.ended(l)
 	l.log.Info("target is ready", zap.String("volume", t.Volume.Volume),
 		zap.Uint64("size_bytes", t.Volume.Size), zap.Uint32("block_size_bytes", t.Volume.BlockSize),
 		zap.String("target_software", t.software))
@@ -273,13 +275,14 @@ func (l *Link) reconnect(
 			due = time.Now().Add(schedule.Rest(time.Now()))
 			l.setWaiting(schedule, reason, due)
 			if !wasStandBy {
+				l.Outages.ended(l)
 				l.log.Info("target is a stand-by", zap.Error(reason))
 			}
 		case IsPostponed(reason):
 			pause := schedule.Defer(time.Now(), controlmsg.RetryAfter(reason))
 			due = time.Now().Add(pause)
 			l.setWaiting(schedule, reason, due)
-			l.log.Warn("target asks to try again later", zap.Error(reason),
+			l.Outages.failed(l, "target asks to try again later", reason,
 				zap.Duration("next_in", pause))
 		default:
 			pause, err := schedule.Next(time.Now())
@@ -289,13 +292,12 @@ func (l *Link) reconnect(
 			}
 			due = time.Now().Add(pause)
 			l.setWaiting(schedule, reason, due)
-			level := zap.WarnLevel
-			if l.canIgnore() {
-				level = zap.DebugLevel
+			l.log.Debug("attempt to connect to the target failed", zap.Error(reason),
+				zap.Int("attempt", schedule.Attempt()), zap.Duration("next_in", pause))
+			if !l.canIgnore() {
+				l.Outages.failed(l, "target is not available", reason,
+					zap.Stringer("attempts_at_most", policy.Attempts))
 			}
-			l.log.Log(level, "target is not available", zap.Error(reason),
-				zap.Int("attempt", schedule.Attempt()), zap.Stringer("of", policy.Attempts),
-				zap.Duration("next_in", pause))
 		}
 		wasStandBy = IsStandBy(reason)
 		target, failure := l.attempt(ctx, due, schedule, reason)
@@ -386,6 +388,7 @@ func (l *Link) giveUp(ctx context.Context, schedule *retry.Schedule, reason erro
 	l.setState(LinkGivenUp, func(s *LinkStatus) {
 		s.Attempt, s.Attempts, s.LastError = schedule.Attempt(), settings.Reconnect.Attempts, reason
 	})
+	l.Outages.ended(l)
 	l.log.Error("gave up on the target: reload the configuration to try again",
 		zap.Int("attempts", schedule.Attempt()), zap.Error(reason))
 	select {
