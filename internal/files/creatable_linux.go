@@ -60,5 +60,9 @@ func CheckParent(path string) error {
 		return status.Errorf(status.NotFound,
 			"directory %q: %w: create %s first, or correct the path", path, err, parent)
 	}
+	if about, err := os.Stat(absolute); err == nil && !about.IsDir() {
+		return status.Errorf(status.InvalidValue,
+			"directory %q: it is a file, not a directory: correct the path", path)
+	}
 	return nil
 }

@@ -136,11 +136,15 @@ func NewWith(address string, o Options) (*Client, error) {
 		network = "tcp"
 		if _, err := netip.ParseAddrPort(address); err != nil {
 			return nil, status.Errorf(status.InvalidValue,
-				"admin address %q is neither unix:PATH nor IP:PORT", address)
+				"admin address %q is neither unix:PATH nor IP:PORT, for instance "+
+					"unix:/run/zc-relay/admin.sock", address)
 		}
 		if err := endpoint.CheckHost(address); err != nil {
 			return nil, fmt.Errorf("admin address %q %w", address, err)
 		}
+	} else if destination == "" {
+		return nil, status.Errorf(status.InvalidValue, "admin address %q has no path: write for "+
+			"instance unix:/run/zc-relay/admin.sock", address)
 	} else if err := endpoint.CheckSocketPath(destination); err != nil {
 		return nil, fmt.Errorf("admin address %q: %w", address, err)
 	}

@@ -47,7 +47,7 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 // orEnded makes an error match the reason why ctx has ended, if it has.
 func orEnded(ctx context.Context, err error) error {
 	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
-		return fmt.Errorf("%w (%w)", err, end)
+		return fmt.Errorf("%w (%w)", err, status.ContextError(ctx))
 	}
 	return err
 }

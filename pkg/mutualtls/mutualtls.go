@@ -374,8 +374,9 @@ func readContent(files Files) (content, error) {
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		return content{}, status.Errorf(status.BadConfig, "TLS certificate %q with key %q: %w",
-			files.Certificate, files.Key, err)
+		return content{}, status.Errorf(status.BadConfig, "TLS certificate %q with key %q: %w: "+
+			"--tls-cert and --tls-key want PEM files that belong together", files.Certificate,
+			files.Key, err)
 	}
 	authorities, err := readFile("CA", files.CA)
 	if err != nil {
@@ -430,13 +431,14 @@ const (
 func stampsOf(files Files) (stamps, error) {
 	var s stamps
 	var errs []error
+	flags := []string{"--tls-cert", "--tls-key", "--tls-ca", "--tls-revoked"}
 	for i, path := range []string{files.Certificate, files.Key, files.CA, files.Revoked} {
 		if i == revokedStamp && path == "" {
 			continue
 		}
 		var err error
 		if s[i], err = os.Stat(path); err != nil {
-			errs = append(errs, status.Errorf(status.BadConfig, "TLS file: %w", err))
+			errs = append(errs, status.Errorf(status.BadConfig, "%s: %w", flags[i], err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

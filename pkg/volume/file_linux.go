@@ -103,6 +103,12 @@ func (b FileBackend) Validate(spec *Spec) error {
 	case b.Path == "":
 		return status.Errorf(status.InvalidValue,
 			"file:PATH: the path is empty")
+	case strings.ContainsAny(b.Path[:1], "\"'"):
+		return status.Errorf(status.InvalidValue, "file:%s: the path begins with a quotation mark, "+
+			"which would be a part of the name: leave it out", b.Path)
+	case strings.HasPrefix(b.Path, "~/"):
+		return status.Errorf(status.InvalidValue, "file:%s: only shells know what ~ is: write the "+
+			"path from / on", b.Path)
 	case b.ReadOnly && b.Size > 0:
 		return status.Errorf(status.InvalidValue,
 			"file:%s: size= creates a file, which readonly forbids: remove one of them", b.Path)
@@ -274,7 +280,8 @@ func (b FileBackend) openUnlocked() (file *os.File, expected fs.FileInfo, err er
 		}
 	default:
 		return nil, nil, status.Errorf(status.InvalidValue,
-			"%q is neither a regular file nor a block device (%v)", b.Path, mode.Type())
+			"%q is neither a regular file nor a block device, but %s: name one of these", b.Path,
+			kindOf(mode))
 	}
 	if file, err = b.openAs(b.Path, flags); err != nil {
 		return nil, nil, b.explain("open", err)
@@ -497,12 +504,28 @@ func (b FileBackend) lock(file *os.File) error {
 	return nil
 }
 
+// kindOf returns the words for what a file is that holds no volume.
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeCharDevice != 0:
+		return "a character device"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "another kind of file"
+}
+
 // usableSize returns the size of the volume in bytes.
 func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	// Seeking also finds the size of a block device.
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("file %q has no size, as those in /proc and /sys: name a file that "+
+			"holds data, or a block device: %w", b.Path, err)
 	}
 	if b.Size > 0 && uint64(end) < b.Size {
 		return 0, status.Errorf(status.InvalidValue,
@@ -513,8 +536,8 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	usable := uint64(end) &^ (uint64(spec.BlockSize) - 1)
 	if usable == 0 {
 		return 0, status.Errorf(status.InvalidValue,
-			"file %q has %d bytes, less than one block of %v",
-			b.Path, end, size.Bytes(spec.BlockSize))
+			"file %q has %d bytes, less than one block of %v: extend it (truncate -s 1GiB FILE), or "+
+				"name another", b.Path, end, size.Bytes(spec.BlockSize))
 	}
 	if about, err := file.Stat(); err != nil {
 		return 0, err

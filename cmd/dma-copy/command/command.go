@@ -76,6 +76,7 @@ did not appear.`,
 	cmd.SetVersionTemplate(buildinfo.String("dma-copy") + "\n")
 	o.add(cmd.Flags())
 	cmd.AddCommand(program.NewVersionCommand("dma-copy"))
+	program.RunsAlone(cmd, "--file names the file to copy")
 	argp.Adopt(cmd, cmd, []string{"pci-addr", "dev-pci"})
 	return cmd
 }

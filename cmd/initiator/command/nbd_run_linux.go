@@ -95,7 +95,7 @@ func (r *nbdRunFlags) start(ctx context.Context, cmd *cobra.Command,
 			if state, ok := exit.Sys().(syscall.WaitStatus); ok && state.Signaled() {
 				code = program.ExitSignal + int(state.Signal())
 			}
-			err = program.WithExitCode(code, fmt.Errorf("--run: %w", err))
+			err = program.WithExitCode(code, fmt.Errorf("the command of --run has failed: %w", err))
 		} else if shell.ProcessState != nil && shell.ProcessState.Success() {
 			err = nil // although ctx has ended
 		}

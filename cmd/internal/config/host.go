@@ -58,13 +58,20 @@ func parseHost(text string) (Host, error) {
 	if a, err := netip.ParseAddrPort(text); err == nil && a.Port() > 0 {
 		return Host{Address: a.Addr(), Port: a.Port()}, endpoint.CheckZone(a.Addr())
 	}
+	if strings.Contains(text, ",") {
+		return Host{}, errors.New("is for one address: several belong into targets " +
+			"(--storage-servers)")
+	}
 	name, portText, err := net.SplitHostPort(text)
 	if err != nil {
 		return Host{}, errNoHost
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil || port == 0 || name == "" {
+	switch {
+	case name == "" || portText == "":
 		return Host{}, errNoHost
+	case err != nil || port == 0:
+		return Host{}, fmt.Errorf("the port %s is no number from 1 to 65535", quote(portText))
 	}
 	if len(name) > maxHostName || !hostName.MatchString(name) || numeric.MatchString(name) {
 		return Host{}, fmt.Errorf("%s is neither an IP address nor the name of a host", quote(name))

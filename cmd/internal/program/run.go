@@ -40,6 +40,10 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	root.SetFlagErrorFunc(explainFlag)
 	groupFlags(root)
 	wrongHelp := checkHelp(root)
+	if err := checkVersion(arguments); err != nil {
+		explain(logging.Errors(root.ErrOrStderr()), root, err)
+		return ExitUsage
+	}
 	root.SetArgs(argp.Arguments(root, arguments))
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil && *wrongHelp == nil {
@@ -70,6 +74,8 @@ func explain(w io.Writer, command *cobra.Command, err error) {
 // remedy says what to do about an error of the system that needs no knowledge of what failed.
 func remedy(err error) string {
 	switch {
+	case strings.Contains(err.Error(), "\"ss -l"): // the error says it itself
+		return ""
 	case errors.Is(err, syscall.EADDRINUSE) && isSocket(err):
 		return "Another program uses the socket: \"ss -lxp\" shows which; stop it, or choose another path."
 	case errors.Is(err, syscall.EADDRINUSE):

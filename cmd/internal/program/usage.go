@@ -26,7 +26,8 @@ func Operands(names ...string) cobra.PositionalArgs {
 		case len(operands) < len(names):
 			return fmt.Errorf("%s is missing", strings.Join(names[len(operands):], " and "))
 		case len(operands) > len(names) && !repeats:
-			return fmt.Errorf("unexpected operand %q", operands[len(names)])
+			return fmt.Errorf("unexpected operand %q behind %s", operands[len(names)],
+				strings.Join(names, " "))
 		}
 		return nil
 	}
@@ -189,6 +190,28 @@ func checkHelp(root *cobra.Command) (wrong *error) {
 	return wrong
 }
 
+// checkVersion fails for -v with a value: other programs have it for something else.
+func checkVersion(arguments []string) error {
+	i := slices.Index(arguments, "-v")
+	if i < 0 || i+1 == len(arguments) || strings.HasPrefix(arguments[i+1], "-") ||
+		slices.Contains(arguments[:i], "--") {
+		return nil
+	}
+	return Usagef("unexpected operand %q: -v prints the version, and flags with a value are written "+
+		"in full, for instance --volume", arguments[i+1])
+}
+
+// runsAlone is the annotation of a root that does something without a command, and what that is.
+const runsAlone = "runs alone"
+
+// RunsAlone makes the error for an unknown command say what the program does without one.
+func RunsAlone(root *cobra.Command, text string) {
+	if root.Annotations == nil {
+		root.Annotations = make(map[string]string)
+	}
+	root.Annotations[runsAlone] = text
+}
+
 // helpOf prints the help of the command that words name.
 func helpOf(help *cobra.Command, words []string) error {
 	command := help.Root()
@@ -281,7 +304,11 @@ func unknownChild(command *cobra.Command, name string) error {
 	if len(names) == 0 {
 		return fmt.Errorf("unknown command %q: %q has no commands", name, command.CommandPath())
 	}
-	return fmt.Errorf("unknown command %q: there are %s", name, strings.Join(names, ", "))
+	alone := ""
+	if command.Annotations[runsAlone] != "" {
+		alone = ", or none: " + command.Annotations[runsAlone]
+	}
+	return fmt.Errorf("unknown command %q: there are %s%s", name, strings.Join(names, ", "), alone)
 }
 
 // explainCall returns err, an error of a wrong call of command, in the words of this project.

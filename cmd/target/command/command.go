@@ -94,6 +94,7 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 	cmd.AddCommand(admincommands.NewCommands(daemon)...)
 	cmd.AddCommand(admincommands.NewVolumeCommand(daemon))
 	argp.Adopt(cmd, cmd)
+	program.RunsAlone(cmd, "flags alone run the target")
 	return cmd
 }
 

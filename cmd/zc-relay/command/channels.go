@@ -249,6 +249,10 @@ func (l *liveConfig) find(name string) (place int, err error) {
 
 // definedIn returns the error for a channel that is not for commands to change.
 func definedIn(code status.Code, fullName, origin string) error {
+	if !strings.Contains(origin, ":") { // FILE:LINE
+		return status.Errorf(code, "channel %s is defined by %s: start the relay with others, or "+
+			"define the channel in a file (--config), which it can reload", fullName, origin)
+	}
 	return status.Errorf(code, "channel %s is defined in %s: change it there, and reload "+
 		"(zc-relay reload)", fullName, origin)
 }

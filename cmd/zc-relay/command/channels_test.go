@@ -85,7 +85,8 @@ func TestAChannelOfTheConfigurationIsNotChangedByCommand(t *testing.T) {
 		admin.ChannelQoS{Channel: admin.RateLimits{IOPS: "7"}})
 	for what, err := range map[string]error{"moved": moved, "limited": limited,
 		"removed": l.RemoveChannel(t.Context(), "first", true)} {
-		if !errors.Is(err, status.BadState) || !strings.Contains(err.Error(), "is defined in") {
+		if !errors.Is(err, status.BadState) || !strings.Contains(err.Error(),
+			"is defined by the flags of the relay: start the relay with others") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -173,7 +173,7 @@ func (t *logTimes) decode(line string) (*hdrhistogram.Histogram, error) {
 		tag = ""
 	}
 	if len(fields) != 4 {
-		return nil, errors.New("not a line of an HdrHistogram log")
+		return nil, errors.New("not a line of an HdrHistogram log, which \"initiator bench --hlog FILE\" writes")
 	}
 	begin, err := strconv.ParseFloat(fields[0], 64)
 	length, lengthErr := strconv.ParseFloat(fields[1], 64)

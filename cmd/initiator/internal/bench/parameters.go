@@ -120,7 +120,8 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("--runtime %v and --warmup %v must not be negative: write for instance 10s",
 			p.Runtime, p.Warmup)
 	case p.Runtime == 0 && p.OperationLimit == 0:
-		return fmt.Errorf("neither a runtime nor a number of operations bounds the run")
+		return fmt.Errorf("neither a runtime nor a number of operations bounds the run: give --runtime or " +
+			"--run-limit-operation-count")
 	case p.Interval < 0 || p.Interval > 0 && p.Interval < minInterval:
 		return fmt.Errorf("interval %v is not at least %v", p.Interval, minInterval)
 	case p.Rate > MaxRate:

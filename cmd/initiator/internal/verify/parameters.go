@@ -68,7 +68,7 @@ func (p *Parameters) Check() error {
 	case p.Runtime < 0:
 		return fmt.Errorf("--runtime %v must not be negative: write for instance 10s", p.Runtime)
 	case p.Runtime == 0 && p.Passes == 0:
-		return fmt.Errorf("neither a runtime nor a number of passes bounds the run")
+		return fmt.Errorf("neither a runtime nor a number of passes bounds the run: give --runtime or --passes")
 	case p.DrainTimeout <= 0:
 		return fmt.Errorf("drain timeout %v is not positive", p.DrainTimeout)
 	}
