@@ -46,5 +46,5 @@ func ParseHolderID(text string) (HolderID, error) {
 		return id, nil
 	}
 	return 0, status.Errorf(status.InvalidValue, "holder %.32q is not an ID of %d hexadecimal digits "+
-		"as the target has told it", text, holderIDDigits)
+		"as \"initiator info\" and the lists of the target show it", text, holderIDDigits)
 }

@@ -116,6 +116,11 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	if err := c.complete(&config); err != nil {
 		return nil, err
 	}
+	if c.preempt != "" {
+		if _, err := controlmsg.ParseHolderID(c.preempt); err != nil {
+			return nil, program.Usage(fmt.Errorf("--preempt: %w", err))
+		}
+	}
 	if config.Preempt = c.preempt; c.preempt != "" && config.Owner == nil {
 		// A command may open the volume several times, and must not be in its own way.
 		if c.owner == nil {

@@ -135,6 +135,7 @@ as well: the relay tries again.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	from.AddFlags(cmd.Flags())
+	program.ExplainFlag(cmd, "name", "the name is an operand: channel add NAME")
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {
 		name := ""

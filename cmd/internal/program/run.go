@@ -24,6 +24,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -45,16 +46,42 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 		return ExitUsage
 	}
 	root.SetArgs(argp.Arguments(root, arguments))
+	out := &checkedOutput{Writer: root.OutOrStdout()}
+	if !output.IsTerminal(out.Writer) {
+		root.SetOut(out)
+	}
 	command, err := root.ExecuteContextC(ctx)
-	if err == nil && *wrongHelp == nil {
+	err = cmp.Or(err, *wrongHelp)
+	if out.err != nil {
+		entered = true // the call is right
+		if err == nil {
+			err = fmt.Errorf("print: %w", out.err)
+		}
+	}
+	if err == nil {
 		return ExitOK
 	}
-	err = cmp.Or(err, *wrongHelp)
 	if !entered {
 		err = Usage(explainCall(command, err))
 	}
 	explain(logging.Errors(root.ErrOrStderr()), command, err)
 	return ExitCode(err)
+}
+
+// checkedOutput remembers why output could not be written. Not everybody who writes can say so:
+// cobra prints help without looking at errors.
+type checkedOutput struct {
+	io.Writer
+	err error
+}
+
+// Write writes to the inner writer.
+func (c *checkedOutput) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	if err != nil {
+		c.err = err
+	}
+	return n, err
 }
 
 func explain(w io.Writer, command *cobra.Command, err error) {

@@ -77,7 +77,12 @@ func elsewhere(command *cobra.Command, has func(*cobra.Command) bool) string {
 			look(child)
 		}
 	}
-	look(command.Root())
+	if command.HasSubCommands() && command.HasParent() {
+		look(command) // whose commands are probably meant
+	}
+	if len(found) == 0 {
+		look(command.Root())
+	}
 	switch most := maxCommands; {
 	case len(found) == 0:
 		return ""
@@ -136,10 +141,28 @@ func suggest(command *cobra.Command, name string) string {
 	if hint == "" {
 		hint = inPrograms(name)
 	}
-	if best = similar.Closest(name, FlagNames(command)); best != "" {
+	if best = similar.Closest(name, FlagNames(command)); best == "" {
+		best = continued(name, FlagNames(command))
+	}
+	if best != "" {
 		hint += ": did you mean --" + best + "?"
 	}
 	return hint
+}
+
+// continued returns the only one of some words that continues a part at a hyphen, "" if there is not
+// one.
+func continued(part string, words []string) string {
+	var found []string
+	for _, word := range words {
+		if strings.HasPrefix(word, part+"-") {
+			found = append(found, word)
+		}
+	}
+	if len(found) != 1 {
+		return ""
+	}
+	return found[0]
 }
 
 // programFlags holds flags that users try in the wrong program, by a command that has them.
@@ -263,9 +286,9 @@ var sentences = []struct {
 			return flagList(names, " and ") + missing
 		}},
 	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`),
-		func(m []string) string { return "takes at most " + m[1] + " operands, and got " + m[2] }},
+		func(m []string) string { return "takes at most " + operandsOf(m[1]) + ", and got " + m[2] }},
 	{regexp.MustCompile(`^requires at least (\d+) arg\(s\), only received (\d+)$`),
-		func(m []string) string { return "needs at least " + m[1] + " operands, and got " + m[2] }},
+		func(m []string) string { return "needs at least " + operandsOf(m[1]) + ", and got " + m[2] }},
 	{regexp.MustCompile(`^accepts between (\d+) and (\d+) arg\(s\), received (\d+)$`),
 		func(m []string) string {
 			return "takes " + m[1] + " to " + m[2] + " operands, and got " + m[3]
@@ -275,6 +298,13 @@ var sentences = []struct {
 }
 
 const missing = " is missing"
+
+func operandsOf(number string) string {
+	if number == "1" {
+		return "1 operand"
+	}
+	return number + " operands"
+}
 
 func flagList(names, separator string) string {
 	list := strings.Fields(names)

@@ -87,7 +87,10 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	case p.MaxIOSize == 0 || uint64(p.MaxIOSize)%block != 0:
 		return fmt.Errorf("maximum IO size %d is not a multiple of the block size %d of volume %q",
 			p.MaxIOSize, block, info.Name)
-	case p.Offset%block != 0 || p.Length%block != 0:
+	case p.Offset%block != 0:
+		return fmt.Errorf("offset %d is not a multiple of the block size %d of volume %q", p.Offset,
+			block, info.Name)
+	case p.Length%block != 0:
 		return fmt.Errorf("%d bytes at offset %d are not a multiple of the block size %d of volume %q",
 			p.Length, p.Offset, block, info.Name)
 	}
