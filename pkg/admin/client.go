@@ -556,8 +556,10 @@ func (c *Client) explain(ctx context.Context, err error, method string, waited t
 			"it, or name the socket of the one that runs"
 	case errors.Is(err, syscall.ENOTSOCK) && isUnix:
 		cause = path + " is no socket"
-	case errors.Is(err, context.DeadlineExceeded):
-		code = status.TimeOut
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		if errors.Is(err, context.DeadlineExceeded) {
+			code = status.TimeOut
+		}
 		cause = fmt.Sprintf("it has not answered within %v: is it stopped, or busy?",
 			waited.Round(time.Millisecond))
 		if method != http.MethodGet {

@@ -445,7 +445,7 @@ type Error struct {
 // Error attributes the failure to the peer and names phase, text and symbolic code.
 func (e *Error) Error() string {
 	code := fmt.Sprintf(" [%v]", e.Code)
-	return fmt.Sprintf("peer reports in phase %v: %s%s", e.Phase, strings.TrimSuffix(e.Text, code),
+	return fmt.Sprintf("the other side reports at step %v: %s%s", e.Phase, strings.TrimSuffix(e.Text, code),
 		code)
 }
 

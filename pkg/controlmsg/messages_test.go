@@ -174,8 +174,8 @@ func TestTheCodeOfAnErrorThatWasPassedOnIsPrintedOnce(t *testing.T) {
 	for _, hop := range []string{"target", "relay"} {
 		err = fmt.Errorf("%s: %w", hop, report(err, PhaseOpenVolume))
 	}
-	const want = "relay: peer reports in phase open_volume: " +
-		"target: peer reports in phase open_volume: volume \"disk\" is open [IN_USE]"
+	const want = "relay: the other side reports at step open_volume: " +
+		"target: the other side reports at step open_volume: volume \"disk\" is open [IN_USE]"
 	if err.Error() != want {
 		t.Errorf("the error is %q, want %q", err, want)
 	}

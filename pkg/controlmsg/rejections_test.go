@@ -139,7 +139,7 @@ func TestAFarewellThatRepeatsARejectionHasItsOriginHere(t *testing.T) {
 			"left after its open_volume had failed here: the file is gone", true},
 		"something else": {status.Errorf(status.IOFailed, "no file"),
 			func(error) error { return status.Errorf(status.Shutdown, "maintenance") },
-			"peer reports in phase hello: maintenance [SHUTDOWN]", false},
+			"the other side reports at step hello: maintenance [SHUTDOWN]", false},
 	} {
 		_, ended := a.ask("10.0.0.1", "a", c.err, c.farewell)
 		if ended == nil || !strings.HasPrefix(ended.Error(), c.want) ||

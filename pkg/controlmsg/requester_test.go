@@ -182,15 +182,15 @@ func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
 		Text: "maintenance"})
 	<-r.Done()
 	checkError(t, "Err", r.Err(), status.Shutdown,
-		"peer reports in phase running: maintenance [SHUTDOWN]")
+		"the other side reports at step running: maintenance [SHUTDOWN]")
 	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
-	checkError(t, "Call", err, status.Shutdown, "open_volume: peer reports")
+	checkError(t, "Call", err, status.Shutdown, "open_volume: the other side reports")
 }
 
 func TestTheRequestThatAPeerRejectsIsNamedOnce(t *testing.T) {
 	for phase, want := range map[controlmsg.Phase]string{
-		controlmsg.PhaseOpenVolume: "peer reports in phase open_volume: in use [IN_USE]",
-		controlmsg.PhaseRunning: "open_volume: peer reports in phase running: in use " +
+		controlmsg.PhaseOpenVolume: "the other side reports at step open_volume: in use [IN_USE]",
+		controlmsg.PhaseRunning: "open_volume: the other side reports at step running: in use " +
 			"[IN_USE]",
 	} {
 		r, raw := newRequesterOfRaw(t, asRelay, targetHello())
@@ -210,7 +210,7 @@ func TestTheRequestThatAPeerRejectsIsNamedOnce(t *testing.T) {
 func TestTheCodeOfAnErrorIsPrintedOnce(t *testing.T) {
 	e := &controlmsg.Error{Code: status.NotConnected, Phase: controlmsg.PhaseOpenVolume,
 		Text: "target is down: refused [NOT_CONNECTED]"}
-	if got, want := e.Error(), "peer reports in phase open_volume: target is down: refused "+
+	if got, want := e.Error(), "the other side reports at step open_volume: target is down: refused "+
 		"[NOT_CONNECTED]"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

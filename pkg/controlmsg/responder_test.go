@@ -247,7 +247,7 @@ func TestAnErrorFromTheRequesterEndsTheResponder(t *testing.T) {
 		s, raw := newResponder(t)
 		raw.Send(correlation, &controlmsg.Error{Code: status.TimeOut, Text: "timed out"})
 		_, err := s.Next(t.Context())
-		checkError(t, "Next", err, status.TimeOut, "peer reports in phase unknown: timed out")
+		checkError(t, "Next", err, status.TimeOut, "the other side reports at step unknown: timed out")
 	}
 }
 

@@ -59,7 +59,7 @@ func (s *session) end(reason error) {
 	switch {
 	case err != nil:
 		s.log.Error("session ended, but could not be released: trying again, and keeping the "+
-			"client's memory and epoch until then", zap.Error(err), zap.NamedError("reason", reason))
+			"client's memory until then", zap.Error(err), zap.NamedError("reason", reason))
 		s.channel.late.Go(func() { s.releaseLate(reason) })
 	case reason != nil:
 		s.forget()
@@ -94,7 +94,8 @@ func (s *session) endLate(err, reason error) {
 	defer s.log.Debug("no longer waiting for the device")
 	_ = s.serving.Await(s.channel.lateContext)
 	if s.serving.IsUnderWay() {
-		s.log.Error("session was never released", zap.Error(err))
+		s.log.Error("session was never released, and keeps its client's memory until the relay "+
+			"ends", zap.Error(err))
 		return
 	}
 	s.end(reason)
@@ -113,7 +114,8 @@ func (s *session) releaseLate(reason error) {
 		}
 		s.setUnreleased(err)
 		if !retry.Sleep(ctx, s.channel.relay.ends.pause) {
-			s.log.Error("session was never released", zap.Error(err))
+			s.log.Error("session was never released, and keeps its client's memory until the "+
+				"relay ends", zap.Error(err))
 			return
 		}
 	}

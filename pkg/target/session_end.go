@@ -107,7 +107,8 @@ func (s *session) end(reason error) {
 		s.tenancy.Disconnect()
 	}
 	if err := s.release(); err != nil {
-		s.log.Error("session was not released completely", zap.Error(err))
+		s.log.Error("session was not released completely: it uses memory until the target ends",
+			zap.Error(err))
 	}
 	<-closed
 	// A relay that leaves because it was rejected has a line in the log already, unless that was no
@@ -193,12 +194,14 @@ func (s *session) releaseLate() {
 	s.log.Debug("releasing the session late")
 	defer s.log.Debug("no longer releasing the session")
 	if err := s.detach(context.Background()); err != nil { // the worker has stopped
-		s.log.Error("session was never released", zap.Error(err))
+		s.log.Error("session was never released: it uses memory, and its volume, until the target "+
+			"ends", zap.Error(err))
 		return
 	}
 	s.releaseVolume()
 	if err := s.releaseMemory(); err != nil {
-		s.log.Error("session was not released completely, even late", zap.Error(err))
+		s.log.Error("session was not released completely, even late: it uses memory until the "+
+			"target ends", zap.Error(err))
 	}
 }
 

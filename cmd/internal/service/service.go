@@ -167,6 +167,10 @@ func newEnvironment(ctx context.Context, name string, c *config.Daemon, injected
 	if err != nil {
 		return nil, err
 	}
+	if err := affinity.Check(c.Workers.CPUs); err != nil {
+		return nil, program.Usage(fmt.Errorf("workers.cpus (--cpu): %w, which taskset, cgroups, and "+
+			"the unit's CPUAffinity= decide: use cores of this set, or widen it", err))
+	}
 	provider, err := openRDMA(c.RDMA, log)
 	if err != nil {
 		return nil, err
