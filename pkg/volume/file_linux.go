@@ -74,6 +74,10 @@ func (b *FileBackend) parseOption(option string) error {
 		return UnknownOption("file:"+b.Path, option, "size=SIZE", "readonly", "direct",
 			fencedByOperator, "exclusive")
 	}
+	if b.Size > 0 {
+		return status.Errorf(status.InvalidValue, "file:%s: size= is given twice: leave one of them",
+			b.Path)
+	}
 	var err error
 	b.Size, err = ParseSize("file:"+b.Path, "size", text)
 	return err
@@ -529,7 +533,7 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	}
 	if b.Size > 0 && uint64(end) < b.Size {
 		return 0, status.Errorf(status.InvalidValue,
-			"file %q has %v although size=%v was given: remove size= to use it as it is, or extend "+
+			"file %q has the size %v, although size=%v was given: remove size= to use it as it is, or extend "+
 				"the file (truncate -s %d FILE)",
 			b.Path, size.Bytes(end), size.Bytes(b.Size), b.Size)
 	}

@@ -168,7 +168,7 @@ func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 		{volume.FileBackend{Path: path("small", 4095)}, status.InvalidValue, "less than one block"},
 		{volume.FileBackend{Path: path("empty", 0)}, status.InvalidValue, "less than one block"},
 		{volume.FileBackend{Path: path("other", 8192), Size: 16384}, status.InvalidValue,
-			"has 8KiB although size=16KiB was given"},
+			"has the size 8KiB, although size=16KiB was given"},
 		{volume.FileBackend{Path: "", Size: 4096}, status.InvalidValue, "the path is empty"},
 	} {
 		_, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: c.backend})

@@ -128,6 +128,10 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 		}
 		config.Owner = c.owner
 	}
+	if config.BufferSize > controlmsg.MaxBufferSize {
+		return nil, program.Usagef("requests of %d bytes are larger than the %d bytes that one can "+
+			"have: lower --block-size or --buffer-size", config.BufferSize, controlmsg.MaxBufferSize)
+	}
 	if config.MemorySize >= announcedMemory {
 		config.Logger.Info("allocating memory for buffers", zap.String("memory",
 			size.FormatBytes(config.MemorySize)))

@@ -100,6 +100,8 @@ offers another volume, 4 if another client has taken the volume with --preempt.
 	c.addFlags(f)
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 	cmd.MarkFlagsRequiredTogether("tls-cert", "tls-key", "tls-ca")
+	program.ExplainFlag(cmd, "connect", "nbd-client connects a device: serve with --socket PATH, "+
+		"and run nbd-client -unix PATH /dev/nbd0")
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -250,6 +251,10 @@ func openSource(ctx context.Context, stdin io.Reader, path string) (source io.Re
 		return source, transfer.UnknownSize, end, nil
 	}
 	file, err := os.Open(path)
+	if errors.Is(err, syscall.ENXIO) {
+		return nil, 0, nil, program.Usagef("%q is a socket or a device without a driver: give a file, "+
+			"a block device, or - for standard input", path)
+	}
 	if err != nil {
 		return nil, 0, nil, program.Usage(err)
 	}

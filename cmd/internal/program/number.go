@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -88,6 +89,9 @@ func ExplainValue(err error) error {
 		return err
 	}
 	cause := errors.Unwrap(invalid)
+	if strings.HasPrefix(invalid.GetValue(), "--") {
+		cause = errors.New("this is a flag, and the value is missing")
+	}
 	switch kind := invalid.GetFlag().Value.Type(); {
 	case kind == "bool":
 		cause = errors.New("must be true or false")

@@ -126,8 +126,8 @@ func (c *Config) validate() error {
 			c.Slots, c.ChunkSize, maxSlots, maxWindow)
 	}
 	if c.Timeout <= 0 || c.ConnectTimeout <= 0 {
-		return status.Errorf(status.InvalidValue, "timeouts %v and %v must be positive",
-			c.ConnectTimeout, c.Timeout)
+		return status.Errorf(status.InvalidValue, "--timeout %v and --connect-timeout %v must be "+
+			"positive", c.Timeout, c.ConnectTimeout)
 	}
 	return nil
 }

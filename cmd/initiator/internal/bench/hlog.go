@@ -163,6 +163,9 @@ func (t *logTimes) note(line string) bool {
 	return strings.HasPrefix(line, "#")
 }
 
+var errNoLog = errors.New("not a line of an HdrHistogram log, which " +
+	"\"initiator bench --hlog FILE\" writes")
+
 // decode decodes a line of the form [Tag=TAG,]BEGIN,LENGTH,MAXIMUM,HISTOGRAM.
 func (t *logTimes) decode(line string) (*hdrhistogram.Histogram, error) {
 	fields := strings.Split(line, ",")
@@ -173,12 +176,12 @@ func (t *logTimes) decode(line string) (*hdrhistogram.Histogram, error) {
 		tag = ""
 	}
 	if len(fields) != 4 {
-		return nil, errors.New("not a line of an HdrHistogram log, which \"initiator bench --hlog FILE\" writes")
+		return nil, errNoLog
 	}
 	begin, err := strconv.ParseFloat(fields[0], 64)
 	length, lengthErr := strconv.ParseFloat(fields[1], 64)
-	if err = errors.Join(err, lengthErr); err != nil {
-		return nil, err
+	if err != nil || lengthErr != nil {
+		return nil, errNoLog
 	}
 	const year = 365 * 24 * 60 * 60
 	switch {
