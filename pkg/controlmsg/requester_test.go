@@ -104,7 +104,7 @@ func TestAfterAFinalFailureOnlyDestroyObjectsIsAllowed(t *testing.T) {
 	requests := session(1)
 	mustCall(t, r, requests[:5]...)
 	_, err := r.Call(t.Context(), &controlmsg.StartStorage{})
-	checkError(t, "start_storage", err, status.NoMemory, "phase start_storage")
+	checkError(t, "start_storage", err, status.NoMemory, "step start_storage")
 	_, err = r.Call(t.Context(), &controlmsg.Stop{})
 	checkError(t, "stop", err, status.BadState, "phase failed")
 	mustCall(t, r, &controlmsg.DestroyObjects{})
@@ -280,7 +280,7 @@ func TestCloseSendsThePeerTheReason(t *testing.T) {
 	}
 	<-s.Done()
 	checkError(t, "the peer's Err", s.Err(), status.ConnectionAborted,
-		"phase hello: first line second line")
+		"step hello: first line second line")
 	r.Close(nil)
 }
 

@@ -434,7 +434,7 @@ func TestServeReturnsWhyTheConversationHasEnded(t *testing.T) {
 	r, served := serve(t, t.Context(), asRelay, asInitiator, h)
 	mustCall(t, r, &controlmsg.OpenVolume{})
 	r.Close(status.Errorf(status.ConnectionAborted, "interrupted"))
-	checkError(t, "Serve", <-served, status.ConnectionAborted, "phase open_volume: interrupted")
+	checkError(t, "Serve", <-served, status.ConnectionAborted, "step open_volume: interrupted")
 }
 
 func TestTheOwnerOfAResponderMayRejectAHello(t *testing.T) {

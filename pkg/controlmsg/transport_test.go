@@ -70,7 +70,7 @@ func TestAComchConnectionWithOpenConsumersIsAborted(t *testing.T) {
 	<-initiator.aborted
 	<-s.Done()
 	checkError(t, "the relay's Err", s.Err(), status.ConnectionAborted,
-		"phase configure_data_path: interrupted")
+		"step configure_data_path: interrupted")
 }
 
 func TestALostComchConnectionIsDetected(t *testing.T) {
