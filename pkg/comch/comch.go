@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package comch is the seam to DOCA Comch, the communication channel between client applications on
 // a host and servers on a BlueField DPU.
 //

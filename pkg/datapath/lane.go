@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package datapath
 
 import (
@@ -356,8 +358,7 @@ func CloseAll[L interface {
 func (l *lane) InFlight() int { return int(l.inFlight.Load()) }
 
 // Transport returns the name of the data connection's transport (rdma.Parameters.Name), or "" until
-// it
-// is established. Any goroutine may call it.
+// it is established. Any goroutine may call it.
 func (l *lane) Transport() string {
 	if t := l.transport.Load(); t != nil {
 		return *t

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package datapath is the data path of the relay and of the target: worker threads that poll
 // progress engines and move 64-byte IO messages between Comch, RDMA, and volumes.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rdma is the seam to RDMA transports: reliable connections that carry messages and move
 // data between registered memories.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package contexts implements the programming model of the DOCA Comch guide on top of any
 // comch.Provider: servers, clients, consumers, and producers are contexts of a progress engine.
 // Their tasks come from pools of fixed size and complete through callbacks.

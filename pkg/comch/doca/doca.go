@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doca is the Comch provider for BlueField hardware, over NVIDIA's libdoca.
 //
 // Each server and each client connection has a thread, which alone uses its DOCA server or client:

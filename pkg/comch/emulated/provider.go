@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package emulated is a Comch provider for one Linux machine: the channel between host and DPU is a
 // Unix socket and shared memory.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hook wraps any provider of package comch. The wrapper forwards everything, and traces,
 // delays, fails, drops, duplicates, corrupts, or freezes the operations that fault rules name.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package auto is an RDMA provider that chooses for each connection: shared memory (package shm) if
 // the peer is on this machine and offers it, and iWARP over TCP otherwise. On the network it is
 // iwarp: peers that use that provider alone can connect, and can be connected to.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doca is the RDMA provider over NVIDIA's libdoca (doca_rdma), with connections by details:
 // each side describes its end of a connection, the descriptions are exchanged, and both connect.
 //

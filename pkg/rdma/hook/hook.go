@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hook wraps any provider of package rdma. The wrapper forwards everything, and traces,
 // delays, fails, drops, corrupts, or freezes the operations that fault rules name.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package iwarp is a user-space iWARP endpoint: RDMA over kernel TCP, framed by MPA (RFC 5044, RFC
 // 6581), DDP (RFC 5041), and RDMAP (RFC 5040). The peer can be another process that uses this
 // package, Linux siw, or an iWARP NIC.

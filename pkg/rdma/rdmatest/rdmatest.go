@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rdmatest is the conformance suite for providers of package rdma. It checks every promise
 // of that package, whatever the transport.
 package rdmatest

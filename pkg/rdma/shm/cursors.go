@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package shm
 
 // cursors say how far both sides of a connection have come in the two rings. Each counts bytes

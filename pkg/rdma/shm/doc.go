@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package shm is an RDMA provider for processes of one machine. Messages travel through shared
 // memory, and each transfer is one copy by the CPU, without a system call.
 //

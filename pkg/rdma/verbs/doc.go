@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package verbs is the RDMA provider for verbs devices: RoCE, InfiniBand, and iWARP adapters, and
 // the kernel's Soft-RoCE (rdma_rxe) and Soft-iWARP (siw). It is built with cgo, without which New
 // fails with ErrAbsent. It loads libibverbs and librdmacm when New is first called, so programs

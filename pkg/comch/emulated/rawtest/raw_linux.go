@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rawtest speaks the protocol of the emulated Comch frame by frame, for tests of peers that
 // break its rules.
 package rawtest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package socketstest provides the sockets of the emulated Comch provider in memory, for tests and
 // simulations that run servers and clients in one process. Everything else of the provider stays
 // real: rings, doorbells, and exported memory, whose descriptors the sockets duplicate.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package arrivals keeps what a peer has done until the application asks for it: its control
 // messages, and its consumers' beginnings and ends. Providers share it.
 package arrivals

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package epoll tells the completion queues of the RDMA providers in software which of their
 // sockets are ready.
 package epoll

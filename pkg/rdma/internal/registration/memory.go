@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package registration keeps the registered memory of RDMA providers that move data by software:
 // the keys, their rights, and who is using a region at the moment.
 package registration

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package softrdma is the part of the RDMA providers in software that does not depend on how they
 // move data: Device and Listener, Queue (of completions) and Endpoint (of a connection). Each is
 // embedded in the provider's own type.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tlsrecord puts TLS 1.3 (RFC 8446) under MPA. crypto/tls does the handshake. Afterwards
 // the records are sealed and opened here, on the thread of the data path, without allocation and
 // without a system call of their own: a tls.Conn needs goroutines that block, and copies.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package workqueue holds the queues of posted requests and of completions of the RDMA providers
 // that work in software.
 package workqueue

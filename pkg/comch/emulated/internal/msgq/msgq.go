@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package msgq emulates DPAs and the message queues that connect them to CPU threads. A DPA is a
 // pinned thread of this process; a message queue is a Comch connection of the process to itself.
 package msgq

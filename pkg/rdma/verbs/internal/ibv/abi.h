@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // The part of the binary interface of libibverbs and librdmacm that the provider uses. Names,
 // layouts, and values are those of the public headers <infiniband/verbs.h> and <rdma/rdma_cma.h>,
 // which are not needed to build. They have been the same since the symbol versions that library.h

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build cgo
 
 // Package ibv binds libibverbs and librdmacm, which Load loads at run time. It wraps their objects

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // The functions of libibverbs and librdmacm, which zc_load looks up at run time. A program that
 // links them would not start where they are not installed.
 

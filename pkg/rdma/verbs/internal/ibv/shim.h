@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // C side of the bindings: one call per batch on the data path, and the calls whose arguments Go
 // cannot build, because they are unions or hold pointers to Go memory.
 //
