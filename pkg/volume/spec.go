@@ -27,7 +27,7 @@ const (
 const BackendForms = "memory:SIZE[,exclusive] or " +
 	"file:PATH[,size=SIZE][,readonly][,direct][,shared=fenced-by-operator][,exclusive] or " +
 	"rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE][,readonly]" +
-	"[,takeover][,fence=DURATION][,exclusive] or volume:NAME[,readonly]"
+	"[,takeover][,fence=DURATION][,passphrase-file=PATH][,exclusive] or volume:NAME[,readonly]"
 
 // Spec describes a volume to open.
 type Spec struct {

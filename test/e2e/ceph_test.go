@@ -80,6 +80,58 @@ func TestCephVolumesServeTheChain(t *testing.T) {
 		:`)
 }
 
+// readEncrypted copies the first bytes of an encrypted image to stdout by the bindings of Ceph.
+const readEncrypted = `
+import os, sys, rados, rbd
+pool, image = sys.argv[1].split("/")
+with rados.Rados(conffile=os.environ["CEPH_CONF"]) as cluster:
+    with cluster.open_ioctx(pool) as context, rbd.Image(context, image, read_only=True) as i:
+        i.encryption_load(rbd.RBD_ENCRYPTION_FORMAT_LUKS2, open(sys.argv[2]).read())
+        sys.stdout.buffer.write(i.read(0, int(sys.argv[3])))
+`
+
+// Every program that has the passphrase reads what clients have written, and nobody else.
+func TestCephEncryptedVolumesServeTheChain(t *testing.T) {
+	path, dir := imagePath(t), t.TempDir()
+	t.Cleanup(func() { _ = exec.Command("rbd", "rm", "--no-progress", path).Run() })
+	run := func(name string, args ...string) []byte {
+		t.Helper()
+		var output, messages bytes.Buffer
+		c := exec.Command(name, args...)
+		c.Stdout, c.Stderr = &output, &messages
+		if err := c.Run(); err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, args[0], err, &messages)
+		}
+		return output.Bytes()
+	}
+	const passphrase = "open sesame"
+	file := dir + "/passphrase"
+	writeFile(t, file, []byte(passphrase))
+	run("rbd", "create", "--size", "64M", path)
+	run("rbd", "encryption", "format", path, "luks2", file)
+	c := startChain(t, fmt.Sprintf("disk=rbd:%s,conf=%s,passphrase-file=%s", path,
+		os.Getenv("CEPH_CONF"), file))
+	plain := []byte("everybody can read this line, unless it is encrypted\n")
+	content := bytes.Repeat(plain, 5<<20/len(plain))
+	writeFile(t, dir+"/data", content)
+	c.mustRun("put", dir+"/data")
+	c.mustRun("verify", "--offset", "8MiB", "--length", "8MiB")
+	c.target.Terminate()
+	c.startTarget()
+	c.mustRun("get", "--length", fmt.Sprint(len(content)), dir+"/copy")
+	if !bytes.Equal(readFile(t, dir+"/copy"), content) {
+		t.Error("what get has read differs from what put has written")
+	}
+	c.target.Terminate()
+	if raw := run("rbd", "export", "--no-progress", path, "-"); bytes.Contains(raw, plain[:16]) {
+		t.Error("the cluster has what clients have written in plain text")
+	}
+	if got := run("python3", "-c", readEncrypted, path, file, fmt.Sprint(len(content))); !bytes.Equal(
+		got, content) {
+		t.Errorf("Ceph's own bindings read something else: %.60q", got)
+	}
+}
+
 // The next target fences a killed one and takes over, and what the cluster has acknowledged is
 // there, flushed or not.
 func TestCephVolumesMoveToTheNextTarget(t *testing.T) {

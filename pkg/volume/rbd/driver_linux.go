@@ -68,6 +68,8 @@ type driver struct {
 	ownership *volume.Ownership // nil unless the volume contends
 	pool      *rados.IOContext
 	image     *image
+	encrypted encryption
+	decrypted bool // the image appears without its encryption
 	locked    bool
 	volume    atomic.Pointer[volume.Driven]
 	log       *zap.Logger
@@ -96,10 +98,16 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 	if err := d.checkSettings(); err != nil {
 		return volume.Info{}, err
 	}
+	if err := d.inspectEncryption(); err != nil {
+		return volume.Info{}, err
+	}
 	if !b.ReadOnly {
 		if err := d.lock(); err != nil {
 			return volume.Info{}, err
 		}
+	}
+	if err := d.decrypt(); err != nil {
+		return volume.Info{}, err
 	}
 	uuid, err := d.identify()
 	if err != nil {
@@ -121,10 +129,17 @@ func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
 		ReadOnly: b.ReadOnly, Fenced: true,
 		// Writes are durable when they complete, whoever serves the image next.
 		WriteVerifier: binary.LittleEndian.Uint64(uuid[:8]) | 1,
-		Capabilities:  volume.CanReportExtents,
 	}
 	if !b.ReadOnly {
-		info.Capabilities |= volume.CanTrim | volume.CanWriteZeroes | volume.CanFUA
+		info.Capabilities |= volume.CanWriteZeroes | volume.CanFUA
+	}
+	// Behind encryption, older releases of librbd look for data in the wrong place, and all write
+	// zeroes over what is discarded, whatever that costs.
+	if !d.decrypted {
+		info.Capabilities |= volume.CanReportExtents
+		if !b.ReadOnly {
+			info.Capabilities |= volume.CanTrim
+		}
 	}
 	return info, nil
 }
@@ -209,6 +224,52 @@ func (d *driver) checkSettings() error {
 	return nil
 }
 
+// inspectEncryption fails if the image cannot be opened with or without a passphrase, as configured.
+// It is quick: whether the passphrase is right is found out only by a target that may get the image.
+func (d *driver) inspectEncryption() error {
+	b := d.backend
+	start := make([]byte, headerStart)
+	if err := d.image.read(start); err != nil {
+		return b.failed("read the start of image "+b.path(), err)
+	}
+	d.encrypted = findEncryption(start)
+	if err := b.checkEncryption(d.encrypted); err != nil || b.PassphraseFile == "" {
+		return err
+	}
+	if !canDecrypt() {
+		return b.explainDecrypt(d.encrypted.version, errTooOld)
+	}
+	passphrase, _, err := b.readPassphrase()
+	clear(passphrase)
+	return err
+}
+
+// decrypt makes the image appear without its encryption, unless it has none, or does so already.
+func (d *driver) decrypt() error {
+	b := d.backend
+	if b.PassphraseFile == "" && d.encrypted.version > 0 {
+		d.log.Warn(encryptedWarning)
+	}
+	if b.PassphraseFile == "" || d.decrypted {
+		return nil
+	}
+	passphrase, mode, err := b.readPassphrase()
+	if err != nil {
+		return err
+	}
+	defer clear(passphrase)
+	if isExposed(mode) {
+		d.log.Warn(exposureWarning, zap.String("file", b.PassphraseFile),
+			zap.Stringer("mode", mode))
+	}
+	if err := d.image.decrypt(d.encrypted.version, passphrase); err != nil {
+		return b.explainDecrypt(d.encrypted.version, err)
+	}
+	d.decrypted = true
+	d.log.Info("the image is encrypted", zap.Int("luks_version", d.encrypted.version))
+	return nil
+}
+
 // lock makes this process the only one that can write to the image.
 func (d *driver) lock() error {
 	b := d.backend
@@ -227,6 +288,9 @@ func (d *driver) lock() error {
 	}
 	for begun := time.Now(); ; time.Sleep(noticePause) {
 		err := d.lockOnce(ownerObject(id))
+		if errors.Is(err, errDecryptedLate) {
+			continue
+		}
 		if !errors.Is(err, errNotDead) || b.TakeOver || time.Since(begun) > noticeTimeout {
 			return err
 		}

@@ -8,6 +8,24 @@ package rbd
 // #include <rbd/librbd.h>
 // #include <errno.h>
 // #include <stdlib.h>
+// #include <string.h>
+//
+// /* Ceph 15 and older lack it. */
+// #pragma weak rbd_encryption_load
+//
+// static int zc_rbd_can_decrypt(void) { return rbd_encryption_load != NULL; }
+//
+// static int zc_rbd_decrypt(rbd_image_t image, int version, const char *passphrase, size_t size)
+// {
+// 	rbd_encryption_luks1_format_options_t luks1 = { .passphrase = passphrase,
+// 							.passphrase_size = size };
+// 	rbd_encryption_luks2_format_options_t luks2 = { .passphrase = passphrase,
+// 							.passphrase_size = size };
+//
+// 	if (version == 1)
+// 		return rbd_encryption_load(image, RBD_ENCRYPTION_FORMAT_LUKS1, &luks1, sizeof(luks1));
+// 	return rbd_encryption_load(image, RBD_ENCRYPTION_FORMAT_LUKS2, &luks2, sizeof(luks2));
+// }
 import "C"
 
 import (
@@ -48,6 +66,31 @@ func (i *image) size() (uint64, error) {
 	var bytes C.uint64_t
 	err := errnoOf(C.rbd_get_size(i.handle, &bytes))
 	return uint64(bytes), err
+}
+
+// read fills a buffer from the start of the image, or as much of it as there is.
+func (i *image) read(buffer []byte) error {
+	n := C.rbd_read(i.handle, 0, C.size_t(len(buffer)), (*C.char)(unsafe.Pointer(&buffer[0])))
+	if n < 0 {
+		return unix.Errno(-n)
+	}
+	clear(buffer[n:])
+	return nil
+}
+
+// canDecrypt reports whether this librbd knows encryption.
+func canDecrypt() bool { return C.zc_rbd_can_decrypt() != 0 }
+
+// decrypt makes the image appear without its encryption, LUKS of the given version. It is slow,
+// because librbd derives a key.
+func (i *image) decrypt(version int, passphrase []byte) error {
+	// In memory of C, because Go may leave copies of what it moves.
+	size := C.size_t(len(passphrase))
+	secret := C.malloc(size)
+	defer C.free(secret)
+	copy(unsafe.Slice((*byte)(secret), size), passphrase)
+	defer C.explicit_bzero(secret, size)
+	return errnoOf(C.zc_rbd_decrypt(i.handle, C.int(version), (*C.char)(secret), size))
 }
 
 // objectSize returns the size in bytes of the objects that hold the image's content.

@@ -169,6 +169,9 @@ const (
 // errNotDead means that nobody can tell yet whether an owner is alive.
 var errNotDead = errors.New("the cluster has not noticed that its owner is gone")
 
+// errDecryptedLate means that deriving the key took so long that the owner has to be asked again.
+var errDecryptedLate = errors.New("decrypting the image took long")
+
 // removeOwner makes sure that a former owner of the image cannot write any more. It returns
 // status.InUse if the owner is alive, which wraps errNotDead if that is not certain. locked is when
 // this process got the contention lock.
@@ -192,6 +195,11 @@ func (d *driver) removeOwner(locked time.Time) error {
 		return err
 	}
 	observe(ownerDead)
+	// Without the right passphrase, there is no reason to fence anybody.
+	wasDecrypted := d.decrypted
+	if err := d.decrypt(); err != nil {
+		return err
+	}
 	// An owner that has released the image since then had not died. It answers until it has
 	// released the image, and cannot lock it again before the contention lock ends. Unlike
 	// ListLockers, LockGetOwners asks the cluster each time.
@@ -205,7 +213,11 @@ func (d *driver) removeOwner(locked time.Time) error {
 	if now[0].Owner != owner.Addr {
 		return status.Errorf(status.InUse, "image %s: %s has locked it meanwhile", path, now[0].Owner)
 	}
-	if time.Since(locked) > contentionDuration/2 {
+	isLate := time.Since(locked) > contentionDuration/2
+	if isLate && d.decrypted != wasDecrypted {
+		return errDecryptedLate
+	}
+	if isLate {
 		return status.Errorf(status.TimeOut, "image %s: the cluster took more than %v to find its "+
 			"owner dead", path, contentionDuration/2)
 	}

@@ -46,10 +46,17 @@ type Backend struct {
 	// cluster's blocklist ends earlier. A process that stands still for longer than that, and
 	// continues, could overwrite data. 0 means DefaultMinimumFence.
 	MinimumFence time.Duration
+	// PassphraseFile is the path of the file with the passphrase of the image's encryption, which is
+	// one of RBD's formats luks1 and luks2. It is read each time the image is opened. "" opens the
+	// image as it is.
+	PassphraseFile string
 }
 
 // Contends reports whether TakeOver is set.
 func (b Backend) Contends() bool { return b.TakeOver }
+
+// IsEncrypted reports whether the cluster has the content only in encrypted form.
+func (b Backend) IsEncrypted() bool { return b.PassphraseFile != "" }
 
 // The defaults of a Backend.
 const (
@@ -67,7 +74,7 @@ const maxMinimumFence = 9 * 365 * 24 * time.Hour
 const maxNameLength = 96
 
 const form = "rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE]" +
-	"[,readonly][,takeover][,fence=DURATION]"
+	"[,readonly][,takeover][,fence=DURATION][,passphrase-file=PATH]"
 
 func parse(argument string) (volume.Backend, error) {
 	path, options := volume.CutOptions(argument)
@@ -90,7 +97,8 @@ func parse(argument string) (volume.Backend, error) {
 
 func (b *Backend) parseOption(option string) error {
 	key, value, _ := strings.Cut(option, "=")
-	text := map[string]*string{"conf": &b.ConfigFile, "id": &b.User, "group": &b.Group}[key]
+	text := map[string]*string{"conf": &b.ConfigFile, "id": &b.User, "group": &b.Group,
+		"passphrase-file": &b.PassphraseFile}[key]
 	switch {
 	case option == "readonly":
 		b.ReadOnly = true
@@ -111,7 +119,7 @@ func (b *Backend) parseOption(option string) error {
 		}
 	default:
 		return volume.UnknownOption("rbd:"+b.path(), option, "conf=PATH", "id=NAME", "group=NAME",
-			"create=SIZE", "readonly", "takeover", "fence=DURATION", "exclusive")
+			"create=SIZE", "readonly", "takeover", "fence=DURATION", "passphrase-file=PATH", "exclusive")
 	}
 	return nil
 }
@@ -137,6 +145,9 @@ func (b Backend) String() string {
 	}
 	if b.MinimumFence > 0 {
 		text += ",fence=" + b.MinimumFence.String()
+	}
+	if b.PassphraseFile != "" {
+		text += ",passphrase-file=" + b.PassphraseFile
 	}
 	return text
 }
@@ -167,9 +178,13 @@ func (b Backend) Validate(spec *volume.Spec) error {
 					"\"/\", \"@\", and \",\"", b.path(), name.of, maxNameLength)
 		}
 	}
-	if strings.ContainsAny(b.ConfigFile, ",\x00\n") {
-		return status.Errorf(status.InvalidValue, "rbd:%s: conf=%q cannot be a path", b.path(),
-			b.ConfigFile)
+	for _, option := range []struct{ key, path string }{
+		{"conf", b.ConfigFile}, {"passphrase-file", b.PassphraseFile},
+	} {
+		if strings.ContainsAny(option.path, ",\x00\n") {
+			return status.Errorf(status.InvalidValue, "rbd:%s: %s=%q cannot be a path", b.path(),
+				option.key, option.path)
+		}
 	}
 	switch {
 	case b.MinimumFence > maxMinimumFence:
@@ -181,6 +196,11 @@ func (b Backend) Validate(spec *volume.Spec) error {
 	case b.ReadOnly && b.Create > 0:
 		return status.Errorf(status.InvalidValue,
 			"rbd:%s: create= creates an image, which readonly forbids: remove one of them",
+			b.path())
+	case b.PassphraseFile != "" && b.Create > 0:
+		return status.Errorf(status.InvalidValue, "rbd:%[1]s: create= creates an image without "+
+			"encryption, for which passphrase-file= has no use: create the image (rbd create %[1]s "+
+			"--size SIZE), encrypt it (rbd encryption format %[1]s luks2 FILE), and remove create=",
 			b.path())
 	case b.Create > 0:
 		return spec.CheckNewSize(b.Create)
