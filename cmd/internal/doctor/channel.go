@@ -27,7 +27,7 @@ func (m *machine) channelSetting(channel int, key, flag string) string {
 	return m.setting(fmt.Sprintf("channels[%d].%s", channel, key), flag)
 }
 
-// maxNamed bounds how many channels a finding names.
+// maxNamed bounds how many channels or volumes a finding names.
 const maxNamed = 3
 
 // inChannels returns the start of a finding about channels: their names, or "" if there is only one
@@ -37,18 +37,23 @@ func (m *machine) inChannels(channels ...int) string {
 		return ""
 	}
 	channels = slices.Compact(channels)
-	names := make([]string, 0, maxNamed)
-	for _, channel := range channels[:min(len(channels), maxNamed)] {
+	names := make([]string, 0, len(channels))
+	for _, channel := range channels {
 		names = append(names, m.Channels[channel])
 	}
-	noun, more := "channel ", ""
-	if len(channels) > 1 {
-		noun = "channels "
+	return named("channel", names) + ": "
+}
+
+// named returns a noun, in the plural if there are several names, and the first of them.
+func named(noun string, names []string) string {
+	if len(names) > 1 {
+		noun += "s"
 	}
-	if n := len(channels) - maxNamed; n > 0 {
+	more := ""
+	if n := len(names) - maxNamed; n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	return noun + strings.Join(names, ", ") + more + ": "
+	return noun + " " + strings.Join(names[:min(len(names), maxNamed)], ", ") + more
 }
 
 // grouped groups channels that share what a check looks at, in the order of the first of each

@@ -185,8 +185,9 @@ type Options struct {
 type Server struct {
 	Channel int
 	comch.Service
-	// AdmitsOthers means that users besides root and the relay's own may connect.
-	AdmitsOthers bool
+	// AdmitsOthers means that users besides root and the relay's own may connect, and AdmitsAll that
+	// all users may.
+	AdmitsOthers, AdmitsAll bool
 }
 
 // Directory is where the daemon creates files. Check returns why it cannot. Key and Flag are the

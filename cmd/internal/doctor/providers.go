@@ -20,7 +20,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch"
-	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
@@ -476,31 +475,6 @@ func (m *machine) tls() []Finding {
 			"its mode is %v", m.TLSKey, info.Mode().Perm()), "chmod 0640 "+m.TLSKey)
 	}
 	return []Finding{finding}
-}
-
-// protection says what keeps others from reading and changing what travels between relay and
-// target.
-func (m *machine) protection() []Finding {
-	control := "control connections are in plain text"
-	if m.LoadTLS != nil {
-		control = "control connections have TLS with certificates of both sides"
-	}
-	var data string
-	switch m.DataSecurity {
-	case controlmsg.DataSecurityRequired:
-		data = "data has TLS, stays on this machine, or there is no session"
-	case controlmsg.DataSecurityTLS:
-		data = "data has TLS if the peer wants it, too"
-	default:
-		data = "data is not encrypted"
-	}
-	if m.Verbs || m.DocaRDMA {
-		data = "data is not encrypted: its RDMA provider has no TLS"
-	}
-	if m.Fabric != "" {
-		data += "; the network is declared to be protected: " + m.Fabric
-	}
-	return []Finding{ok("protection", control+"; "+data)}
 }
 
 // expiry returns the finding about a certificate that ends at a time.

@@ -81,7 +81,8 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 		o.Channels = append(o.Channels, relay.ChannelID{Device: pci.Normalize(channel.Device),
 			Representor: pci.Normalize(channel.Representor), Name: channel.Name}.String())
 		o.Servers = append(o.Servers, doctor.Server{Channel: i, Service: service,
-			AdmitsOthers: channel.Access.AnyUser || len(channel.Access.Users) > 0})
+			AdmitsOthers: channel.Access.AnyUser || len(channel.Access.Users) > 0,
+			AdmitsAll:    channel.Access.AnyUser})
 		if channel.Isolation == string(relay.Staged) {
 			o.DMADevices = append(o.DMADevices,
 				doctor.StagedDevice{Channel: i, Device: channel.Device})
