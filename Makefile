@@ -182,6 +182,10 @@ test-tools: export CI := true
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
 	test/siw/run.sh
 
+.PHONY: test-encryption
+test-encryption: ## Try the recipes of docs/encryption.md in a small VM (Debian, QEMU, cryptsetup-bin, wireguard-tools)
+	test/encryption/run.sh
+
 .PHONY: test-devices
 test-devices: ## Detach a disk from under a target, and attach it again, in a small VM (Debian, QEMU)
 	test/devices/run.sh

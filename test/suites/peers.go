@@ -25,6 +25,7 @@ var suites = []suite{
 	{"sanitizers", "make test-sanitizers"},
 	{"fleet", "make fleet"},
 	{"devices", "make test-devices"},
+	{"encryption", "make test-encryption"},
 	{"siw", "make test-siw"},
 	{"providers", "make test-providers"},
 	{"simulation", "make simulate SEEDS=10000"},
@@ -42,8 +43,8 @@ type rule struct {
 }
 
 const (
-	everything = "kubernetes budget tools arm64 bench packages sanitizers fleet devices siw " +
-		"providers simulation repeat ceph verbs ends mutants"
+	everything = "kubernetes budget tools arm64 bench packages sanitizers fleet devices encryption " +
+		"siw providers simulation repeat ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
 	chain = "siw providers simulation repeat ceph verbs ends mutants"
 )
@@ -134,6 +135,7 @@ var rules = []rule{
 	{"test/chain", "providers repeat"},
 	{"test/devices", "devices"},
 	{"test/e2e", "tools ceph verbs providers repeat"},
+	{"test/encryption", "encryption"},
 	{"test/ends", "ends"},
 	{"test/fleet", "fleet"},
 	{"test/hostile-comch", "repeat"},
@@ -141,11 +143,11 @@ var rules = []rule{
 	{"test/packages", "packages"},
 	{"test/resources", "repeat"},
 	{"test/simulation", "simulation mutants"},
-	{"test/siw", "devices siw verbs"},
+	{"test/siw", "devices encryption siw verbs"},
 	{"test/smoke", ""}, // parts of the gate
 	{"test/suites", ""},
 	{"test/verbs", "verbs"},
-	{"test/verbs/chain.sh", "devices verbs"},
+	{"test/verbs/chain.sh", "devices encryption verbs"},
 }
 
 // ruleFor returns the rule of a file.
