@@ -537,7 +537,9 @@ func foreign(err error) string {
 
 // explain returns the error of a request that ended with err. The end of its context cuts the
 // connection, which net/http may report instead.
-func (c *Client) explain(ctx context.Context, err error, method string, waited time.Duration) error {
+func (c *Client) explain(
+	ctx context.Context, err error, method string, waited time.Duration,
+) error {
 	if end := context.Cause(ctx); end != nil {
 		err = end
 	}

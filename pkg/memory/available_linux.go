@@ -29,8 +29,8 @@ func CheckAvailable(length uint64) error {
 	return errors.Join(checkMachine(root, length), checkCgroups(root, length))
 }
 
-// CheckTotal returns a NoMemory error if the machine could not have length bytes even if nothing else
-// used any, or a cgroup of this process limits its memory to less.
+// CheckTotal returns a NoMemory error if the machine could not have length bytes even if nothing
+// else used any, or a cgroup of this process limits its memory to less.
 func CheckTotal(length uint64) error {
 	root := os.DirFS("/")
 	return errors.Join(checkTotal(root, length), checkCgroups(root, length))

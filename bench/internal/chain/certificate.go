@@ -42,7 +42,8 @@ func writeCertificate(certificate, key string) error {
 	}
 	template := x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	signed, err := x509.CreateCertificate(rand.Reader, &template, &template, private.Public(), private)
+	signed, err := x509.CreateCertificate(rand.Reader, &template, &template, private.Public(),
+		private)
 	if err != nil {
 		return err
 	}

@@ -185,8 +185,8 @@ type Options struct {
 type Server struct {
 	Channel int
 	comch.Service
-	// AdmitsOthers means that users besides root and the relay's own may connect, and AdmitsAll that
-	// all users may.
+	// AdmitsOthers means that users besides root and the relay's own may connect, and AdmitsAll
+	// that all users may.
 	AdmitsOthers, AdmitsAll bool
 }
 
@@ -228,7 +228,8 @@ func Examine(ctx context.Context, options *Options) *Report {
 	for _, check := range []func() []Finding{
 		m.configuration, m.user, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores,
 		m.cpuQuota, m.numa, m.frequency, m.clock,
-		m.kept, m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
+		m.kept, m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma,
+		m.users,
 		m.admin, m.writable,
 		m.tls, m.protection, m.web, m.volumes, func() []Finding { return m.targets(ctx) },
 		m.ports, m.timeouts,

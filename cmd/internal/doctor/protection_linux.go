@@ -106,8 +106,8 @@ func (m *machine) storage() (parts []string) {
 	return parts
 }
 
-// isOnDMCrypt reports whether all that a file or block device stores passes through dm-crypt, as far
-// as sysfs shows that.
+// isOnDMCrypt reports whether all that a file or block device stores passes through dm-crypt, as
+// far as sysfs shows that.
 func (m *machine) isOnDMCrypt(path string) bool {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -150,8 +150,8 @@ func suggest(command *cobra.Command, name string) string {
 	return hint
 }
 
-// continued returns the only one of some words that continues a part at a hyphen, "" if there is not
-// one.
+// continued returns the only one of some words that continues a part at a hyphen, "" if there is
+// not one.
 func continued(part string, words []string) string {
 	var found []string
 	for _, word := range words {
@@ -196,13 +196,13 @@ func inPrograms(name string) string {
 // checkHelp makes root's help fail for commands that do not exist. After a run, *wrong is why.
 func checkHelp(root *cobra.Command) (wrong *error) {
 	wrong = new(error)
-	print := root.HelpFunc()
+	help := root.HelpFunc()
 	root.SetHelpFunc(func(command *cobra.Command, arguments []string) {
 		if operands := command.Flags().Args(); command.HasSubCommands() && len(operands) > 0 {
 			*wrong = Usage(unknownChild(command, operands[0]))
 			return
 		}
-		print(command, arguments)
+		help(command, arguments)
 	})
 	root.InitDefaultHelpCmd()
 	for _, help := range root.Commands() {

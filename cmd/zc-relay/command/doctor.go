@@ -72,6 +72,12 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 	o.CheckChannels = func() error {
 		return relaySettings(c, newLookups(zap.NewNop(), func(netip.Addr) {})).Check()
 	}
+	describeChannels(o, c)
+	return nil
+}
+
+// describeChannels adds what the channels would use.
+func describeChannels(o *doctor.Options, c *config.Relay) {
 	var users []string
 	for i := range c.Channels {
 		channel := &c.Channels[i]
@@ -117,5 +123,4 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 			return err
 		}
 	}
-	return nil
 }

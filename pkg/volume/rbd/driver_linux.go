@@ -224,8 +224,20 @@ func (d *driver) checkSettings() error {
 	return nil
 }
 
-// inspectEncryption fails if the image cannot be opened with or without a passphrase, as configured.
-// It is quick: whether the passphrase is right is found out only by a target that may get the image.
+// headerStart is how much of an image tells its encryption: a magic number, and the version of
+// LUKS.
+const headerStart = 8
+
+// exposureWarning and encryptedWarning are logged when a volume is opened.
+const (
+	exposureWarning  = "the file with the image's passphrase is not private: chmod 0640 or less"
+	encryptedWarning = "the image begins with a LUKS header, and is served as it is: if rbd " +
+		"encryption format made the header, clients destroy it: give the passphrase by " +
+		"passphrase-file=PATH; if clients encrypt the volume themselves, all is well"
+)
+
+// inspectEncryption fails if the image cannot be opened with or without a passphrase, as
+// configured. It is quick: whether the passphrase is right is found out only by a target that may get the image.
 func (d *driver) inspectEncryption() error {
 	b := d.backend
 	start := make([]byte, headerStart)

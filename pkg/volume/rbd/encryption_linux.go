@@ -23,9 +23,6 @@ type encryption struct {
 	isClone bool
 }
 
-// headerStart is how much of an image tells its encryption: a magic number, and the version of LUKS.
-const headerStart = 8
-
 // findEncryption looks for a header of LUKS.
 func findEncryption(start []byte) encryption {
 	magic, version := start[:6], int(binary.BigEndian.Uint16(start[6:]))
@@ -76,8 +73,8 @@ func (b Backend) readPassphrase() (passphrase []byte, mode fs.FileMode, err erro
 	return passphrase, mode, nil
 }
 
-// isExposed reports whether a file of a mode can be read by everybody, or changed by others than its
-// owner.
+// isExposed reports whether a file of a mode can be read by everybody, or changed by others than
+// its owner.
 func isExposed(mode fs.FileMode) bool { return mode&0o027 != 0 }
 
 // checkEncryption returns an error if the image cannot be opened as it was configured.
@@ -94,14 +91,6 @@ func (b Backend) checkEncryption(found encryption) error {
 	}
 	return nil
 }
-
-// exposureWarning and encryptedWarning are logged when a volume is opened.
-const (
-	exposureWarning  = "the file with the image's passphrase is not private: chmod 0640 or less"
-	encryptedWarning = "the image begins with a LUKS header, and is served as it is: if rbd encryption " +
-		"format made the header, clients destroy it: give the passphrase by passphrase-file=PATH; " +
-		"if clients encrypt the volume themselves, all is well"
-)
 
 // errTooOld means that librbd does not know encryption.
 var errTooOld = errors.New("librbd has no rbd_encryption_load")

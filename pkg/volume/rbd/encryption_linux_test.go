@@ -31,7 +31,7 @@ func TestLUKSHeadersAreRecognized(t *testing.T) {
 	}
 }
 
-// The passphrase is read as Ceph's tools read it, and only one newline at its end is not part of it.
+// The passphrase is read as Ceph's tools read it: only one newline at its end is not part of it.
 func TestThePassphraseIsReadFromItsFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "passphrase")
 	b := Backend{Pool: "p", Image: "i", PassphraseFile: file}
@@ -63,7 +63,8 @@ func TestThePassphraseIsReadFromItsFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, mode, err := b.readPassphrase()
-		if string(got) != c.want || isExposed(mode) != c.isExposed || (err != nil) != (c.text != "") {
+		if string(got) != c.want || isExposed(mode) != c.isExposed ||
+			(err != nil) != (c.text != "") {
 			t.Errorf("%.20q: %.20q, mode %v, %v", c.content, got, mode, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), c.text) || !errors.Is(err, c.code) ||

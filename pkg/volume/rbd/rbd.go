@@ -46,9 +46,9 @@ type Backend struct {
 	// cluster's blocklist ends earlier. A process that stands still for longer than that, and
 	// continues, could overwrite data. 0 means DefaultMinimumFence.
 	MinimumFence time.Duration
-	// PassphraseFile is the path of the file with the passphrase of the image's encryption, which is
-	// one of RBD's formats luks1 and luks2. It is read each time the image is opened. "" opens the
-	// image as it is.
+	// PassphraseFile is the path of the file with the passphrase of the image's encryption, which
+	// is one of RBD's formats luks1 and luks2. It is read each time the image is opened. "" opens
+	// the image as it is.
 	PassphraseFile string
 }
 

@@ -66,8 +66,9 @@ func TestTheRoleOfATarget(t *testing.T) {
 		anotherTakesOver: {mayOwn: doubtful, standsBy: standsBy, doubtful: doubtful},
 	} {
 		for from := range role(len(next)) {
-			set := New(&Config{OnChange: func() {}, Logger: zap.NewNop(), Outages: new(Outages)}, &Settings{
-				Addresses: []netip.AddrPort{anAddress, netip.MustParseAddrPort("10.0.0.6:7470")}})
+			set := New(&Config{OnChange: func() {}, Logger: zap.NewNop(), Outages: new(Outages)},
+				&Settings{Addresses: []netip.AddrPort{anAddress,
+					netip.MustParseAddrPort("10.0.0.6:7470")}})
 			one, other := set.members[0], set.members[1]
 			one.status.role = from
 			other.status.State = LinkReady
