@@ -6,9 +6,11 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -36,6 +38,46 @@ func (c *Credentials) Validities() []Validity {
 	return all
 }
 
+// Problems returns why peers will reject this side's certificate, or all peers but one be rejected,
+// beside what the time decides.
+func (c *Credentials) Problems() []string {
+	now := c.current()
+	return now.problems(c.files.Usage)
+}
+
+func (c *content) problems(usage x509.ExtKeyUsage) (all []string) {
+	leaf := c.certificate.Leaf
+	if usage != x509.ExtKeyUsageAny && len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) > 0 &&
+		!slices.Contains(leaf.ExtKeyUsage, usage) &&
+		!slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
+		name := "clientAuth"
+		if usage == x509.ExtKeyUsageServerAuth {
+			name = "serverAuth"
+		}
+		all = append(all, "peers will reject the certificate: it lacks the extended key usage "+name+
+			"; issue it again with that usage")
+	}
+	if usage == x509.ExtKeyUsageServerAuth && len(Names(leaf)) == 0 {
+		all = append(all, "peers will reject the certificate: it has no subject alternative name, "+
+			"and its common name does not count; issue it again with the name or address that they "+
+			"connect to")
+	}
+	for _, authority := range c.issuers {
+		if !authority.IsCA && !authority.Equal(leaf) {
+			all = append(all, fmt.Sprintf("tls.ca holds the certificate of %q, which is no "+
+				"authority (CA:FALSE): give the certificate that has signed those of the peers",
+				authority.Subject))
+		}
+	}
+	return all
+}
+
+// isDER reports whether a file has a certificate in DER format.
+func isDER(b []byte) bool {
+	_, err := x509.ParseCertificate(b)
+	return err == nil
+}
+
 // ParseCertificates returns the certificates of a PEM file, that of a peer first.
 func ParseCertificates(b []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
@@ -49,10 +91,18 @@ func ParseCertificates(b []byte) ([]*x509.Certificate, error) {
 		}
 		all = append(all, c)
 	}
-	if len(all) == 0 {
-		return nil, status.Errorf(status.InvalidValue, "there is no certificate in PEM format")
+	if len(all) > 0 {
+		return all, nil
 	}
-	return all, nil
+	text := "it has no certificate in PEM format"
+	switch block, _ := pem.Decode(b); {
+	case isDER(b):
+		text = "it is in DER format: openssl x509 -inform der -in FILE -out FILE.pem"
+	case block != nil:
+		text = fmt.Sprintf("it has no certificate, but a %s: give the file with BEGIN CERTIFICATE",
+			printable.Line(block.Type, 40))
+	}
+	return nil, status.Errorf(status.InvalidValue, "%s", text)
 }
 
 // Examine fails unless a server with Server(allowed) would accept a client with these certificates,

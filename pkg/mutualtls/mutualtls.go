@@ -53,6 +53,9 @@ type Files struct {
 	CA string
 	// Revoked, unless it is "", holds the authorities' lists of certificates that they have revoked.
 	Revoked string
+	// Usage is what the certificate is used for, x509.ExtKeyUsageServerAuth or ClientAuth: see
+	// Credentials.Problems. Its zero value is any usage.
+	Usage x509.ExtKeyUsage
 }
 
 // Credentials holds the content of Files and keeps it up to date. Its methods may be called
@@ -123,6 +126,10 @@ func (c *Credentials) reload() error {
 			zap.String("key", c.files.Key), zap.Stringer("mode", mode.Perm()))
 	}
 	read.revoked.warn(c.log, now)
+	for _, problem := range read.problems(c.files.Usage) {
+		c.log.Warn(problem, zap.String("certificate", c.files.Certificate),
+			zap.String("authorities", c.files.CA))
+	}
 	switch {
 	case now.Before(leaf.NotBefore):
 		log.Warn("TLS certificate is not valid yet: peers will reject it",
@@ -373,7 +380,15 @@ func readContent(files Files) (content, error) {
 		return content{}, err
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
+	switch {
+	case err != nil && bytes.Contains(key, []byte("ENCRYPTED")):
+		return content{}, status.Errorf(status.BadConfig, "TLS key %[1]q is protected by a "+
+			"passphrase, which nobody enters when a daemon starts: openssl pkey -in %[1]q -out "+
+			"NEW.key, with mode 0640 or less", files.Key)
+	case err != nil && isDER(certificate):
+		return content{}, status.Errorf(status.BadConfig, "TLS certificate %[1]q is in DER format: "+
+			"openssl x509 -inform der -in %[1]q -out NEW.pem", files.Certificate)
+	case err != nil:
 		return content{}, status.Errorf(status.BadConfig, "TLS certificate %q with key %q: %w: "+
 			"--tls-cert and --tls-key want PEM files that belong together", files.Certificate,
 			files.Key, err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,6 +42,10 @@ func parseRevocations(b []byte, path string, authorities []*x509.Certificate) (r
 				"blocks are damaged: replace the file by a rename", path, begun-blocks, begun)
 		}
 	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil, status.Errorf(status.BadConfig, "TLS revocation file %q is empty: openssl ca "+
+			"-gencrl makes a list, also one of nothing; or remove tls.revoked (--tls-revoked)", path)
+	}
 	if len(encoded) == 0 {
 		return nil, status.Errorf(status.BadConfig,
 			"TLS revocation file %q holds no list (X509 CRL) in PEM format", path)
@@ -62,6 +67,10 @@ var knownExtensions = []string{"2.5.29.20", "2.5.29.35"} // its number, the key 
 
 func parseRevocationList(der []byte, authorities []*x509.Certificate) (revocationList, error) {
 	parsed, err := x509.ParseRevocationList(der)
+	if err != nil && strings.Contains(err.Error(), "unsupported crl version") {
+		return revocationList{}, fmt.Errorf("%w: the list is of version 1: give the authority "+
+			"a file for crlnumber, and have it make the list again", err)
+	}
 	if err != nil {
 		return revocationList{}, err
 	}

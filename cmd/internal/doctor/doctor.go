@@ -161,8 +161,9 @@ type Options struct {
 	Directories []Directory
 	// TLSKey is the file with the private key, "" without TLS.
 	TLSKey string
-	// LoadTLS loads the credentials and returns when they expire; nil without TLS.
-	LoadTLS func() (time.Time, error)
+	// LoadTLS loads the credentials and returns when they expire, and why peers will reject them;
+	// nil without TLS.
+	LoadTLS func() (expires time.Time, problems []string, err error)
 	// LoadWeb reads the web configuration file and returns when its certificate expires, the zero
 	// time without one, and what is hardly intended; nil without the file.
 	LoadWeb func() (expires time.Time, warnings []string, err error)

@@ -135,7 +135,9 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			func(m *machine) { m.Verbs = true }, "RLIMIT_MEMLOCK is 64KiB",
 			"LimitMEMLOCK=infinity"},
 		"expired certificate": {nil, func(m *machine) {
-			m.LoadTLS = func() (time.Time, error) { return time.Now().Add(-time.Hour), nil }
+			m.LoadTLS = func() (time.Time, []string, error) {
+				return time.Now().Add(-time.Hour), nil, nil
+			}
 		}, "expired", "systemctl reload zc-relay"},
 		"full disk": {nil, func(m *machine) {
 			m.Volumes = []volume.Spec{{Name: "disk", BlockSize: 4096,
@@ -224,7 +226,9 @@ func TestEachPreparedFaultIsFoundWithACommand(t *testing.T) {
 			}
 		}, "line 1", "zc-relay devices"},
 		"missing key": {nil, func(m *machine) {
-			m.LoadTLS = func() (time.Time, error) { return time.Time{}, errors.New("no such key") }
+			m.LoadTLS = func() (time.Time, []string, error) {
+				return time.Time{}, nil, errors.New("no such key")
+			}
 		}, "no such key", "--tls-key"},
 	} {
 		t.Run(name, func(t *testing.T) {

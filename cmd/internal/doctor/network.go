@@ -104,6 +104,7 @@ func (m *machine) reach(ctx context.Context, t *Target) (found Finding, isStandB
 	} else {
 		transport, err = controlmsg.NewTLSClient(ctx, connection, secure, controlmsg.TCPConfig{})
 	}
+	encrypted := false
 	var requester *controlmsg.Requester
 	var hello controlmsg.HelloReply
 	if err == nil {
@@ -113,7 +114,7 @@ func (m *machine) reach(ctx context.Context, t *Target) (found Finding, isStandB
 			DataSecurity: m.DataSecurity, Logger: zap.NewNop()})
 		defer requester.Close(context.Canceled)
 		if hello, err = requester.Greet(ctx); err == nil {
-			_, err = controlmsg.DataUsesTLS(m.DataSecurity, hello.DataSecurity)
+			encrypted, err = controlmsg.DataUsesTLS(m.DataSecurity, hello.DataSecurity)
 		}
 	}
 	if err != nil {
@@ -137,8 +138,12 @@ func (m *machine) reach(ctx context.Context, t *Target) (found Finding, isStandB
 				m.channelSetting(t.Channel, "volume", "--volume"))),
 			false
 	}
-	return ok(check, fmt.Sprintf("%s, with volume %q of %v", detail, reply.Volume,
-		size.Bytes(reply.Size))), false
+	detail = fmt.Sprintf("%s, with volume %q of %v", detail, reply.Volume, size.Bytes(reply.Size))
+	if m.DataSecurity != controlmsg.DataSecurityOff && !encrypted {
+		return warn(check, detail+"; data is not encrypted, because security.data is off there",
+			"set security.data: tls (--data-security) at the target, too"), false
+	}
+	return ok(check, detail), false
 }
 
 // greetingRemedy says what to do about a target that can be reached, but cannot be greeted.
@@ -149,6 +154,7 @@ func (m *machine) greetingRemedy(t *Target, err error) string {
 			"certificate again for %s", name,
 			cmp.Or(t.TLSServerName, "the address "+t.Address.Addr().String()))
 	}
+	_, isUnknown := errors.AsType[x509.UnknownAuthorityError](err)
 	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
 	case isInvalid && invalid.Reason == x509.Expired:
@@ -159,10 +165,14 @@ func (m *machine) greetingRemedy(t *Target, err error) string {
 	case errors.Is(err, status.BadConfig):
 		return fmt.Sprintf("set %s to the same on both sides",
 			m.setting("security.data", "--data-security"))
+	case isUnknown:
+		return fmt.Sprintf("correct %s: give it the authority that has signed the target's certificate",
+			m.setting("tls.ca", "--tls-ca"))
 	case errors.Is(err, status.Authentication):
-		return fmt.Sprintf("correct %s and %s on both sides: each side's authority must have signed "+
-			"the other's certificate, or neither side uses TLS",
-			m.setting("tls.certificate", "--tls-cert"), m.setting("tls.ca", "--tls-ca"))
+		return fmt.Sprintf("copy the certificate of %s to the target, and run \"zc-relay-target access "+
+			"CERTIFICATE\" there: it says whether the target rejects it because it is revoked, has "+
+			"expired, or lacks clientAuth, an allowed name, or an authority of the target; and see "+
+			"that both sides use TLS, or neither does", m.setting("tls.certificate", "--tls-cert"))
 	}
 	return "check that the port is the target's control port (listen.port, --listen-port), and that " +
 		"both sides use TLS or neither does"

@@ -28,7 +28,7 @@ func (m *machine) protection() []Finding {
 	var data string
 	switch m.DataSecurity {
 	case controlmsg.DataSecurityRequired:
-		data = "data has TLS, stays on this machine, or there is no session"
+		data = "data has TLS or stays on this machine (otherwise there is no session)"
 	case controlmsg.DataSecurityTLS:
 		data = "data has TLS if the peer wants it, too"
 	default:

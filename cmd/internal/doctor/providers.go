@@ -459,7 +459,7 @@ func (m *machine) tls() []Finding {
 		return nil
 	}
 	const check = "tls"
-	end, err := m.LoadTLS()
+	end, problems, err := m.LoadTLS()
 	certificate := m.setting("tls.certificate", "--tls-cert")
 	if err != nil {
 		return []Finding{fail(check, status.Text(err), fmt.Sprintf("correct %s, %s, and %s; the user of "+
@@ -474,7 +474,12 @@ func (m *machine) tls() []Finding {
 		finding = warn(check, fmt.Sprintf("%s, the private key of the certificate, is not private: "+
 			"its mode is %v", m.TLSKey, info.Mode().Perm()), "chmod 0640 "+m.TLSKey)
 	}
-	return []Finding{finding}
+	findings := []Finding{finding}
+	for _, problem := range problems {
+		what, remedy, _ := strings.Cut(problem, ": ")
+		findings = append(findings, fail(check, what, remedy))
+	}
+	return findings
 }
 
 // expiry returns the finding about a certificate that ends at a time.

@@ -310,10 +310,14 @@ func TestCredentialsMustBeValid(t *testing.T) {
 		"expired at":  {left: -time.Hour, verdict: Fail},
 		"no such key": {err: errors.New("no such key"), verdict: Fail},
 	} {
-		m.LoadTLS = func() (time.Time, error) { return time.Now().Add(c.left), c.err }
+		m.LoadTLS = func() (time.Time, []string, error) {
+			return time.Now().Add(c.left), nil, c.err
+		}
 		expect(t, m.tls(), c.verdict, text)
 	}
-	m.LoadTLS = func() (time.Time, error) { return time.Now().Add(100 * 24 * time.Hour), nil }
+	m.LoadTLS = func() (time.Time, []string, error) {
+		return time.Now().Add(100 * 24 * time.Hour), nil, nil
+	}
 	m.TLSKey = filepath.Join(t.TempDir(), "key.pem")
 	if err := os.WriteFile(m.TLSKey, nil, 0o604); err != nil {
 		t.Fatal(err)

@@ -117,7 +117,7 @@ func TestTheRemedyForTLSFitsTheCause(t *testing.T) {
 		remedy string
 	}{
 		"another authority": {credentialsOf(mutualtlstest.NewAuthority(t), good),
-			"none of this side's tls.ca has signed it", "each side's authority must have signed"},
+			"none of this side's tls.ca has signed it", "give it the authority that has signed"},
 		"another name": {credentialsOf(authority, []string{"storage"}),
 			"tls_server_name is the name to expect",
 			"set channels[0].tls_server_name to a name in the target's certificate"},

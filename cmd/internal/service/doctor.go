@@ -199,15 +199,15 @@ func describe(o *doctor.Options, c *config.Daemon) error {
 	o.DataSecurity, o.Fabric = c.Security.Wanted(), c.Security.DeclaredFabric()
 	if c.TLS.Enabled() {
 		o.TLSKey = c.TLS.Key
-		o.LoadTLS = func() (time.Time, error) {
-			credentials, err := LoadTLS(c.TLS, log)
+		o.LoadTLS = func() (time.Time, []string, error) {
+			credentials, err := LoadTLS(c.TLS, usageOf(o.Unit), log)
 			if err != nil {
-				return time.Time{}, err
+				return time.Time{}, nil, err
 			}
-			return credentials.NotAfter(), nil
+			return credentials.NotAfter(), credentials.Problems(), nil
 		}
 		o.Secure = func(serverName string) (*tls.Config, error) {
-			credentials, err := LoadTLS(c.TLS, log)
+			credentials, err := LoadTLS(c.TLS, usageOf(o.Unit), log)
 			if err != nil {
 				return nil, err
 			}

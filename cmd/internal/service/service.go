@@ -6,11 +6,13 @@ package service
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -176,7 +178,7 @@ func newEnvironment(ctx context.Context, name string, c *config.Daemon, injected
 		return nil, err
 	}
 	credentials, err := load(ctx, func() (*mutualtls.Credentials, error) {
-		return LoadTLS(c.TLS, log)
+		return LoadTLS(c.TLS, usageOf(name), log)
 	})
 	if err != nil {
 		return nil, err
@@ -228,13 +230,23 @@ func RunAndClose(ctx context.Context, service runner) error {
 	return errors.Join(service.Run(ctx), service.Close())
 }
 
+// usageOf returns what the certificate of a daemon is used for, by its name or that of its unit.
+func usageOf(name string) x509.ExtKeyUsage {
+	if strings.Contains(name, "target") {
+		return x509.ExtKeyUsageServerAuth
+	}
+	return x509.ExtKeyUsageClientAuth
+}
+
 // LoadTLS loads the credentials, nil without TLS.
-func LoadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
+func LoadTLS(
+	c config.TLS, usage x509.ExtKeyUsage, log *zap.Logger,
+) (*mutualtls.Credentials, error) {
 	if !c.Enabled() {
 		return nil, nil
 	}
 	return mutualtls.Load(mutualtls.Files{Certificate: c.Certificate, Key: c.Key, CA: c.CA,
-		Revoked: c.Revoked}, log)
+		Revoked: c.Revoked, Usage: usage}, log)
 }
 
 // securityOf describes what protects the daemon's connections.

@@ -33,9 +33,11 @@ const maxCertificateFile = 1 << 20
 type accessReport struct {
 	Schema string `json:"schema"`
 	// TLS is false if everybody who reaches the control port is admitted, to all volumes.
-	TLS        bool        `json:"tls"`
-	Validities []validity  `json:"validities,omitempty"`
-	Relays     []relayInfo `json:"relays"`
+	TLS        bool       `json:"tls"`
+	Validities []validity `json:"validities,omitempty"`
+	// Problems say why relays will reject the target's certificate, or the target relays.
+	Problems []string    `json:"problems,omitempty"`
+	Relays   []relayInfo `json:"relays"`
 }
 
 type validity struct {
@@ -75,7 +77,8 @@ revoked certificates expire.
 
 With certificates (PEM files of relays, each with its intermediate certificates behind
 it), it examines these instead, as the target would when the relay connects. The
-exit code is 1 if one of them would be rejected. It asks no running target, and shows
+exit code is 1 if one of them would be rejected, or the target's own certificates
+have problems. It asks no running target, and shows
 no volumes that were added by command.`,
 		Example: `  zc-relay-target access
   zc-relay-target access --config target.yaml dpu-7.pem`,
@@ -115,13 +118,14 @@ func examineAccess(c *config.Target, certificates []string) (*accessReport, erro
 		r.Relays = []relayInfo{admitted(c, nil)}
 		return r, nil
 	}
-	credentials, err := service.LoadTLS(c.TLS, zap.NewNop())
+	credentials, err := service.LoadTLS(c.TLS, x509.ExtKeyUsageServerAuth, zap.NewNop())
 	if err != nil {
 		return nil, err
 	}
 	for _, v := range credentials.Validities() {
 		r.Validities = append(r.Validities, validity{v.What, v.Until.UTC()})
 	}
+	r.Problems = credentials.Problems()
 	if len(certificates) == 0 {
 		r.Relays = configuredRelays(c)
 		return r, nil
@@ -205,7 +209,14 @@ func (r *accessReport) write(w io.Writer) error {
 		fmt.Fprintln(table, "without TLS, whoever reaches the control port is admitted as a relay")
 	}
 	for _, v := range r.Validities {
-		fmt.Fprintf(table, "%s\texpires %s\n", v.What, v.Until.Format(time.DateTime))
+		verb := "expires"
+		if time.Now().After(v.Until) {
+			verb = "HAS EXPIRED"
+		}
+		fmt.Fprintf(table, "%s\t%s %s\n", v.What, verb, v.Until.Format(time.DateTime))
+	}
+	for _, problem := range r.Problems {
+		fmt.Fprintln(table, "problem: "+problem)
 	}
 	if len(r.Validities) > 0 {
 		fmt.Fprintln(table)
@@ -260,8 +271,13 @@ func (r *accessReport) rejection() error {
 			rejected++
 		}
 	}
-	if rejected == 0 {
-		return nil
+	if rejected > 0 {
+		return fmt.Errorf("%d of %d certificates would be rejected", rejected, len(r.Relays))
 	}
-	return fmt.Errorf("%d of %d certificates would be rejected", rejected, len(r.Relays))
+	hasExpired := slices.ContainsFunc(r.Validities,
+		func(v validity) bool { return time.Now().After(v.Until) })
+	if hasExpired || len(r.Problems) > 0 {
+		return errors.New("the target's own certificates have problems, so that relays cannot connect")
+	}
+	return nil
 }

@@ -41,7 +41,7 @@ func (d *device) Connect(
 		if isExpected(err) {
 			level = zap.DebugLevel
 		}
-		d.log.Log(level, "connect over TCP instead of shared memory",
+		d.log.Log(level, "connect over TCP instead of shared memory, which is for processes of one user",
 			zap.Stringer("remote", remote), zap.Error(err))
 		unshared = err
 	}

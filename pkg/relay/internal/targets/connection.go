@@ -47,6 +47,8 @@ type Connection struct {
 	chains     [][]*x509.Certificate
 	serverName string
 	binder     *controlmsg.DataBinder
+	// securesData means that both sides want TLS for data.
+	securesData bool
 	// Source is the local address of RDMA connections, Device the RDMA device with that address.
 	Source netip.Addr
 	Device rdma.Device
@@ -134,6 +136,7 @@ func (t *Connection) greet(
 		return err
 	}
 	useTLS, err := controlmsg.DataUsesTLS(t.config.DataSecurity, hello.DataSecurity)
+	t.securesData = useTLS
 	if err == nil && useTLS {
 		t.binder, err = controlmsg.NewDataBinder(secured)
 	}

@@ -206,6 +206,10 @@ func (l *Link) becomeReady(t *Connection) {
 		s.Volume, s.TargetSoftware = *t.Volume, t.software
 	})
 	l.Outages.ended(l)
+	if l.DataSecurity != controlmsg.DataSecurityOff && !t.securesData {
+		l.log.Warn("data is not encrypted on its way to the target, because security.data " +
+			"(--data-security) is off there")
+	}
 	l.log.Info("target is ready", zap.String("volume", t.Volume.Volume),
 		zap.Uint64("size_bytes", t.Volume.Size), zap.Uint32("block_size_bytes", t.Volume.BlockSize),
 		zap.String("target_software", t.software))
