@@ -63,8 +63,14 @@ func (d *Daemon) Common() *Daemon { return d }
 // HidesMemory reports whether the daemon's memory is closed to its user's other processes, because
 // it will hold private keys, tokens, or passwords.
 func (d *Daemon) HidesMemory() bool {
-	return !d.Operations.CoreDumps && (d.TLS.Enabled() || d.Operations.hasSecrets())
+	return d.hasSecrets() && !d.Operations.CoreDumps
 }
+
+// ExposesMemory reports whether core dumps, and debuggers, can read the daemon's secrets, as the
+// configuration says.
+func (d *Daemon) ExposesMemory() bool { return d.hasSecrets() && d.Operations.CoreDumps }
+
+func (d *Daemon) hasSecrets() bool { return d.TLS.Enabled() || d.Operations.hasSecrets() }
 
 // unit returns the name of the daemon's unit, which its file has, too.
 func (s *Source[C]) unit() string {

@@ -103,6 +103,10 @@ func Run[C config.Configuration](ctx context.Context, name, unit string, from *c
 	if err != nil {
 		return StartFailure(outcomeOf(ctx, err))
 	}
+	if common.ExposesMemory() {
+		env.Log.Warn("core dumps, and debuggers of the daemon's user, can read its private keys and " +
+			"tokens, because of operations.core_dumps (--core-dumps)")
+	}
 	env.lifecycle.reloader.file = from.File
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
