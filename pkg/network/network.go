@@ -152,3 +152,14 @@ func AddressOf(a net.Addr) netip.AddrPort {
 	full := address.AddrPort()
 	return netip.AddrPortFrom(full.Addr().Unmap(), full.Port())
 }
+
+// SourceOf returns what counts as one source: an IPv4 address, or the network of an IPv6 address,
+// because whoever has one address there has them all.
+func SourceOf(address netip.Addr) netip.Prefix {
+	bits := 64
+	if address.Is4() {
+		bits = 32
+	}
+	prefix, _ := address.Prefix(bits) // fails only for an address that is not valid
+	return prefix
+}

@@ -73,21 +73,10 @@ func newAdmission(maxSessions int, rate *sessionRate) *admission {
 // at once stays within the share of one source.
 func (a *admission) maxLimit() int { return max(2*a.maxSessions, leastPending) }
 
-// sourceOf returns what counts as one source: an IPv4 address, or the network of an IPv6 address,
-// because whoever has one address there has them all.
-func sourceOf(address netip.Addr) netip.Prefix {
-	bits := 64
-	if address.Is4() {
-		bits = 32
-	}
-	prefix, _ := address.Prefix(bits) // fails only for an address that is not valid
-	return prefix
-}
-
 // add adds a connection. It returns the one that had to give way, which it has aborted, or nil.
 func (a *admission) add(stream network.Stream) (p, evicted *pendingConnection) {
 	p = &pendingConnection{
-		stream: stream, source: sourceOf(network.AddressOf(stream.RemoteAddr()).Addr()),
+		stream: stream, source: network.SourceOf(network.AddressOf(stream.RemoteAddr()).Addr()),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	a.mu.Lock()

@@ -273,4 +273,20 @@ var tlsMutants = []mutant{
 		tests: []test{{"./cmd/internal/adminserver",
 			"^TestAConnectionDoesNotOutlastItsAuthority$"}},
 	},
+	{
+		name:   "pending-evicts-the-oldest-of-all",
+		file:   "pkg/rdma/internal/softrdma/pending.go",
+		old:    "		func(c silentClient[S]) bool { return counts[c.source] == most })",
+		new:    "		func(c silentClient[S]) bool { return most > 0 })",
+		breaks: "Who connects without end makes nobody else give way.",
+		tests:  []test{{"./pkg/rdma/internal/softrdma", "^TestAFloodEvictsNobodyElse$"}},
+	},
+	{
+		name:   "tls-lost-stream-stays-open",
+		file:   "pkg/rdma/iwarp/tls.go",
+		old:    "		_ = stream.Close() // closing conn would not\n",
+		new:    "",
+		breaks: "A connection that the data path cannot take over is closed.",
+		tests:  []test{{"./pkg/rdma/iwarp", "^TestAStreamThatCannotBeDetachedIsClosed$"}},
+	},
 }

@@ -127,8 +127,8 @@ func (c *connection) fail(v *violation) {
 		return
 	}
 	// Make one attempt. The Terminate must follow a whole FPDU, so it cannot be sent if the batch
-	// may have been cut off inside one.
-	if b := &c.transmitter.batch; !b.partlySent {
+	// may have been cut off inside one. With TLS, all of it may be in records that are held back.
+	if b := &c.transmitter.batch; !b.partlySent || b.empty() {
 		b.reset()
 		b.addFrame(appendTerminate(b.frame(), v, c.receiver.header[:], c.useCRC))
 		_, _ = c.socket.send(&b.gather, false)

@@ -114,6 +114,8 @@ func detachTLS(conn *tlsrecord.Stream) (socket, error) {
 	stream, session, plaintext, partial := conn.Detach()
 	s, err := detachSocket(stream)
 	if err != nil {
+		session.Clear()
+		_ = stream.Close() // closing conn would not
 		return noSocket, err
 	}
 	s.tls = &tlsLayer{

@@ -8,7 +8,11 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/tlsrecord"
 	"github.com/zc-relay/zc-relay/pkg/rdma/rdmatest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -99,5 +103,45 @@ func TestInaccessibleMemoryFailsOnlyItsConnectionOverTLS(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// strangeStream is a stream that the data path cannot use.
+type strangeStream struct {
+	network.Stream
+	closed bool
+}
+
+func (s *strangeStream) Close() error {
+	s.closed = true
+	return s.Stream.Close()
+}
+
+// A connection that the data path cannot take over is closed: nobody else has it any more.
+func TestAStreamThatCannotBeDetachedIsClosed(t *testing.T) {
+	own, peer := tcpPair(t)
+	authority := mutualtlstest.NewAuthority(t)
+	credentials, err := mutualtls.Load(authority.Write(t.TempDir(), []string{"a.test"}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		_, err := tlsrecord.Server(t.Context(), peer, credentials.DataServer(nil))
+		accepted <- err
+	}()
+	stream := &strangeStream{Stream: own}
+	secured, err := tlsrecord.Client(t.Context(), stream, credentials.DataClient("a.test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := detachSocket(secured); !errors.Is(err, status.NotSupported) {
+		t.Errorf("detachSocket: %v", err)
+	}
+	if !stream.closed {
+		t.Error("the stream is open")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -89,35 +90,68 @@ func (c *Clients[S]) serve(b *Backlog, silent *silentClients[S], stream S) {
 	}
 }
 
-// silentClients holds the clients that have not sent a complete request. Beyond the limit the
-// oldest is closed, and if there are no descriptors left, half of them are. Valid clients send
-// their request at once, so the oldest is the one most likely to be invalid, and invalid clients
-// cannot lock out others.
+// silentClients holds the clients that have not sent a complete request. Beyond the limit, the
+// oldest of the source with the most of them is closed, and if there are no descriptors left, half
+// of all are. So a source that connects without end locks out nobody but itself. Valid clients send
+// their request at once, but with TLS only after some round trips.
 type silentClients[S Stream] struct {
 	limit int
 
 	mu      sync.Mutex
-	streams []S // oldest first
+	clients []silentClient[S] // oldest first
 }
 
-// add adds a client and, at the limit, closes the oldest one.
+type silentClient[S Stream] struct {
+	stream S
+	source netip.Prefix
+}
+
+// sourceOf returns the source of a client; all clients of this machine's sockets have the same.
+func sourceOf[S Stream](stream S) netip.Prefix {
+	remote, has := any(stream).(interface{ RemoteAddr() net.Addr })
+	if !has {
+		return netip.Prefix{}
+	}
+	return network.SourceOf(network.AddressOf(remote.RemoteAddr()).Addr())
+}
+
+// add adds a client and, at the limit, closes another one.
 func (s *silentClients[S]) add(stream S) {
 	s.mu.Lock()
-	var oldest []S
-	if len(s.streams) == s.limit {
-		oldest = slices.Clone(s.streams[:1])
-		s.streams = slices.Delete(s.streams, 0, 1)
+	var evicted []S
+	if len(s.clients) == s.limit {
+		i := s.expendable()
+		evicted = append(evicted, s.clients[i].stream)
+		s.clients = slices.Delete(s.clients, i, i+1)
 	}
-	s.streams = append(s.streams, stream)
+	s.clients = append(s.clients, silentClient[S]{stream, sourceOf(stream)})
 	s.mu.Unlock()
-	closeAll(oldest)
+	closeAll(evicted)
+}
+
+// expendable returns the index of the oldest client of the source with the most clients. The caller
+// holds mu.
+func (s *silentClients[S]) expendable() int {
+	counts := make(map[netip.Prefix]int)
+	for _, c := range s.clients {
+		counts[c.source]++
+	}
+	most := 0
+	for _, count := range counts {
+		most = max(most, count)
+	}
+	return slices.IndexFunc(s.clients,
+		func(c silentClient[S]) bool { return counts[c.source] == most })
 }
 
 // shed closes the older half of the clients and returns their number.
 func (s *silentClients[S]) shed() int {
 	s.mu.Lock()
-	oldest := slices.Clone(s.streams[:(len(s.streams)+1)/2])
-	s.streams = slices.Delete(s.streams, 0, len(oldest))
+	var oldest []S
+	for _, c := range s.clients[:(len(s.clients)+1)/2] {
+		oldest = append(oldest, c.stream)
+	}
+	s.clients = slices.Delete(s.clients, 0, len(oldest))
 	s.mu.Unlock()
 	closeAll(oldest)
 	return len(oldest)
@@ -133,10 +167,10 @@ func closeAll[S Stream](streams []S) {
 func (s *silentClients[S]) remove(stream S) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.Index(s.streams, stream)
+	i := slices.IndexFunc(s.clients, func(c silentClient[S]) bool { return c.stream == stream })
 	if i < 0 {
 		return false
 	}
-	s.streams = slices.Delete(s.streams, i, i+1)
+	s.clients = slices.Delete(s.clients, i, i+1)
 	return true
 }
