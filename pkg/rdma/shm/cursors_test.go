@@ -62,7 +62,8 @@ func TestTheTableOfCursorsListsTheirUsers(t *testing.T) {
 // readTable reads the rows of the table, in which a row without a cursor continues the one before.
 func readTable(file *ast.File, table map[string]users) {
 	cursor := ""
-	for line := range strings.Lines(file.Comments[0].Text()) {
+	const license = 1 // comment before the table
+	for line := range strings.Lines(file.Comments[license].Text()) {
 		cells := strings.Split(line, "|")
 		if len(cells) != 5 || strings.HasPrefix(strings.TrimSpace(cells[0]), "cursor") {
 			continue
