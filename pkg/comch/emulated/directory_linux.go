@@ -38,8 +38,7 @@ const maxDevices = 1024
 // maxServices bounds how many services of a device are listed.
 const maxServices = 1024
 
-// Services lists the sockets in the directory, including those of killed servers whose names no
-// other server has taken.
+// Services lists the sockets in the directory, except those that killed servers have left.
 func (u unixSockets) Services() ([]comch.Service, error) {
 	root, err := openRoot(u.directory)
 	if errors.Is(err, os.ErrNotExist) {
@@ -303,7 +302,7 @@ func (d *directory) directories() ([]string, error) {
 	return names, nil
 }
 
-// sockets returns the names of the sockets in a directory inside d.
+// sockets returns the names of the sockets of running servers in a directory inside d.
 func (d *directory) sockets(name string) ([]string, error) {
 	inner, err := d.open(name)
 	if err != nil {
@@ -316,11 +315,25 @@ func (d *directory) sockets(name string) ([]string, error) {
 	}
 	var names []string
 	for _, entry := range entries {
-		if entry.Type() == os.ModeSocket && !strings.HasSuffix(entry.Name(), lockSuffix) {
+		if entry.Type() == os.ModeSocket && !strings.HasSuffix(entry.Name(), lockSuffix) &&
+			!inner.isLeft(entry.Name()) {
 			names = append(names, entry.Name())
 		}
 	}
 	return names, nil
+}
+
+// isLeft reports whether the server that made a socket in d has ended. It asks with a socket of
+// another type, which the kernel refuses with EPROTOTYPE without the server's taking part.
+func (d *directory) isLeft(name string) bool {
+	descriptor, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|
+		unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer closeDescriptor(descriptor)
+	err = unix.Connect(descriptor, &unix.SockaddrUnix{Name: d.entry(name)})
+	return errors.Is(err, unix.ECONNREFUSED)
 }
 
 // entries reads up to limit entries of d.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -498,6 +499,31 @@ func TestAMissingServerIsReportedWithThoseThereAre(t *testing.T) {
 			!strings.Contains(text, fmt.Sprintf(" and %d more", more)) {
 			t.Errorf("the servers are not listed: %s", text)
 		}
+	}
+}
+
+func TestTheSocketOfAKilledServerIsNoService(t *testing.T) {
+	directory := t.TempDir()
+	p := New(Options{Directory: directory})
+	listenIn(t, directory, comch.ServerConfig{Device: "03:00.0", Representor: "b1:00.0",
+		Name: "alive"})
+	path := filepath.Join(directory, "b1:00.0", "03:00.0", "killed")
+	left, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.SetUnlinkOnClose(false)
+	if err := left.Close(); err != nil {
+		t.Fatal(err)
+	}
+	services, err := p.(comch.ServiceLister).Services()
+	if err != nil || len(services) != 1 || services[0].Name != "alive" {
+		t.Errorf("services are %+v, error %v", services, err)
+	}
+	_, err = p.Connect(t.Context(), comch.ClientConfig{Device: "b1:00.0", Name: "killed"})
+	if !errors.Is(err, status.NotFound) || !strings.Contains(err.Error(), "the relay that listened at "+
+		path+" has ended: start it, or connect to one that there is: \"alive\" of device b1:00.0") {
+		t.Errorf("connect: %v", err)
 	}
 }
 

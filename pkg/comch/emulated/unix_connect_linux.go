@@ -20,7 +20,7 @@ import (
 )
 
 func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Socket, error) {
-	servers, err := u.connectAll(ctx, hostDevice, name)
+	servers, ended, err := u.connectAll(ctx, hostDevice, name)
 	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w: the relay's channel admits only root, the relay's own user, and those "+
 			"in access.users (--allow-any-user: everybody)", err)
@@ -43,6 +43,10 @@ func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Sock
 		return nil, status.Errorf(status.NotFound, "the directory %s does not exist: no relay has "+
 			"listened there; name the directory of the relay (its comch.directory, or --emulated-dir)",
 			u.directory)
+	}
+	if ended != "" {
+		return nil, status.Errorf(status.NotFound,
+			"the relay that listened at %s has ended: start it%s", ended, u.alternatives())
 	}
 	return nil, status.Errorf(status.NotFound,
 		"no server named %q in %s/%s: start it with this directory and representor%s",
@@ -75,36 +79,39 @@ func (u unixSockets) alternatives() string {
 
 // candidate is a server that connectAll has connected to.
 type candidate struct {
-	conn *net.UnixConn
-	path string // of its socket, for errors
+	conn *net.UnixConn // nil if the server has ended
+	path string        // of its socket, for errors
 }
 
-// connectAll connects to all servers with this name. There may be none.
+// connectAll connects to all servers with this name. There may be none. ended is the path of a
+// socket that a killed server has left, "" if there is none.
 func (u unixSockets) connectAll(ctx context.Context, hostDevice, name string,
-) ([]candidate, error) {
+) (servers []candidate, ended string, err error) {
 	host, err := openHost(u.directory, hostDevice)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer host.close()
 	devices, err := host.directories()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	var servers []candidate
 	for _, dpu := range devices {
 		server, err := connectIn(ctx, host, dpu, name)
-		if err != nil {
-			return servers, err
-		}
-		if server != nil {
+		switch {
+		case err != nil:
+			return servers, ended, err
+		case server == nil:
+		case server.conn == nil:
+			ended = server.path
+		default:
 			servers = append(servers, *server)
 		}
 	}
-	return servers, nil
+	return servers, ended, nil
 }
 
 func openHost(root, device string) (*directory, error) {
@@ -117,7 +124,7 @@ func openHost(root, device string) (*directory, error) {
 }
 
 // connectIn connects to the server with this name on one DPU device. It returns nil if there is
-// none, or only the socket of a killed server.
+// none, and a candidate without a connection for the socket of a killed server.
 func connectIn(ctx context.Context, host *directory, device, name string) (*candidate, error) {
 	d, err := host.open(device)
 	if err != nil {
@@ -140,7 +147,7 @@ func connectIn(ctx context.Context, host *directory, device, name string) (*cand
 	case err == nil:
 		return &candidate{conn: conn.(*net.UnixConn), path: path}, nil
 	case errors.Is(err, unix.ECONNREFUSED):
-		return nil, nil
+		return &candidate{path: path}, nil
 	case errors.Is(err, unix.EAGAIN):
 		return nil, status.Errorf(status.Full, "server %s has too many clients waiting: %w",
 			path, err)
