@@ -114,16 +114,25 @@ type Volume struct {
 	Readers, Writers, Owners, Preemptors []string
 }
 
+// groupOfRights is a key that lists relays with the same rights.
+type groupOfRights struct {
+	key    string
+	names  []string
+	access target.Access
+}
+
+func (c *Volume) groupsOfRights() []groupOfRights {
+	return []groupOfRights{
+		{"readers", c.Readers, target.ReadAccess}, {"writers", c.Writers, target.WriteAccess},
+		{"owners", c.Owners, target.ExclusiveAccess},
+		{"preemptors", c.Preemptors, target.PreemptAccess},
+	}
+}
+
 // Rights returns the rights of relays.
 func (c *Volume) Rights() []target.Right {
 	var rights []target.Right
-	for _, group := range []struct {
-		names  []string
-		access target.Access
-	}{
-		{c.Readers, target.ReadAccess}, {c.Writers, target.WriteAccess},
-		{c.Owners, target.ExclusiveAccess}, {c.Preemptors, target.PreemptAccess},
-	} {
+	for _, group := range c.groupsOfRights() {
 		for _, name := range group.names {
 			rights = append(rights,
 				target.Right{Relay: certificateName(name), Access: group.access})
@@ -431,8 +440,10 @@ func (c *Target) check(report reporter) {
 		if _, err := volume.ParseSpec(v.Name+"="+v.Backend, v.BlockSize); err != nil {
 			at("backend", v.Backend, "%s", status.Text(err))
 		}
-		if len(v.Rights()) > 0 && !c.TLS.Enabled() {
-			at("owners", v.Owners, "%s", noTLS)
+		for _, group := range v.groupsOfRights() {
+			if len(group.names) > 0 && !c.TLS.Enabled() {
+				at(group.key, group.names, "%s", noTLS)
+			}
 		}
 	}
 	for i := range c.Volumes {
