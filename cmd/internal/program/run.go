@@ -45,7 +45,12 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 		explain(logging.Errors(root.ErrOrStderr()), root, err)
 		return ExitUsage
 	}
-	root.SetArgs(argp.Arguments(root, arguments))
+	arguments = argp.Arguments(root, arguments)
+	if command, err := checkTwice(root, arguments); err != nil {
+		explain(logging.Errors(root.ErrOrStderr()), command, err)
+		return ExitUsage
+	}
+	root.SetArgs(arguments)
 	out := &checkedOutput{Writer: root.OutOrStdout()}
 	if !output.IsTerminal(out.Writer) {
 		root.SetOut(out)
