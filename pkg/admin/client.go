@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -484,9 +485,8 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 	case response.StatusCode/100 == 2:
 		return reply, nil
 	case response.StatusCode == http.StatusNotFound:
-		return nil, status.Errorf(status.NotSupported,
-			"the daemon at %s has no %s: it is another program, such as a target instead of a relay, or another version, or this is its listener for metrics (status says which)",
-			c.address, strings.TrimPrefix(path, "/"))
+		return nil, status.Errorf(status.NotSupported, "the daemon at %s has no %s: %s", c.address,
+			strings.TrimPrefix(path, "/"), c.explainMissing(ctx, path))
 	case response.StatusCode == http.StatusUnauthorized:
 		remedy := "give the same file by --admin-token-file"
 		if strings.Contains(text, "certificate") {
@@ -508,6 +508,43 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]by
 	}
 	return nil, status.Errorf(status.Unexpected, "%s %s at %s: %s: %s", method, path, c.address,
 		response.Status, text)
+}
+
+// ownerOf holds the only program that serves a path, as its status calls it.
+var ownerOf = map[string]string{
+	VolumesPath: programTarget, ChannelsPath: programRelay, DrainPath: programRelay,
+}
+
+// Programs, as their status documents call them.
+const (
+	programRelay  = "zc-relay"
+	programTarget = "target"
+)
+
+// explainMissing says why a daemon does not serve a path. It asks the daemon what it is.
+func (c *Client) explainMissing(ctx context.Context, path string) string {
+	const other = "it is of another version, or this is its listener for metrics"
+	if path == StatusPath {
+		return "it is no daemon of zc-relay, or of another version"
+	}
+	wanted := ""
+	for prefix, owner := range ownerOf {
+		if path == prefix || strings.HasPrefix(path, prefix+"/") {
+			wanted = owner
+		}
+	}
+	var daemon struct{ Program string }
+	content, err := c.Status(ctx)
+	if err != nil || json.Unmarshal(content, &daemon) != nil || daemon.Program == wanted {
+		return other
+	}
+	switch wanted {
+	case programRelay:
+		return "it is a target, and this takes a relay: give --admin the address of a relay"
+	case programTarget:
+		return "it is a relay, and this takes a target: give --admin the address of a target"
+	}
+	return other
 }
 
 // codeNamed returns the code of a symbolic name.
@@ -535,6 +572,13 @@ func foreign(err error) string {
 	return ""
 }
 
+// isNoSocket reports whether path is a file that is no socket. Connecting to it fails as if nobody
+// listened.
+func isNoSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Type() != fs.ModeSocket
+}
+
 // explain returns the error of a request that ended with err. The end of its context cuts the
 // connection, which net/http may report instead.
 func (c *Client) explain(
@@ -553,11 +597,11 @@ func (c *Client) explain(
 	}
 	code := status.NotConnected
 	switch path, isUnix := strings.CutPrefix(c.address, UnixPrefix); {
+	case isUnix && isNoSocket(path):
+		cause = "this file is no socket: name the socket of the daemon, as given to its --admin-listen"
 	case errors.Is(err, syscall.ECONNREFUSED) && isUnix:
 		cause = "the socket is there, but nobody listens: the daemon that made it has ended; start " +
 			"it, or name the socket of the one that runs"
-	case errors.Is(err, syscall.ENOTSOCK) && isUnix:
-		cause = path + " is no socket"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		if errors.Is(err, context.DeadlineExceeded) {
 			code = status.TimeOut

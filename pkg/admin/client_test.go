@@ -5,7 +5,11 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -86,5 +90,53 @@ func TestASocketThatNobodyListensAtAndASilentDaemonAreToldApart(t *testing.T) {
 	if !errors.Is(err, status.NotConnected) || strings.Contains(err.Error(), "--admin-listen") ||
 		!strings.Contains(err.Error(), "nobody listens: the daemon that made it has ended") {
 		t.Errorf("a socket that is left: %v", err)
+	}
+}
+
+func TestAFileThatIsNoSocketIsSaidToBeNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := admin.New(admin.UnixPrefix + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Status(t.Context())
+	if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "is no socket") ||
+		strings.Contains(err.Error(), "has ended") {
+		t.Errorf("a file: %v", err)
+	}
+}
+
+// TestTheWrongDaemonIsNamed asks daemons for what the other one has, or nobody.
+func TestTheWrongDaemonIsNamed(t *testing.T) {
+	for program, want := range map[string]struct{ volumes, channels string }{
+		"zc-relay": {"has no volumes: it is a relay, and this takes a target: ", "another version"},
+		"target":   {"another version", "has no channels: it is a target, and this takes a relay: "},
+		"":         {"has no volumes: it is of another version", "has no channels: it is of another"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != admin.StatusPath || program == "" {
+				http.NotFound(w, r)
+				return
+			}
+			fmt.Fprintf(w, `{"program":%q}`, program)
+		}))
+		client, err := admin.New(server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, volumes := client.Volumes(t.Context())
+		_, channels := client.Channels(t.Context())
+		server.Close()
+		for _, got := range []struct {
+			err  error
+			want string
+		}{{volumes, want.volumes}, {channels, want.channels}} {
+			if !errors.Is(got.err, status.NotSupported) || !strings.Contains(got.err.Error(), got.want) {
+				t.Errorf("%q: %v, want %q", program, got.err, got.want)
+			}
+		}
 	}
 }

@@ -40,7 +40,7 @@ func TestWhatADaemonCannotDoIsExplained(t *testing.T) {
 	c.startTarget("--admin-listen", admin)
 	drain := spawn(t, "zc-relay", "drain", "--admin", admin)
 	if code := drain.Wait(); code == 0 || !strings.Contains(drain.Stderr.String(),
-		"has no drain: it is another program, such as a target instead of a relay") {
+		"has no drain: it is a target, and this takes a relay: give --admin the address of a relay") {
 		t.Errorf("drain of a target: %d %s", code, drain.Stderr.String())
 	}
 	file := filepath.Join(c.dir, "new")

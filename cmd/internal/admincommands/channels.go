@@ -241,7 +241,7 @@ several that take over from one another. New sessions use them at once. Sessions
 complete the requests in flight, for shutdown.drain_timeout at most, and are ended; clients that
 reconnect reopen the volume at the new target. That has to have the same volume: a client does not
 reopen one with another UUID.`,
-		Args: cobra.MatchAll(cobra.MinimumNArgs(2)),
+		Args: program.Operands("CHANNEL", "TARGET..."),
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {

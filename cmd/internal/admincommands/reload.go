@@ -216,6 +216,10 @@ func hangUp(pid int) error {
 		err = process.Signal(syscall.SIGHUP)
 		_ = process.Release()
 	}
+	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("--pid %d: no process has this number: \"systemctl show --property "+
+			"MainPID UNIT\" and \"status\" show that of a daemon", pid)
+	}
 	if err != nil {
 		return fmt.Errorf("send SIGHUP to process %d: %w", pid, err)
 	}

@@ -176,7 +176,7 @@ second.
 
 A smaller size loses what is beyond it. It needs --shrink, and that no session has the volume
 open.`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: program.Operands("NAME", "[SIZE]"),
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
 		operands []string) error {

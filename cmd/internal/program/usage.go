@@ -5,6 +5,7 @@ package program
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,14 +18,18 @@ import (
 )
 
 // Operands accepts exactly the operands with these names. If the last name ends with "...", it
-// stands for one or more.
+// stands for one or more. A last name in brackets may be left out.
 func Operands(names ...string) cobra.PositionalArgs {
 	text, repeats := strings.CutSuffix(strings.Join(names, " "), "...")
 	names = strings.Fields(text)
+	required := names
+	if last := len(names) - 1; strings.HasPrefix(names[last], "[") {
+		required = names[:last]
+	}
 	return func(_ *cobra.Command, operands []string) error {
 		switch {
-		case len(operands) < len(names):
-			return fmt.Errorf("%s is missing", strings.Join(names[len(operands):], " and "))
+		case len(operands) < len(required):
+			return fmt.Errorf("%s is missing", strings.Join(required[len(operands):], " and "))
 		case len(operands) > len(names) && !repeats:
 			return fmt.Errorf("unexpected operand %q behind %s", operands[len(names)],
 				strings.Join(names, " "))
@@ -88,7 +93,7 @@ func elsewhere(command *cobra.Command, has func(*cobra.Command) bool) string {
 		return ""
 	case len(found) == 1:
 		return ": " + found[0] + " has it"
-	case len(found) <= most:
+	case len(found) <= most+1: // there is no "1 more commands"
 		last := len(found) - 1
 		return ": " + strings.Join(found[:last], ", ") + " and " + found[last] + " have it"
 	default:
@@ -141,13 +146,16 @@ func suggest(command *cobra.Command, name string) string {
 	if hint == "" {
 		hint = inPrograms(name)
 	}
+	if hint != "" {
+		return hint // a similar flag means something else
+	}
 	if best = similar.Closest(name, FlagNames(command)); best == "" {
 		best = continued(name, FlagNames(command))
 	}
 	if best != "" {
-		hint += ": did you mean --" + best + "?"
+		return ": did you mean --" + best + "?"
 	}
-	return hint
+	return ""
 }
 
 // continued returns the only one of some words that continues a part at a hyphen, "" if there is
@@ -169,12 +177,15 @@ func continued(part string, words []string) string {
 var programFlags = []struct{ command, flags string }{
 	{"zc-relay run", "storage-server storage-servers volume representor command-channel-name " +
 		"isolation io-timeout session-wait max-clients target-protocol state-directory " +
-		"emulated-dir admin-listen metrics-listen"},
+		"emulated-dir admin-listen metrics-listen data-security fabric-security tls-server-name " +
+		"tls-cert tls-key tls-ca target-order import-device allow-any-user rdma-provider cpu"},
 	{"zc-relay status", "admin admin-token-file"},
-	{"target", "volume listen-address listen-port admin-listen metrics-listen"},
+	{"target", "volume listen-address listen-port admin-listen metrics-listen data-security " +
+		"fabric-security tls-allowed-name tls-cert tls-key tls-ca address-file volume-directory " +
+		"volume-device strict rdma-provider cpu"},
 	{"target status", "admin admin-token-file"},
 	{"initiator bench", "rw block-size queue-depth queues runtime buffer-size emulated-dir"},
-	{"initiator nbd", "socket allow-user listen"},
+	{"initiator nbd", "socket allow-user listen export tls-allowed-name"},
 	{"initiator get", "offset length preempt"},
 	{"dma-copy", "file emulated-dir"},
 }
@@ -356,8 +367,27 @@ func explainCall(command *cobra.Command, err error) error {
 			if flag := command.Flags().Lookup(name); found && flag != nil && flag.Usage != "" {
 				text += ": " + flag.Usage
 			}
-			return errors.New(text)
+			return errors.New(text + address(command, text))
 		}
 	}
+	if hint := address(command, err.Error()); hint != "" {
+		return errors.New(err.Error() + hint)
+	}
 	return err
+}
+
+var unexpected = regexp.MustCompile(`^unexpected operand "([^"]*)"`)
+
+// address returns ": write --admin ADDRESS" if text is about an operand that is the address of a
+// daemon, for a command that takes that by a flag.
+func address(command *cobra.Command, text string) string {
+	match := unexpected.FindStringSubmatch(text)
+	if match == nil || command.Flags().Lookup("admin") == nil {
+		return ""
+	}
+	if _, err := netip.ParseAddrPort(match[1]); err != nil &&
+		!strings.HasPrefix(match[1], "unix:") {
+		return ""
+	}
+	return ": write --admin " + match[1]
 }

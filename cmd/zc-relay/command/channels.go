@@ -376,6 +376,11 @@ func (l *liveConfig) MoveChannel(ctx context.Context, name string, to admin.Chan
 func (l *liveConfig) LimitChannel(ctx context.Context, name string, limits admin.ChannelQoS) (
 	admin.Channel, error) {
 	var limited admin.Channel
+	// A wrong value is wrong for any channel, also for one that cannot be changed here.
+	unchanged := config.DefaultChannel()
+	if err := unchanged.SetQoS(&limits); err != nil {
+		return admin.Channel{}, err
+	}
 	err := l.change(ctx, func() (func() error, error) {
 		c, err := l.replace(name, func(c *config.Channel) error { return c.SetQoS(&limits) })
 		if err == nil {

@@ -90,6 +90,11 @@ func TestAChannelOfTheConfigurationIsNotChangedByCommand(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	_, wrong := l.LimitChannel(t.Context(), "first",
+		admin.ChannelQoS{Channel: admin.RateLimits{IOPS: "fast"}})
+	if !errors.Is(wrong, status.InvalidValue) || !strings.Contains(wrong.Error(), `"fast"`) {
+		t.Errorf("a wrong limit: %v", wrong)
+	}
 	if served, kept := namesOf(l); served != "first other " || kept != "other " {
 		t.Errorf("the relay serves %q and keeps %q", served, kept)
 	}
