@@ -134,6 +134,9 @@ func load(s Sources, prefix string, describe func(section), check func(reporter)
 		if err != nil {
 			return nil, err
 		}
+		if wrong := file.isOfOther(l.root, prefix); wrong != nil {
+			return nil, wrong
+		}
 		l.merged, l.sources, l.problems = file.values, file.sources, file.problems
 	}
 	l.addEnvironment(prefix, s.Environ)
@@ -169,7 +172,7 @@ func (l *loader) addEnvironment(prefix string, environ []string) {
 		n, known := l.root.find(path)
 		switch {
 		case known < len(path):
-			l.problem(name, key, "", n.unknownKey(path[known]))
+			l.problem(name, key, "", n.unknownKey(l.root, path[known]))
 		case n.value == nil:
 			l.problem(name, key, "", "is not a value: its keys are "+n.keys())
 		default:

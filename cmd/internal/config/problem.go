@@ -115,8 +115,9 @@ func (n *node) suggestion(key string) string {
 	return similar.Closest(strings.ToLower(key), known)
 }
 
-// unknownKey returns the message for a key that does not exist in a section, list, or value.
-func (n *node) unknownKey(key string) string {
+// unknownKey returns the message for a key that does not exist in a section, list, or value, which
+// is part of root.
+func (n *node) unknownKey(root *node, key string) string {
 	switch {
 	case n.value != nil:
 		return "unknown key: " + quote(n.key) + " is a value and has no keys"
@@ -127,5 +128,62 @@ func (n *node) unknownKey(key string) string {
 	if s := n.suggestion(key); s != "" {
 		return fmt.Sprintf("unknown key: did you mean %q?", s)
 	}
+	if places := n.elsewhere(root, key); len(places) > 0 && len(places) <= maxPlaces {
+		return "unknown key: did you mean " + strings.Join(places, " or ") + "?"
+	}
 	return "unknown key: the keys here are " + n.keys()
+}
+
+// maxPlaces bounds how many keys of other sections a message suggests.
+const maxPlaces = 3
+
+// elsewhere returns the quoted paths of keys in other sections that key, in n, may stand for: they
+// have its name, with or without that of n in front, or are spelled with underscores for dots.
+func (n *node) elsewhere(root *node, key string) []string {
+	key = strings.ToLower(key)
+	var places []string
+	for _, k := range root.keyList("") {
+		last := k.Path[strings.LastIndex(k.Path, separator)+1:]
+		if last == key || n.key != "" && last == n.key+"_"+key ||
+			strings.ReplaceAll(k.Path, separator, "_") == key {
+			places = append(places, quote(k.Path))
+		}
+	}
+	return places
+}
+
+// lacksOf returns the sections of another configuration that this one does not have.
+func (n *node) lacksOf(other *node) []string {
+	var keys []string
+	for _, c := range other.children {
+		if n.child(c.key) == nil {
+			keys = append(keys, c.key)
+		}
+	}
+	return keys
+}
+
+// isOfOther returns what is wrong with a file that is the configuration of the other daemon, nil if
+// it is not.
+func (f *fileContent) isOfOther(root *node, prefix string) Problems {
+	program, name, reader := "relay", "target", "target"
+	other := describeSection("", "", DefaultTarget().describe)
+	if prefix == TargetPrefix {
+		program, name, reader = "target", "relay", "zc-relay"
+		other = describeSection("", "", DefaultRelay().describe)
+	}
+	foreign := root.lacksOf(other)
+	for _, own := range other.lacksOf(root) {
+		if _, has := f.sources[own]; has {
+			return nil
+		}
+	}
+	for _, p := range f.problems {
+		if slices.Contains(foreign, p.Key) {
+			return Problems{{Source: p.Source, Key: p.Key, Text: fmt.Sprintf("this looks like the "+
+				"configuration of a %s, and a %s cannot read it: give the file to %q, or name "+
+				"another", name, program, reader)}}
+		}
+	}
+	return nil
 }

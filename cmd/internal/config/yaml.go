@@ -71,7 +71,7 @@ func parseYAML(name string, text []byte, root *node) (*fileContent, error) {
 		}
 		return nil, Problems{{Source: source, Text: "not valid YAML: " + text}}
 	}
-	r := &yamlReader{name: name, content: newFileContent()}
+	r := &yamlReader{name: name, root: root, content: newFileContent()}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		r.problem(&document, "", "", "more than one YAML document: only one is allowed")
 	}
@@ -86,6 +86,7 @@ func parseYAML(name string, text []byte, root *node) (*fileContent, error) {
 // yamlReader converts a YAML tree to values, and checks its shape and its keys.
 type yamlReader struct {
 	name    string
+	root    *node
 	content *fileContent
 	nodes   int
 }
@@ -186,7 +187,7 @@ func (r *yamlReader) readSection(y *yaml.Node, n *node, path string) any {
 		at := join(path, key.Value)
 		switch first, twice := lines[key.Value]; {
 		case child == nil:
-			r.problem(key, at, "", n.unknownKey(key.Value))
+			r.problem(key, at, "", n.unknownKey(r.root, key.Value))
 			continue
 		case twice:
 			r.problem(key, at, "", fmt.Sprintf("is there twice: first in line %d", first))

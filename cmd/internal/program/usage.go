@@ -49,8 +49,8 @@ func explainFlag(command *cobra.Command, err error) error {
 	case errors.As(err, &invalid):
 		return ExplainValue(err)
 	case errors.As(err, &valueless):
-		return fmt.Errorf("--%s needs a value: %s", valueless.GetFlag().Name,
-			valueless.GetFlag().Usage)
+		_, usage := pflag.UnquoteUsage(valueless.GetFlag())
+		return fmt.Errorf("--%s needs a value: %s", valueless.GetFlag().Name, usage)
 	}
 	return err
 }
@@ -365,7 +365,8 @@ func explainCall(command *cobra.Command, err error) error {
 			text := s.explain(match)
 			name, found := strings.CutSuffix(strings.TrimPrefix(text, "--"), missing)
 			if flag := command.Flags().Lookup(name); found && flag != nil && flag.Usage != "" {
-				text += ": " + flag.Usage
+				_, usage := pflag.UnquoteUsage(flag)
+				text += ": " + usage
 			}
 			return errors.New(text + address(command, text))
 		}
