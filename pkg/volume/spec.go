@@ -315,7 +315,11 @@ func (s *Spec) validate() error {
 func (s *Spec) CheckNewSize(bytes uint64) error { return checkNewSize(bytes, s.BlockSize) }
 
 func checkNewSize(bytes uint64, blockSize uint32) error {
-	if bytes == 0 || bytes > math.MaxInt64 || bytes%uint64(blockSize) != 0 {
+	if bytes < uint64(blockSize) {
+		return status.Errorf(status.InvalidValue, "size %v is less than one block of %v",
+			size.Bytes(bytes), size.Bytes(blockSize))
+	}
+	if bytes > math.MaxInt64 || bytes%uint64(blockSize) != 0 {
 		rounded := max(bytes/uint64(blockSize), 1) * uint64(blockSize)
 		return status.Errorf(status.InvalidValue,
 			"size %v is not a positive multiple of the block size %v, as %v is", size.Bytes(bytes),

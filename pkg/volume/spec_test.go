@@ -54,7 +54,7 @@ func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 		"v=disk:/x":              "it does not begin with a kind of volume and a colon: the kinds are memory, file, rbd, and volume",
 		"v=memory:":              "size is empty",
 		"v=memory:lots":          "memory:SIZE",
-		"v=memory:0":             "not a positive multiple",
+		"v=memory:0":             "less than one block of 4KiB",
 		"v=memory:5000":          "not a positive multiple of the block size 4KiB",
 		"v=file:":                "the path is empty",
 		"v=file:,readonly":       "the path is empty",

@@ -236,6 +236,7 @@ func (o *options) config() (dmacopy.Config, error) {
 	}
 	comchProvider, err := providers.Comch(o.comchProvider,
 		providers.ComchOptions{Directory: o.emulatedDir, ReachImports: o.compatible,
+			Peer:   "the DPU's dma-copy",
 			Logger: logger})
 	if err != nil {
 		return dmacopy.Config{}, err

@@ -152,9 +152,8 @@ the file or the volume is another one, or if samples of what was copied differ.`
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return flags.run(cmd, "put", args[0], func(r *transferReport) error {
 				err := put(cmd, &flags, &guard, r)
-				if err == nil && r.File == "-" && r.Bytes == 0 && !allowEmpty {
-					err = errors.New("standard input was empty, so nothing was written: has the " +
-						"command in front failed? (--allow-empty accepts it)")
+				if err == nil && r.Bytes == 0 && r.Resumed == 0 && !allowEmpty {
+					err = errEmpty(r.File)
 				}
 				return err
 			})
@@ -163,8 +162,18 @@ the file or the volume is another one, or if samples of what was copied differ.`
 	flags.add(cmd.Flags())
 	guard.add(cmd.Flags(), "write although another client has the volume open")
 	cmd.Flags().BoolVar(&allowEmpty, "allow-empty", false,
-		"succeed even if standard input has no byte")
+		"succeed even if FILE or standard input has no byte")
 	return cmd
+}
+
+// errEmpty says that the source of put has no byte.
+func errEmpty(path string) error {
+	what := fmt.Sprintf("%q is", path)
+	if path == standardStream {
+		what = "standard input was"
+	}
+	return errors.New(what + " empty, so nothing was written: has the command that made it failed? " +
+		"(--allow-empty accepts it)")
 }
 
 func put(cmd *cobra.Command, flags *transferFlags, guard *guard, r *transferReport) error {
@@ -367,6 +376,10 @@ func (g *getRequest) resolve(info client.Info) error {
 	}
 	if g.toEnd {
 		g.length = info.Size - offset
+	}
+	if g.length == 0 {
+		return program.Usagef("nothing is to be read at offset %v of volume %q, which has %v: lower "+
+			"--offset, or give a --length", size.Bytes(offset), info.Name, size.Bytes(info.Size))
 	}
 	return nil
 }

@@ -281,7 +281,7 @@ func (c *Channel) describe(s section) {
 	s.value("tls_server_name", text(&c.TLSServerName, nil),
 		"name that the target's certificate must have; empty is the address of the target").
 		flagged("tls-server-name", "").reloads(NewSessions)
-	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),
+	s.value("rdma_address", ipAddress(&c.RDMAAddress, true, ""),
 		"local IP address of RDMA connections; empty is the local address of the route to the target").
 		flagged("rdma-address", "").reloads(NewSessions)
 	s.value("isolation", choice(&c.Isolation, string(relay.Direct), string(relay.Staged)),
@@ -423,7 +423,7 @@ func (c *Channel) checkEmulated(report reporter) {
 
 func (c *Channel) check(report reporter, control *Control) {
 	if c.Target.isValid() && len(c.Targets) > 0 {
-		report("targets", nil, "is given besides target: remove one of the two")
+		report("targets", nil, "is given besides target (--storage-server): remove one of the two")
 	}
 	if c.Access.AnyUser && len(c.Access.Users) > 0 {
 		report.in("access")("users", c.Access.Users,

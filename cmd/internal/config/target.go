@@ -308,11 +308,11 @@ func certificateName(text string) mutualtls.Name {
 }
 
 func (c *Listen) describe(s section) {
-	s.value("address", ipAddress(&c.Address, false),
+	s.value("address", ipAddress(&c.Address, false, ": the port is --listen-port (listen.port)"),
 		"IP address for control connections of relays; 0.0.0.0 means all IPv4 addresses, :: all addresses").flagged("listen-address", "")
 	s.value("port", integer(&c.Port, 0, 65535),
 		"port for control connections; 0 picks one").flagged("listen-port", "")
-	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),
+	s.value("rdma_address", ipAddress(&c.RDMAAddress, true, ": the port is listen.rdma_port"),
 		"IP address for RDMA connections; empty is the address for control connections").
 		flagged("rdma-address", "")
 	s.value("rdma_port", integer(&c.RDMAPort, 0, 65535),

@@ -216,8 +216,9 @@ func byteSize[T uint32 | uint64](p *T, least, most size.Bytes) Value {
 		}}
 }
 
-// ipAddress is an address without a port. If it is optional, "" is no address.
-func ipAddress(p *netip.Addr, optional bool) Value {
+// ipAddress is an address without a port. If it is optional, "" is no address. portHint says where
+// the port belongs, if there is a place for it.
+func ipAddress(p *netip.Addr, optional bool, portHint string) Value {
 	return variable{kind: "IP", get: func() string {
 		if !p.IsValid() {
 			return ""
@@ -230,6 +231,10 @@ func ipAddress(p *netip.Addr, optional bool) Value {
 		}
 		a, err := netip.ParseAddr(s)
 		if err != nil {
+			if both, err := netip.ParseAddrPort(s); err == nil {
+				return fmt.Errorf("must be an IP address without a port, for instance %v%s",
+					both.Addr(), portHint)
+			}
 			return errors.New("must be an IP address, for instance 10.0.0.5")
 		}
 		*p = a.Unmap()

@@ -66,8 +66,12 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	if err == nil {
 		return ExitOK
 	}
+	if argp.Implied(command) && !entered && lacksCommand(command) {
+		command = command.Root()
+		err = errors.New(noCommand + ": " + childrenOf(command))
+	}
 	if !entered {
-		err = Usage(explainCall(command, err))
+		err = Usage(asTyped(command, arguments, explainCall(command, err)))
 	}
 	explain(logging.Errors(root.ErrOrStderr()), command, err)
 	return ExitCode(err)
@@ -160,7 +164,7 @@ func prepare(command *cobra.Command, version string, entered *bool) {
 			if len(operands) > 0 {
 				return Usage(unknownChild(command, operands[0]))
 			}
-			return Usagef("no command was given")
+			return Usagef(noCommand)
 		}
 	}
 	if inner == nil {

@@ -336,6 +336,21 @@ func unknownChild(command *cobra.Command, name string) error {
 	if len(known) > 0 {
 		return fmt.Errorf("unknown command %q: did you mean %s?", name, strings.Join(known, " or "))
 	}
+	children := childrenOf(command)
+	if children == "" {
+		return fmt.Errorf("unknown command %q: %q has no commands", name, command.CommandPath())
+	}
+	alone := ""
+	if command.Annotations[runsAlone] != "" {
+		alone = ", or none: " + command.Annotations[runsAlone]
+	}
+	return fmt.Errorf("unknown command %q: %s%s", name, children, alone)
+}
+
+const noCommand = "no command was given"
+
+// childrenOf returns "there are" and the commands of a command, "" for none.
+func childrenOf(command *cobra.Command) string {
 	var names []string
 	for _, child := range command.Commands() {
 		if child.IsAvailableCommand() {
@@ -343,13 +358,19 @@ func unknownChild(command *cobra.Command, name string) error {
 		}
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("unknown command %q: %q has no commands", name, command.CommandPath())
+		return ""
 	}
-	alone := ""
-	if command.Annotations[runsAlone] != "" {
-		alone = ", or none: " + command.Annotations[runsAlone]
-	}
-	return fmt.Errorf("unknown command %q: there are %s%s", name, strings.Join(names, ", "), alone)
+	return "there are " + strings.Join(names, ", ")
+}
+
+// lacksCommand reports whether nothing but flags of all commands was given to one that may be left
+// out.
+func lacksCommand(command *cobra.Command) bool {
+	isOfAll := true
+	command.Flags().Visit(func(f *pflag.Flag) {
+		isOfAll = isOfAll && command.InheritedFlags().Lookup(f.Name) != nil
+	})
+	return isOfAll && command.Flags().NFlag() > 0 && len(command.Flags().Args()) == 0
 }
 
 // explainCall returns err, an error of a wrong call of command, in the words of this project.
@@ -376,6 +397,25 @@ func explainCall(command *cobra.Command, err error) error {
 	}
 	return err
 }
+
+// asTyped gives a flag that an error begins with the name that arguments have for it, where another
+// name stands for it.
+func asTyped(command *cobra.Command, arguments []string, err error) error {
+	match := leadingFlag.FindStringSubmatch(err.Error())
+	if match == nil {
+		return err
+	}
+	for _, argument := range arguments {
+		name, _, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
+		f := command.Flags().Lookup(name)
+		if strings.HasPrefix(argument, "--") && f != nil && f.Name == match[1] && name != f.Name {
+			return errors.New("--" + name + strings.TrimPrefix(err.Error(), "--"+f.Name))
+		}
+	}
+	return err
+}
+
+var leadingFlag = regexp.MustCompile(`^--([a-z0-9-]+) `)
 
 var unexpected = regexp.MustCompile(`^unexpected operand "([^"]*)"`)
 

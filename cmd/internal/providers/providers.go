@@ -46,7 +46,9 @@ type ComchOptions struct {
 	// ReachImports lets the emulated provider copy memory of programs on libdoca that it cannot
 	// map: see emulated.Options.
 	ReachImports bool
-	Logger       *zap.Logger
+	// Peer is what errors of clients of the emulated provider call the server; "" means a relay.
+	Peer   string
+	Logger *zap.Logger
 }
 
 // Comch returns the Comch provider with the given name.
@@ -55,8 +57,8 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 	switch name {
 	case "emulated":
 		return emulated.New(emulated.Options{Directory: options.Directory, Logger: options.Logger,
-			ReachImports: options.ReachImports,
-			Limits:       emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
+			ReachImports: options.ReachImports, Peer: options.Peer,
+			Limits: emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
 	case "doca":
 		loader, err := libdoca(options.Directory)
 		return doca.New(doca.Options{Loader: loader, NeverWait: options.NeverWait,

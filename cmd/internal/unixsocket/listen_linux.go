@@ -118,7 +118,8 @@ func checkStale(path string) error {
 		return fmt.Errorf("socket %q: %w", path, err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %q: path exists and is not a socket: %v", path, info.Mode())
+		return fmt.Errorf("socket %q: path exists and is not a socket (%v), and something else may "+
+			"need it: choose another path, or remove it", path, info.Mode())
 	}
 	connection, err := net.DialTimeout("unix", path, staleTimeout)
 	if err == nil {

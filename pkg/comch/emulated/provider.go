@@ -53,6 +53,9 @@ type Options struct {
 	// this process to trace the program. The program can delay a copy for as long as it likes, so
 	// this is not for a server of clients that it does not trust.
 	ReachImports bool
+	// Peer is what errors of clients call the server, for instance "the DPU's dma-copy"; "" means a
+	// relay.
+	Peer string
 	// Logger records what no call can return, for instance rejected clients. nil disables logging.
 	Logger *zap.Logger
 	Limits Limits
@@ -63,7 +66,8 @@ func New(options Options) comch.Provider {
 	p := &provider{sockets: options.Sockets, log: options.Logger,
 		limits: options.Limits.withDefaults(), reachesImports: options.ReachImports}
 	if p.sockets == nil {
-		p.sockets = UnixSockets(cmp.Or(options.Directory, DefaultDirectory()))
+		p.sockets = unixSockets{directory: cmp.Or(options.Directory, DefaultDirectory()),
+			peer: options.Peer}
 	}
 	if p.log == nil {
 		p.log = zap.NewNop()

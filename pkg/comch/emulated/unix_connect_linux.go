@@ -21,7 +21,10 @@ import (
 
 func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Socket, error) {
 	servers, ended, err := u.connectAll(ctx, hostDevice, name)
-	if errors.Is(err, fs.ErrPermission) {
+	switch {
+	case errors.Is(err, fs.ErrPermission) && u.peer != "":
+		err = fmt.Errorf("%w: only root and the user of %s may connect to it", err, u.peer)
+	case errors.Is(err, fs.ErrPermission):
 		err = fmt.Errorf("%w: the relay's channel admits only root, the relay's own user, and those "+
 			"in access.users (--allow-any-user: everybody)", err)
 	}
@@ -40,13 +43,17 @@ func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Sock
 			servers[0].path, servers[1].path)
 	}
 	if _, err := os.Stat(u.directory); errors.Is(err, os.ErrNotExist) {
-		return nil, status.Errorf(status.NotFound, "the directory %s does not exist: no relay has "+
-			"listened there; name the directory of the relay (its comch.directory, or --emulated-dir)",
-			u.directory)
+		place := "the relay (its comch.directory, or --emulated-dir)"
+		if u.peer != "" {
+			place = u.peer + " (its --emulated-dir)"
+		}
+		return nil, status.Errorf(status.NotFound, "the directory %s does not exist: nobody has "+
+			"listened there; name the directory of %s", u.directory, place)
 	}
 	if ended != "" {
 		return nil, status.Errorf(status.NotFound,
-			"the relay that listened at %s has ended: start it%s", ended, u.alternatives())
+			"%s that listened at %s has ended: start it%s", cmp.Or(u.peer, "the relay"), ended,
+			u.alternatives())
 	}
 	return nil, status.Errorf(status.NotFound,
 		"no server named %q in %s/%s: start it with this directory and representor%s",

@@ -15,10 +15,13 @@ import (
 
 // UnixSockets returns the kernel's Unix sockets in directory. They are the default of
 // Options.Sockets.
-func UnixSockets(directory string) Sockets { return unixSockets{directory} }
+func UnixSockets(directory string) Sockets { return unixSockets{directory: directory} }
 
 // unixSockets implements Sockets.
-type unixSockets struct{ directory string }
+type unixSockets struct {
+	directory string
+	peer      string // as in Options
+}
 
 func (unixSockets) Pair() (first, second Socket, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

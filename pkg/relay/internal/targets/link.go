@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -466,6 +467,13 @@ func (l *Link) confirmOwner(ctx context.Context, t *Connection) {
 	}
 }
 
+// isRejection reports whether err is a target's answer that it does not serve this relay.
+func isRejection(err error) bool {
+	answer, answered := errors.AsType[*controlmsg.Error](err)
+	return answered && slices.Contains([]status.Code{status.BadConfig, status.NotPermitted,
+		status.Authentication}, answer.Code)
+}
+
 // unavailable returns an error that says why the target cannot be used now.
 func (l *Link) unavailable(s *LinkStatus) error {
 	target := l.Address
@@ -483,8 +491,12 @@ func (l *Link) unavailable(s *LinkStatus) error {
 			return controlmsg.Postpone(max(next, time.Millisecond), "target %v admits no session now, "+
 				"and is asked again in %v", target, next.Round(time.Millisecond))
 		}
-		text = fmt.Sprintf("target %v is down: attempt %d of %v follows in %v",
-			target, s.Attempt, s.Attempts,
+		state := "is down"
+		if isRejection(s.LastError) {
+			state = "rejects this relay"
+		}
+		text = fmt.Sprintf("target %v %s: attempt %d of %v follows in %v",
+			target, state, s.Attempt, s.Attempts,
 			max(0, s.untilNextAttempt()).Round(time.Millisecond))
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)
