@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -129,12 +130,17 @@ func (c *chain) startTarget(more ...string) {
 func (c *chain) startRelay(directory string, more ...string) *testkit.Process {
 	c.t.Helper()
 	name, _, _ := strings.Cut(c.volumes[0], "=")
-	args := []string{
-		"run", "--storage-server", c.address.String(), "--volume", name,
+	args := []string{"run"}
+	for _, flag := range [][]string{{"--storage-server", c.address.String()}, {"--volume", name}} {
+		if !slices.Contains(more, flag[0]) {
+			args = append(args, flag...)
+		}
+	}
+	args = append(args,
 		"--emulated-dir", filepath.Join(c.dir, directory),
 		"--control-timeout", patience, "--keep-alive-dead-after", patience,
 		"--drain-timeout", patience, "--io-timeout", patience, "--session-wait", patience,
-	}
+	)
 	args = append(args, relayFlags()...)
 	relay := spawnWith(c.t, inheritance{environ: c.environ["zc-relay"]}, "zc-relay",
 		append(append([]string{program(c.t, "zc-relay")}, args...), more...)...)

@@ -26,7 +26,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
-	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -258,7 +257,7 @@ func (c *connectionFlags) connectError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, doca.ErrAbsent):
+	case providers.IsAbsent(err):
 		return program.Usage(fmt.Errorf("--comch-provider %s: %w", c.provider, err))
 	case errors.Is(err, status.InvalidValue), errors.Is(err, status.TooBig):
 		return program.Usage(err) // the request exceeds what the relay or the volume supports

@@ -4,6 +4,8 @@ package command
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -68,7 +70,7 @@ func TestAWrongValueIsAnsweredWithWhatIsAllowed(t *testing.T) {
 			"unknown flag --ioengine: an option of fio that this command does not"},
 		{bench + "--time_based", "unknown flag --time_based: an option of fio"},
 		{bench + "--filename=x", "--command-channel-name"},
-		{bench + "--ramp-time 5", `--warmup "5": a duration needs a unit, for instance 5s`},
+		{bench + "--ramp-time 5", `--ramp-time "5": a duration needs a unit, for instance 5s`},
 	} {
 		o := new(relay).call(context.Background(), "", c.line)
 		if o.code != program.ExitUsage || !strings.Contains(o.stderr, c.want) {
@@ -80,10 +82,27 @@ func TestAWrongValueIsAnsweredWithWhatIsAllowed(t *testing.T) {
 func TestAnEmptyInputIsAnErrorUnlessItIsAllowed(t *testing.T) {
 	o := newRelay().call(context.Background(), "", "put -")
 	if o.code != program.ExitFailure || !strings.Contains(o.stderr, "standard input was empty, so "+
-		"nothing was written: has the command in front failed? (--allow-empty accepts it)") {
+		"nothing was written: has the command that made it failed? (--allow-empty accepts it)") {
 		t.Errorf("exit code %d: %s", o.code, o.stderr)
 	}
 	newRelay().mustCall(t, "put - --allow-empty")
+	file := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o = newRelay().call(context.Background(), "", "put "+file)
+	if o.code != program.ExitFailure || !strings.Contains(o.stderr, `empty" is empty, so nothing`) {
+		t.Errorf("exit code %d: %s", o.code, o.stderr)
+	}
+	newRelay().mustCall(t, "put --allow-empty "+file)
+}
+
+func TestAnEmptyRangeIsNotCopied(t *testing.T) {
+	r := newRelay()
+	o := r.call(context.Background(), "", "get - --offset 4MiB")
+	if o.code != program.ExitUsage || !strings.Contains(o.stderr, "--offset 4MiB is the end of volume") {
+		t.Errorf("exit code %d: %s", o.code, o.stderr)
+	}
 }
 
 func TestAnExportIsANameAndAChannel(t *testing.T) {

@@ -377,9 +377,8 @@ func (g *getRequest) resolve(info client.Info) error {
 	if g.toEnd {
 		g.length = info.Size - offset
 	}
-	if g.length == 0 {
-		return program.Usagef("nothing is to be read at offset %v of volume %q, which has %v: lower "+
-			"--offset, or give a --length", size.Bytes(offset), info.Name, size.Bytes(info.Size))
+	if g.toEnd && g.length == 0 {
+		return program.Usagef("--offset %v is the end of volume %q, which has %v: lower it", size.Bytes(offset), info.Name, size.Bytes(info.Size))
 	}
 	return nil
 }

@@ -34,6 +34,6 @@ func elsewhereThan(directory string, user int) string {
 		return fmt.Sprintf("root looks in %s; what another user runs listens in a directory of "+
 			"that user, which its log names: give it by --emulated-dir", directory)
 	}
-	return fmt.Sprintf("user %d looks in %s; what root runs, such as the packaged relay, listens "+
-		"in %s: give --emulated-dir %[3]s", user, directory, emulated.RootDirectory)
+	return fmt.Sprintf("user %d looks in %s; what root runs listens in %s, as the packaged relay "+
+		"does: give --emulated-dir %[3]s", user, directory, emulated.RootDirectory)
 }

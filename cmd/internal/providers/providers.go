@@ -18,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
+	base "github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/auto"
 	rdmadoca "github.com/zc-relay/zc-relay/pkg/rdma/doca"
@@ -67,6 +68,9 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 	return nil, status.Errorf(status.InvalidValue, "comch provider %q is neither emulated nor doca",
 		name)
 }
+
+// IsAbsent reports whether err says that this build lacks the provider doca.
+func IsAbsent(err error) bool { return errors.Is(err, base.ErrAbsent) }
 
 // RDMAOptions are the options of RDMA providers that users can set.
 type RDMAOptions struct {

@@ -91,3 +91,22 @@ func TestTheRoleOfATarget(t *testing.T) {
 		}
 	}
 }
+
+func TestATargetThatRejectsTheRelayIsNotCalledDown(t *testing.T) {
+	l := &Link{Address: netip.MustParseAddrPort("127.0.0.1:1")}
+	for _, c := range []struct {
+		cause error
+		want  string
+	}{
+		{&controlmsg.Error{Code: status.BadConfig}, "rejects this relay: attempt"},
+		{&controlmsg.Error{Code: status.NotPermitted}, "rejects this relay: attempt"},
+		{&controlmsg.Error{Code: status.Authentication}, "rejects this relay: attempt"},
+		{&controlmsg.Error{Code: status.Shutdown}, "is down: attempt"},
+		{status.NotPermitted, "is down: attempt"}, // of this machine
+	} {
+		err := l.unavailable(&LinkStatus{State: LinkWaiting, LastError: c.cause})
+		if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.cause, err, c.want)
+		}
+	}
+}
