@@ -113,8 +113,10 @@ func TestAFileThatIsNoSocketIsSaidToBeNone(t *testing.T) {
 func TestTheWrongDaemonIsNamed(t *testing.T) {
 	for program, want := range map[string]struct{ volumes, channels string }{
 		"zc-relay": {"has no volumes: it is a relay, and this takes a target: ", "another version"},
-		"target":   {"another version", "has no channels: it is a target, and this takes a relay: "},
-		"":         {"has no volumes: it is of another version", "has no channels: it is of another"},
+		"target": {"another version",
+			"has no channels: it is a target, and this takes a relay: "},
+		"": {"has no volumes: it is of another version",
+			"has no channels: it is of another"},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != admin.StatusPath || program == "" {
@@ -134,7 +136,8 @@ func TestTheWrongDaemonIsNamed(t *testing.T) {
 			err  error
 			want string
 		}{{volumes, want.volumes}, {channels, want.channels}} {
-			if !errors.Is(got.err, status.NotSupported) || !strings.Contains(got.err.Error(), got.want) {
+			if !errors.Is(got.err, status.NotSupported) ||
+				!strings.Contains(got.err.Error(), got.want) {
 				t.Errorf("%q: %v, want %q", program, got.err, got.want)
 			}
 		}

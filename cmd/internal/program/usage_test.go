@@ -31,8 +31,10 @@ func TestProgramsHaveTheFlagsThatOthersNameThemFor(t *testing.T) {
 
 func TestAFlagForOneValueIsNotGivenTwice(t *testing.T) {
 	for call, want := range map[string]string{
-		"work --server a --server=b":           "tool work: --server is given twice: for several, use --servers a,b\n",
-		"work -f a --file b":                   "tool work: --file is given twice, with \"a\" and \"b\": leave one of them\n",
+		"work --server a --server=b": "tool work: --server is given twice: for several, " +
+			"use --servers a,b\n",
+		"work -f a --file b": "tool work: --file is given twice, with \"a\" and \"b\": leave " +
+			"one of them\n",
 		"work --count 1 --count 2":             "",
 		"--poll busy work --poll event":        "tool work: --poll is given twice, with \"busy\" and \"event\": leave",
 		"work --yes --yes=false":               "",
