@@ -521,8 +521,9 @@ func TestTheSocketOfAKilledServerIsNoService(t *testing.T) {
 		t.Errorf("services are %+v, error %v", services, err)
 	}
 	_, err = p.Connect(t.Context(), comch.ClientConfig{Device: "b1:00.0", Name: "killed"})
-	if !errors.Is(err, status.NotFound) || !strings.Contains(err.Error(), "the relay that listened at "+
-		path+" has ended: start it, or connect to one that there is: \"alive\" of device b1:00.0") {
+	if !errors.Is(err, status.NotFound) || !strings.Contains(err.Error(),
+		"the relay that listened at "+
+			path+" has ended: start it, or connect to one that there is: \"alive\" of device b1:00.0") {
 		t.Errorf("connect: %v", err)
 	}
 }
