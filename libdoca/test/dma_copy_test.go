@@ -28,11 +28,13 @@ type dmaCopy struct {
 	size   int    // of the file
 	// docaProviders lets our side use the providers named doca, on the emulated libdoca.
 	docaProviders bool
-	native        bool     // our side without --compat
-	flags         []string // of our side, besides
-	buffer        string   // their BUFFER, if they are the host
-	hold          string   // their HOLD
-	outcome       string   // their OUTCOME; "" is success
+	// onEmulation lets our side have the emulated libdoca, and choose its providers.
+	onEmulation bool
+	native      bool     // our side without --compat
+	flags       []string // of our side, besides
+	buffer      string   // their BUFFER, if they are the host
+	hold        string   // their HOLD
+	outcome     string   // their OUTCOME; "" is success
 	// files says who has the file: "" the sender, "both", or "neither". Their program then takes
 	// the same part as in test.
 	files string
@@ -82,8 +84,10 @@ func (c *dmaCopy) start(t *testing.T, executable string) *running {
 	if !c.native {
 		arguments = append(arguments, "--compat")
 	}
-	if c.docaProviders {
+	if c.docaProviders || c.onEmulation {
 		programs = testkit.Emulation
+	}
+	if c.docaProviders {
 		arguments = append(arguments, "--comch-provider", "doca", "--dma-provider", "doca")
 	}
 	if c.theirs == "host" {
@@ -292,8 +296,8 @@ func TestDMACopySaysWhatDoesNotFitTheApplication(t *testing.T) {
 		"memory that libdoca does not find": {dmaCopy{theirs: "host", test: "sends", docaProviders: true,
 			buffer: "destroyed", outcome: "failure"}, "import the host's memory"},
 		"parts of pages for DMA that cannot": {dmaCopy{theirs: "host", test: "sends",
-			docaProviders: true, buffer: "malloc", outcome: "failure",
-			flags: []string{"--comch-provider", "emulated"}}, "use --dma-provider software"},
+			onEmulation: true, buffer: "malloc", outcome: "failure",
+			flags: []string{"--dma-provider", "doca"}}, "use --dma-provider software"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -123,7 +123,8 @@ func TestADiskThatIsTakenAwayFailsItsRequests(t *testing.T) {
 	c := startChain(t, "disk=memory:16MiB,exclusive")
 	disk := c.gateway(writeUntilItFails)
 	testkit.Eventually(t, "the client writes", func() bool { return disk.Stdout.Len() > 0 })
-	command := c.initiator("put", "--preempt", c.holderOf("comch"), "/dev/null")
+	command := c.initiator("put", "--preempt", c.holderOf("comch"), "--allow-empty",
+		"/dev/null")
 	if code := command.Wait(); code != 0 {
 		t.Errorf("the command that takes the volume exits with %d", code)
 	}

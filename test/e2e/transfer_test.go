@@ -120,7 +120,7 @@ func TestPartsOfAVolumeHaveAnySizeAndOffset(t *testing.T) {
 		original, content := randomFile(t, c.dir, piece.size)
 		copied := filepath.Join(c.dir, "copy")
 		offset, length := strconv.Itoa(piece.offset), strconv.Itoa(piece.size)
-		c.mustRun("put", original, "--offset", offset)
+		c.mustRun("put", original, "--offset", offset, "--allow-empty")
 		c.mustRun("get", copied, "--offset", offset, "--length", length)
 		if !bytes.Equal(readFile(t, copied), content) {
 			t.Errorf("%d bytes at %d come back changed", piece.size, piece.offset)

@@ -66,7 +66,7 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	if err == nil {
 		return ExitOK
 	}
-	if argp.Implied(command) && !entered && lacksCommand(command) {
+	if argp.Implied(command) && !entered && lacksCommand(command, arguments) {
 		command = command.Root()
 		err = errors.New(noCommand + ": " + childrenOf(command))
 	}

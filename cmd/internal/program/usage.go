@@ -365,7 +365,15 @@ func childrenOf(command *cobra.Command) string {
 
 // lacksCommand reports whether nothing but flags of all commands was given to one that may be left
 // out.
-func lacksCommand(command *cobra.Command) bool {
+func lacksCommand(command *cobra.Command, arguments []string) bool {
+	for _, argument := range arguments {
+		if name, isLong := strings.CutPrefix(argument, "--"); isLong {
+			name, _, _ = strings.Cut(name, "=")
+			if command.InheritedFlags().Lookup(name) == nil {
+				return false
+			}
+		}
+	}
 	isOfAll := true
 	command.Flags().Visit(func(f *pflag.Flag) {
 		isOfAll = isOfAll && command.InheritedFlags().Lookup(f.Name) != nil
