@@ -54,7 +54,7 @@ func TestWrongBackendsAreRejected(t *testing.T) {
 		"rbd:p/i,id=a b":                             "name of the user",
 		"rbd:p/i,create=0":                           "no room",
 		"rbd:p/i,create=much":                        "much",
-		"rbd:p/i,create=1000":                        "multiple of the block size",
+		"rbd:p/i,create=1000":                        "less than one block of 4KiB",
 		"rbd:p/i,takeover,readonly":                  "takeover needs",
 		"rbd:p/i,create=1MiB,readonly":               "readonly forbids",
 		"rbd:p/i,passphrase-file=":                   "unknown option",
