@@ -63,9 +63,9 @@ func (c *connection) establish(e handshakeResult) error {
 	c.transmitter = newTransmitter(e)
 	c.receiver = newReceiver(e)
 	// A source must not change after its CRC has been computed. If this side asks for CRCs, callers
-	// have been told so, but the owner of untrusted memory has not. Only system calls can read
+	// have been told so, but the owner of untrusted memory has not.
 	c.copyTrusted = e.useCRC && !c.queue.device.options.CRC
-	// untrusted memory in place, and TLS, which copies it under a guard.
+	// Only system calls can read untrusted memory in place, and TLS, which copies it under a guard.
 	c.copyUntrusted = e.useCRC || e.socket.stream != nil && e.socket.tls == nil
 	if c.copyUntrusted {
 		c.transmitter.batch.stable = make([]byte, stableBytes)

@@ -237,7 +237,8 @@ const (
 )
 
 // inspectEncryption fails if the image cannot be opened with or without a passphrase, as
-// configured. It is quick: whether the passphrase is right is found out only by a target that may get the image.
+// configured. It is quick: only a target that may get the image finds out whether the passphrase is
+// right.
 func (d *driver) inspectEncryption() error {
 	b := d.backend
 	start := make([]byte, headerStart)
