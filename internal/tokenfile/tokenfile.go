@@ -18,9 +18,6 @@ const (
 	maxLength = 4096
 )
 
-// othersMay are the permissions that a file with a token must not give.
-const othersMay = 0o027
-
 // How says how to make a file.
 const How = "(umask 077; openssl rand -hex 32 >FILE) makes one"
 
@@ -36,7 +33,7 @@ func Read(path, remedy string) (string, error) {
 	if err != nil {
 		return "", status.Errorf(status.BadConfig, "read the token: %w", err)
 	}
-	if mode := info.Mode().Perm(); mode&othersMay != 0 {
+	if mode := info.Mode().Perm(); files.IsExposed(mode) {
 		return "", status.Errorf(status.BadConfig, "token file %s has mode %#o, so that other "+
 			"users can read or change it: chmod u=rw,g=r,o= %[1]s", path, mode)
 	}

@@ -121,7 +121,7 @@ func (c *Credentials) reload() error {
 		zap.Time("not_after", leaf.NotAfter), zap.String("authorities", c.files.CA))
 	log, expiry := c.log.With(zap.String("certificate", c.files.Certificate)),
 		zap.Time("not_after", leaf.NotAfter)
-	if mode := read.stamps[keyStamp].Mode(); IsExposed(mode) {
+	if mode := read.stamps[keyStamp].Mode(); files.IsExposed(mode) {
 		c.log.Warn("the private key of the TLS certificate is not private: chmod 0640 or less",
 			zap.String("key", c.files.Key), zap.Stringer("mode", mode.Perm()))
 	}
@@ -141,10 +141,6 @@ func (c *Credentials) reload() error {
 	}
 	return nil
 }
-
-// IsExposed reports whether a key file of a mode can be read by everybody, or changed by others
-// than its owner.
-func IsExposed(mode os.FileMode) bool { return mode.Perm()&0o027 != 0 }
 
 // current returns the current content of the files, or the former content if the current one cannot
 // be used or cannot be read in time.

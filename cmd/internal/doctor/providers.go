@@ -17,12 +17,12 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/devicecall"
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
-	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -470,7 +470,7 @@ func (m *machine) tls() []Finding {
 		"certificate that the same authority has signed, and run systemctl reload %s", certificate,
 		m.setting("tls.key", "--tls-key"), m.Unit))
 	info, err := os.Stat(m.TLSKey)
-	if finding.Verdict == OK && err == nil && mutualtls.IsExposed(info.Mode()) {
+	if finding.Verdict == OK && err == nil && files.IsExposed(info.Mode()) {
 		finding = warn(check, fmt.Sprintf("%s, the private key of the certificate, is not private: "+
 			"its mode is %v", m.TLSKey, info.Mode().Perm()), "chmod 0640 "+m.TLSKey)
 	}

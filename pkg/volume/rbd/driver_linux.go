@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -271,7 +272,7 @@ func (d *driver) decrypt() error {
 		return err
 	}
 	defer clear(passphrase)
-	if isExposed(mode) {
+	if files.IsExposed(mode) {
 		d.log.Warn(exposureWarning, zap.String("file", b.PassphraseFile),
 			zap.Stringer("mode", mode))
 	}

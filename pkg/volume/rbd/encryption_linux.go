@@ -73,10 +73,6 @@ func (b Backend) readPassphrase() (passphrase []byte, mode fs.FileMode, err erro
 	return passphrase, mode, nil
 }
 
-// isExposed reports whether a file of a mode can be read by everybody, or changed by others than
-// its owner.
-func isExposed(mode fs.FileMode) bool { return mode&0o027 != 0 }
-
 // checkEncryption returns an error if the image cannot be opened as it was configured.
 func (b Backend) checkEncryption(found encryption) error {
 	switch {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/files"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -63,7 +64,7 @@ func TestThePassphraseIsReadFromItsFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, mode, err := b.readPassphrase()
-		if string(got) != c.want || isExposed(mode) != c.isExposed ||
+		if string(got) != c.want || files.IsExposed(mode) != c.isExposed ||
 			(err != nil) != (c.text != "") {
 			t.Errorf("%.20q: %.20q, mode %v, %v", c.content, got, mode, err)
 		}
