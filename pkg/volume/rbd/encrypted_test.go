@@ -185,8 +185,8 @@ func TestWrongPassphrasesAreExplained(t *testing.T) {
 	volumetest.CloseVolume(t, mustOpen(t, backend(encrypted, ",passphrase-file="+file)))
 }
 
-// Clients may encrypt a volume themselves, so a LUKS header alone is no reason to refuse it. Neither
-// warning has the passphrase.
+// Clients may encrypt a volume themselves, so a LUKS header alone is no reason to refuse it.
+// Neither warning has the passphrase.
 func TestDoubtfulEncryptionIsLogged(t *testing.T) {
 	name, file := newEncryptedImage(t, "luks1", 8)
 	if err := os.Chmod(file, 0o644); err != nil {
