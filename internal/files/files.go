@@ -39,8 +39,8 @@ func Read(path string, limit int64) ([]byte, error) {
 	return content, nil
 }
 
-// IsExposed reports whether everybody could read a secret in a file of this mode, or others than its
-// owner could change it.
+// IsExposed reports whether everybody could read a secret in a file of this mode, or others than
+// its owner could change it.
 func IsExposed(mode os.FileMode) bool { return mode.Perm()&0o027 != 0 }
 
 func kind(m os.FileMode) string {
