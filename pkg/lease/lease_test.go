@@ -5,6 +5,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,21 +27,23 @@ type rig struct {
 	tenancy *Tenancy
 	conn    *Connection
 	dead    map[*RelaySession]bool // sessions whose clients have gone
+	look    time.Duration          // what a look at all clients takes
 	asks    int                    // calls of announce, on either side
-	answers int
+	answers atomic.Int64
 }
 
 func newRig() *rig {
 	r := &rig{dead: make(map[*RelaySession]bool)}
 	r.lessor = NewLessor(time.Second, virtualTime)
 	r.lessee = NewLessee(virtualTime, func() {
+		time.Sleep(r.look)
 		for h := range r.dead {
 			h.End()
 		}
 	})
 	r.tenancy = r.lessor.Connect(func() { r.asks++ })
 	r.conn = r.lessee.Connect(7, nil, r.lessor.Length(), r.tenancy.Question().Number,
-		func() { r.answers++ })
+		func() { r.answers.Add(1) })
 	return r
 }
 
@@ -137,7 +140,7 @@ func TestWhatAnAnswerNamesEndsBeforeItCounts(t *testing.T) {
 		r := newRig()
 		h, s, ended := r.open(t)
 		h.End()
-		if r.answers == 0 {
+		if r.answers.Load() == 0 {
 			t.Error("the relay does not tell the target at once")
 		}
 		check(t, s, Valid) // the target does not know
@@ -223,30 +226,61 @@ func TestAQuestionIsAnsweredOnlyAfterALookAtAllClients(t *testing.T) {
 func TestRunAnswersQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			r.lessee.Run(ctx)
-			close(done)
-		}()
-		synctest.Wait()
-		first := r.answers
-		if first != 1 || r.conn.Answer().Question == 0 {
-			t.Errorf("%d announcements after the first question", first)
+		stop := r.run(t)
+		defer stop()
+		if r.answers.Load() != 1 || r.conn.Answer().Question == 0 {
+			t.Errorf("%d announcements after the first question", r.answers.Load())
 		}
-		for range 50 { // within 50 ms
-			time.Sleep(time.Millisecond)
-			q := r.tenancy.Question()
-			r.conn.Hear(&q)
-		}
-		time.Sleep(verifyPause)
-		synctest.Wait()
-		if n := r.answers - first; n < 1 || n > 2 {
-			t.Errorf("fifty questions cause %d looks at all clients", n)
-		}
+	})
+}
+
+// TestLooksAtClientsTakeABoundedShareOfTime asks a question each millisecond for a second. Whoever
+// opens a volume waits for the answer, so cheap looks come soon; dear ones must not fill a core.
+func TestLooksAtClientsTakeABoundedShareOfTime(t *testing.T) {
+	for _, test := range []struct {
+		look        time.Duration
+		least, most int
+	}{
+		{0, 490, 510},
+		{100 * time.Microsecond, 80, 110},
+		{500 * time.Microsecond, 15, 25},
+		{10 * time.Millisecond, 7, 11}, // as after a long pause of the thread
+	} {
+		t.Run(test.look.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig()
+				r.look = test.look
+				stop := r.run(t)
+				defer stop()
+				first := r.answers.Load()
+				for range 1000 {
+					time.Sleep(time.Millisecond)
+					q := r.tenancy.Question()
+					r.conn.Hear(&q)
+				}
+				synctest.Wait()
+				if n := int(r.answers.Load() - first); n < test.least || n > test.most {
+					t.Errorf("a thousand questions in a second cause %d looks, want %d to %d", n,
+						test.least, test.most)
+				}
+			})
+		})
+	}
+}
+
+// run lets the relay answer questions until the returned function is called.
+func (r *rig) run(t *testing.T) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		r.lessee.Run(ctx)
+		close(done)
+	}()
+	synctest.Wait()
+	return func() {
 		cancel()
 		<-done
-	})
+	}
 }
 
 func TestARelayThatCannotNameAllAnswersNothing(t *testing.T) {

@@ -66,6 +66,22 @@ var leaseMutants = []mutant{
 			"^TestAQuestionIsAnsweredOnlyAfterALookAtAllClients$"}},
 	},
 	{
+		name:   "lease-looks-at-the-clients-without-rest",
+		file:   "pkg/lease/lessee.go",
+		old:    "max(verifyRest*took, leastVerifyGap)",
+		new:    "max(took, leastVerifyGap)",
+		breaks: "Looks at all clients take a hundredth of a core at most.",
+		tests:  []test{{"./pkg/lease", "^TestLooksAtClientsTakeABoundedShareOfTime$"}},
+	},
+	{
+		name:   "lease-lets-newcomers-wait",
+		file:   "pkg/lease/lessee.go",
+		old:    "leastVerifyGap = 2 * time.Millisecond",
+		new:    "leastVerifyGap = 100 * time.Millisecond",
+		breaks: "Whoever opens a volume that others have open is answered soon.",
+		tests:  []test{{"./pkg/lease", "^TestLooksAtClientsTakeABoundedShareOfTime$"}},
+	},
+	{
 		name:   "lease-does-not-look-at-the-clients",
 		file:   "pkg/lease/lessee.go",
 		old:    "	l.verify()\n	l.mu.Lock()\n",
