@@ -247,6 +247,14 @@ var tlsMutants = []mutant{
 		tests:  []test{{"./pkg/rdma/internal/tlsrecord", "^TestACertificateThatIsRejected$"}},
 	},
 	{
+		name:   "iwarp-tls-drops-what-follows-a-partial-record",
+		file:   "pkg/rdma/iwarp/tls.go",
+		old:    "	if c.Phase == softrdma.PhaseOpen && n > arrived {\n",
+		new:    "	if false {\n",
+		breaks: "Records that arrive with the rest of another one are opened.",
+		tests:  []test{{"./pkg/rdma/iwarp", "^TestKeysChangeUnderLoad$"}},
+	},
+	{
 		name:   "tls-unguarded-copy",
 		file:   "pkg/rdma/iwarp/tls.go",
 		old:    "	if untrusted {\n		n, err = takeGuarded(",

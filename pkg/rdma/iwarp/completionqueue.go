@@ -36,7 +36,8 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	return &completionQueue{
 		Queue: softrdma.NewQueue(workqueue.NewCompletions(capacity), p.Wake,
 			func(c *connection) { c.Domain.Release() }),
-		device: d, poller: poller{Poller: p}, staging: make([]byte, stagingBytes),
+		device: d, poller: poller{Poller: p},
+		staging: make([]byte, max(stagingBytes, recordStagingBytes)),
 	}, nil
 }
 

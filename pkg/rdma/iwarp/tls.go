@@ -24,15 +24,20 @@ import (
 // are the only copies.
 
 const (
-	// sealedRecords is how many full records one system call sends.
-	sealedRecords = 4
-	// sealedBytes has room for these, and for a change of the key and an alert.
-	sealedBytes = sealedRecords*(tlsrecord.MaxPlaintext+tlsrecord.Overhead) + 2*keyUpdateBytes
+	// sealedRecords is how many full records one system call sends: those of a batch that is long
+	// enough, and the one for what exceeds them.
+	sealedRecords = batchBytes/tlsrecord.MaxPlaintext + 1
+	// sealedBytes has room for these, each after a change of the key, and for an alert.
+	sealedBytes = sealedRecords*(tlsrecord.MaxPlaintext+tlsrecord.Overhead+keyUpdateBytes) +
+		keyUpdateBytes
+	// recordStagingBytes is how much one system call reads of a stream of records: all that a peer
+	// sends with one call. If it were less, each call would leave a part of a record behind.
+	recordStagingBytes = sealedBytes
 	// keyUpdateBytes is more than a record that changes the key, or an alert.
 	keyUpdateBytes = 64
-	// firstRecordBytes is the size of the first record after a pause. The peer can open it while
-	// the network delivers the next one.
-	firstRecordBytes = 4 << 10
+	// firstRecordBytes is the size of the first record after a pause, which has room for a block of
+	// 4 KiB and the message about it. The peer can open it while the network delivers the next one.
+	firstRecordBytes = 4<<10 + 256
 	// recordSegmentBytes stands for TCP's segment size: records hide where segments end, so an FPDU
 	// may have any size.
 	recordSegmentBytes = 65483
@@ -213,11 +218,14 @@ func (s *socket) sayGoodbye() {
 	t.session = nil
 }
 
-// receiveRecords makes one system call, for at most left bytes, and processes the records that are
-// whole. It returns the same as receiveOnce.
+// receiveRecords makes one system call, for the rest of the partial record and at most left bytes
+// beyond, and processes the records that are whole. It returns the same as receiveOnce.
 func (c *connection) receiveRecords(left int) (n, wanted int, err errno) {
 	t := c.socket.tls
 	staging := c.queue.staging
+	if len(t.partial) >= tlsrecord.HeaderBytes {
+		return c.receiveRest(staging[:min(left, len(staging))])
+	}
 	have := copy(staging, t.partial)
 	wanted = min(left, len(staging)-have)
 	if n, err = c.socket.receive(staging[have : have+wanted]); n == 0 {
@@ -225,6 +233,26 @@ func (c *connection) receiveRecords(left int) (n, wanted int, err errno) {
 	}
 	c.queue.Fairness.Count(&c.Sharing, softrdma.Receiving, n)
 	c.openRecords(staging[:have+n])
+	return n, wanted, 0
+}
+
+// receiveRest has the kernel write the rest of the partial record to its buffer, and the input that
+// follows it to staging.
+func (c *connection) receiveRest(staging []byte) (n, wanted int, err errno) {
+	t := c.socket.tls
+	have := len(t.partial)
+	length, _ := tlsrecord.RecordLength(t.partial) // openRecords has found it valid
+	target := t.partial[have:length]
+	wanted = len(target) + len(staging)
+	if n, err = c.socket.receiveInto(target, staging); n == 0 {
+		return 0, wanted, err
+	}
+	c.queue.Fairness.Count(&c.Sharing, softrdma.Receiving, n)
+	arrived := min(n, len(target))
+	c.openRecords(t.partial[:have+arrived])
+	if c.Phase == softrdma.PhaseOpen && n > arrived {
+		c.openRecords(staging[:n-arrived])
+	}
 	return n, wanted, 0
 }
 
