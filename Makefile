@@ -183,7 +183,7 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 	test/siw/run.sh
 
 .PHONY: test-encryption
-test-encryption: ## Try the recipes of docs/encryption.md in a small VM (Debian, QEMU, cryptsetup-bin, wireguard-tools)
+test-encryption: ## Try the recipes of docs/guides/encryption.md in a small VM (Debian, QEMU, cryptsetup-bin, wireguard-tools)
 	test/encryption/run.sh
 
 .PHONY: test-devices
@@ -309,7 +309,7 @@ bench-scrape: build ## Measure what a scrape of the metrics every 100 ms costs
 	scripts/bench-scrape.sh
 
 .PHONY: bench-sessions
-bench-sessions: ## Measure what sessions cost targets and relays, and what TLS handshakes cost (docs/scaling.md)
+bench-sessions: ## Measure what sessions cost targets and relays, and what TLS handshakes cost (docs/guides/scaling.md)
 	go test -run '^$$' -bench SessionsOfATarget -benchtime 1000x ./test/e2e
 	go test -run '^$$' -bench SessionsOfARelay -benchtime 200x ./test/e2e
 	go test -run '^$$' -bench Handshake ./pkg/mutualtls
@@ -340,8 +340,8 @@ simulate: ## Run SEEDS schedules of the simulation from the seed FIRST on
 MUTANTS :=
 
 .PHONY: mutants
-mutants: ## Break one promise at a time and check that a test notices; write the table of docs/mutants.md (MUTANTS=PATTERN)
-	go run ./test/mutants -run '$(MUTANTS)' -write docs/mutants.md
+mutants: ## Break one promise at a time and check that a test notices; write the table of docs/dev/mutants.md (MUTANTS=PATTERN)
+	go run ./test/mutants -run '$(MUTANTS)' -write docs/dev/mutants.md
 
 .PHONY: soak
 soak: export ZC_RELAY_SEED = fresh

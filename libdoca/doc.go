@@ -16,5 +16,5 @@
 // configures them: "make libdoca" builds a shared library for programs that are written for DOCA.
 //
 // Where DOCA leaves room, the emulation takes the side that is harder for its user: see
-// docs/libdoca.md. Without cgo the package is empty.
+// docs/guides/libdoca.md. Without cgo the package is empty.
 package libdoca

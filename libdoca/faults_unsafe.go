@@ -93,7 +93,7 @@ func (f *Fault) check() error {
 			"doca_error_t", name)
 	case f.Task != "" && !bool(C.emu_has_task(task)):
 		return status.Errorf(status.InvalidValue, "%s is no type of task of the emulation: "+
-			"docs/libdoca.md lists them", name)
+			"docs/guides/libdoca.md lists them", name)
 	case f.Error == status.Success || f.Error >= firstOwnCode:
 		return status.Errorf(status.InvalidValue, "%s: %v is no error of DOCA", name, f.Error)
 	}

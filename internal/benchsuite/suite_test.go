@@ -92,7 +92,7 @@ func TestEveryFormOfTheDocumentIsKept(t *testing.T) {
 }
 
 func TestDocumentsAreValidAndEveryFieldIsDescribed(t *testing.T) {
-	s := schematest.Read(t, "../../docs/bench-suite.schema.json")
+	s := schematest.Read(t, "../../docs/schemas/bench-suite.schema.json")
 	for name, d := range map[string]*benchsuite.Document{"example": exampleDocument(),
 		"empty": emptyDocument()} {
 		if err := s.Check(schematest.Document(t, d)); err != nil {

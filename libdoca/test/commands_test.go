@@ -23,7 +23,7 @@ import (
 const commandOperations = 2000
 
 // Our programs, built with the emulation, take each position of the chain by the commands in
-// docs/libdoca.md.
+// docs/guides/libdoca.md.
 func TestOurCommandsInTheStorageApplicationsChain(t *testing.T) {
 	t.Parallel()
 	trio := compileTrio(t, &toolchains[0])

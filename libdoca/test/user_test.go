@@ -337,13 +337,13 @@ gcc -o program capabilities.c $(pkg-config --cflags --libs `+modules+`)`)
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// The quick start in docs/libdoca.md works as it is typed.
+// The quick start in docs/guides/libdoca.md works as it is typed.
 func TestTheQuickStart(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	u.install()
 	u.writeHalves()
-	document, err := os.ReadFile("../../docs/libdoca.md")
+	document, err := os.ReadFile("../../docs/guides/libdoca.md")
 	if err != nil {
 		t.Fatal(err)
 	}

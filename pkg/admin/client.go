@@ -168,7 +168,8 @@ func NewWith(address string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Status returns the daemon's status, a JSON document that docs/status.schema.json describes.
+// Status returns the daemon's status, a JSON document that docs/schemas/status.schema.json
+// describes.
 func (c *Client) Status(ctx context.Context) (json.RawMessage, error) {
 	return c.do(ctx, http.MethodGet, StatusPath, nil)
 }

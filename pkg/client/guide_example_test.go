@@ -25,7 +25,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// docs/client.md shows the bodies of these examples: TestTheGuideShowsTheseExamples.
+// docs/guides/client.md shows the bodies of these examples: TestTheGuideShowsTheseExamples.
 
 // chain starts a target and a relay in this process, for the examples. provider reaches the relay.
 func chain() (provider comch.Provider, stop func()) {

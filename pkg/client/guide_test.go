@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestTheGuideShowsTheseExamples keeps the code in docs/client.md one that compiles and runs.
+// TestTheGuideShowsTheseExamples keeps the code in docs/guides/client.md compiling and running.
 func TestTheGuideShowsTheseExamples(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/client.md")
+	guide, err := os.ReadFile("../../docs/guides/client.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@
 //
 // Messages are plain structs. Encode and Decode translate them, a Transport carries the bytes, and
 // Requester and Responder enforce order, timeouts and correlation. A Responder serves a
-// Handler, which carries out the requests. docs/protocol.md describes the whole protocol.
+// Handler, which carries out the requests. docs/dev/protocol.md describes the whole protocol.
 //
 // Nothing that a peer sends is trusted: every length, count and wait is bounded. A peer that
 // violates the protocol gets an Error, and the conversation ends.

@@ -238,7 +238,7 @@ func TestAccessRightsHaveFixedBitsOnTheWire(t *testing.T) {
 		memory.PCIRead, memory.PCIWrite}
 	for bit, right := range rights {
 		if right != 1<<bit {
-			t.Errorf("right %d is %#x, docs/protocol.md says bit %d", bit, uint32(right), bit)
+			t.Errorf("right %d is %#x, docs/dev/protocol.md says bit %d", bit, uint32(right), bit)
 		}
 	}
 }

@@ -5,7 +5,7 @@
 //
 // The layout is the one that the DOCA storage applications have used since 3.2: big-endian, one
 // cache line. The native protocol adds fields in bytes that those applications leave unused. See
-// docs/protocol.md.
+// docs/dev/protocol.md.
 package iomsg
 
 import (

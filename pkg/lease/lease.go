@@ -16,7 +16,7 @@
 //     the sessions of those that do not answer for as long as a lease lasts.
 //
 // So a change that was told to have failed, and one that comes before a successor's, are dropped or
-// have finished, whatever is delivered when. docs/protocol.md has the messages and all numbers.
+// have finished, whatever is delivered when. docs/dev/protocol.md has the messages and all numbers.
 //
 // A relay answers a question only when it has looked at each of its clients since the question came
 // (Lessee.Run), so that a client that had ended before is named.

@@ -38,8 +38,8 @@ const lastResponsesTimeout = time.Second
 // end ends the session: it takes away the target's access to the client's memory, and only then
 // fails the IOs that the target has not completed. If it cannot take away the access, those IOs
 // never complete. The client then loses its connection and must not use the memory again, and the
-// session is released later. docs/architecture.md draws the steps, and says who takes them ("When
-// the target dies").
+// session is released later. docs/dev/architecture.md draws the steps, and says who takes them
+// ("When the target dies").
 func (s *session) end(reason error) {
 	s.stage.note(sessionEnds)
 	if status.CodeOf(reason) == status.InUse && !isPreempted(reason) {

@@ -31,7 +31,7 @@ func sessionList(t *testing.T, program, address string) []admin.Session {
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil {
 		t.Fatalf("%v: %s%s", err, stdout, stderr)
 	}
-	schema := schematest.Read(t, "../../docs/sessions.schema.json")
+	schema := schematest.Read(t, "../../docs/schemas/sessions.schema.json")
 	if err := schema.Check(schematest.Document(t, list)); err != nil {
 		t.Error(err)
 	}
@@ -46,7 +46,7 @@ func administration(t *testing.T, program string, args ...string) (int, map[stri
 	if err := json.Unmarshal([]byte(stdout), &document); err != nil {
 		t.Fatalf("%v: %s%s", err, stdout, stderr)
 	}
-	schema := schematest.Read(t, "../../docs/administration.schema.json")
+	schema := schematest.Read(t, "../../docs/schemas/administration.schema.json")
 	if err := schema.Check(document); err != nil {
 		t.Error(err)
 	}
@@ -87,7 +87,7 @@ func TestAdministratorsListAndEndSessions(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
 			t.Fatal(err)
 		}
-		schema := schematest.Read(t, "../../docs/sessions.schema.json")
+		schema := schematest.Read(t, "../../docs/schemas/sessions.schema.json")
 		if err := schema.Check(schematest.Document(t, list)); err != nil {
 			t.Fatal(err)
 		}

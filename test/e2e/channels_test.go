@@ -98,7 +98,7 @@ func (k *keeper) list() map[string]admin.Channel {
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil || code != 0 {
 		k.t.Fatalf("%v: %d %s%s", err, code, stdout, stderr)
 	}
-	schema := schematest.Read(k.t, "../../docs/channels.schema.json")
+	schema := schematest.Read(k.t, "../../docs/schemas/channels.schema.json")
 	if err := schema.Check(schematest.Document(k.t, list)); err != nil {
 		k.t.Error(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestTheProgramOfTheClientGuideRuns(t *testing.T) {
 	t.Parallel()
-	guide := string(readFile(t, "../../docs/client.md"))
+	guide := string(readFile(t, "../../docs/guides/client.md"))
 	_, program, _ := strings.Cut(guide, "```go\npackage main")
 	program, _, _ = strings.Cut(program, "```")
 	file := filepath.Join(t.TempDir(), "main.go")

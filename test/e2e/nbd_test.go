@@ -432,7 +432,7 @@ func checkNBDStatus(t *testing.T, body string) {
 	var document any
 	err := json.Unmarshal([]byte(body), &document)
 	if err == nil {
-		err = schematest.Read(t, "../../docs/nbd-status.schema.json").Check(document)
+		err = schematest.Read(t, "../../docs/schemas/nbd-status.schema.json").Check(document)
 	}
 	if err != nil {
 		t.Errorf("%v\n%s", err, body)

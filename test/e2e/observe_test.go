@@ -70,7 +70,7 @@ func TestStatusShowsTheOpenSessions(t *testing.T) {
 	t.Parallel()
 	c, admin := startAdministeredChain(t)
 	c.startIO(bench(8)...)
-	schema := schematest.Read(t, "../../docs/status.schema.json")
+	schema := schematest.Read(t, "../../docs/schemas/status.schema.json")
 	var d statusDocument
 	testkit.Eventually(t, "the status shows a session with IO", func() bool {
 		p := spawn(t, "zc-relay", "status", "--admin", admin, "-o", "json")

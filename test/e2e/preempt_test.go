@@ -24,7 +24,7 @@ func (c *chain) holderOf(directory string) string {
 	if err := json.Unmarshal([]byte(p.Stdout.String()), &document); err != nil {
 		c.t.Fatal(err)
 	}
-	if err := schematest.Read(c.t, "../../docs/info.schema.json").Check(document); err != nil {
+	if err := schematest.Read(c.t, "../../docs/schemas/info.schema.json").Check(document); err != nil {
 		c.t.Error(err)
 	}
 	holder, _ := document["use"].(map[string]any)["holder_id"].(string)

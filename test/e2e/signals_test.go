@@ -26,8 +26,8 @@ const (
 	dumps // ends at once, with all stacks in the log
 )
 
-// signalEffects is the table in docs/operations.md: the effects on a daemon, on the gateway, and on
-// other commands.
+// signalEffects is the table in docs/reference/signals.md: the effects on a daemon, on the gateway,
+// and on other commands.
 var signalEffects = map[syscall.Signal][3]effect{
 	syscall.SIGINT:  {ends, ends, ends},
 	syscall.SIGTERM: {ends, ends, ends},

@@ -47,7 +47,7 @@ func TestAnIOIsTracedThroughTheWholeChain(t *testing.T) {
 	c.startTarget("--admin-listen", targetAdmin)
 	c.relay = c.startRelay("comch", "--admin-listen", relayAdmin)
 	file := func(name string) string { return filepath.Join(c.dir, name+".json") }
-	schema := schematest.Read(t, "../../docs/administration.schema.json")
+	schema := schematest.Read(t, "../../docs/schemas/administration.schema.json")
 	client := c.initiator("bench", "--rw", "randwrite", "--runtime", "1h", "--warmup", "0s",
 		"--queue-depth", "4", "--trace", file("initiator"), "--trace-every", "100", "--overwrite")
 	for i := 0; ; i++ {

@@ -28,7 +28,7 @@ func volumeList(t *testing.T, address string) map[string]admin.Volume {
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil {
 		t.Fatalf("%v: %s%s", err, stdout, stderr)
 	}
-	schema := schematest.Read(t, "../../docs/volumes.schema.json")
+	schema := schematest.Read(t, "../../docs/schemas/volumes.schema.json")
 	if err := schema.Check(schematest.Document(t, list)); err != nil {
 		t.Error(err)
 	}

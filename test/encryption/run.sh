@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# run.sh - try the recipes of docs/encryption.md in a small VM: a volume on dm-crypt, and
+# run.sh - try the recipes of docs/guides/encryption.md in a small VM: a volume on dm-crypt, and
 # connections between relay and target over IPsec, WireGuard, and MACsec, in user space and with
 # siw. Looks at the raw disk and at the frames on the wire. Prints a line for each case. Exits 0
 # only if all cases passed.

@@ -2,7 +2,7 @@
 
 // Mutants measures what the tests notice. It applies small changes to the product, each of which
 // breaks a promise, one at a time in a copy of the module, and runs the nearest tests. A change
-// that no test notices fails. docs/mutants.md explains how to add one.
+// that no test notices fails. docs/dev/mutants.md explains how to add one.
 package main
 
 import (

@@ -223,18 +223,18 @@ func TestTheTableKeepsTheRowsThatWereNotRun(t *testing.T) {
 }
 
 func TestTheDocumentListsEveryMutant(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/mutants.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs/dev/mutants.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	document := string(text)
 	for _, m := range mutants {
 		if !strings.Contains(document, "\n| "+m.name+" |") {
-			t.Errorf("docs/mutants.md lacks %s: run make mutants MUTANTS='^%s$'", m.name, m.name)
+			t.Errorf("docs/dev/mutants.md lacks %s: run make mutants MUTANTS='^%s$'", m.name, m.name)
 		}
 	}
 	if again, err := updateTable(document, mutants, nil); err != nil || again != document {
-		t.Errorf("docs/mutants.md lists other mutants, or in another order (%v): run make mutants",
+		t.Errorf("docs/dev/mutants.md lists other mutants, or in another order (%v): run make mutants",
 			err)
 	}
 }

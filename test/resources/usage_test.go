@@ -310,7 +310,7 @@ func (c *chain) watch() (stop func()) {
 }
 
 // What the documentation allows a daemon per session, per queue, and per outstanding request; see
-// "Memory and descriptors" in docs/operations.md. The first two are the relay's, which needs more.
+// "Memory and descriptors" in docs/guides/resources.md. The first two are the relay's, which needs more.
 const (
 	sessionDescriptors = 6
 	queueDescriptors   = 10

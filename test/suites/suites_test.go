@@ -87,7 +87,7 @@ func TestSuitesFor(t *testing.T) {
 		changed string
 		want    string
 	}{
-		{"prose", "README.md docs/nbd.md", ""},
+		{"prose", "README.md docs/guides/nbd.md", ""},
 		{"a CRC of iWARP", "pkg/rdma/iwarp/crc.go",
 			"budget arm64 siw providers simulation repeat verbs ends mutants"},
 		{"verbs alone", "pkg/rdma/verbs/device_linux.go", "repeat verbs"},

@@ -129,7 +129,7 @@ func TestARepresentorTellsThatThisIsTheDPU(t *testing.T) {
 }
 
 func TestACopyIsReportedAsJSON(t *testing.T) {
-	s := schematest.Read(t, "../../../docs/dma-copy.schema.json")
+	s := schematest.Read(t, "../../../docs/schemas/dma-copy.schema.json")
 	done := dmacopy.Result{Direction: dmacopy.ToHost, Bytes: 5, Checksum: 0xabc,
 		Duration: time.Second}
 	o := options{file: "/f", side: "host"}

@@ -433,7 +433,8 @@ func checkDocument(t *testing.T, schema string, o outcome) {
 	if err := json.Unmarshal([]byte(o.stdout), &document); err != nil {
 		t.Fatalf("standard output is no document: %v\n%s", err, o.stdout)
 	}
-	if err := schematest.Read(t, "../../../docs/"+schema+".schema.json").Check(document); err != nil {
+	s := schematest.Read(t, "../../../docs/schemas/"+schema+".schema.json")
+	if err := s.Check(document); err != nil {
 		t.Errorf("%v\n%s", err, o.stdout)
 	}
 }

@@ -118,7 +118,7 @@ func TestAReloadTellsWhatItHasDone(t *testing.T) {
 			if err := json.Unmarshal([]byte(stdout), &document); err != nil {
 				t.Fatal(err)
 			}
-			schema := schematest.Read(t, "../../../docs/administration.schema.json")
+			schema := schematest.Read(t, "../../../docs/schemas/administration.schema.json")
 			if err := schema.Check(document); err != nil {
 				t.Error(err)
 			}

@@ -30,7 +30,7 @@ func newSessionsListCommand(daemon Daemon) *cobra.Command {
 		Long: `list shows the open sessions of a relay or target, oldest first. It reads their
 counts twice and shows the rates between: IOs and bytes per second, the mean latency, and
 how many IOs have failed since the session was opened. Without --interval, the JSON
-document has no rates, but counts; docs/sessions.schema.json describes it.`,
+document has no rates, but counts; docs/schemas/sessions.schema.json describes it.`,
 		Args: cobra.NoArgs,
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,

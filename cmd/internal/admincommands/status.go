@@ -31,7 +31,7 @@ func newStatusCommand(daemon Daemon) *cobra.Command {
 		Use:   "status",
 		Short: "Show the status of a running relay or target",
 		Long: `status queries a daemon on this machine, through its admin listener, for its channels,
-sessions, queues and workers. docs/status.schema.json describes the JSON document.`,
+sessions, queues and workers. docs/schemas/status.schema.json describes the JSON document.`,
 		Args: cobra.NoArgs,
 	}
 	o.add(cmd, daemon, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,

@@ -18,7 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
-const schemaPath = "../../../docs/status.schema.json"
+const schemaPath = "../../../docs/schemas/status.schema.json"
 
 var testNow = time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
 

@@ -160,8 +160,8 @@ func (c *components) content(of *content) object {
 	return object{"application/json": media}
 }
 
-// sources says where in docs/ the schemas are, as FILE#PATH. What has no row is made of parts, or
-// has no schema.
+// sources says where the schemas are in docs/schemas, as FILE#PATH. What has no row is made of
+// parts, or has no schema.
 var sources = map[string]string{
 	"Status": "status#", "SessionList": "sessions#", "ChannelList": "channels#",
 	"VolumeList": "volumes#", "Channel": "channels#properties/channels/items",
@@ -223,13 +223,13 @@ func (c *components) part(of string, fields reflect.Type, required ...string) ob
 	return part
 }
 
-// read returns a schema of docs/, whose definitions become components.
+// read returns a schema of docs/schemas, whose definitions become components.
 func (c *components) read(source string) object {
 	file, at, found := strings.Cut(source, "#")
 	if !found {
 		c.t.Fatalf("there is no schema %q", source)
 	}
-	text, err := os.ReadFile(docs + file + ".schema.json")
+	text, err := os.ReadFile(docs + "schemas/" + file + ".schema.json")
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Schema names the format of the document. Fields may be added within a version;
-// docs/status.schema.json describes all of them.
+// docs/schemas/status.schema.json describes all of them.
 const Schema = "zc-relay.status/1"
 
 // Document is the status of a daemon. Counts start at 0 with the daemon and are never reset.

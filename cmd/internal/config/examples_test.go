@@ -34,7 +34,7 @@ func TestExamplesAndTheirDumpsCanBeUsed(t *testing.T) {
 }
 
 func TestTheConfigurationsOfTheBlueFieldGuideCanBeUsed(t *testing.T) {
-	guide, err := os.ReadFile("../../../docs/bluefield.md")
+	guide, err := os.ReadFile("../../../docs/recipes/bluefield.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func (n *node) schema() object {
 	return s
 }
 
-// TestTheSchemaOfChannelsHasTheKeysOfThisBuild makes docs/channels.schema.json.
+// TestTheSchemaOfChannelsHasTheKeysOfThisBuild makes docs/schemas/channels.schema.json.
 func TestTheSchemaOfChannelsHasTheKeysOfThisBuild(t *testing.T) {
 	channel := DefaultChannel()
 	item := describeSection("", "A channel that the relay serves.", channel.describe).schema()
@@ -83,7 +83,7 @@ func TestTheSchemaOfChannelsHasTheKeysOfThisBuild(t *testing.T) {
 		"since", "link", "sessions"}
 	schema := object{
 		"$schema": "https://json-schema.org/draft/2020-12/schema",
-		"$id":     "https://github.com/zc-relay/zc-relay/docs/channels.schema.json",
+		"$id":     "https://github.com/zc-relay/zc-relay/docs/schemas/channels.schema.json",
 		"title":   admin.ChannelsSchema,
 		"description": "What the admin listener of a relay serves at /channels, and 'zc-relay " +
 			"channel list --output json' prints. Within version 1 fields may be added, nothing " +
@@ -103,5 +103,5 @@ func TestTheSchemaOfChannelsHasTheKeysOfThisBuild(t *testing.T) {
 	if err := encoder.Encode(schema); err != nil {
 		t.Fatal(err)
 	}
-	goldentest.Check(t, "../../../docs/channels.schema.json", content.Bytes())
+	goldentest.Check(t, "../../../docs/schemas/channels.schema.json", content.Bytes())
 }

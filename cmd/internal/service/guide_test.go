@@ -22,7 +22,7 @@ import (
 
 // guide is the operator's guide. Its tables of all metrics and of all configuration keys lie
 // between pairs of marks; "make generate" updates them.
-const guide = "../../../docs/operations.md"
+const guide = "../../../docs/guides/operations.md"
 
 func TestTheOperatorsGuideHasTheTablesOfThisBuild(t *testing.T) {
 	content, err := os.ReadFile(guide)
@@ -136,7 +136,7 @@ func checkStates[S ~string](
 		}
 	}
 	for _, schema := range schemas {
-		checkContains(t, "../../../docs/"+schema+".schema.json",
+		checkContains(t, "../../../docs/schemas/"+schema+".schema.json",
 			`"enum":["`+strings.Join(names, `","`)+`"]`)
 	}
 	checkContains(t, "../../../deploy/prometheus/alerts.yaml",

@@ -109,7 +109,9 @@ func TestClientsHaveAUserOfTheirOwnWhoReadsNothingOfTheDaemons(t *testing.T) {
 
 func TestNobodyIsToldToRunClientsAsADaemon(t *testing.T) {
 	var pages []string
-	for _, pattern := range []string{"docs/*.md", "README.md", "deploy/*/*", "test/packages/*.sh"} {
+	for _, pattern := range []string{
+		"docs/*/*.md", "README.md", "deploy/*/*", "test/packages/*.sh",
+	} {
 		found, err := filepath.Glob("../../../" + pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v", pattern, err)

@@ -29,7 +29,7 @@ import (
 // maxCertificateFile bounds a certificate file in bytes.
 const maxCertificateFile = 1 << 20
 
-// accessReport says who may do what at a target. docs/access.schema.json describes it.
+// accessReport says who may do what at a target. docs/schemas/access.schema.json describes it.
 type accessReport struct {
 	Schema string `json:"schema"`
 	// TLS is false if everybody who reaches the control port is admitted, to all volumes.

@@ -90,7 +90,7 @@ func TestAccessExaminesCertificatesAsTheTargetDoes(t *testing.T) {
 	}
 	document, _ := access(t, own, revoked, "--output", "json")
 	document, _, _ = strings.Cut(document, " Error:")
-	s := schematest.Read(t, "../../../docs/access.schema.json")
+	s := schematest.Read(t, "../../../docs/schemas/access.schema.json")
 	var parsed any
 	if err := json.Unmarshal([]byte(document), &parsed); err != nil {
 		t.Fatal(err)

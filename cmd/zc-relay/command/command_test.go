@@ -36,7 +36,8 @@ func checkDocument(t *testing.T, schema, text string) {
 	t.Helper()
 	var document any
 	decode(t, text, &document)
-	if err := schematest.Read(t, "../../../docs/"+schema+".schema.json").Check(document); err != nil {
+	s := schematest.Read(t, "../../../docs/schemas/"+schema+".schema.json")
+	if err := s.Check(document); err != nil {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

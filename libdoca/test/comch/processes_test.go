@@ -208,7 +208,7 @@ func TestDPUProcess(t *testing.T) {
 
 // The suite runs on the DPU, and another process does on the host what it asks for. By default both
 // are on this machine, over the emulation of libdoca. The environment makes them use the hardware
-// of two machines: docs/comch-conformance.md says how.
+// of two machines: docs/dev/comch-conformance.md says how.
 func TestConformanceOfDPUAndHost(t *testing.T) {
 	config := comchtest.Config{Device: os.Getenv(suiteDevice),
 		Representor: os.Getenv(suiteHostDevice), HostDevice: os.Getenv(suiteHostDevice)}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package functions_test says what the emulation of libdoca makes of each function of DOCA's
-// headers, and writes the table of docs/libdoca-functions.md.
+// headers, and writes the table of docs/reference/libdoca-functions.md.
 package functions_test
 
 import (
@@ -22,7 +22,7 @@ const (
 	library = "../.."
 	// list holds the functions of DOCA's headers, one a line: a header, and a name.
 	list  = library + "/testdata/functions.txt"
-	table = "../../../docs/libdoca-functions.md"
+	table = "../../../docs/reference/libdoca-functions.md"
 )
 
 // States of a function. The reason follows the second one.
@@ -165,9 +165,10 @@ func (e *emulation) states(all []function) (states map[function]string, faults [
 
 const preface = `# Functions of DOCA's headers in the emulation
 
-Written by ` + "`make generate`" + `: what [libdoca, emulated](libdoca.md) makes of each function.
+Written by ` + "`make generate`" + `: what [libdoca, emulated](../guides/libdoca.md) makes of each
+function.
 
-- **works**: it does what it should, within the [limits](libdoca.md#limits).
+- **works**: it does what it should, within the [limits](../guides/libdoca.md#limits).
 - **refuses**: programs that use it link and start, and the call answers DOCA_ERROR_NOT_SUPPORTED,
   or NULL, and tells the reason in the library's log.
 - **absent**: neither the library nor its headers have it.

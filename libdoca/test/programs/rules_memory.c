@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /* What programs for DOCA rely on: the rules of devices, memory, and logging. The numbers are those
- * of docs/libdoca.md. */
+ * of docs/guides/libdoca.md. */
 
 #include "program.h"
 

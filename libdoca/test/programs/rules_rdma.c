@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* What programs for DOCA rely on: the rules of RDMA. The numbers are those of docs/libdoca.md. */
+/* What programs for DOCA rely on: the rules of RDMA.
+ * The numbers are those of docs/guides/libdoca.md. */
 
 #include "remote.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package comchtest is the conformance suite for providers of package comch. It follows the DOCA
-// Comch guide sentence by sentence; docs/comch-conformance.md names the tests of each sentence.
+// Comch guide sentence by sentence; docs/dev/comch-conformance.md names the tests of each sentence.
 // Package contextstest is the part for package contexts on top of them.
 package comchtest
 

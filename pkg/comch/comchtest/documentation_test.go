@@ -41,7 +41,7 @@ func TestDocumentedTestsExist(t *testing.T) {
 			}
 		}
 	}
-	document, err := os.ReadFile("../../../docs/comch-conformance.md")
+	document, err := os.ReadFile("../../../docs/dev/comch-conformance.md")
 	if err != nil {
 		t.Fatal(err)
 	}

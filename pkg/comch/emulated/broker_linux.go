@@ -163,7 +163,7 @@ func (c *connection) mapImport(imported *broker.Import, d *broker.Descriptor, ac
 	}
 	if imported.File < 0 || imported.Offset != 0 {
 		return nil, status.Errorf(status.NotSupported, "the exporter has no file with this memory "+
-			"alone: export whole pages of private memory (see docs/libdoca.md)")
+			"alone: export whole pages of private memory (see docs/guides/libdoca.md)")
 	}
 	size, err := exportedBytes(imported.File, d.Length)
 	if err != nil {

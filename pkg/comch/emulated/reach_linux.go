@@ -36,7 +36,7 @@ type reached struct {
 // reach opens the address space of the exporter. The result uses the socket of the import, which
 // the caller closes after stop.
 func reach(imported *broker.Import, d *broker.Descriptor, access memory.Access) (*reached, error) {
-	const advice = "export whole pages of private memory instead (see docs/libdoca.md)"
+	const advice = "export whole pages of private memory instead (see docs/guides/libdoca.md)"
 	pid := imported.Exporter.Pid
 	if pid <= 0 {
 		return nil, status.Errorf(status.NotSupported,

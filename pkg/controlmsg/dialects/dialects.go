@@ -2,7 +2,7 @@
 
 // Package dialects encodes and decodes the protocols of the DOCA storage applications, releases
 // 2.10 to 3.3: the control messages between initiator, relay, and target, and the IO messages. See
-// docs/protocol.md.
+// docs/dev/protocol.md.
 //
 // There are two generations. 2.10 counts the header in a message's size; 3.x adds a message ID, and
 // control messages for the size of the storage and for the end. Nothing that a peer

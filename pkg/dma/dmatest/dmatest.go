@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dmatest is the conformance suite for providers of package dma. It follows the DOCA guides
-// sentence by sentence; docs/dma-conformance.md names the test of each sentence.
+// sentence by sentence; docs/dev/dma-conformance.md names the test of each sentence.
 package dmatest
 
 import (

@@ -19,7 +19,7 @@ func TestDocumentedTestsExist(t *testing.T) {
 			known[group.name+"/"+test.name] = true
 		}
 	}
-	document, err := os.ReadFile("../../../docs/dma-conformance.md")
+	document, err := os.ReadFile("../../../docs/dev/dma-conformance.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func TestTheTextShowsNoHitRateIfNothingWasPolled(t *testing.T) {
 }
 
 // schemaPath is the path of the published schema.
-const schemaPath = "../../../../docs/bench-result.schema.json"
+const schemaPath = "../../../../docs/schemas/bench-result.schema.json"
 
 func TestTheTextSaysThatARateWasNotReached(t *testing.T) {
 	for _, c := range []struct {

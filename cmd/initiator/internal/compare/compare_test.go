@@ -139,7 +139,7 @@ func TestBothFormsOfTheReportAreKept(t *testing.T) {
 }
 
 func TestReportsFitTheSchemaAndEveryFieldIsInIt(t *testing.T) {
-	s := schematest.Read(t, "../../../../docs/bench-compare.schema.json")
+	s := schematest.Read(t, "../../../../docs/schemas/bench-compare.schema.json")
 	for _, r := range []*Report{example(t), NewReport("a", "b")} {
 		if err := s.Check(schematest.Document(t, r)); err != nil {
 			t.Error(err)

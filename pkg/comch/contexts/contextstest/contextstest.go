@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package contextstest is the conformance suite for package contexts, over each provider of package
-// comch. It follows the DOCA Comch guide sentence by sentence; docs/comch-conformance.md names the
-// tests of each sentence.
+// comch. It follows the DOCA Comch guide sentence by sentence; docs/dev/comch-conformance.md names
+// the tests of each sentence.
 package contextstest
 
 import (

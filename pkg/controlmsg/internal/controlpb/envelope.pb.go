@@ -9,7 +9,7 @@
 // The control protocol between initiator, relay and target.
 //
 // One envelope is one message. On TCP its length in bytes precedes it, 32 bits, big-endian; on Comch
-// it is one control message. docs/protocol.md has the order in which messages may be sent.
+// it is one control message. docs/dev/protocol.md has the order in which messages may be sent.
 
 package controlpb
 
