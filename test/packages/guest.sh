@@ -131,7 +131,8 @@ for daemon in "${daemons[@]}"; do
 done
 for package in "${daemons[@]}" zc-relay-initiator; do
     documents=/usr/share/doc/$package
-    for page in guides/operations recipes/bluefield guides/verbs dev/glossary dev/decisions/0008-rate-limits-have-their-own-token-buckets; do
+    for page in guides/relay recipes/bluefield reference/configuration dev/glossary \
+        dev/decisions/0008-rate-limits-have-their-own-token-buckets; do
         expect "$package has the page $page" test -s "$documents/$page.md"
     done
     expect "$package has the drop-in for DEVX" test -s "$documents/examples/devx.conf"

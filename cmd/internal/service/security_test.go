@@ -15,8 +15,8 @@ func TestTheTableOfListenersIsTrue(t *testing.T) {
 	if !found {
 		t.Fatal("SECURITY.md has no table of listeners")
 	}
-	guide, gateway := string(read(t, "../../../docs/guides/operations.md")),
-		string(read(t, "../../../docs/guides/nbd.md"))+string(read(t, "../../../docs/guides/dma.md"))
+	guide, gateway := string(read(t, docs+"reference/configuration.md")),
+		string(read(t, docs+"guides/nbd.md"))+string(read(t, docs+"guides/dma.md"))
 	named := make(map[string]bool)
 	setting := regexp.MustCompile("`([a-z]+\\.[a-z_]+|--[a-z-]+)`")
 	for _, match := range setting.FindAllStringSubmatch(table, -1) {
