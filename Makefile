@@ -239,9 +239,11 @@ lint: check-prometheus ## Check style, dead code, and protocol definitions
 	scripts/deadcode.sh
 
 .PHONY: generate
-generate: ## Generate code from proto/, and in docs/ tables, a schema, and descriptions of the API (gcc)
+generate: ## Generate code from proto/, and in docs/ the reference, a schema, and descriptions of the API (gcc)
 	$(TOOL) buf generate
-	go test $(RACE) -vet=off ./cmd/internal/service -run TestTheOperatorsGuide -update
+	go test $(RACE) -vet=off ./cmd/internal/service -run TestTheDocuments -update
+	go test $(RACE) -vet=off ./cmd/zc-relay/command ./cmd/target/command ./cmd/initiator/command \
+		./cmd/dma-copy/command -run TestTheReference -update
 	go test $(RACE) -vet=off ./cmd/internal/config -run TestTheSchemaOfChannels -update
 	go test $(RACE) -vet=off ./cmd/internal/adminserver -run TestTheDescriptionsOfTheAPI -update
 	go -C libdoca test -vet=off ./test/functions -run TestTheTable -update

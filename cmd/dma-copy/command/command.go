@@ -16,6 +16,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/dma-copy/internal/dmacopy"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/explain"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -75,7 +76,7 @@ did not appear.`,
 	}
 	cmd.SetVersionTemplate(buildinfo.String("dma-copy") + "\n")
 	o.add(cmd.Flags())
-	cmd.AddCommand(program.NewVersionCommand("dma-copy"))
+	cmd.AddCommand(explain.NewCommand(), program.NewVersionCommand("dma-copy"))
 	program.RunsAlone(cmd, "--file names the file to copy")
 	argp.Adopt(cmd, cmd, []string{"pci-addr", "dev-pci"})
 	return cmd

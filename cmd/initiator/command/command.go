@@ -12,6 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/explain"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
@@ -52,7 +53,7 @@ that the volume does not support; 3 no connection; 4 the volume was taken away.`
 		benchCommand, newVerifyCommand(connection),
 		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
 		newNBDCommand(connection), newCompareCommand(), newMergeCommand(),
-		program.NewVersionCommand("initiator"),
+		explain.NewCommand(), program.NewVersionCommand("initiator"),
 	)
 	argp.Adopt(root, benchCommand)
 	return root

@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/explain"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/internal/report"
@@ -42,12 +43,12 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	groupFlags(root)
 	wrongHelp := checkHelp(root)
 	if err := checkVersion(arguments); err != nil {
-		explain(logging.Errors(root.ErrOrStderr()), root, err)
+		tell(logging.Errors(root.ErrOrStderr()), root, err)
 		return ExitUsage
 	}
 	arguments = argp.Arguments(root, arguments)
 	if command, err := checkTwice(root, arguments); err != nil {
-		explain(logging.Errors(root.ErrOrStderr()), command, err)
+		tell(logging.Errors(root.ErrOrStderr()), command, err)
 		return ExitUsage
 	}
 	root.SetArgs(arguments)
@@ -73,7 +74,7 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	if !entered {
 		err = Usage(asTyped(command, arguments, explainCall(command, err)))
 	}
-	explain(logging.Errors(root.ErrOrStderr()), command, err)
+	tell(logging.Errors(root.ErrOrStderr()), command, err)
 	return ExitCode(err)
 }
 
@@ -93,10 +94,12 @@ func (c *checkedOutput) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func explain(w io.Writer, command *cobra.Command, err error) {
+func tell(w io.Writer, command *cobra.Command, err error) {
 	fmt.Fprintf(w, "%s: %s\n", command.CommandPath(), Sentence(err))
 	if next := remedy(err); next != "" {
 		fmt.Fprintln(w, next)
+	} else if code, ok := codeShown(err); ok {
+		fmt.Fprintf(w, "Run '%s explain %s' for causes and remedies.\n", command.Root().Name(), code)
 	}
 	if exit, ok := errors.AsType[*exitError](err); ok && exit.code == ExitUsage &&
 		!exit.isRejected {
@@ -105,6 +108,20 @@ func explain(w io.Writer, command *cobra.Command, err error) {
 		}
 		fmt.Fprintf(w, "Run '%s --help' for usage.\n", command.CommandPath())
 	}
+}
+
+// codeShown returns the last code in the sentence about err that has an explanation. The text of a
+// wrong call explains itself.
+func codeShown(err error) (code string, ok bool) {
+	if exit, ok := errors.AsType[*exitError](err); ok && exit.code == ExitUsage && !exit.isRejected {
+		return "", false
+	}
+	for part := range strings.SplitSeq(Sentence(err), "[") {
+		if name, _, closed := strings.Cut(part, "]"); closed && explain.Has(name) {
+			code = name
+		}
+	}
+	return code, code != ""
 }
 
 // remedy says what to do about an error of the system that needs no knowledge of what failed.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/explain"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/states"
@@ -24,14 +25,14 @@ import (
 // marks; "make generate" updates them.
 const docs = "../../../docs/"
 
-func TestTheOperatorsGuideHasTheTablesOfThisBuild(t *testing.T) {
+func TestTheDocumentsHaveTheTablesOfThisBuild(t *testing.T) {
 	for page, tables := range tables {
 		content, err := os.ReadFile(docs + page)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, table := range tables {
-			if content, err = replace(content, table.name, table.make()); err != nil {
+			if content, err = replace(content, table.name, table.make(t)); err != nil {
 				t.Fatalf("%s: %v", page, err)
 			}
 		}
@@ -55,21 +56,23 @@ func TestOnlyWhatIsBetweenTheMarksIsReplaced(t *testing.T) {
 // table is generated. Its name is that in its marks.
 type table struct {
 	name string
-	make func() string
+	make func(*testing.T) string
 }
 
 // tables holds the tables of each page.
 var tables = map[string][]table{
 	"reference/metrics.md": {{"metrics", metricsTable}},
-	"guides/target.md": {{"states of a volume", func() string {
+	"reference/errors.md":  {{"codes", func(*testing.T) string { return written(explain.WritePage) }}},
+	"reference/alerts.md":  {{"alerts", alertSections}},
+	"guides/target.md": {{"states of a volume", func(*testing.T) string {
 		return statesTable("the target is ready", volume.States)
 	}}},
-	"guides/relay.md": {{"states of a channel", func() string {
+	"guides/relay.md": {{"states of a channel", func(*testing.T) string {
 		return statesTable("clients can connect", relay.ChannelStates)
 	}}},
 	"reference/configuration.md": {
-		{"configuration of zc-relay", func() string { return written(config.WriteRelayTable) }},
-		{"configuration of the target", func() string { return written(config.WriteTargetTable) }},
+		{"configuration of zc-relay", func(*testing.T) string { return written(config.WriteRelayTable) }},
+		{"configuration of the target", func(*testing.T) string { return written(config.WriteTargetTable) }},
 	},
 }
 
@@ -91,7 +94,7 @@ func replace(content []byte, name, text string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func metricsTable() string {
+func metricsTable(*testing.T) string {
 	var b strings.Builder
 	b.WriteString("| metric | labels | type | |\n|---|---|---|---|\n")
 	for _, d := range metrics.Definitions() {

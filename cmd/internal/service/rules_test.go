@@ -78,30 +78,29 @@ func TestEveryAlertHasItsScenarios(t *testing.T) {
 	}
 }
 
-var alertRow = regexp.MustCompile("(?m)^\\| ((?:`Zc\\w+`(?:, )?)+) \\| (\\w+) \\|")
+// filledIn matches a label in the text of an alert.
+var filledIn = regexp.MustCompile(`\{\{ \$labels\.(\w+) \}\}`)
 
-// The operator's guide lists the alerts that are shipped, with their severities.
-func TestTheGuideListsEveryAlert(t *testing.T) {
-	listed := make(map[string]string)
-	guide := string(read(t, docs+"guides/monitoring.md"))
-	for _, row := range alertRow.FindAllStringSubmatch(guide, -1) {
-		for _, name := range alertsIn(row[1:2]) {
-			if listed[name] != "" {
-				t.Errorf("the guide lists %s twice", name)
-			}
-			listed[name] = row[2]
-		}
-	}
+// alertSections makes a section of the reference for each alert.
+func alertSections(t *testing.T) string {
+	var text strings.Builder
 	for _, alert := range alerts(t) {
-		if want := alert.Labels["severity"]; listed[alert.Alert] != want {
-			t.Errorf("%s: its severity is %q, and %q in the guide", alert.Alert, want,
-				listed[alert.Alert])
+		summary := strings.TrimPrefix(alert.Annotations["summary"], "{{ $labels.instance }}: ")
+		after := ""
+		if alert.For != "" {
+			after = ", after " + alert.For
 		}
-		delete(listed, alert.Alert)
+		fmt.Fprintf(&text, "## %s\n\n*%s*%s: %s.\n\n%s\n\n```promql\n%s\n```\n\n", alert.Alert,
+			alert.Labels["severity"], after, readable(summary),
+			readable(alert.Annotations["description"]), strings.TrimSpace(alert.Expr))
 	}
-	for name := range listed {
-		t.Errorf("the guide lists an alert %s that does not exist", name)
-	}
+	return strings.TrimSuffix(text.String(), "\n")
+}
+
+// readable replaces what Prometheus fills in.
+func readable(text string) string {
+	text = filledIn.ReplaceAllString(text, "*$1*")
+	return regexp.MustCompile(`\{\{ \$value[^}]*\}\}`).ReplaceAllString(text, "*N*")
 }
 
 // The example for Alertmanager names alerts that exist, and labels that these have.
@@ -345,10 +344,12 @@ func seriesOf(scraped, place, text string) map[string]string {
 }
 
 type alertRule struct {
-	Alert  string
-	Record string
-	Expr   string
-	Labels map[string]string
+	Alert       string
+	Record      string
+	Expr        string
+	For         string
+	Labels      map[string]string
+	Annotations map[string]string
 }
 
 // alerts returns the alerts that are shipped.

@@ -21,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/explain"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -90,7 +91,7 @@ ZC_TARGET__LOG__LEVEL is log.level.`,
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
 	configured, _ := newSource()
 	cmd.AddCommand(config.NewCommand("the target", configured), newDoctorCommand(), newAccessCommand(),
-		program.NewVersionCommand("target"))
+		explain.NewCommand(), program.NewVersionCommand("target"))
 	cmd.AddCommand(admincommands.NewCommands(daemon)...)
 	cmd.AddCommand(admincommands.NewVolumeCommand(daemon))
 	argp.Adopt(cmd, cmd)

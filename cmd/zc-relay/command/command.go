@@ -12,6 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/admincommands"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/explain"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
@@ -37,7 +38,7 @@ directly between the target and the memory of the application.`,
 	runCommand := newRunCommand()
 	root.AddCommand(runCommand, config.NewCommand(`"run"`, config.RelaySource()), newDrainCommand(), newDevicesCommand(),
 		newDoctorCommand(), newProvidersCommand(),
-		program.NewVersionCommand("zc-relay"))
+		explain.NewCommand(), program.NewVersionCommand("zc-relay"))
 	root.AddCommand(admincommands.NewCommands(daemon)...)
 	root.AddCommand(admincommands.NewChannelCommand(daemon, &config.ChannelSource{}))
 	argp.Adopt(root, runCommand)
