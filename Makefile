@@ -139,6 +139,7 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 	. scripts/cross-compiler.sh && harden && go build -tags netgo,osusergo -buildmode=pie ./cmd/...
 	go -C bench list $(RACE) -test -export -deps ./... >/dev/null
 	go -C tools/kubernetes list -test -export -deps . >/dev/null
+	go -C tools/site list -test -export -deps . >/dev/null
 	GOFLAGS='$(LINT_GOFLAGS)' go -C libdoca list -export -deps -test ./... ../... >/dev/null
 	go build -modfile=tools/nfpm/go.mod -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm
 	RDMA_VM_SIW=no test/siw/rdma-vm.sh --build-only
@@ -181,6 +182,13 @@ test-tools: export CI := true
 .PHONY: test-siw
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
 	test/siw/run.sh
+
+.PHONY: test-pages
+test-pages: build ## Run the commands of the users' pages, and compare what they print (root; jq, libnbd-bin, qemu-utils, promtool, openssl)
+	go -C tools/site test -count=1 -tags complete .
+	go test -count=1 -tags complete -timeout 30m ./test/pages
+# A test whose program is not installed fails instead of being skipped.
+test-pages: export CI := true
 
 .PHONY: test-encryption
 test-encryption: ## Try the recipes of docs/guides/encryption.md in a small VM (Debian, QEMU, cryptsetup-bin, wireguard-tools)
@@ -258,7 +266,16 @@ check-generated: generate ## Fail if generated code, go.mod or formatting is not
 	cd tools/actionlint && go mod tidy -diff
 	cd tools/nfpm && go mod tidy -diff
 	cd tools/kubernetes && go mod tidy -diff
+	cd tools/site && go mod tidy -diff
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
+
+.PHONY: site
+site: ## Render the documentation into bin/site/: static files that need no server
+	go -C tools/site run . -output '$(CURDIR)/bin/site' -version "$$(git describe --tags --always --dirty)"
+
+.PHONY: check-site
+check-site: ## Fail if a document links to what does not exist, or the home page lacks a page
+	go -C tools/site test -count=1 .
 
 .PHONY: check-kubernetes
 check-kubernetes: build ## Check the Helm chart: helm lint, values, and every field of what it renders

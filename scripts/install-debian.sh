@@ -20,7 +20,7 @@ packages=(
     nbdkit fio libnbd-bin python3-libnbd qemu-utils qemu-system-common
     e2fsprogs xfsprogs btrfs-progs f2fs-tools dosfstools fdisk cryptsetup-bin wireguard-tools
     # observers: a browser, Prometheus, a terminal, shells, Wireshark
-    chromium prometheus tmux bash-completion zsh fish tshark
+    curl jq chromium prometheus tmux bash-completion zsh fish tshark
     # peers of benchmarks
     iperf3 ucx-utils libfabric-bin
 )

@@ -23,6 +23,7 @@ var (
 	gateAlone = []step{
 		{command: "make build", budget: 20},
 		{command: "make check-generated", budget: 30},
+		{command: "make check-site", budget: 10},
 		{command: "make demo", budget: 30},
 		{command: "make demo-unprivileged", budget: 30},
 		{command: "make check-budget", budget: 90},

@@ -19,6 +19,7 @@ var suites = []suite{
 	{"kubernetes", "make check-kubernetes"},
 	{"budget", "make check-budget"},
 	{"tools", "make test-tools"},
+	{"pages", "make test-pages"},
 	{"arm64", "make test-arm64"},
 	{"bench", "make bench-once"},
 	{"packages", "make test-packages"},
@@ -43,8 +44,8 @@ type rule struct {
 }
 
 const (
-	everything = "kubernetes budget tools arm64 bench packages sanitizers fleet devices encryption " +
-		"siw providers simulation repeat ceph verbs ends mutants"
+	everything = "kubernetes budget tools pages arm64 bench packages sanitizers fleet devices " +
+		"encryption siw providers simulation repeat ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
 	chain = "siw providers simulation repeat ceph verbs ends mutants"
 )
@@ -57,16 +58,17 @@ var rules = []rule{
 	{".ci", ""}, // the gate itself
 	{".github", ""},
 	{".golangci.yml", ""},
-	{"docs", ""},
+	{"docs", "pages"},
 	{"proto", "repeat"},
 	{"buf.yaml", ""},
 	{"buf.gen.yaml", ""},
 	{"deploy", "packages"},
 	{"deploy/prometheus", "packages fleet"},
 	{"deploy/kubernetes", "kubernetes"},
-	{"deploy/config", "kubernetes packages"},
+	{"deploy/config", "kubernetes pages packages"},
 	{"deploy/examples", "kubernetes packages"},
 	{"tools", "kubernetes packages"},
+	{"tools/site", "pages"},
 	{"scripts", "packages arm64"},
 	{"scripts/build-ceph.sh", "ceph packages"},
 	{"scripts/simulate.sh", "simulation"},
@@ -141,6 +143,7 @@ var rules = []rule{
 	{"test/hostile-comch", "repeat"},
 	{"test/mutants", "mutants"},
 	{"test/packages", "packages"},
+	{"test/pages", "pages"},
 	{"test/resources", "repeat"},
 	{"test/simulation", "simulation mutants"},
 	{"test/siw", "devices encryption siw verbs"},

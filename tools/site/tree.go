@@ -127,7 +127,8 @@ func (t *tree) check(p *page) {
 	}
 }
 
-// navigate makes the sections of the links on the home page. Each page must be in one.
+// navigate makes the sections of the links on the home page. Each page must be in one, and belongs
+// to the last that lists it.
 func (t *tree) navigate() {
 	listed := map[*page]bool{t.pages[home]: true}
 	var sections []section
@@ -142,10 +143,16 @@ func (t *tree) navigate() {
 		}
 		current := &sections[len(sections)-1]
 		for _, l := range linksOf(n, t.pages[home]) {
-			if to := t.pages[l.target]; to != nil && !listed[to] {
-				listed[to] = true
-				current.pages = append(current.pages, to)
+			to := t.pages[l.target]
+			if to == nil || l.target == home || slices.Contains(current.pages, to) {
+				continue
 			}
+			for i := range sections {
+				sections[i].pages = slices.DeleteFunc(sections[i].pages,
+					func(p *page) bool { return p == to })
+			}
+			listed[to] = true
+			current.pages = append(current.pages, to)
 		}
 	}
 	t.sections = slices.DeleteFunc(sections, func(s section) bool { return len(s.pages) == 0 })

@@ -137,6 +137,11 @@ document.addEventListener("DOMContentLoaded", () => {
     await loadIndex();
     show(results, input.value);
   };
+  const asked = new URLSearchParams(location.search).get("q");
+  if (asked) {
+    input.value = asked;
+    update();
+  }
   input.addEventListener("focus", loadIndex, { once: true });
   input.addEventListener("input", update);
   input.addEventListener("keydown", (event) => {
