@@ -237,7 +237,7 @@ test-arm64: ## Run unit tests built for linux/arm64 under qemu-user (qemu-user-s
 lint lint-ceph: export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 lint lint-ceph: export GOFLAGS := $(LINT_GOFLAGS)
 .PHONY: lint
-lint: check-prometheus ## Check style, dead code, and protocol definitions
+lint: check-prometheus ## Check style, dead code, and protocol definitions; warn about heavy sentences
 	lint=$$($(TOOL) -n golangci-lint) && cd libdoca && "$$lint" run ./... ../...
 	$(TOOL) golangci-lint run --build-tags fleet ./test/fleet
 	cd bench && $(TOOL) golangci-lint run ./...
@@ -245,6 +245,7 @@ lint: check-prometheus ## Check style, dead code, and protocol definitions
 	$(TOOL) buf format -d --exit-code
 	go tool -modfile=$(CURDIR)/tools/actionlint/go.mod actionlint
 	scripts/deadcode.sh
+	scripts/check-english.sh
 
 .PHONY: generate
 generate: ## Generate code from proto/, and in docs/ the reference, a schema, and descriptions of the API (gcc)

@@ -245,7 +245,7 @@ func (d *disk) submitted(op *operation, err error) {
 	op.state, op.sentIn, op.isRepeated = sent, d.queue.Session(), false
 }
 
-// switchMemory goes over to new memory, if there is any, with everything that is in use.
+// switchMemory switches to new memory, if there is any, and copies what is in use.
 func (d *disk) switchMemory() {
 	former := d.memory
 	d.memory = d.queue.SwitchMemory()

@@ -8,9 +8,10 @@ import (
 	"github.com/zc-relay/zc-relay/internal/bucket"
 )
 
-// Turns admits who comes at a rate. Who comes too early is told a turn of its own, so that those
-// who were early do not come back at once. A turn is a promise to nobody: whoever comes when the
-// rate allows it is admitted. The methods may be called concurrently.
+// Turns limits the rate at which callers are admitted. Each rejected caller gets a time of its own to
+// try again, so that rejected callers do not return all at once. The time reserves nothing: Turns
+// admits every caller that the rate allows, whatever time it was given. The methods may be called
+// concurrently.
 type Turns struct {
 	burst    int
 	admitted *bucket.Bucket

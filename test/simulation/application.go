@@ -356,7 +356,7 @@ func (a *application) awaitsMemory(queue *client.Queue, q int) bool {
 	return true
 }
 
-// switchMemory goes over to new memory with all buffers of a queue.
+// switchMemory switches all buffers of a queue to new memory.
 func (a *application) switchMemory(queue *client.Queue, q int) {
 	for i := range a.slots {
 		if a.slots[i].queue == q {

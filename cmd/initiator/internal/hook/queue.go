@@ -136,7 +136,7 @@ func (q *Queue) deliver(r client.Result) client.Result {
 	return r
 }
 
-// SwitchMemory goes over to the volume's new memory.
+// SwitchMemory switches to the volume's new memory.
 func (q *Queue) SwitchMemory() []byte {
 	q.memory = q.Queue.SwitchMemory()
 	return q.memory

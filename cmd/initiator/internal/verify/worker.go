@@ -206,7 +206,7 @@ func (w *worker) checkPoison(index uint32) {
 	copy(buffer, w.poison)
 }
 
-// switchMemory goes over to new memory, with the data of the operations that are to be repeated.
+// switchMemory switches to new memory, and copies the data of the operations to repeat.
 func (w *worker) switchMemory() {
 	w.checkFree()
 	w.buffers = supervisor.MoveBuffers(w.queue, w.memory, w.buffers)

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/goldentest"
+	"github.com/zc-relay/zc-relay/internal/size"
+)
+
+const root = "../../../"
+
+// measured is the document of "measure peers" that the README shows.
+const measured = root + "docs/dev/peers.json"
+
+// The marks around the figures in the README.
+const (
+	figuresBegin = "<!-- figures: written by the test of bench/internal/render -->\n"
+	figuresEnd   = "<!-- end of figures -->\n"
+)
+
+// The README and the page about measurements show what the document says.
+func TestTheReadmeShowsWhatWasMeasured(t *testing.T) {
+	content, err := os.ReadFile(measured)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d benchsuite.Document
+	if err := json.Unmarshal(content, &d); err != nil {
+		t.Fatal(err)
+	}
+	var picture bytes.Buffer
+	if err := WriteSVG(&picture, &d); err != nil {
+		t.Fatal(err)
+	}
+	goldentest.Check(t, root+"docs/dev/peers.svg", picture.Bytes())
+	readme, err := os.ReadFile(root + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(readme), figuresBegin)
+	_, after, ends := strings.Cut(rest, figuresEnd)
+	if !begins || !ends {
+		t.Fatal("README.md has no marks for the figures")
+	}
+	goldentest.Check(t, root+"README.md",
+		[]byte(before+figuresBegin+figures(&d)+figuresEnd+after))
+}
+
+// shown are the rows of the table: what is asked for, and the systems that do it.
+var shown = []struct {
+	name     string
+	pattern  benchsuite.Pattern
+	block    uint32
+	depth    int
+	quantity benchsuite.Quantity
+}{
+	{"4 KiB reads, depth 1", "randread", 4 << 10, 1, benchsuite.IOPS},
+	{"4 KiB reads, 4 queues of depth 32", "randread", 4 << 10, 32, benchsuite.IOPS},
+	{"128 KiB reads, depth 8", "randread", 128 << 10, 8, benchsuite.BytesPerSecond},
+}
+
+// systems are the columns.
+var systems = []struct{ name, title string }{
+	{"zc-relay", "zc-relay, Go client"},
+	{"fio nbd, zc-relay", "zc-relay, NBD gateway"},
+	{"fio nbd, nbdkit memory", "nbdkit"},
+	{"fio nbd, qemu-storage-daemon", "qemu-storage-daemon"},
+}
+
+// figures makes the table of the README.
+func figures(d *benchsuite.Document) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "Beside other software on one machine (%d × %s, Linux %s, %s; medians of %d runs "+
+		"of %s with `make bench-peers`).\nThe chain is three processes over shared memory and TCP; "+
+		"each of the others is one:\n\n", d.Environment.CPUs, d.Environment.CPUModel,
+		d.Environment.Kernel, d.StartedAt.Format("2 January 2006"), d.Method.Repetitions,
+		size.FormatDuration(d.Method.Runtime))
+	text.WriteString("| |")
+	for _, s := range systems {
+		fmt.Fprintf(&text, " %s |", s.title)
+	}
+	text.WriteString("\n|---|--:|--:|--:|--:|\n")
+	for _, row := range shown {
+		fmt.Fprintf(&text, "| %s |", row.name)
+		for _, s := range systems {
+			fmt.Fprintf(&text, " %s |", cell(d, s.name, row.pattern, row.block, row.depth, row.quantity))
+		}
+		text.WriteByte('\n')
+	}
+	return text.String()
+}
+
+// cell returns the median of a system, and "–" if the document does not have it.
+func cell(
+	d *benchsuite.Document, system string, pattern benchsuite.Pattern, block uint32, depth int,
+	quantity benchsuite.Quantity,
+) string {
+	for i := range d.Cases {
+		c := &d.Cases[i]
+		w := &c.Workload
+		if c.System != system || w.Pattern != pattern || w.BlockSize != block ||
+			w.QueueDepth != depth {
+			continue
+		}
+		value, ok := c.Median(quantity)
+		switch {
+		case !ok:
+			return "–"
+		case quantity == benchsuite.BytesPerSecond:
+			return fmt.Sprintf("%.0f MiB/s", value/float64(size.MiB))
+		default:
+			return fmt.Sprintf("%.0f 000 IOPS", value/1000)
+		}
+	}
+	return "–"
+}
