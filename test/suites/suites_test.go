@@ -87,7 +87,8 @@ func TestSuitesFor(t *testing.T) {
 		changed string
 		want    string
 	}{
-		{"prose", "README.md docs/guides/nbd.md", ""},
+		{"prose", "README.md CONTRIBUTING.md", ""},
+		{"a page", "docs/guides/nbd.md", "pages"},
 		{"a CRC of iWARP", "pkg/rdma/iwarp/crc.go",
 			"budget arm64 siw providers simulation repeat verbs ends mutants"},
 		{"verbs alone", "pkg/rdma/verbs/device_linux.go", "repeat verbs"},
