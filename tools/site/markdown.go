@@ -27,7 +27,9 @@ import (
 
 // markdown is GitHub's Markdown, without HTML: a comment is for those who read the source.
 var markdown = goldmark.New(
-	goldmark.WithExtensions(extension.GFM),
+	goldmark.WithExtensions(extension.Linkify, extension.Strikethrough, extension.TaskList,
+		// The policy of the pages forbids styles of elements.
+		extension.NewTable(extension.WithTableCellAlignMethod(extension.TableCellAlignAttribute))),
 	goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(code{}, 1))),
 )
 
@@ -233,7 +235,9 @@ func renderCode(
 func writeCodeStyles(w *bytes.Buffer) error {
 	formatter := chromahtml.New(chromahtml.WithClasses(true))
 	for _, theme := range []struct{ before, selector, style, after string }{
-		{"", ":root", "github", ""},
+		// Each theme colors what the other leaves alone, so neither applies beneath the other.
+		{"@media (prefers-color-scheme: light) {\n", `:root:not([data-theme="dark"])`, "github", "}\n"},
+		{"", `:root[data-theme="light"]`, "github", ""},
 		{"@media (prefers-color-scheme: dark) {\n", `:root:not([data-theme="light"])`,
 			"github-dark", "}\n"},
 		{"", `:root[data-theme="dark"]`, "github-dark", ""},

@@ -54,17 +54,24 @@ func TestTheReadmeShowsWhatWasMeasured(t *testing.T) {
 		[]byte(before+figuresBegin+figures(&d)+figuresEnd+after))
 }
 
-// shown are the rows of the table: what is asked for, and the systems that do it.
+// shown are the rows of the table: what is asked for.
 var shown = []struct {
 	name     string
-	pattern  benchsuite.Pattern
-	block    uint32
-	depth    int
+	workload benchsuite.Workload // of which the fields count that tell them apart
 	quantity benchsuite.Quantity
 }{
-	{"4 KiB reads, depth 1", "randread", 4 << 10, 1, benchsuite.IOPS},
-	{"4 KiB reads, 4 queues of depth 32", "randread", 4 << 10, 32, benchsuite.IOPS},
-	{"128 KiB reads, depth 8", "randread", 128 << 10, 8, benchsuite.BytesPerSecond},
+	{"4 KiB reads, depth 1",
+		benchsuite.Workload{Pattern: "randread", BlockSize: 4 << 10, QueueDepth: 1, Queues: 1},
+		benchsuite.IOPS},
+	{"4 KiB reads, 4 queues of depth 32",
+		benchsuite.Workload{Pattern: "randread", BlockSize: 4 << 10, QueueDepth: 32, Queues: 4},
+		benchsuite.IOPS},
+	{"4 KiB writes, 4 queues of depth 32",
+		benchsuite.Workload{Pattern: "randwrite", BlockSize: 4 << 10, QueueDepth: 32, Queues: 4},
+		benchsuite.IOPS},
+	{"128 KiB reads, depth 32",
+		benchsuite.Workload{Pattern: "randread", BlockSize: 128 << 10, QueueDepth: 32, Queues: 1},
+		benchsuite.BytesPerSecond},
 }
 
 // systems are the columns.
@@ -91,7 +98,7 @@ func figures(d *benchsuite.Document) string {
 	for _, row := range shown {
 		fmt.Fprintf(&text, "| %s |", row.name)
 		for _, s := range systems {
-			fmt.Fprintf(&text, " %s |", cell(d, s.name, row.pattern, row.block, row.depth, row.quantity))
+			fmt.Fprintf(&text, " %s |", cell(d, s.name, row.workload, row.quantity))
 		}
 		text.WriteByte('\n')
 	}
@@ -100,14 +107,14 @@ func figures(d *benchsuite.Document) string {
 
 // cell returns the median of a system, and "–" if the document does not have it.
 func cell(
-	d *benchsuite.Document, system string, pattern benchsuite.Pattern, block uint32, depth int,
+	d *benchsuite.Document, system string, workload benchsuite.Workload,
 	quantity benchsuite.Quantity,
 ) string {
 	for i := range d.Cases {
 		c := &d.Cases[i]
 		w := &c.Workload
-		if c.System != system || w.Pattern != pattern || w.BlockSize != block ||
-			w.QueueDepth != depth {
+		if c.System != system || w.Pattern != workload.Pattern || w.BlockSize != workload.BlockSize ||
+			w.QueueDepth != workload.QueueDepth || max(w.Queues, 1) != workload.Queues {
 			continue
 		}
 		value, ok := c.Median(quantity)
@@ -117,7 +124,7 @@ func cell(
 		case quantity == benchsuite.BytesPerSecond:
 			return fmt.Sprintf("%.0f MiB/s", value/float64(size.MiB))
 		default:
-			return fmt.Sprintf("%.0f 000 IOPS", value/1000)
+			return fmt.Sprintf("%.1f k IOPS", value/1000)
 		}
 	}
 	return "–"

@@ -72,7 +72,8 @@ function excerptOf(e, stems) {
     const first = e.low.t.indexOf(stem);
     return first < 0 ? Infinity : first;
   }).concat(e.t.length)) - 50);
-  const part = e.t.slice(at === e.t.length - 50 ? 0 : at).slice(0, 170);
+  let part = e.t.slice(at === e.t.length - 50 ? 0 : at).slice(0, 170);
+  if (at > 0) part = "… " + part.slice(part.indexOf(" ") + 1); // from a word on
   const line = document.createElement("span");
   const escaped = stems.map((stem) => stem.replace(/[.*+?^${}()|[\]\\-]/g, "\\$&")).join("|");
   part.split(new RegExp(`(${escaped})`, "iu")).forEach((piece, i) => {
