@@ -25,6 +25,23 @@ var serviceMutants = []mutant{
 		tests:  []test{{"./cmd/internal/program", "^TestACrashIsNoWrongCall$"}},
 	},
 	{
+		name:   "program-explains-codes-of-wrong-calls",
+		file:   "cmd/internal/program/run.go",
+		old:    "exit.code == ExitUsage && !exit.isRejected {\n		return \"\", false",
+		new:    "exit.code == ExitUsage && exit.isRejected {\n		return \"\", false",
+		breaks: "An error names the command that explains its code, except that of a wrong call.",
+		tests: []test{{"./cmd/internal/program",
+			"^TestAnErrorNamesTheCommandThatExplainsItsCode$"}},
+	},
+	{
+		name:   "explain-finds-no-names-of-doca",
+		file:   "cmd/internal/explain/explain.go",
+		old:    `name = strings.TrimPrefix(name, "DOCA_ERROR_")`,
+		new:    `name = strings.TrimPrefix(name, "DOCA_")`,
+		breaks: "A code is explained by its name here and in DOCA, and by its number.",
+		tests:  []test{{"./cmd/internal/explain", "^TestACodeIsFoundByEachOfItsNames$"}},
+	},
+	{
 		name:   "config-dump-reads-the-units-file-in-spite-of-flags",
 		file:   "cmd/internal/config/command.go",
 		old:    `file != "" && !from.HasFlags() {`,

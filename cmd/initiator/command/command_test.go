@@ -373,7 +373,8 @@ func TestARelayThatReplied(t *testing.T) {
 		Phase: controlmsg.PhaseOpenVolume, Text: "the target has no volume"})
 	o := r.call(context.Background(), "", "info")
 	if o.code != program.ExitConnect || !strings.HasSuffix(o.stderr,
-		"the target has no volume [NOT_FOUND]\n") {
+		"the target has no volume [NOT_FOUND]\n"+
+			"Run 'initiator explain NOT_FOUND' for causes and remedies.\n") {
 		t.Errorf("exit code %d, standard error %q", o.code, o.stderr)
 	}
 }

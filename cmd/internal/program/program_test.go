@@ -274,3 +274,30 @@ func TestASentenceHasOneCodeInAPlace(t *testing.T) {
 		}
 	}
 }
+
+func TestAnErrorNamesTheCommandThatExplainsItsCode(t *testing.T) {
+	const hint = "Run 'tool explain NOT_FOUND' for causes and remedies.\n"
+	missing := status.Errorf(status.NotFound, "no volume")
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"a code at the end":     {fmt.Errorf("open: %w", missing), true},
+		"a code in the middle":  {fmt.Errorf("%w: is it there?", missing), true},
+		"the last of two codes": {fmt.Errorf("first [TIME_OUT], then %w", missing), true},
+		"rejected by a daemon":  {Rejected(missing), true},
+		"a wrong call":          {Usage(missing), false},
+		"no code":               {errors.New("disk on fire"), false},
+		"no code of ours":       {errors.New("disk [SDA] on fire"), false},
+		"a remedy":              {status.Errorf(status.NotFound, "%w", syscall.EADDRINUSE), false},
+	} {
+		var stderr bytes.Buffer
+		Run(context.Background(), testTree(c.err, &stderr), []string{"work", "--needed", "x"})
+		if got := strings.HasSuffix(stderr.String(), hint); got != c.want {
+			t.Errorf("%s: %q", name, stderr.String())
+		}
+		if !c.want && strings.Contains(stderr.String(), "explain") {
+			t.Errorf("%s: %q", name, stderr.String())
+		}
+	}
+}
