@@ -78,10 +78,17 @@ type ProtectedRequest interface {
 	Binding() []byte
 }
 
-// ProtectionOf returns how the connection of a request is protected, and its binding.
-func ProtectionOf(r Request) (Protection, []byte) {
+// Protected returns a request as one that tells how its connection is protected. That of a device
+// that protects none is unprotected.
+func Protected(r Request) ProtectedRequest {
 	if p, is := r.(ProtectedRequest); is {
-		return p.Protection(), p.Binding()
+		return p
 	}
-	return Unprotected, nil
+	return unprotectedRequest{r}
 }
+
+type unprotectedRequest struct{ Request }
+
+func (unprotectedRequest) Protection() Protection { return Unprotected }
+
+func (unprotectedRequest) Binding() []byte { return nil }

@@ -182,7 +182,8 @@ func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 func (s *session) checkProtection(
 	request rdma.Request, data controlmsg.RDMAPrivateData,
 ) error {
-	protection, binding := rdma.ProtectionOf(request)
+	protected := rdma.Protected(request)
+	protection, binding := protected.Protection(), protected.Binding()
 	switch {
 	case protection == rdma.ProtectedByMachine:
 		return nil

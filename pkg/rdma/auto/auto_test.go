@@ -142,10 +142,10 @@ func TestEachTransportIsProtected(t *testing.T) {
 			must(t, listener.Close())
 			defer x.close(t)
 			defer y.close(t)
-			request := <-requests
-			if protection, binding := rdma.ProtectionOf(request); protection != test.want ||
-				!bytes.Equal(binding, request.PrivateData()) {
-				t.Errorf("the request's protection is %q", protection)
+			request := rdma.Protected(<-requests)
+			if request.Protection() != test.want ||
+				!bytes.Equal(request.Binding(), request.PrivateData()) {
+				t.Errorf("the request's protection is %q", request.Protection())
 			}
 			for _, e := range []*end{x, y} {
 				if got := e.connection.Parameters().Protection; got != test.want {

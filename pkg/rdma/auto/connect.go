@@ -165,7 +165,7 @@ func (l *listener) forward(inner rdma.Listener, local bool) {
 		if err != nil {
 			return
 		}
-		l.Add(&request{Request: r, local: local})
+		l.Add(&request{ProtectedRequest: rdma.Protected(r), local: local})
 	}
 }
 
@@ -186,20 +186,8 @@ func (l *listener) Close() error {
 
 // request is a request on one of the transports.
 type request struct {
-	rdma.Request
+	rdma.ProtectedRequest
 	local bool
-}
-
-// Protection returns how the connection is protected.
-func (r *request) Protection() rdma.Protection {
-	protection, _ := rdma.ProtectionOf(r.Request)
-	return protection
-}
-
-// Binding returns what identifies the TLS connection to both ends; nil without TLS.
-func (r *request) Binding() []byte {
-	_, binding := rdma.ProtectionOf(r.Request)
-	return binding
 }
 
 // Accept accepts the request.
@@ -213,5 +201,5 @@ func (r *request) Accept(
 	if config.Queue = q.tcp; r.local {
 		config.Queue = q.local
 	}
-	return r.Request.Accept(ctx, config)
+	return r.ProtectedRequest.Accept(ctx, config)
 }

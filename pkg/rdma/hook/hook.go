@@ -253,24 +253,12 @@ func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &request{Request: inner, points: l.points}, nil
+	return &request{ProtectedRequest: rdma.Protected(inner), points: l.points}, nil
 }
 
 type request struct {
-	rdma.Request
+	rdma.ProtectedRequest
 	points *points
-}
-
-// Protection returns how the connection is protected.
-func (r *request) Protection() rdma.Protection {
-	protection, _ := rdma.ProtectionOf(r.Request)
-	return protection
-}
-
-// Binding returns what identifies the TLS connection to both ends; nil without TLS.
-func (r *request) Binding() []byte {
-	_, binding := rdma.ProtectionOf(r.Request)
-	return binding
 }
 
 // Accept accepts the request.
@@ -281,7 +269,7 @@ func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdm
 			r.Reject(nil))
 	}
 	return establish(config, func(config rdma.ConnectionConfig) (rdma.Connection, error) {
-		return r.Request.Accept(ctx, config)
+		return r.ProtectedRequest.Accept(ctx, config)
 	})
 }
 

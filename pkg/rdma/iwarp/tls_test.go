@@ -163,8 +163,8 @@ func TestTheFirstByteTellsWhoUsesTLS(t *testing.T) {
 			string(rejected.Reason) != "enough" {
 			t.Errorf("Connect: %v", err)
 		}
-		request := testkit.Receive(t, "a request", requests)
-		protection, binding := rdma.ProtectionOf(request)
+		request := rdma.Protected(testkit.Receive(t, "a request", requests))
+		protection, binding := request.Protection(), request.Binding()
 		if protection != c.want || len(binding) != c.binding ||
 			!bytes.Equal(binding, request.PrivateData()) {
 			t.Errorf("protection %q, binding %x, private data %x", protection, binding,
