@@ -85,9 +85,9 @@ var systems = []struct{ name, title string }{
 // figures makes the table of the README.
 func figures(d *benchsuite.Document) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "Beside other software on one machine (%d × %s, Linux %s, %s; medians of %d runs "+
-		"of %s with `make bench-peers`).\nThe chain is three processes over shared memory and TCP; "+
-		"each of the others is one:\n\n", d.Environment.CPUs, d.Environment.CPUModel,
+	fmt.Fprintf(&text, "Beside other software on one machine with %d × %s and\nLinux %s, on %s: medians "+
+		"of %d runs of %s each (`make bench-peers`).\nThe chain is three processes over shared memory "+
+		"and TCP; each of the others is one.\n\n", d.Environment.CPUs, d.Environment.CPUModel,
 		d.Environment.Kernel, d.StartedAt.Format("2 January 2006"), d.Method.Repetitions,
 		size.FormatDuration(d.Method.Runtime))
 	text.WriteString("| |")
@@ -118,13 +118,14 @@ func cell(
 			continue
 		}
 		value, ok := c.Median(quantity)
+		spread := benchsuite.Spread(c.Values(quantity)) * 50
 		switch {
 		case !ok:
 			return "–"
 		case quantity == benchsuite.BytesPerSecond:
-			return fmt.Sprintf("%.0f MiB/s", value/float64(size.MiB))
+			return fmt.Sprintf("%.0f MiB/s ± %.0f %%", value/float64(size.MiB), spread)
 		default:
-			return fmt.Sprintf("%.1f k IOPS", value/1000)
+			return fmt.Sprintf("%.1f k IOPS ± %.0f %%", value/1000, spread)
 		}
 	}
 	return "–"
