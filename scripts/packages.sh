@@ -86,7 +86,8 @@ fi
 rm -rf dist/manual dist/stage
 for name in "${!programs[@]}"; do
     is_or_has_wanted_variant "$name" || continue
-    CGO_ENABLED=0 go build -tags manual -o "dist/manual/bin/$name" "./cmd/${programs[$name]}"
+    CGO_ENABLED=0 go build -tags manual -ldflags "-X $module/internal/buildinfo.version=$PACKAGE_VERSION" \
+        -o "dist/manual/bin/$name" "./cmd/${programs[$name]}"
     # So that defaults which depend on the user are those of root.
     XDG_RUNTIME_DIR=/run "dist/manual/bin/$name" "dist/manual/$name"
     gzip --no-name --best "dist/manual/$name"/man/*

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
 )
 
 func init() { program.MorePages = append(program.MorePages, writePage) }
@@ -38,7 +39,8 @@ func writePage(root *cobra.Command, directory string) error {
 	}
 	name := root.Name()
 	var page bytes.Buffer
-	fmt.Fprintf(&page, ".TH %s 5 %q zc-relay zc-relay\n", roff(strings.ToUpper(name)+".YAML"), date)
+	fmt.Fprintf(&page, ".TH %s 5 %q %q zc-relay\n", roff(strings.ToUpper(name)+".YAML"), date,
+		"zc-relay "+buildinfo.Version())
 	fmt.Fprintf(&page, ".SH NAME\n%s \\- configuration of %s\n", roff(name+".yaml"), roff(name))
 	fmt.Fprintf(&page, ".SH SYNOPSIS\n%s\n", roff("/etc/zc-relay/"+name+".yaml"))
 	fmt.Fprintf(&page, ".SH DESCRIPTION\n%s\n", roff(fmt.Sprintf(`A YAML file. Keys are strict: an unknown or repeated key is an error. A key that is omitted has its default. An environment variable overrides the key that it names, and a flag overrides both: %sLOG__LEVEL is log.level, and two underscores separate sections. Lists are numbered from 0.`,

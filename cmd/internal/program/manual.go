@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
 )
 
 // MorePages holds functions that write further manual pages of a program into a directory.
@@ -58,8 +60,8 @@ func writeManual(root *cobra.Command, directory string) error {
 	toMarkdown(root)
 	// The date is $SOURCE_DATE_EPOCH, which makes packages reproducible.
 	man := filepath.Join(directory, "man")
-	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay",
-		Manual: "zc-relay"}, man); err != nil {
+	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1",
+		Source: "zc-relay " + buildinfo.Version(), Manual: "zc-relay"}, man); err != nil {
 		return err
 	}
 	return groupOptions(root, man)
