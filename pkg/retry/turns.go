@@ -8,10 +8,9 @@ import (
 	"github.com/zc-relay/zc-relay/internal/bucket"
 )
 
-// Turns limits the rate at which callers are admitted. Each rejected caller gets a time of its own to
-// try again, so that rejected callers do not return all at once. The time reserves nothing: Turns
-// admits every caller that the rate allows, whatever time it was given. The methods may be called
-// concurrently.
+// Turns limits the rate at which callers are admitted. Each rejected caller gets a time of its own
+// to try again, so that rejected callers do not return all at once. The time reserves nothing: Turns
+// admits every caller that the rate allows. The methods may be called concurrently.
 type Turns struct {
 	burst    int
 	admitted *bucket.Bucket

@@ -114,7 +114,7 @@ func linksOf(root ast.Node, p *page) []link {
 		}
 		if entering && to != nil {
 			if target, anchor, ok := resolve(p.path, string(to)); ok {
-				links = append(links, link{target: target, anchor: anchor, line: lineOf(n, p.source)})
+				links = append(links, link{target, anchor, lineOf(n, p.source)})
 			}
 		}
 		return ast.WalkContinue, nil

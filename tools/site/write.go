@@ -112,7 +112,8 @@ func (t *tree) view(p *page, version string) view {
 	}
 	for n := p.root.FirstChild(); n != nil; n = n.NextSibling() {
 		if h, ok := n.(*ast.Heading); ok && h.Level == 2 {
-			v.Headings = append(v.Headings, viewLink{string(textOf(h, p.source)), "#" + idOf(h), false})
+			v.Headings = append(v.Headings,
+				viewLink{string(textOf(h, p.source)), "#" + idOf(h), false})
 		}
 	}
 	return v

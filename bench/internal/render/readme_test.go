@@ -113,8 +113,8 @@ func cell(
 	for i := range d.Cases {
 		c := &d.Cases[i]
 		w := &c.Workload
-		if c.System != system || w.Pattern != workload.Pattern || w.BlockSize != workload.BlockSize ||
-			w.QueueDepth != workload.QueueDepth || max(w.Queues, 1) != workload.Queues {
+		if c.System != system || w.Pattern != workload.Pattern ||
+			w.BlockSize != workload.BlockSize || w.QueueDepth != workload.QueueDepth || max(w.Queues, 1) != workload.Queues {
 			continue
 		}
 		value, ok := c.Median(quantity)

@@ -15,6 +15,7 @@ import (
 func TestTheReferenceHasTheFlagsOfThisBuild(t *testing.T) {
 	page := program.Reference(newCommand(openVolume, client.Describe))
 	// The directory depends on who calls. The page has that of root.
-	page = bytes.ReplaceAll(page, []byte(emulated.DefaultDirectory()), []byte(emulated.RootDirectory))
+	page = bytes.ReplaceAll(page, []byte(emulated.DefaultDirectory()),
+		[]byte(emulated.RootDirectory))
 	goldentest.Check(t, "../../../docs/reference/initiator.md", page)
 }

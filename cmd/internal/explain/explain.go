@@ -91,7 +91,9 @@ func find(text string) (explanation, bool) {
 
 // Has reports whether there is an explanation of a code, by its name.
 func Has(name string) bool {
-	return slices.ContainsFunc(explanations, func(e explanation) bool { return e.code.String() == name })
+	return slices.ContainsFunc(explanations, func(e explanation) bool {
+		return e.code.String() == name
+	})
 }
 
 func write(w io.Writer, chosen []explanation, isSingle bool, output report.Output) error {

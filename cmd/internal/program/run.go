@@ -113,7 +113,8 @@ func tell(w io.Writer, command *cobra.Command, err error) {
 // codeShown returns the last code in the sentence about err that has an explanation. The text of a
 // wrong call explains itself.
 func codeShown(err error) (code string, ok bool) {
-	if exit, ok := errors.AsType[*exitError](err); ok && exit.code == ExitUsage && !exit.isRejected {
+	exit, ok := errors.AsType[*exitError](err)
+	if ok && exit.code == ExitUsage && !exit.isRejected {
 		return "", false
 	}
 	for part := range strings.SplitSeq(Sentence(err), "[") {
