@@ -74,7 +74,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ $# -gt 0 ] || fail "which directory? --help explains"
-[ -d "$1" ] || fail "$1 is no directory"
+[ -d "$1" ] || fail "$1 is not a directory"
 directory=$(cd -- "$1" && pwd -P)
 shift
 names=("$@")

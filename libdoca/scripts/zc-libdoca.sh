@@ -107,7 +107,7 @@ while [ $# -gt 0 ]; do
         esac
         ;;
     directory)
-        [ ! -e "$value" ] || [ -d "$value" ] || fail "$value is no directory"
+        [ ! -e "$value" ] || [ -d "$value" ] || fail "$value is not a directory"
         directory=$(absolute "$value")
         ;;
     release)

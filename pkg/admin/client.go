@@ -589,8 +589,8 @@ func (c *Client) explain(
 		err = end
 	}
 	if text := foreign(err); text != "" {
-		return status.Errorf(status.Unexpected, "what listens at %s is no admin listener of a daemon: %s "+
-			"(its address is that of the daemon's --admin-listen)", c.address, text)
+		return status.Errorf(status.Unexpected, "what listens at %s is not an admin listener "+
+			"of a daemon: %s (its address is that of the daemon's --admin-listen)", c.address, text)
 	}
 	cause := "does it run with --admin-listen " + c.address + "?"
 	if errors.Is(err, fs.ErrPermission) {

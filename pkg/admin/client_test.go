@@ -21,8 +21,8 @@ import (
 
 func TestAClientNamesAPeerThatIsNoDaemon(t *testing.T) {
 	for reply, want := range map[string]string{
-		"SSH-2.0-OpenSSH_9.6\r\n\r\n": "is no admin listener of a daemon: it does not speak HTTP",
-		"\x15\x03\x01\x00\x02\x02F":   "is no admin listener of a daemon: it speaks TLS",
+		"SSH-2.0-OpenSSH_9.6\r\n\r\n": "is not an admin listener of a daemon: it does not speak HTTP",
+		"\x15\x03\x01\x00\x02\x02F":   "is not an admin listener of a daemon: it speaks TLS",
 	} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

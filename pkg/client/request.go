@@ -87,7 +87,7 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 	}
 	switch {
 	case !r.Type.IsValid():
-		return status.Errorf(status.InvalidValue, "Request.Type is %d, which is no type of a "+
+		return status.Errorf(status.InvalidValue, "Request.Type is %d, which is not a type of a "+
 			"request: use client.Read and the like", uint32(r.Type))
 	case r.Flags&^(FUA|Deallocate) != 0:
 		return status.Errorf(status.InvalidValue,

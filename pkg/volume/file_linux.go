@@ -274,7 +274,7 @@ func (b FileBackend) openUnlocked() (file *os.File, expected fs.FileInfo, err er
 	switch mode := expected.Mode(); {
 	case mode.IsRegular():
 	case b.Beneath != "":
-		return nil, nil, status.Errorf(status.NotPermitted, "%q is no regular file (%v)", b.Path,
+		return nil, nil, status.Errorf(status.NotPermitted, "%q is not a regular file (%v)", b.Path,
 			mode.Type())
 	case mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0:
 		if !b.ReadOnly {

@@ -56,7 +56,7 @@ func identityOf(file *os.File) (*fileIdentity, error) {
 	}
 	s, ok := about.Sys().(*syscall.Stat_t)
 	if !ok || !about.Mode().IsRegular() {
-		return nil, program.Usagef("--resume: %q is no regular file", file.Name())
+		return nil, program.Usagef("--resume: %q is not a regular file", file.Name())
 	}
 	return &fileIdentity{Device: s.Dev, Inode: s.Ino, Size: s.Size,
 		ChangedNs: s.Ctim.Nano()}, nil

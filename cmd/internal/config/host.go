@@ -71,7 +71,7 @@ func parseHost(text string) (Host, error) {
 	case name == "" || portText == "":
 		return Host{}, errNoHost
 	case err != nil || port == 0:
-		return Host{}, fmt.Errorf("the port %s is no number from 1 to 65535", quote(portText))
+		return Host{}, fmt.Errorf("the port %s is not a number from 1 to 65535", quote(portText))
 	}
 	if len(name) > maxHostName || !hostName.MatchString(name) || numeric.MatchString(name) {
 		return Host{}, fmt.Errorf("%s is neither an IP address nor the name of a host", quote(name))

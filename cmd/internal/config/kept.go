@@ -93,7 +93,7 @@ func version(p *int) Value {
 	return variable{kind: "int", get: func() string { return strconv.Itoa(*p) },
 		set: func(s string) error {
 			if s != strconv.Itoa(keptVersion) {
-				return fmt.Errorf("is no version of this file: it must be %d", keptVersion)
+				return fmt.Errorf("is not a version of this file: it must be %d", keptVersion)
 			}
 			*p = keptVersion
 			return nil

@@ -116,7 +116,7 @@ func TestAFileThatTheRelayHasNotWrittenIsExplained(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                    "version: is required",
 		"version: 1\nchannels: [":             "not valid YAML",
-		"version: 0\n":                        `channels.yaml:1: version: "0": is no version of`,
+		"version: 0\n":                        `channels.yaml:1: version: "0": is not a version of`,
 		"version: 1\nchannels: [{volume: a}]": "channels.yaml:2: channels.0.target: is required",
 		"version: 1\nchannel: []":             "did you mean \"channels\"?",
 		"version: 1\nchannels: [{target: \"a:1\", volume: v}, " +

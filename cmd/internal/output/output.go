@@ -102,7 +102,7 @@ func Continue(path string) (*File, error) {
 	case err != nil:
 		return nil, fmt.Errorf("examine output: %w", err)
 	case !about.Mode().IsRegular():
-		return nil, fmt.Errorf("output %q is no regular file, and cannot be continued", path)
+		return nil, fmt.Errorf("output %q is not a regular file, and cannot be continued", path)
 	default:
 		// A symbolic link is to stay one.
 		if path, err = follow(path); err != nil {

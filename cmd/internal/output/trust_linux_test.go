@@ -92,7 +92,7 @@ func TestWhatOthersHavePlantedIsNotWrittenThrough(t *testing.T) {
 				if err := write(path); err == nil {
 					t.Errorf("%s was written to", path)
 				} else if !strings.Contains(err.Error(), "belongs to user 54321") &&
-					!strings.Contains(err.Error(), "no regular file") {
+					!strings.Contains(err.Error(), "not a regular file") {
 					t.Error(err)
 				}
 			}

@@ -74,7 +74,7 @@ func TestAdministratorsAddVolumesOnlyWhereTheyMay(t *testing.T) {
 		{byDefault, "file:" + data + "/out/victim", "leads out of"},
 		{byDefault, "file:" + data + "/link.img", "leads out of"},
 		{byDefault, "file:" + data + "/up/other/victim", "leads out of"},
-		{byDefault, "file:" + data + "/device", "no regular file"},
+		{byDefault, "file:" + data + "/device", "not a regular file"},
 		{byDefault, "rbd:pool/image,conf=/tmp/mine.conf", "conf=/tmp/mine.conf: administrators"},
 		{listed, "file:" + other + "/listed,size=1MiB", ""},
 		{listed, "file:" + data + "/fourth,size=1MiB", "only in " + other},
