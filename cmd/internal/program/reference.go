@@ -31,7 +31,7 @@ func writeCommand(w *strings.Builder, command *cobra.Command) {
 		fmt.Fprintf(w, "\n```text\n%s\n```\n", command.UseLine())
 	}
 	if command.Example != "" {
-		fmt.Fprintf(w, "\n```text\n%s\n```\n", strings.Trim(command.Example, "\n"))
+		fmt.Fprintf(w, "\n```text\n%s\n```\n", outdented(strings.Trim(command.Example, "\n")))
 	}
 	if command.PersistentFlags().HasAvailableFlags() && command.HasSubCommands() {
 		w.WriteString("\nFlags that its commands have, too:\n")
@@ -49,11 +49,17 @@ func writeCommand(w *strings.Builder, command *cobra.Command) {
 func writeProse(w *strings.Builder, text string) {
 	for paragraph := range strings.SplitSeq(strings.Trim(text, "\n"), "\n\n") {
 		if strings.HasPrefix(paragraph, " ") {
-			fmt.Fprintf(w, "\n```text\n%s\n```\n", paragraph)
+			fmt.Fprintf(w, "\n```text\n%s\n```\n", outdented(paragraph))
 			continue
 		}
 		fmt.Fprintf(w, "\n%s\n", escaped(paragraph))
 	}
+}
+
+// outdented removes the indentation of the first line from all lines.
+func outdented(text string) string {
+	indentation := text[:len(text)-len(strings.TrimLeft(text, " "))]
+	return strings.ReplaceAll(strings.TrimPrefix(text, indentation), "\n"+indentation, "\n")
 }
 
 // writeFlags writes a table for each group of flags.
