@@ -9,8 +9,8 @@ import (
 )
 
 // Turns limits the rate at which callers are admitted. Each rejected caller gets a time of its own
-// to try again, so that rejected callers do not return all at once. The time reserves nothing: Turns
-// admits every caller that the rate allows. The methods may be called concurrently.
+// to try again, so that rejected callers do not return all at once. The time reserves nothing:
+// Turns admits every caller that the rate allows. The methods may be called concurrently.
 type Turns struct {
 	burst    int
 	admitted *bucket.Bucket

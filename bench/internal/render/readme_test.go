@@ -114,7 +114,8 @@ func cell(
 		c := &d.Cases[i]
 		w := &c.Workload
 		if c.System != system || w.Pattern != workload.Pattern ||
-			w.BlockSize != workload.BlockSize || w.QueueDepth != workload.QueueDepth || max(w.Queues, 1) != workload.Queues {
+			w.BlockSize != workload.BlockSize || w.QueueDepth != workload.QueueDepth ||
+			max(w.Queues, 1) != workload.Queues {
 			continue
 		}
 		value, ok := c.Median(quantity)
