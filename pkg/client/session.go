@@ -164,7 +164,11 @@ func (s *session) configure(ctx context.Context) error {
 		return status.Errorf(status.NotSupported,
 			"the relay or the target cannot preempt (Preempt): upgrade it")
 	}
-	s.info.Exclusive, s.info.ReadOnly = reply.Exclusive, reply.ReadOnly || s.info.ReadOnly
+	s.info.Exclusive = reply.Exclusive
+	if reply.ReadOnly {
+		s.info.ReadOnly = true
+		s.info.CanTrim, s.info.CanWriteZeroes, s.info.CanFUA = false, false, false
+	}
 	s.info.OwnHolderID = reply.HolderID.String()
 	return nil
 }

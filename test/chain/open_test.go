@@ -28,7 +28,8 @@ func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
 		config := c.Config()
 		config.ReadOnly = true
 		reader := c.Open(config)
-		if !reader.Info().ReadOnly || writer.Info().ReadOnly {
+		if i := reader.Info(); !i.ReadOnly || i.CanTrim || i.CanWriteZeroes || i.CanFUA ||
+			writer.Info().ReadOnly {
 			t.Errorf("%v: the reader's volume is described as %+v", isolated, reader.Info())
 		}
 		for name, change := range map[string]func() error{
