@@ -206,10 +206,15 @@ func (e *Engine) Do(command func()) bool {
 	e.commands = append(e.commands, command)
 	e.pending.Store(true)
 	if e.sleeping.Load() {
-		// The write can only fail on a full counter, which wakes the thread as well.
-		_, _ = unix.Write(e.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		e.ring()
 	}
 	return true
+}
+
+// ring ends the sleep of the engine's thread.
+func (e *Engine) ring() {
+	// The write can only fail on a full counter, which wakes the thread as well.
+	_, _ = unix.Write(e.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
 // Wake ends the sleep of the engine's thread, or makes its next attempt to sleep return at once.
@@ -295,12 +300,42 @@ func (e *Engine) sleep() {
 			e.countLateWakeups()
 		}
 	}
+	e.wakeAll()
+}
+
+// wakeAll ends what sleep has begun.
+func (e *Engine) wakeAll() {
 	e.sleeping.Store(false)
 	for _, r := range e.waiters {
 		if r.armed {
 			r.armed = false
 			r.waiter.Disarm()
 		}
+	}
+}
+
+// Descriptor returns a descriptor on which an event loop of the caller's can sleep instead of Idle,
+// by itself or among others: it is readable between Arm and Disarm while the engine may have
+// something to do (level-triggered). The engine owns it, and Close closes it.
+func (e *Engine) Descriptor() int { return e.epoll }
+
+// Arm is called before the caller's event loop sleeps on Descriptor. From then on, whatever the
+// engine gets to do makes it readable, and so it does at once if there is something already: no
+// wake-up is lost. It is readable at once, too, if a thread cannot sleep on one of the waiters, or
+// one has something to do because of the time. After the sleep, call Disarm, and then Progress.
+func (e *Engine) Arm() {
+	e.sleeping.Store(true)
+	if e.pending.Load() || !e.armAll() || e.due() < math.MaxInt64 ||
+		slices.ContainsFunc(e.waiters, (*registration).cannotSleep) {
+		e.ring()
+	}
+}
+
+// Disarm ends what Arm has begun, and clears Descriptor. Without Arm it does nothing.
+func (e *Engine) Disarm() {
+	if e.sleeping.Load() {
+		e.waitFor(0)
+		e.wakeAll()
 	}
 }
 
@@ -343,7 +378,7 @@ func (e *Engine) armAll() bool {
 // waitFor sleeps until a descriptor is readable or the time is up. It clears the readable
 // descriptors and returns their number.
 func (e *Engine) waitFor(bound time.Duration) int {
-	if bound < time.Millisecond {
+	if 0 < bound && bound < time.Millisecond {
 		// epoll_wait counts in milliseconds.
 		timeout := unix.NsecToTimespec(bound.Nanoseconds())
 		_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(e.epoll), Events: unix.POLLIN}}, &timeout, nil)
