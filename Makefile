@@ -51,6 +51,10 @@ build-emulation: ## Build all programs with an emulation of libdoca for their pr
 libdoca: ## Build the emulation of libdoca, for programs written for DOCA, with its headers into bin/libdoca/ (gcc)
 	libdoca/scripts/build.sh $(shell go env GOHOSTARCH) bin/libdoca
 
+.PHONY: libzcclient
+libzcclient: ## Build the C library for clients, with its header, into bin/libzcclient/ (gcc)
+	libzcclient/scripts/build.sh $(shell go env GOHOSTARCH) bin/libzcclient
+
 .PHONY: demo
 demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
 	scripts/demo.sh
@@ -68,7 +72,8 @@ demo-unprivileged: build ## Run demo-disk as the user nobody (root)
 
 # The programs that tests run, each set built once for all tests. Those behind RACE need a C compiler.
 PROGRAM_SETS := ZC_RELAY_PROGRAMS ZC_RELAY_MANUAL_PROGRAMS ZC_RELAY_EXAMPLE_PROGRAMS \
-	$(if $(RACE),ZC_RELAY_RACE_PROGRAMS ZC_RELAY_EMULATION_PROGRAMS ZC_RELAY_LIBDOCA)
+	$(if $(RACE),ZC_RELAY_RACE_PROGRAMS ZC_RELAY_EMULATION_PROGRAMS ZC_RELAY_LIBDOCA \
+	ZC_RELAY_LIBZCCLIENT)
 with_programs = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && \
 	variables=$$(go run ./internal/testkit/programs "$$directory" $(PROGRAM_SETS)) && eval "$$variables" &&
 
@@ -136,6 +141,7 @@ prepare: ## Fill the caches: compile all programs, tests, and tools, and make th
 	go -C libdoca list $(RACE) -test -export -deps ./... ../... >/dev/null
 	go list -test -export -deps ./test/simulation >/dev/null
 	go build -tags netgo,osusergo ./cmd/...
+	. scripts/cross-compiler.sh && harden && go list -tags netgo,osusergo -buildmode=c-shared -export -deps ./libzcclient/core >/dev/null
 	. scripts/cross-compiler.sh && harden && go build -tags netgo,osusergo -buildmode=pie ./cmd/...
 	go -C bench list $(RACE) -test -export -deps ./... >/dev/null
 	go -C tools/kubernetes list -test -export -deps . >/dev/null
@@ -176,6 +182,7 @@ test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal
 	go test -count=1 -tags complete -run 'NBD|QEMU|FIO|FileSystem|AFlushReports|TheGatewayServes' ./test/e2e
 	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries|InATerminal|TestShells' ./test/e2e
 	go test $(RACE) -count=1 -run TestTshark ./pkg/rdma/iwarp
+	go test -count=1 -tags complete ./libzcclient/test -run 'Fio|Tour'
 # A test whose program is not installed fails instead of being skipped.
 test-tools: export CI := true
 

@@ -34,6 +34,6 @@ fi
 
 while IFS=: read -r document path; do
     [ -e "${path//\`/}" ] || complain "$document" "names $path, which does not exist"
-done < <(git ls-files -z '*.md' | xargs -0 grep -HoE '`(cmd|pkg|internal|test|bench|deploy|scripts|proto|libdoca|examples)/[a-z0-9_./-]*[a-z0-9]`')
+done < <(git ls-files -z '*.md' | xargs -0 grep -HoE '`(cmd|pkg|internal|test|bench|deploy|scripts|proto|libdoca|libzcclient|examples)/[a-z0-9_./-]*[a-z0-9]`')
 
 exit $failed

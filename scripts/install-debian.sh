@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the Debian packages that "make gate" and "make peers" need. Needs root.
+# Installs the Debian packages that "make gate" and "make peers" need, and the source of fio, whose
+# headers libzcclient's engine for it needs. Needs root.
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export DEBIAN_FRONTEND=noninteractive
 
 packages=(
@@ -29,6 +31,14 @@ missing=()
 for package in "${packages[@]}"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+if [ ${#missing[@]} -gt 0 ]; then
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+fio=/usr/local/src/fio
+if [ ! -e $fio ]; then
+    # Only a suite with peers needs it, and fails without it.
+    libzcclient/fio/build.sh --get-source $fio ||
+        echo "install-debian: no source of fio, which the suite tools needs" >&2
+fi

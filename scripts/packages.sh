@@ -13,6 +13,7 @@ directory=${PACKAGE_DIRECTORY:-dist}
 read -r -a architectures <<<"${PACKAGE_ARCHITECTURES:-amd64 arm64}"
 read -r -a formats <<<"${PACKAGE_FORMATS:-deb rpm}"
 names="zc-relay zc-relay-target zc-relay-initiator dma-copy libdoca-emulation zc-relay-target-ceph"
+names+=" libzcclient"
 names+=" zc-relay-target-static zc-relay-initiator-static"
 names=${PACKAGE_NAMES:-$names}
 is_wanted() { [[ " $names " == *" $1 "* ]]; }
@@ -138,6 +139,22 @@ END
             -tags libdoca_shared,netgo,osusergo ./shared
         make_package libdoca/packages/libdoca-emulation.yaml
         make_package libdoca/packages/libdoca-emulation-dev.yaml
+    fi
+    # Two packages, too.
+    if is_wanted libzcclient; then
+        case $PACKAGE_ARCH in
+        amd64) PACKAGE_TRIPLE=x86_64-linux-gnu ;;
+        arm64) PACKAGE_TRIPLE=aarch64-linux-gnu ;;
+        esac
+        export PACKAGE_TRIPLE
+        ZC_RELAY_VERSION=$PACKAGE_VERSION libzcclient/scripts/build.sh "$PACKAGE_ARCH" \
+            dist/stage/libzcclient /usr "lib/$PACKAGE_TRIPLE"
+        sed 's|^libdir=.*|libdir=${prefix}/lib64|' \
+            dist/stage/libzcclient/lib/pkgconfig/zcclient.pc >dist/stage/zcclient-rpm.pc
+        write_notices libzcclient0 dist/stage/libzcclient/lib/libzcclient/libzcclient-core.so -cgo \
+            -tags netgo,osusergo ./libzcclient/core
+        make_package libzcclient/packages/libzcclient0.yaml
+        make_package libzcclient/packages/libzcclient-dev.yaml
     fi
     is_wanted zc-relay-target-ceph || continue
     # The target with librbd links it, and can only be built for this machine.

@@ -31,11 +31,11 @@ func TestModesDoNotDependOnTheBuilder(t *testing.T) {
 	if err != nil || len(definitions) == 0 {
 		t.Fatalf("found %v, %v", definitions, err)
 	}
-	ofLibdoca, err := filepath.Glob("../../libdoca/packages/*.yaml")
-	if err != nil || len(ofLibdoca) == 0 {
-		t.Fatalf("found %v, %v", ofLibdoca, err)
+	ofLibraries, err := filepath.Glob("../../lib*/packages/*.yaml")
+	if err != nil || len(ofLibraries) != 4 {
+		t.Fatalf("found %v, %v", ofLibraries, err)
 	}
-	for _, definition := range append(definitions, ofLibdoca...) {
+	for _, definition := range append(definitions, ofLibraries...) {
 		text, err := os.ReadFile(definition)
 		if err != nil {
 			t.Fatal(err)

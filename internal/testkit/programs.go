@@ -34,18 +34,22 @@ var (
 	Race = &Set{Variable: "ZC_RELAY_RACE_PROGRAMS",
 		build: goBuild("1", []string{"-race"}, "cmd/zc-relay", "cmd/target")}
 	Emulation = &Set{Variable: "ZC_RELAY_EMULATION_PROGRAMS",
-		build: inAnnex("CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags='-s -w' " +
+		build: inFolder("libdoca", "CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags='-s -w' "+
 			`-o "$1/" ./cmd/...`)}
 	Manual = &Set{Variable: "ZC_RELAY_MANUAL_PROGRAMS",
 		build: goBuild("0", []string{"-tags", "manual"}, "cmd/...")}
 	Examples = &Set{Variable: "ZC_RELAY_EXAMPLE_PROGRAMS",
 		build: goBuild("0", nil, "examples/...")}
 	Libdoca = &Set{Variable: "ZC_RELAY_LIBDOCA",
-		build: inAnnex(`scripts/build.sh "$(go env GOHOSTARCH)" "$1"`)}
+		build: inFolder("libdoca", `scripts/build.sh "$(go env GOHOSTARCH)" "$1"`)}
+	Libzcclient = &Set{Variable: "ZC_RELAY_LIBZCCLIENT",
+		build: inFolder("libzcclient", `scripts/build.sh "$(go env GOHOSTARCH)" "$1"`)}
 )
 
 // Sets returns all sets.
-func Sets() []*Set { return []*Set{Plain, Race, Emulation, Manual, Examples, Libdoca} }
+func Sets() []*Set {
+	return []*Set{Plain, Race, Emulation, Manual, Examples, Libdoca, Libzcclient}
+}
 
 // Directory returns the directory of the programs of a set, which it builds when a test of this
 // process first needs them.
@@ -158,12 +162,12 @@ func goBuild(cgo string, flags []string, packages ...string) func(string) *exec.
 	}
 }
 
-// inAnnex returns a function that runs a shell command, whose argument is a directory, in libdoca/,
-// which is a module of its own.
-func inAnnex(command string) func(string) *exec.Cmd {
+// inFolder returns a function that runs a shell command, whose argument is a directory, in a folder
+// of this repository, such as libdoca/, which is a module of its own.
+func inFolder(folder, command string) func(string) *exec.Cmd {
 	return func(directory string) *exec.Cmd {
 		build := exec.Command("sh", "-ec", `cd "$(go list -m -f '{{.Dir}}' `+
-			strings.TrimSuffix(module, "/")+`)/libdoca"`+"\n"+command, "sh", directory)
+			strings.TrimSuffix(module, "/")+`)/`+folder+"\"\n"+command, "sh", directory)
 		build.Env = withoutFlags(os.Environ())
 		return build
 	}

@@ -12,6 +12,7 @@
 //	ZC_RELAY_MANUAL_PROGRAMS     Manual     all of cmd/, to write their manual pages, pure Go
 //	ZC_RELAY_EXAMPLE_PROGRAMS    Examples   all of examples/, pure Go
 //	ZC_RELAY_LIBDOCA             Libdoca    what libdoca/scripts/build.sh makes (cgo)
+//	ZC_RELAY_LIBZCCLIENT         Libzcclient what libzcclient/scripts/build.sh makes (cgo)
 //
 // The command in programs/ builds sets and prints their variables.
 package testkit

@@ -31,7 +31,7 @@ const (
 )
 
 func TestThePublicPackagesExportWhatTheListingsSay(t *testing.T) {
-	files := map[string]bool{}
+	files := map[string]bool{"libzcclient.txt": true} // libzcclient/test compares it
 	for _, p := range load(t) {
 		name := strings.ReplaceAll(strings.TrimPrefix(p.Path(), public), "/", "-") + ".txt"
 		files[name] = true

@@ -9,7 +9,7 @@ export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 daemons=(zc-relay-target zc-relay)
 programs=("${daemons[@]}" zc-relay-initiator dma-copy)
 packages=("${daemons[@]}" zc-relay-initiator zc-relay-dma-copy
-    libdoca-emulation libdoca-emulation-dev)
+    libdoca-emulation libdoca-emulation-dev libzcclient0 libzcclient-dev)
 
 step() { printf '=== %s\n' "$*"; }
 fail() {
@@ -217,6 +217,15 @@ systemctl enable --now "${daemons[@]}"
 check_daemons
 move_data
 
+step 'a program with the C library'
+# shellcheck disable=SC2046
+gcc -Wall -Werror -o /tmp/hello /usr/share/doc/libzcclient-dev/examples/hello.c \
+    $(pkg-config --cflags --libs zcclient)
+dpkg --remove libzcclient-dev
+expect "the program writes and reads" runuser -u zc-relay-client -- \
+    /tmp/hello directory=/run/zc-relay/comch,control_timeout=1m
+dpkg --install "$share"/1.0.0/libzcclient-dev_*.deb
+
 step 'reload, without procps'
 mv /bin/kill /bin/kill.hidden
 systemctl reload "${daemons[@]}"
@@ -377,7 +386,8 @@ rm /etc/zc-relay/nbd/test.conf
 
 step remove
 rm -r /etc/systemd/system/zc-relay*.service.d
-dpkg --remove "${daemons[@]}" zc-relay-dma-copy libdoca-emulation-dev libdoca-emulation
+dpkg --remove "${daemons[@]}" zc-relay-dma-copy libdoca-emulation-dev libdoca-emulation \
+    libzcclient-dev libzcclient0
 for daemon in "${daemons[@]}"; do
     expect "$daemon is stopped" [ "$(property "$daemon" ActiveState)" != active ]
     expect "no process of $daemon is left" [ -z "$(pgrep -u "$daemon")" ]

@@ -34,7 +34,7 @@ test/packages/reproducible.sh "$work/share/1.0.0" 1.0.0
 for package in "$work"/share/1.0.0/*.rpm; do
     # Installing it takes an RPM distribution; its content and scripts do not.
     rpm --query --package --list "$package" >"$work/list"
-    grep -Eq '^/usr/(bin/(zc-relay|dma-copy|zc-libdoca)|lib/libdoca-emulation/include/)' "$work/list"
+    grep -Eq '^/usr/(bin/(zc-relay|dma-copy|zc-libdoca)|lib/libdoca-emulation/include/|lib64/libzcclient)' "$work/list"
 done
 
 fail() {
@@ -52,8 +52,8 @@ for package in "$work"/share/1.0.0/*.deb; do
     [[ $package != *-static_* ]] || continue
     content=$work/content/$(basename "$package")
     dpkg-deb --extract "$package" "$content"
-    mapfile -t files < <(find "$content/usr/bin" "$content/usr/lib/libdoca-emulation/lib" \
-        -maxdepth 1 -type f -exec sh -c 'head -c 4 "$1" | grep -q ELF' _ {} \; -print 2>/dev/null)
+    mapfile -t files < <(find "$content"/usr/bin "$content"/usr/lib/{libdoca-emulation/lib,*-linux-gnu} \
+        -maxdepth 2 -type f -exec sh -c 'head -c 4 "$1" | grep -q ELF' _ {} \; -print 2>/dev/null)
     [ ${#files[@]} -eq 0 ] || scripts/check-hardening.sh "${files[@]}" ||
         fail "$(basename "$package") has programs without protection"
 done
@@ -80,7 +80,7 @@ for variant in zc-relay-target-ceph zc-relay-target-static zc-relay-initiator-st
 done
 for package in "$work"/share/1.0.0/*.deb; do
     name=$(dpkg-deb --field "$package" Package)
-    [ "$name" != libdoca-emulation-dev ] || continue # has headers only
+    [[ $name != lib*-dev ]] || continue # has headers only
     extract "$package" "usr/share/doc/$name/third-party-notices" >"$work/notices"
     grep -q '^Go 1\.' "$work/notices" || fail "$name lacks the license of Go"
     extract "$package" "usr/share/doc/$name/sbom.cdx.json" >"$work/sbom"

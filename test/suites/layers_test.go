@@ -94,6 +94,9 @@ var layers = []layer{
 	{"emulation", "libdoca", base + "comch comch-providers"},
 	{"emulation-programs", "libdoca/cmd", base + "libdoca emulation programs"},
 
+	// The C library: its private part is a program that other programs load.
+	{"c-library", "libzcclient", base + "libdoca comch comch-providers client"},
+
 	{"examples", "examples", base + "comch comch-providers dma dma-providers"},
 	{"packaging", "deploy", ""},
 	{"tests", "test", commands + "comch-providers rdma-providers dma-providers"},

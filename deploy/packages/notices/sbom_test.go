@@ -28,6 +28,7 @@ func TestEveryProgramLinksOnlyWhatHasAKnownLicense(t *testing.T) {
 		{"../../..", "ceph,netgo,osusergo", "amd64", "./cmd/target", true},
 		{"../../..", "", "arm64", "./cmd/...", false},
 		{"../../../libdoca", "libdoca_shared,netgo,osusergo", "amd64", "./shared", true},
+		{"../../..", "netgo,osusergo", "amd64", "./libzcclient/core", true},
 	} {
 		components, err := linked(build.directory, build.tags, build.architecture, build.cgo,
 			[]string{build.program})
