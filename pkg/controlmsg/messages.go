@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/printable"
@@ -444,9 +443,8 @@ type Error struct {
 
 // Error attributes the failure to the peer and names phase, text and symbolic code.
 func (e *Error) Error() string {
-	code := fmt.Sprintf(" [%v]", e.Code)
-	return fmt.Sprintf("the other side reports at step %v: %s%s", e.Phase, strings.TrimSuffix(e.Text, code),
-		code)
+	return fmt.Sprintf("the other side reports at step %v: %s", e.Phase,
+		status.WithCode(e.Text, e.Code))
 }
 
 // Unwrap returns the code, for errors.Is and status.CodeOf.

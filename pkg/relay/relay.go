@@ -72,6 +72,9 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	case config.RDMA == nil:
 		return nil, status.Errorf(status.InvalidValue, "start a relay: Config.RDMA is nil: it is "+
 			"how the relay reaches targets, for instance iwarp.New(iwarp.Options{})")
+	case config.DataSecurity != controlmsg.DataSecurityOff && config.TLS == nil:
+		return nil, status.Errorf(status.BadConfig, "start a relay: Config.DataSecurity is %v, and "+
+			"Config.TLS is nil: its certificates are those of the data, too", config.DataSecurity)
 	}
 	config.setDefaults()
 	settings, errs := config.Settings.complete()

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"syscall"
 )
 
@@ -134,14 +133,8 @@ func Errorf(code Code, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
-// Error returns the text followed by the symbolic code in brackets, unless the text ends with it.
-func (e *Error) Error() string {
-	text, code := e.Err.Error(), " ["+e.Code.String()+"]"
-	if strings.HasSuffix(text, code) {
-		return text
-	}
-	return text + code
-}
+// Error returns the text with its symbolic code in brackets: see WithCode.
+func (e *Error) Error() string { return WithCode(e.Err.Error(), e.Code) }
 
 // Unwrap returns the cause for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }
@@ -150,26 +143,6 @@ func (e *Error) Unwrap() error { return e.Err }
 func (e *Error) Is(target error) bool {
 	code, ok := target.(Code)
 	return ok && code == e.Code
-}
-
-// Text returns the text of err without symbolic codes in brackets, for people who read it beside
-// other text.
-func Text(err error) string {
-	var text strings.Builder
-	for rest := err.Error(); ; {
-		before, after, found := strings.Cut(rest, " [")
-		text.WriteString(before)
-		if !found {
-			return text.String()
-		}
-		code, behind, closed := strings.Cut(after, "]")
-		if closed && code != "" && strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
-			rest = behind
-			continue
-		}
-		text.WriteString(" [")
-		rest = after
-	}
 }
 
 // CodeOf returns the code that represents err on a wire: its own code if it has one, otherwise the

@@ -60,14 +60,40 @@ func TestErrorsMatchByCodeAndByCause(t *testing.T) {
 	}
 }
 
-func TestACodeIsPrintedOnce(t *testing.T) {
-	inner := status.Errorf(status.NotConnected, "gone")
+func TestATextHasTheCodeOfItsCause(t *testing.T) {
+	inner := status.Errorf(status.BadConfig, "off here")
 	for err, want := range map[error]string{
-		status.Errorf(status.NotConnected, "read: %w", inner): "read: gone [NOT_CONNECTED]",
-		status.Errorf(status.Again, "read: %w", inner):        "read: gone [NOT_CONNECTED] [AGAIN]",
+		status.Errorf(status.BadConfig, "read: %w", inner):    "read: off here [BAD_CONFIG]",
+		status.Errorf(status.NotConnected, "read: %w", inner): "read: off here [BAD_CONFIG]",
+		status.Errorf(status.Again, "%w: mend it", inner):     "off here [BAD_CONFIG]: mend it",
+		status.Errorf(status.Again, "%w: %w", status.ErrClosed, inner): "closed by this program: " +
+			"off here [BAD_CONFIG]",
+		status.Errorf(status.Again, "core [ALL] [3"): "core [ALL] [3 [AGAIN]",
+		status.Errorf(status.Again, "%w", errors.Join(inner, errors.New("b"))): "off here " +
+			"[BAD_CONFIG]\nb [AGAIN]",
 	} {
 		if err.Error() != want {
 			t.Errorf("text is %q, want %q", err, want)
+		}
+	}
+	err := status.Errorf(status.NotConnected, "read: %w", inner)
+	if status.CodeOf(err) != status.NotConnected || !errors.Is(err, status.BadConfig) {
+		t.Errorf("the code of %q is %v", err, status.CodeOf(err))
+	}
+}
+
+func TestOneCodeKeepsThatOfTheCause(t *testing.T) {
+	for text, want := range map[string]string{
+		"a [CONNECTION_RESET] [NOT_CONNECTED] [CONNECTION_RESET]: b [IN_USE]": "a: b [IN_USE]",
+		"a [AUTHENTICATION] [NOT_CONNECTED]: b":                               "a [AUTHENTICATION]: b",
+		"a [CODE_77] [UNKNOWN]\nb [UNKNOWN]":                                  "a [CODE_77]\nb [UNKNOWN]",
+		"the cores [ALL] [IN_USE]":                                            "the cores [ALL] [IN_USE]",
+		"[CODE_] [CODE_x] [":                                                  "[CODE_] [CODE_x] [",
+		"[IN_USE] [FULL]":                                                     "[IN_USE] [FULL]",
+		"":                                                                    "",
+	} {
+		if got := status.OneCode(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
 }

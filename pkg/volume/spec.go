@@ -110,11 +110,11 @@ func ParseSpec(text string, blockSize uint32) (Spec, error) {
 		func(k kindForm) bool { return k.name == kind }) && !strings.Contains(name, "=") &&
 		strings.Contains(name, ":") {
 		return Spec{}, status.Errorf(status.InvalidValue,
-			"a name for the volume and \"=\" are missing: write for instance disk=%s", text)
+			"a name for the volume and \"=\" are missing: write for instance disk=%s", Redacted(text))
 	}
 	if !found {
 		return Spec{}, status.Errorf(status.InvalidValue,
-			"volume %q has no name: use NAME=BACKEND, where BACKEND is %s", text, BackendForms)
+			"volume %q has no name: use NAME=BACKEND, where BACKEND is %s", Redacted(text), BackendForms)
 	}
 	backend, exclusive := cutOption(backend, "exclusive")
 	parsed, err := parseBackend(backend)
@@ -183,6 +183,7 @@ var kinds = []kindForm{
 
 // wrongKind says what a backend that begins with no kind of volume is probably meant to be.
 func wrongKind(text, kind string, hasColon bool) string {
+	text = Redacted(text)
 	const allowed = "the kinds are memory, file, rbd, and volume"
 	word, _ := CutOptions(kind)
 	var names []string
@@ -216,7 +217,8 @@ func wrongKind(text, kind string, hasColon bool) string {
 }
 
 // UnknownOption returns the error for an option that a volume does not have. It has the known ones,
-// of which those with a value end in "=" and its form.
+// of which those with a value end in "=" and its form. The value of the option, which may be a
+// secret, is not in the text.
 func UnknownOption(volume, option string, known ...string) error {
 	word, _, _ := strings.Cut(option, "=")
 	words := make([]string, len(known))
@@ -230,8 +232,38 @@ func UnknownOption(volume, option string, known ...string) error {
 	if best := similar.Closest(strings.ToLower(word), words); best != "" {
 		hint = "did you mean " + known[slices.Index(words, best)] + "? " + hint
 	}
+	if slices.Contains(secretOptions, strings.ToLower(word)) {
+		hint = "this kind of volume has no secret: remove it"
+		if slices.Contains(words, "passphrase-file") {
+			hint = "others can read what is here: write a passphrase into a file, and name that by " +
+				"passphrase-file=PATH; the key of a client is in the keyring that the file of " +
+				"conf=PATH names"
+		}
+	}
 	return status.Errorf(status.InvalidValue, "%s: unknown option %q: %s (a comma separates options)",
-		volume, option, hint)
+		volume, word, hint)
+}
+
+// secretOptions are names that users may expect for an option with a secret.
+var secretOptions = []string{"passphrase", "password", "passwd", "pass", "key", "secret", "luks",
+	"encryption-passphrase", "encryption_passphrase"}
+
+// shownOptions are the options whose values are no secrets.
+var shownOptions = []string{"size", "shared", "conf", "id", "group", "create", "fence",
+	"passphrase-file"}
+
+// Redacted returns the text of a backend, which may be wrong, as logs and errors can show it: it
+// ends before the value of the first option that no kind of volume has, because that value may be a
+// secret.
+func Redacted(backend string) string {
+	path, options := CutOptions(backend)
+	for i, option := range options {
+		word, _, hasValue := strings.Cut(option, "=")
+		if hasValue && !slices.Contains(shownOptions, word) {
+			return strings.Join(append([]string{path}, options[:i]...), ",") + "," + word + "=…"
+		}
+	}
+	return backend
 }
 
 // registered holds the parsers of kinds of volumes in other packages.

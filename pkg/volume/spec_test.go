@@ -66,7 +66,7 @@ func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 		"v=volume:disk,direct":   `unknown option "direct": the options are readonly, exclusive`,
 		"v=volume:disk,readonyl": "did you mean readonly?",
 		"v=memory:1MiB,exclusiv": `memory:1MiB: unknown option "exclusiv": did you mean exclusive?`,
-		"v=file:/x,sise=1GiB":    `unknown option "sise=1GiB": did you mean size=SIZE?`,
+		"v=file:/x,sise=1GiB":    `unknown option "sise": did you mean size=SIZE?`,
 		"v=1GiB":                 "a size alone is no backend: write memory:1GiB",
 		"v=/var/tmp/x": "a path alone is no backend: write file:/var/tmp/x, with ,size=SIZE if " +
 			"there is no such file yet",
@@ -88,6 +88,32 @@ func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) ||
 			!errors.Is(err, status.InvalidValue) {
 			t.Errorf("ParseSpec(%q) = %+v, %v, want InvalidValue with %q", text, spec, err, want)
+		}
+	}
+}
+
+func TestAnErrorRepeatsNoSecret(t *testing.T) {
+	for text, want := range map[string]string{
+		"v=memory:1MiB,passphrase=hunter2": `unknown option "passphrase": this kind of volume has no secret`,
+		"v=file:/x,key=hunter2,hunter2":    `unknown option "key": this kind of volume has no secret`,
+		"v=file:/x,sise=hunter2":           `unknown option "sise": did you mean size=SIZE?`,
+		"memory:1MiB,key=hunter2":          "write for instance disk=memory:1MiB,key=…",
+		"v:memory,password=hunter2":        "",
+	} {
+		_, err := volume.ParseSpec(text, 4096)
+		if err == nil || strings.Contains(err.Error(), "hunter2") ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("ParseSpec(%q): %v", text, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"rbd:p/i,id=x,passphrase=hunter2,readonly": "rbd:p/i,id=x,passphrase=…",
+		"rbd:p/i,passphrase-file=/etc/p,create=1G": "rbd:p/i,passphrase-file=/etc/p,create=1G",
+		"memory:1MiB,exclusiv":                     "memory:1MiB,exclusiv",
+		"":                                         "",
+	} {
+		if got := volume.Redacted(text); got != want {
+			t.Errorf("Redacted(%q) = %q, want %q", text, got, want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // VolumeKeeper is a daemon whose volumes administrators change. Its methods may be called
@@ -45,7 +46,7 @@ func (a *Admin) HandleVolumes(k VolumeKeeper) {
 		if err := readDocument(r, &v); err != nil {
 			return nil, err
 		}
-		c.object, c.detail = volumeObject(v.Name), v.Backend
+		c.object, c.detail = volumeObject(v.Name), volume.Redacted(v.Backend)
 		return k.AddVolume(ctx, v)
 	})
 	a.handleChange("resizeVolume", operationResizeVolume, volumeObject,

@@ -235,7 +235,7 @@ func (l *loader) addListFlag(n *node, f *pflag.Flag) {
 		index := strconv.Itoa(i)
 		element, err := n.list.parseFlag(text)
 		if err != nil {
-			l.problem("--"+f.Name, "", quote(text), status.Text(err))
+			l.problem("--"+f.Name, "", quote(n.list.shown(text)), status.Text(err))
 			continue
 		}
 		elements[index] = element

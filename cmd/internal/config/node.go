@@ -66,6 +66,8 @@ type list struct {
 	prototype func() *node
 	// parseFlag parses an element from the text of the list's flag; nil if there is none.
 	parseFlag func(text string) (values, error)
+	// shown returns the text of the list's flag without secrets.
+	shown func(text string) string
 	// single means that flags may describe the only element.
 	single bool
 	// identifiedBy holds the keys that distinguish elements.

@@ -276,7 +276,7 @@ func (c *Target) describe(s section) {
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
 	volumes := s.node.child("volumes").flagged("volume", "").reloads(AtOnce)
 	volumes.doc = "volume to serve, " + volumeForm + "; a BACKEND is " + volume.BackendForms + "; repeatable"
-	volumes.list.parseFlag = parseVolumeFlag
+	volumes.list.parseFlag, volumes.list.shown = parseVolumeFlag, volume.Redacted
 	volumes.list.identifiedBy = []string{"name"}
 }
 
@@ -387,8 +387,8 @@ func checkBackend(s string) error {
 // parseVolumeFlag parses the flag. The keys check the values.
 func parseVolumeFlag(text string) (values, error) {
 	name, backend, found := strings.Cut(text, "=")
-	if !found {
-		_, err := volume.ParseSpec(text, DefaultBlockSize)
+	if _, err := volume.ParseSpec(text, DefaultBlockSize); err != nil &&
+		(!found || strings.Contains(name, ":")) { // it may lack the name
 		return nil, err
 	}
 	return values{"name": name, "backend": backend}, nil
@@ -438,7 +438,7 @@ func (c *Target) check(report reporter) {
 		}
 		seen[v.Name] = i
 		if _, err := volume.ParseSpec(v.Name+"="+v.Backend, v.BlockSize); err != nil {
-			at("backend", v.Backend, "%s", status.Text(err))
+			at("backend", volume.Redacted(v.Backend), "%s", status.Text(err))
 		}
 		for _, group := range v.groupsOfRights() {
 			if len(group.names) > 0 && !c.TLS.Enabled() {

@@ -14,10 +14,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -287,27 +285,15 @@ func ExitCode(err error) int {
 	return ExitFailure
 }
 
-// Sentence returns the text of err on one line. Joined errors have one line each. Of several codes
-// in a row, each of which wraps the one before it, the first remains, which is the most specific.
+// Sentence returns the text of err on one line. Joined errors have one line each, with one code.
 func Sentence(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
 	for i, line := range lines {
 		line = strings.ReplaceAll(line, context.DeadlineExceeded.Error(), "timed out")
-		lines[i] = codesInARow().ReplaceAllString(strings.TrimSpace(line), "$1")
+		lines[i] = status.OneCode(strings.TrimSpace(line))
 	}
 	return strings.Join(lines, "; ")
 }
-
-// codesInARow matches two or more status codes. Most runs of a program have no error to print, so
-// the expression is compiled when the first one has.
-var codesInARow = sync.OnceValue(func() *regexp.Regexp {
-	names := []string{`CODE_\d+`}
-	for code := range status.Code(status.CodeCount) {
-		names = append(names, code.String())
-	}
-	name := "(?:" + strings.Join(names, "|") + ")"
-	return regexp.MustCompile(fmt.Sprintf(`( \[%[1]s\])(?: \[%[1]s\])+`, name))
-})
 
 // FailureOf describes err for a document, nil for no error. Its exit code tells the phase.
 func FailureOf(err error) *report.Failure {

@@ -48,7 +48,7 @@ func TestWrongBackendsAreRejected(t *testing.T) {
 		"rbd:pool/":                                  "name of the image",
 		"rbd:pool/image@snapshot":                    "name of the image",
 		"rbd:p/" + strings.Repeat("i", 97):           "name of the image",
-		"rbd:p/i,size=1GiB":                          "unknown option \"size=1GiB\"",
+		"rbd:p/i,size=1GiB":                          "unknown option \"size\"",
 		"rbd:p/i,creat=1GiB":                         "did you mean create=SIZE?",
 		"rbd:p/i,conf=":                              "unknown option",
 		"rbd:p/i,id=a b":                             "name of the user",
