@@ -265,7 +265,7 @@ func (b FileBackend) openUnlocked() (file *os.File, expected fs.FileInfo, err er
 				"%q is a symbolic link to %q, which does not exist: "+
 					"remove the link or give the path of a file", b.Path, destination)
 		}
-		return nil, nil, err
+		return nil, nil, b.explainPath(err)
 	}
 	flags := unix.O_RDWR
 	if b.ReadOnly {
@@ -283,7 +283,7 @@ func (b FileBackend) openUnlocked() (file *os.File, expected fs.FileInfo, err er
 			flags |= unix.O_EXCL
 		}
 	default:
-		return nil, nil, status.Errorf(status.InvalidValue,
+		return nil, nil, status.Errorf(status.BadConfig,
 			"%q is neither a regular file nor a block device, but %s: name one of these", b.Path,
 			kindOf(mode))
 	}
@@ -421,6 +421,22 @@ func (b FileBackend) openPath(path string, flags int) (int, error) {
 	return unix.Openat2(directory, inside, &how)
 }
 
+// explainPath describes what is wrong with a path that leads nowhere.
+func (b FileBackend) explainPath(err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, unix.ENOTDIR):
+		hint = "a part of the path before the last is a file: correct the path"
+	case errors.Is(err, unix.ELOOP):
+		hint = "symbolic links lead to one another: remove one of them, or correct the path"
+	case errors.Is(err, unix.ENAMETOOLONG):
+		hint = "the path, or a part of it, is longer than the system allows: shorten it"
+	default:
+		return err
+	}
+	return status.Errorf(status.BadConfig, "%w: %s", err, hint)
+}
+
 // explain describes why a file cannot be opened or created, and names the likely cause and remedy.
 func (b FileBackend) explain(verb string, err error) error {
 	hint := ""
@@ -528,8 +544,8 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	// Seeking also finds the size of a block device.
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
-		return 0, fmt.Errorf("file %q has no size, as those in /proc and /sys: name a file that "+
-			"holds data, or a block device: %w", b.Path, err)
+		return 0, status.Errorf(status.BadConfig, "file %q has no size, as those in /proc and /sys: "+
+			"name a file that holds data, or a block device: %w", b.Path, err)
 	}
 	if b.Size > 0 && uint64(end) < b.Size {
 		return 0, status.Errorf(status.InvalidValue,

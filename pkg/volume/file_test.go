@@ -150,6 +150,10 @@ func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	loop := filepath.Join(directory, "loop")
+	if err := os.Symlink(loop, loop); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		backend volume.FileBackend
 		code    status.Code
@@ -159,12 +163,18 @@ func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 			"add ,size=SIZE to create it"},
 		{volume.FileBackend{Path: filepath.Join(directory, "no", "folder"), Size: 4096},
 			status.NotFound, "no such file"},
-		{volume.FileBackend{Path: directory}, status.InvalidValue,
+		{volume.FileBackend{Path: directory}, status.BadConfig,
 			"neither a regular file nor a block device"},
-		{volume.FileBackend{Path: fifo}, status.InvalidValue,
+		{volume.FileBackend{Path: fifo}, status.BadConfig,
 			"neither a regular file nor a block device"},
-		{volume.FileBackend{Path: "/dev/null"}, status.InvalidValue,
+		{volume.FileBackend{Path: "/dev/null"}, status.BadConfig,
 			"neither a regular file nor a block device"},
+		{volume.FileBackend{Path: filepath.Join(fifo, "x"), Size: 4096}, status.BadConfig,
+			"a part of the path before the last is a file"},
+		{volume.FileBackend{Path: loop}, status.BadConfig, "symbolic links lead to one another"},
+		{volume.FileBackend{Path: filepath.Join(directory, strings.Repeat("x", 256)), Size: 4096},
+			status.BadConfig, "shorten it"},
+		{volume.FileBackend{Path: "/proc/version", ReadOnly: true}, status.BadConfig, "has no size"},
 		{volume.FileBackend{Path: path("small", 4095)}, status.InvalidValue, "less than one block"},
 		{volume.FileBackend{Path: path("empty", 0)}, status.InvalidValue, "less than one block"},
 		{volume.FileBackend{Path: path("other", 8192), Size: 16384}, status.InvalidValue,
@@ -175,12 +185,15 @@ func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 		if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: got %v, want %v with %q", c.backend, err, c.code, c.want)
 		}
+		if volume.IsMisconfigured(err) != (c.code == status.BadConfig) {
+			t.Errorf("%v: IsMisconfigured is %v", err, volume.IsMisconfigured(err))
+		}
 		err = volume.Check(volume.Spec{Name: "v", BlockSize: 4096, Backend: c.backend})
 		if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: checked: got %v, want %v with %q", c.backend, err, c.code, c.want)
 		}
 	}
-	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 4 {
+	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 5 {
 		t.Errorf("%d files exist (%v): a rejected volume left one behind", len(entries), err)
 	}
 }

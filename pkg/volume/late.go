@@ -29,6 +29,10 @@ type LateConfig struct {
 	Silence time.Duration
 	// OnOpen is called when the volume is open. It may be nil.
 	OnOpen func(Volume)
+	// Refuses reports whether the volume's user reports the error of the first attempt and gives up
+	// on the volume. The log does not have the error then, and no attempt follows until Retry. If
+	// it is nil, attempts follow any error.
+	Refuses func(error) bool
 }
 
 // Late is a volume that is opened when its storage allows that. Until then its state is Opening or
@@ -55,6 +59,9 @@ func OpenLate(config LateConfig) *Late {
 	if config.OnOpen == nil {
 		config.OnOpen = func(Volume) {}
 	}
+	if config.Refuses == nil {
+		config.Refuses = func(error) bool { return false }
+	}
 	log := config.Spec.Logger
 	if log == nil {
 		log = zap.NewNop()
@@ -77,6 +84,7 @@ func (v *Late) run(ctx context.Context) {
 	policy.Attempts, policy.Total = retry.AnyNumber(), retry.Forever()
 	schedule := policy.Begin(time.Now())
 	_, _ = schedule.Next(time.Now()) // the first attempt follows at once
+	refuses := v.config.Refuses
 	for {
 		opened, err := v.attempt(ctx, func(err error) {
 			v.failed(err, schedule.Attempt(), 0)
@@ -91,8 +99,15 @@ func (v *Late) run(ctx context.Context) {
 			return
 		}
 		attempt := schedule.Attempt()
-		pause, _ := schedule.Next(time.Now()) // has no end
-		v.failed(err, attempt, pause)
+		var due <-chan time.Time
+		if refuses(err) {
+			v.setFailed(err, attempt, 0)
+		} else {
+			pause, _ := schedule.Next(time.Now()) // has no end
+			v.failed(err, attempt, pause)
+			due = time.After(pause)
+		}
+		refuses = func(error) bool { return false }
 		isTried()
 		select {
 		case <-ctx.Done():
@@ -100,7 +115,7 @@ func (v *Late) run(ctx context.Context) {
 		case <-v.wake:
 			schedule = policy.Begin(time.Now())
 			_, _ = schedule.Next(time.Now())
-		case <-time.After(pause):
+		case <-due:
 		}
 	}
 }
@@ -144,23 +159,29 @@ func (v *Late) attempt(ctx context.Context, isSilent func(error)) (Volume, error
 // failed notes a failed attempt, and when the next one follows, if the failed one has ended. The
 // log has each reason once, until it changes.
 func (v *Late) failed(reason error, attempt int, pause time.Duration) {
-	now := time.Now()
-	v.mu.Lock()
-	former := v.status
-	v.status = Status{State: Failed, Reason: reason, Since: now, Attempt: attempt}
-	if former.State == Failed {
-		v.status.Since = former.Since
-	}
-	if pause > 0 {
-		v.status.NextTry = now.Add(pause)
-	}
-	v.mu.Unlock()
+	former := v.setFailed(reason, attempt, pause)
 	level := zap.ErrorLevel
-	if former.Reason != nil && former.Reason.Error() == reason.Error() {
+	if former != nil && former.Error() == reason.Error() {
 		level = zap.DebugLevel
 	}
 	v.log.Log(level, "volume cannot be opened: the target tries again, and serves the others",
 		zap.Error(reason), zap.Int("attempt", attempt), zap.Duration("next_in", pause))
+}
+
+// setFailed is failed without the log. It returns the reason of the failure before, or nil.
+func (v *Late) setFailed(reason error, attempt int, pause time.Duration) (former error) {
+	now := time.Now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := v.status
+	v.status = Status{State: Failed, Reason: reason, Since: now, Attempt: attempt}
+	if before.State == Failed {
+		v.status.Since = before.Since
+	}
+	if pause > 0 {
+		v.status.NextTry = now.Add(pause)
+	}
+	return before.Reason
 }
 
 // Retry makes the next attempt follow at once. It has no effect on a volume that is open.

@@ -42,6 +42,7 @@ type storage struct {
 	volume   fakeVolume
 	log      *observer.ObservedLogs
 	opened   int // calls of OnOpen
+	refuses  func(error) bool
 }
 
 func (s *storage) openLate() *volume.Late {
@@ -61,6 +62,7 @@ func (s *storage) openLate() *volume.Late {
 			Attempts: retry.Times(1), Random: func() float64 { return 0 }},
 		Silence: time.Minute,
 		OnOpen:  func(volume.Volume) { s.opened++ },
+		Refuses: s.refuses,
 	})
 }
 
@@ -130,6 +132,30 @@ func TestAVolumeThatCannotBeOpenedIsOpenedLater(t *testing.T) {
 		if s.opened != 1 {
 			t.Errorf("OnOpen was called %d times", s.opened)
 		}
+		s.close(v, 1)
+	})
+}
+
+// Whoever refuses the first error reports it. Later ones are the volume's own.
+func TestARefusedVolumeWaitsForARetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &storage{t: t, err: status.Errorf(status.BadConfig, "a directory"),
+			refuses: volume.IsMisconfigured}
+		v := s.openLate()
+		<-v.Tried()
+		time.Sleep(time.Hour)
+		if now := s.expect(v, volume.Failed); len(s.attempts) != 1 || s.log.Len() > 0 ||
+			!now.NextTry.IsZero() {
+			t.Errorf("%d attempts, %+v, and the log has %v", len(s.attempts), now, s.log.All())
+		}
+		v.Retry()
+		time.Sleep(time.Second)
+		if now := s.expect(v, volume.Failed); len(s.attempts) < 2 || now.NextTry.IsZero() {
+			t.Errorf("%d attempts, %+v", len(s.attempts), now)
+		}
+		s.err = nil
+		time.Sleep(time.Minute)
+		s.expect(v, volume.Serving)
 		s.close(v, 1)
 	})
 }

@@ -3,6 +3,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/similar"
 	"github.com/zc-relay/zc-relay/internal/size"
@@ -99,6 +101,16 @@ func Open(spec Spec) (Volume, error) {
 		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
 	}
 	return v, nil
+}
+
+// IsMisconfigured reports whether an error of Open is that of a wrong Spec, or of a program that
+// lacks what the Spec needs: to open the volume again would fail as well. Storage that is missing,
+// in use, full, or fails may come back.
+func IsMisconfigured(err error) bool {
+	return errors.Is(err, status.BadConfig) || errors.Is(err, status.NotSupported) ||
+		errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) ||
+		errors.Is(err, unix.ENAMETOOLONG) || errors.Is(err, unix.EINVAL) ||
+		errors.Is(err, unix.ENOTBLK)
 }
 
 // ParseSpec parses the text form of a Spec, which is NAME=BACKEND: see BackendForms.

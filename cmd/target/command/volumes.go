@@ -134,16 +134,23 @@ func openVolumes(c *config.Target, log *zap.Logger,
 			return nil, errors.Join(err, v.close())
 		}
 	}
-	v.awaitTried()
+	if err := awaitTried(v.all()); err != nil {
+		return nil, errors.Join(err, v.close())
+	}
 	v.forgetUnused()
 	return v, nil
 }
 
-// awaitTried waits until the first attempt to open each volume has ended, or firstOpenTimeout.
-func (v *volumes) awaitTried() {
+func (v *volumes) all() []*servedVolume {
 	v.mu.Lock()
-	all := slices.Collect(maps.Values(v.served))
-	v.mu.Unlock()
+	defer v.mu.Unlock()
+	return slices.Collect(maps.Values(v.served))
+}
+
+// awaitTried waits until the first attempt to open each volume has ended, or firstOpenTimeout. It
+// returns why some of them cannot be opened as they are configured.
+func awaitTried(all []*servedVolume) error {
+	var errs []error
 	timeout := time.NewTimer(firstOpenTimeout)
 	defer timeout.Stop()
 	for _, s := range all {
@@ -153,9 +160,22 @@ func (v *volumes) awaitTried() {
 		select {
 		case <-s.late.Tried():
 		case <-timeout.C:
-			return
+			return errors.Join(errs...)
+		}
+		if reason := s.late.Status().Reason; !s.alias && volume.IsMisconfigured(reason) {
+			errs = append(errs, asUsage(reason))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// asUsage makes the error of a volume that is configured wrongly end the target as other wrong
+// values do.
+func asUsage(err error) error {
+	if volume.IsMisconfigured(err) {
+		return program.Usage(err)
+	}
+	return err
 }
 
 // retry makes volumes that could not be opened yet try again at once.
@@ -216,11 +236,12 @@ func (v *volumes) newConfigured(c config.Volume) (*servedVolume, error) {
 	strict := v.strict
 	v.mu.Unlock()
 	if strict {
-		return v.newServed(c)
+		s, err := v.newServed(c)
+		return s, asUsage(err)
 	}
 	return v.newVolume(c, func(s *servedVolume, spec volume.Spec) error {
 		s.late = volume.OpenLate(volume.LateConfig{Spec: spec, Open: openVolume, Pauses: openPauses,
-			Silence: openTimeout, OnOpen: func(opened volume.Volume) {
+			Silence: openTimeout, Refuses: volume.IsMisconfigured, OnOpen: func(opened volume.Volume) {
 				v.logServing(opened)
 				select {
 				case v.turn <- struct{}{}:
@@ -420,13 +441,18 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 			continue
 		}
 		if added[c.Name], err = v.newConfigured(c); err != nil {
-			for _, s := range added {
-				if s != nil {
-					err = errors.Join(err, v.closeVolume(s))
-				}
-			}
-			return nil, err
+			delete(added, c.Name)
+			break
 		}
+	}
+	if err == nil {
+		err = awaitTried(slices.Collect(maps.Values(added)))
+	}
+	if err != nil {
+		for _, s := range added {
+			err = errors.Join(err, v.closeVolume(s))
+		}
+		return nil, err
 	}
 	return func() ([]string, error) {
 		errs := make(map[string]error)
@@ -441,7 +467,6 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 			errs[c.Name] = errors.Join(errs[c.Name], v.judge(t, c))
 		}
 		v.retry()
-		v.awaitTried()
 		var failed []string
 		err := v.change(func() { v.replace(ctx, t, gone, different) })
 		for _, name := range slices.Sorted(maps.Keys(errs)) {
@@ -602,6 +627,9 @@ func (v *volumes) offer(t *target.Target, s *servedVolume) error {
 	return nil
 }
 
+// notServed is what the log says of a volume that replaced another one.
+const notServed = "volume is not served any more: mend its configuration and reload"
+
 // replace withdraws volumes, closes them, and opens and offers others.
 func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 	different []config.Volume) {
@@ -624,6 +652,7 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 	if ended {
 		return
 	}
+	var opening []*servedVolume
 	for _, c := range different {
 		s, err := v.newConfigured(c)
 		if err == nil {
@@ -631,13 +660,15 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 				return former.added && former.config.Name == c.Name
 			})
 			err = v.offer(t, s)
+			opening = append(opening, s)
 		}
 		if err != nil {
-			v.log.Error("volume is not served any more: mend its configuration and reload",
-				zap.String("volume", c.Name), zap.Error(err))
+			v.log.Error(notServed, zap.String("volume", c.Name), zap.Error(err))
 		}
 	}
-	v.awaitTried()
+	if err := awaitTried(opening); err != nil {
+		v.log.Error(notServed, zap.Error(err))
+	}
 	v.forgetUnused()
 }
 
