@@ -69,8 +69,8 @@ type EndpointConfig struct {
 	Software string
 	// Process is what a Responder says in its HelloReply.
 	Process uint64
-	// Rejections keeps a Responder from logging each repetition of an open_volume that fails. It is
-	// shared by conversations; nil logs them all.
+	// Rejections keeps a Responder from logging each attempt of a peer that does not get to a volume.
+	// It is shared by conversations; nil logs them all.
 	Rejections *Rejections
 	// Logger receives the endpoint's log entries; it may be nil.
 	Logger *zap.Logger
@@ -283,7 +283,7 @@ func (l *link) fail(reason error) {
 	phase := l.owner.Phase()
 	// Who postpones peers counts them; a warning each would say no more.
 	if l.end(reason, report(reason, phase)) && RetryAfter(reason) == 0 {
-		l.config.Logger.Warn("control connection failed", l.describe(phase, reason)...)
+		l.logFailure(phase, reason)
 	}
 }
 

@@ -9,59 +9,92 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/zc-relay/zc-relay/internal/recurrence"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Rejections remembers which peers were not given which volumes, and why, over all conversations of
-// a Responder's side. Peers ask again every few seconds until they get the volume, so only a new
-// reason is worth a warning. The zero value is ready to use, by several conversations at a time.
+// Rejections remembers which peers were rejected, and why, over all conversations of a Responder's
+// side. Peers that are configured wrongly try again every few seconds, for ever, so the log has a
+// line about the first rejection, and then now and then how many there were. The zero value is ready
+// to use, by several conversations at a time.
 type Rejections struct {
-	mu      sync.Mutex // guards what follows
-	reasons map[rejectionKey]string
-	order   []rejectionKey // of reasons, the one that was added first at the front
+	mu    sync.Mutex // guards what follows
+	known map[rejectionKey]*knownRejection
+	order []rejectionKey // of known, the one that was added first at the front
 }
 
-// rejectionKey holds the host of a peer, whose port differs with each connection.
-type rejectionKey struct{ host, volume string }
+// rejectionKey holds the host of a peer, whose port differs with each connection, and what the peer
+// was rejected at: a step of the conversation, or a volume.
+type rejectionKey struct{ host, at string }
+
+// knownRejection is the latest reason why a peer was rejected.
+type knownRejection struct {
+	reason string
+	recurrence.Recurrence
+}
 
 // maxRejections bounds what peers can make Rejections remember.
 const maxRejections = 1024
 
-// isNew notes that a peer was not given a volume, and reports whether that is for another reason
-// than before.
-func (r *Rejections) isNew(key rejectionKey, reason string) bool {
+// Log logs, with message and fields, why a peer was rejected, if the log needs that: at level warn
+// at first and now and then, with the number of attempts, and otherwise at level debug. remote is
+// the name of the peer, as Transport.RemoteName returns it, and at the step of the conversation.
+func (r *Rejections) Log(log *zap.Logger, message, remote, at string, reason error,
+	fields ...zap.Field) {
+	level, again := r.occur(rejectionKey{hostOf(remote), at},
+		strings.ReplaceAll(reason.Error(), remote, hostOf(remote)))
+	log.Log(level, message, append(append(fields, zap.Error(reason)), again...)...)
+}
+
+// hostOf returns the name of a peer without the port, and without what follows that.
+func hostOf(remote string) string {
+	address, _, _ := strings.Cut(remote, " ")
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return remote
+}
+
+// occur notes that a peer was rejected, and returns the level of the line about it, and what the
+// line says about repetitions.
+func (r *Rejections) occur(key rejectionKey, reason string) (zapcore.Level, []zap.Field) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	former, known := r.reasons[key]
-	if known && former == reason {
-		return false
-	}
-	if !known {
+	current := r.known[key]
+	if current == nil {
 		if len(r.order) == maxRejections {
-			delete(r.reasons, r.order[0])
+			delete(r.known, r.order[0])
 			r.order = slices.Delete(r.order, 0, 1)
 		}
 		r.order = append(r.order, key)
+		if r.known == nil {
+			r.known = make(map[rejectionKey]*knownRejection)
+		}
+		current = &knownRejection{reason: reason}
+		r.known[key] = current
 	}
-	if r.reasons == nil {
-		r.reasons = make(map[rejectionKey]string)
+	if current.reason != reason {
+		*current = knownRejection{reason: reason}
 	}
-	r.reasons[key] = reason
-	return true
+	if !current.Occur(time.Now()) {
+		return zapcore.DebugLevel, nil
+	}
+	return zapcore.WarnLevel, current.Fields()
 }
 
 // forget notes that a peer was given a volume: the next rejection is new.
 func (r *Rejections) forget(key rejectionKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, known := r.reasons[key]; !known {
+	if _, known := r.known[key]; !known {
 		return
 	}
-	delete(r.reasons, key)
+	delete(r.known, key)
 	i := slices.Index(r.order, key)
 	r.order = slices.Delete(r.order, i, i+1)
 }
@@ -69,17 +102,13 @@ func (r *Rejections) forget(key rejectionKey) {
 // logOutcome logs that a request has failed, if that is news. A stand-by that waits for its turn
 // and a request to try again later are no failures.
 func (s *Responder) logOutcome(request Message, err error) {
-	level := zap.WarnLevel
+	level, again := zap.WarnLevel, []zap.Field(nil)
 	if open, ok := request.(*OpenVolume); ok && s.link.config.Rejections != nil {
-		host := s.link.transport.RemoteName()
-		if without, _, err := net.SplitHostPort(host); err == nil {
-			host = without
-		}
-		key := rejectionKey{host, open.Volume}
+		key := rejectionKey{hostOf(s.link.transport.RemoteName()), "volume " + open.Volume}
 		if err == nil {
 			s.link.config.Rejections.forget(key)
-		} else if !s.link.config.Rejections.isNew(key, report(err, PhaseOpenVolume).Text) {
-			level = zap.DebugLevel
+		} else {
+			level, again = s.link.config.Rejections.occur(key, report(err, PhaseOpenVolume).Text)
 		}
 	}
 	if err == nil {
@@ -88,8 +117,21 @@ func (s *Responder) logOutcome(request Message, err error) {
 	if errors.Is(err, status.NoLock) || RetryAfter(err) > 0 {
 		level = zapcore.DebugLevel
 	}
-	s.link.config.Logger.Log(level, "request failed", zap.Stringer("request", request.Kind()),
-		zap.Error(err))
+	s.link.config.Logger.Log(level, "request failed", append([]zap.Field{
+		zap.Stringer("request", request.Kind()), zap.Error(err)}, again...)...)
+}
+
+// logFailure logs that the link has failed. A peer that is configured wrongly fails again and
+// again before it has a volume.
+func (l *link) logFailure(phase Phase, reason error) {
+	const message = "control connection failed"
+	peer := l.transport.RemoteName()
+	fields := []zap.Field{zap.String("peer", peer), zap.Stringer("phase", phase)}
+	if l.config.Rejections == nil || phase > PhaseOpenVolume {
+		l.config.Logger.Warn(message, append(fields, zap.Error(reason))...)
+		return
+	}
+	l.config.Rejections.Log(l.config.Logger, message, peer, phase.String(), reason, fields...)
 }
 
 // rejection is a request that this side has failed, as the peer was told.
@@ -107,8 +149,8 @@ type leftAfter struct {
 
 // Error names the side that is the origin of the reason.
 func (l *leftAfter) Error() string {
-	return fmt.Sprintf("left after its %v had failed here: %s [%v]", l.request, l.reason.Text,
-		l.reason.Code)
+	return fmt.Sprintf("left after its %v had failed here: %s", l.request,
+		status.WithCode(l.reason.Text, l.reason.Code))
 }
 
 // Unwrap returns the peer's farewell.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -149,5 +150,59 @@ func TestAFarewellThatRepeatsARejectionHasItsOriginHere(t *testing.T) {
 		if _, isFarewell := errors.AsType[*controlmsg.Error](ended); !isFarewell {
 			t.Errorf("%s: %v is no farewell", name, ended)
 		}
+	}
+}
+
+// A peer that is configured wrongly connects again and again, each time from another port.
+func TestAPeerThatKeepsFailingIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.WarnLevel)
+		var r controlmsg.Rejections
+		for port := range 40 {
+			name := fmt.Sprintf("10.0.0.1:%d (\"relay\")", 1000+port)
+			r.Log(zap.New(core), "rejected", name, "connection",
+				status.Errorf(status.Authentication, "handshake with %s: no TLS", name))
+			time.Sleep(time.Second)
+		}
+		if lines := logs.All(); len(lines) != 3 || lines[0].ContextMap()["attempts"] != nil ||
+			lines[2].ContextMap()["attempts"] != int64(31) ||
+			lines[2].ContextMap()["for"] != 30*time.Second {
+			t.Errorf("the log has %v", lines)
+		}
+		for i, c := range []struct{ name, at, text string }{
+			{"10.0.0.2:1", "connection", "handshake with 10.0.0.2:1: no TLS"},
+			{"10.0.0.1:1", "hello", "handshake with 10.0.0.1:1: no TLS"},
+			{"10.0.0.1:2", "hello", "handshake with 10.0.0.1:2: another version"},
+		} {
+			r.Log(zap.New(core), "rejected", c.name, c.at, errors.New(c.text))
+			if logs.Len() != 4+i {
+				t.Errorf("%+v is not logged", c)
+			}
+		}
+	})
+}
+
+// failing is a transport to a peer whose first message is of no use.
+type failing struct{ controlmsg.Transport }
+
+func (failing) Receive(context.Context) ([]byte, error) {
+	return nil, status.Errorf(status.Authentication, "the peer speaks TLS")
+}
+
+func TestAConversationThatFailsBeforeItHasAVolumeIsARejection(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	config := asTarget
+	config.Rejections, config.Logger = &controlmsg.Rejections{}, zap.New(core)
+	for port := range 3 {
+		_, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
+		s := controlmsg.NewResponder(from{failing{far}, fmt.Sprintf("10.0.0.1:%d", 1000+port)},
+			config)
+		if err := s.Serve(t.Context(), targetHandler{&handler{}}); err == nil {
+			t.Error("a peer that speaks TLS was served")
+		}
+		s.Close(nil)
+	}
+	if lines := logs.All(); len(lines) != 1 || lines[0].Message != "control connection failed" {
+		t.Errorf("the log has %v", lines)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/recurrence"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -32,18 +33,9 @@ type outageID struct {
 
 // outage is one that has not ended.
 type outage struct {
-	begun    time.Time
-	links    map[*Link]bool // for which the target is down
-	attempts int            // failed ones of all links
-	pause    time.Duration  // between the former line and the next
-	due      time.Time      // of the next line
+	links  map[*Link]bool        // for which the target is down
+	failed recurrence.Recurrence // attempts of all links
 }
-
-// The pauses between the lines of an outage, which double.
-const (
-	firstOutagePause   = 10 * time.Second
-	longestOutagePause = 5 * time.Minute
-)
 
 // failed logs a failed attempt of a link, as message and fields, if it is the first one of an
 // outage. Of later ones it logs how many there were.
@@ -52,32 +44,27 @@ func (o *Outages) failed(l *Link, message string, reason error, fields ...zap.Fi
 	if _, answered := errors.AsType[*controlmsg.Error](reason); answered {
 		id.of = l
 	}
-	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	current := o.open[id]
 	if current == nil {
-		current = &outage{begun: now, links: make(map[*Link]bool), pause: firstOutagePause,
-			due: now.Add(firstOutagePause)}
+		current = &outage{links: make(map[*Link]bool)}
 		if o.open == nil {
 			o.open = make(map[outageID]*outage)
 		}
 		o.open[id] = current
-		l.log.Warn(message, append(fields, zap.Error(reason))...)
 	}
 	if !current.links[l] {
 		o.leave(l)
 		current.links[l] = true
 	}
-	current.attempts++
-	if now.Before(current.due) {
+	if !current.failed.Occur(time.Now()) {
 		return
 	}
-	current.pause = min(2*current.pause, longestOutagePause)
-	current.due = now.Add(current.pause)
-	l.log.Warn(message, zap.Int("channels", len(current.links)),
-		zap.Int("attempts", current.attempts),
-		zap.Duration("for", now.Sub(current.begun).Round(time.Second)), zap.Error(reason))
+	if again := current.failed.Fields(); again != nil {
+		fields = append(again, zap.Int("channels", len(current.links)))
+	}
+	l.log.Warn(message, append(fields, zap.Error(reason))...)
 }
 
 // ended forgets that the target of a link is down.
