@@ -26,7 +26,7 @@ func TestFrameLengthsAreCheckedBeforeAnythingIsAllocated(t *testing.T) {
 		{"part of a message", []byte{0, 0, 0, 2, 'a'}, io.ErrUnexpectedEOF},
 		{"empty message", []byte{0, 0, 0, 0}, status.InvalidValue},
 		{"one more than the limit", []byte{0, 0, 0, 9}, status.TooBig},
-		{"text", []byte("GET / HTTP/1.1\r\n\r\n"), status.TooBig},
+		{"text", []byte("GET / HTTP/1.1\r\n\r\n"), status.BadConfig},
 		{"greatest length", []byte{0xff, 0xff, 0xff, 0xff}, status.TooBig},
 	}
 	for _, c := range cases {

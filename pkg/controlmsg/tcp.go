@@ -282,13 +282,13 @@ func foreign(header []byte) error {
 	}
 	switch begin := string(header[:frameHeaderSize]); begin {
 	case "HTTP":
-		return status.Errorf(status.TooBig, "the peer speaks HTTP: its port is not the control port "+
+		return status.Errorf(status.BadConfig, "the peer speaks HTTP: its port is not the control port "+
 			"of a target (--listen-port there), but for instance that of its metrics")
 	case "GET ", "HEAD", "POST", "PUT ", "CONN", "OPTI", "PRI ":
-		return status.Errorf(status.TooBig, "the peer speaks HTTP, a client of another protocol: "+
+		return status.Errorf(status.BadConfig, "the peer speaks HTTP, a client of another protocol: "+
 			"this is the control port, and metrics have their own (--metrics-listen)")
 	case "SSH-":
-		return status.Errorf(status.TooBig, "the peer speaks SSH: its port is not the control port "+
+		return status.Errorf(status.BadConfig, "the peer speaks SSH: its port is not the control port "+
 			"of a target (--listen-port there)")
 	}
 	return nil

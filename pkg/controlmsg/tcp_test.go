@@ -101,7 +101,7 @@ func TestAClientOfAnotherProtocolGetsAnErrorAndIsDisconnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := s.Next(generous(t))
-	checkError(t, "Next", err, status.TooBig, "client of another protocol")
+	checkError(t, "Next", err, status.BadConfig, "client of another protocol")
 	answer, err := io.ReadAll(near)
 	if err != nil || !bytes.Contains(answer, []byte("client of another protocol")) {
 		t.Errorf("the client gets %q, %v", answer, err)

@@ -60,6 +60,20 @@ func portOf(address string) string {
 	return port
 }
 
+// TestARelayThatIsAimedAtTheWrongPort has taken the one for RDMA, whose target says nothing to what
+// it does not understand.
+func TestARelayThatIsAimedAtTheWrongPort(t *testing.T) {
+	t.Parallel()
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress(t)}
+	c.startTarget("--rdma-provider", "iwarp")
+	_, text, _ := strings.Cut(c.target.Stderr.String(), "listening for relays")
+	_, text, _ = strings.Cut(text, `"rdma": "`)
+	port, _, _ := strings.Cut(text, `"`)
+	relay := c.startRelay("comch", "--session-wait", "0s", "--storage-server", port)
+	relay.AwaitLog("is that the --listen-port of a target, and not its port for RDMA")
+}
+
 // TestDoctorTellsATargetFromAnotherProgram lets it greet both.
 func TestDoctorTellsATargetFromAnotherProgram(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
 	"sync/atomic"
@@ -106,7 +107,7 @@ func (t *Connection) greet(
 		t.serverName = cmp.Or(settings.TLSServerName, t.Address.Addr().String())
 		secured, err := controlmsg.NewTLSClient(ctx, stream, credentials.Client(t.serverName), tcp)
 		if err != nil {
-			return fmt.Errorf("connect to target %v: %w", t.Address, AsTemporary(err))
+			return fmt.Errorf("connect to target %v: %w", t.Address, AsTemporary(suspectPort(err)))
 		}
 		transport, t.chains = secured, controlmsg.VerifiedChains(secured)
 	}
@@ -126,14 +127,12 @@ func (t *Connection) greet(
 			},
 			DataSecurity: t.config.DataSecurity,
 			Peers:        t.config.Peers, Software: t.config.Software, Logger: log,
+			Rejections: &t.config.Outages.conversations,
 		})
 	t.Requester = requester
 	hello, err := requester.Greet(ctx)
-	if errors.Is(err, status.TimeOut) {
-		err = fmt.Errorf("%w: is that the --listen-port of a target? doctor finds out more", err)
-	}
 	if err != nil {
-		return err
+		return suspectPort(err)
 	}
 	useTLS, err := controlmsg.DataUsesTLS(t.config.DataSecurity, hello.DataSecurity)
 	t.securesData = useTLS
@@ -148,6 +147,23 @@ func (t *Connection) greet(
 	t.Lease.Store(t.config.Lessee.Connect(hello.Process, route{t.Address, settings.KeepAlive},
 		t.LeaseLength, hello.Question, requester.Announce))
 	return nil
+}
+
+// suspectPort says what a port probably is that does not answer a greeting as targets do: silence,
+// and the end of the connection without a reason.
+func suspectPort(err error) error {
+	_, answered := errors.AsType[*controlmsg.Error](err)
+	const ask = "%w: is that the --listen-port of a target%s? doctor finds out more"
+	switch {
+	case answered:
+		return err
+	case errors.Is(err, status.TimeOut):
+		return fmt.Errorf(ask, err, "")
+	case errors.Is(err, status.ConnectionReset), errors.Is(err, status.ConnectionAborted),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+		return fmt.Errorf(ask, err, ", and not its port for RDMA, or that of another program")
+	}
+	return err
 }
 
 // route is what connections to one process must have in common to share a lease and keep-alives.

@@ -19,6 +19,9 @@ import (
 // logged at once, and then all failed attempts of all channels together now and then: hundreds of
 // channels may have the same target.
 type Outages struct {
+	// conversations has those that have failed before a target has opened the volume.
+	conversations controlmsg.Rejections
+
 	mu   sync.Mutex
 	open map[outageID]*outage
 }

@@ -5,8 +5,10 @@ package targets
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,6 +109,26 @@ func TestATargetThatRejectsTheRelayIsNotCalledDown(t *testing.T) {
 		err := l.unavailable(&LinkStatus{State: LinkWaiting, LastError: c.cause})
 		if !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.cause, err, c.want)
+		}
+	}
+}
+
+func TestAPortThatDoesNotAnswerAsATargetIsSuspected(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{status.Errorf(status.TimeOut, "no answer"), "is that the --listen-port of a target? doctor"},
+		{status.Errorf(status.ConnectionReset, "reset"), "and not its port for RDMA"},
+		{fmt.Errorf("receive: %w", io.EOF), "and not its port for RDMA"},
+		{fmt.Errorf("receive: %w", syscall.ECONNRESET), "and not its port for RDMA"},
+		{&controlmsg.Error{Code: status.ConnectionReset, Text: "bye"}, ""},
+		{status.Errorf(status.Authentication, "no TLS"), ""},
+	} {
+		err := suspectPort(c.err)
+		if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "--listen-port") != (c.want != "") {
+			t.Errorf("%v became %v", c.err, err)
 		}
 	}
 }
