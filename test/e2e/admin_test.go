@@ -200,15 +200,15 @@ func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
 		pending := func(want bool) {
 			t.Helper()
 			code, text, errs := call(t, program, "status", "--admin", d.address)
-			if code != 0 || strings.Contains(text, "\nrestart pending: rdma.crc\n") != want {
+			if code != 0 || strings.Contains(text, "\nrestart pending: workers.spin_time\n") != want {
 				t.Errorf("%s status: %d %s%s", program, code, text, errs)
 			}
 		}
 		pending(false)
-		writeFile(t, d.file, []byte("rdma: {crc: true}\nlog: {level: error}\n"))
+		writeFile(t, d.file, []byte("workers: {spin_time: 1ms}\nlog: {level: error}\n"))
 		if code, text, errs := call(t, program, "reload", "--admin", d.address); code != 5 ||
 			text != "reloaded "+d.file+": no change takes effect without a restart\n" ||
-			!strings.Contains(errs, "restart pending: rdma.crc") {
+			!strings.Contains(errs, "restart pending: workers.spin_time") {
 			t.Errorf("%s: reload with a setting for a restart: %d %q %s", program, code, text, errs)
 		}
 		pending(true)

@@ -198,9 +198,9 @@ func TestSIGHUPAppliesChangesAndNamesThoseThatNeedARestart(t *testing.T) {
 		"--queue-depth", "4", "--length", "256KiB", "--runtime", patience, "--output", "json")
 	c.awaitIO()
 
-	c.configure(file, "log: {level: debug}\nrdma: {crc: true}\n", "first", "third")
+	c.configure(file, "log: {level: debug}\nworkers: {spin_time: 1ms}\n", "first", "third")
 	c.relay.Signal(syscall.SIGHUP)
-	for _, want := range []string{`rdma.crc: \"false\" is now \"true\"`, "needs a restart",
+	for _, want := range []string{`workers.spin_time: \"200µs\" is now \"1ms\"`, "needs a restart",
 		`/third] added`, `/second] removed`, `log.level: \"info\" is now \"debug\"`} {
 		c.relay.AwaitLog(want)
 	}

@@ -338,6 +338,7 @@ func TestADumpReadsBackAsTheSame(t *testing.T) {
 			Format: "json", Sampling: rapid.IntRange(0, 1<<20).Draw(r, "sampling")}
 		c.Operations.Listen = rapid.SampledFrom([]string{"", "[::1]:9470", ":0"}).Draw(r, "listen")
 		c.Workers.CPUs = rapid.SampledFrom([][]int{nil, {0}, {3, 1, 2}}).Draw(r, "cpus")
+		c.RDMA.Provider = "verbs"
 		c.RDMA.GIDIndex = rapid.IntRange(AutoGID, 20).Draw(r, "gid_index")
 		c.Comch.Directory = rapid.StringMatching(`(/[a-z "':#{}&*!\\-]{1,8}){0,3}`).Draw(r,
 			"directory")

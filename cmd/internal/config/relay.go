@@ -112,7 +112,8 @@ const maxSessions = 1 << 16
 func (c *Relay) check(report reporter) {
 	c.Operations.check(report.in("operations"))
 	c.Control.check(report.in("control"))
-	c.RDMA.check(report.in("rdma"))
+	c.Comch.checkEffect(report.in("comch"))
+	c.RDMA.checkEffect(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
 	c.Security.check(report.in("security"), &c.TLS, &c.RDMA)
 	if len(c.Channels) == 0 && c.State.Path() == "" { // otherwise commands may add channels

@@ -100,14 +100,7 @@ func (c *Operations) check(report reporter) {
 			report("admin", c.Admin, "%s", status.Text(err))
 		}
 	}
-	if c.AdminTokenFile != "" && c.Admin == "" {
-		report("admin_token_file", c.AdminTokenFile,
-			"has no effect without operations.admin (--admin-listen)")
-	}
-	if c.WebConfigFile != "" && c.Listen == "" {
-		report("web_config_file", c.WebConfigFile,
-			"has no effect without operations.listen (--metrics-listen)")
-	}
+	c.checkEffect(report)
 }
 
 // checkAdmin checks an admin address.
@@ -240,13 +233,6 @@ func (c *RDMA) describe(s section) {
 // HasTCPPorts reports whether the provider listens at TCP ports.
 func (c *RDMA) HasTCPPorts() bool { return c.Provider != "verbs" && c.Provider != "shm" }
 
-func (c *RDMA) check(report reporter) {
-	if c.Provider != "verbs" && c.Provider != "doca" && c.Device != "" {
-		report("device", c.Device, "is for the providers verbs and doca, and rdma.provider is "+
-			c.Provider+", which uses the address: give --rdma-provider verbs (rdma.provider), or remove it")
-	}
-}
-
 // checkZone returns an error if an address for RDMA connections lacks the zone that it needs. The
 // provider doca finds the device by the address alone.
 func (c *RDMA) checkZone(address netip.Addr) error {
@@ -332,6 +318,7 @@ func (c *Security) describe(s section) {
 }
 
 func (c *Security) check(report reporter, secure *TLS, transport *RDMA) {
+	c.checkEffect(report, transport)
 	if c.Wanted() != controlmsg.DataSecurityOff && !secure.Enabled() {
 		report("data", c.Data, noTLS)
 	}

@@ -397,7 +397,7 @@ func parseVolumeFlag(text string) (values, error) {
 func (c *Target) check(report reporter) {
 	c.Operations.check(report.in("operations"))
 	c.Control.check(report.in("control"))
-	c.RDMA.check(report.in("rdma"))
+	c.RDMA.checkEffect(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
 	c.Security.check(report.in("security"), &c.TLS, &c.RDMA)
 	if l := &c.Listen; l.RDMAPort != 0 && l.RDMAPort == l.Port && c.RDMA.HasTCPPorts() &&
