@@ -188,6 +188,9 @@ type Info struct {
 	// after the owner has had no session for a while. It is empty without a session, and if the
 	// target is too old.
 	OwnHolderID string
+	// HolderAbsent means that the holder that Config.Preempt names was not there, so that nothing
+	// was taken from anybody: it has ended, or the ID is wrong.
+	HolderAbsent bool
 }
 
 func (c *Config) setDefaults() {

@@ -169,7 +169,7 @@ func (s *session) configure(ctx context.Context) error {
 		s.info.ReadOnly = true
 		s.info.CanTrim, s.info.CanWriteZeroes, s.info.CanFUA = false, false, false
 	}
-	s.info.OwnHolderID = reply.HolderID.String()
+	s.info.OwnHolderID, s.info.HolderAbsent = reply.HolderID.String(), reply.HolderAbsent
 	return nil
 }
 

@@ -242,6 +242,8 @@ type ConfigureDataPathReply struct {
 	ReadOnly bool
 	// HolderID names the owner to others; 0 if the sender does not know ConfigureDataPath.Preempt.
 	HolderID HolderID
+	// HolderAbsent means that the holder that ConfigureDataPath.Preempt names was not there.
+	HolderAbsent bool
 }
 
 // Export gives the receiver access to memory of the initiator. Either Descriptor or RDMA is set.

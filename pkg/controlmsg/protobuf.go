@@ -194,6 +194,7 @@ func (m *ConfigureDataPathReply) translate(w *controlpb.ConfigureDataPathReply, 
 	plain(t, &m.Exclusive, &w.Exclusive)
 	plain(t, &m.ReadOnly, &w.ReadOnly)
 	plain(t, (*uint64)(&m.HolderID), &w.HolderId)
+	plain(t, &m.HolderAbsent, &w.HolderAbsent)
 }
 
 func (m *CreateRDMAConnection) translate(w *controlpb.CreateRdmaConnection, t *translation) {

@@ -101,6 +101,19 @@ func (x *offers) namedLocked(v volume.Volume, id controlmsg.HolderID) *hold {
 	return nil
 }
 
+// isAbsentLocked reports whether nobody has a volume under an ID any more, or ever had.
+func (x *offers) isAbsentLocked(v volume.Volume, id controlmsg.HolderID) bool {
+	named := x.namedLocked(v, id)
+	return named == nil || named.isOver()
+}
+
+// foundNobody reports whether the holder that s was to preempt was not there.
+func (x *offers) foundNobody(s *session) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sessions[s].nobody
+}
+
 // isBarredLocked reports whether an owner has been preempted from a volume.
 func (x *offers) isBarredLocked(v volume.Volume, owner [16]byte) bool {
 	return slices.ContainsFunc(x.holds[v],

@@ -27,6 +27,34 @@ func (o opener) mustOpen() (*controlmsg.Requester, controlmsg.HolderID) {
 	return r, reply.HolderID
 }
 
+func TestWhoeverNamesNobodyIsTold(t *testing.T) {
+	s := startTarget(t, func(*target.Config) {})
+	absent := func(o opener) bool {
+		t.Helper()
+		r, reply, err := o.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer destroy(t, r)
+		return reply.HolderAbsent
+	}
+	a, b := opener{t: t, target: s, owner: 0}, opener{t: t, target: s, owner: 1}
+	if absent(a) {
+		t.Error("who preempts nobody is told that somebody is absent")
+	}
+	b.preempt = 77
+	if !absent(b) {
+		t.Error("a holder that never was is not absent")
+	}
+	_, b.preempt = a.mustOpen()
+	if absent(b) {
+		t.Error("a holder is absent")
+	}
+	if !absent(b) {
+		t.Error("a holder that has been preempted is not absent")
+	}
+}
+
 // expectPreempted waits until a session has been preempted by a program.
 func expectPreempted(t *testing.T, r *controlmsg.Requester, by string) {
 	t.Helper()

@@ -120,6 +120,7 @@ type opening struct {
 	claim  claim
 	client string
 	since  time.Time
+	nobody bool          // the holder that it was to preempt was not there
 	left   chan struct{} // closed when the session has left
 }
 
@@ -395,6 +396,7 @@ func (x *offers) open(
 			"only come back as a new one", own.offer.name)
 	}
 	own.uses, own.claim = uses, claim
+	own.nobody = m.Preempt != 0 && x.isAbsentLocked(v, m.Preempt)
 	if err := x.refusalLocked(own, m.Owner, preempted); err != nil {
 		return 0, err
 	}

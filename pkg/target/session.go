@@ -354,7 +354,8 @@ func (s *session) ConfigureDataPath(
 		return nil, errors.Join(err, s.free())
 	}
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads()),
-		Exclusive: claim > noClaim, ReadOnly: s.readOnly, HolderID: holder}, nil
+		Exclusive: claim > noClaim, ReadOnly: s.readOnly, HolderID: holder,
+		HolderAbsent: s.target.offers.foundNobody(s)}, nil
 }
 
 // formerPause is when a relay may try again that has waited in vain for the end of others.

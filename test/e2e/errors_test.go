@@ -60,6 +60,20 @@ func portOf(address string) string {
 	return port
 }
 
+func TestWhoeverPreemptsNobodyIsTold(t *testing.T) {
+	t.Parallel()
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress(t)}
+	c.startTarget()
+	c.startRelay("comch")
+	client := c.initiator("verify", "--length", "64KiB", "--overwrite", "--preempt",
+		"0123456789abcdef")
+	if code := client.Wait(); code != 0 || strings.Count(client.Stderr.String(),
+		"nothing was taken from anybody") != 1 {
+		t.Errorf("the initiator exited with %d: %s", code, client.Stderr.String())
+	}
+}
+
 // TestARelayThatIsAimedAtTheWrongPort has taken the one for RDMA, whose target says nothing to what
 // it does not understand.
 func TestARelayThatIsAimedAtTheWrongPort(t *testing.T) {

@@ -43,6 +43,7 @@ type connectionFlags struct {
 	wait           string // "auto" or "never"
 	protocol       string // of the commands that have the flag
 	preempt        string // the same
+	hasPreempted   bool
 	owner          *client.Owner
 	set            *pflag.FlagSet
 	controlTimeout time.Duration
@@ -155,6 +156,11 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	case err != nil:
 		return nil, c.connectError(err)
 	}
+	if c.preempt != "" && v.Info().HolderAbsent && !c.hasPreempted {
+		config.Logger.Warn("nothing was taken from anybody: the holder of --preempt is not there: it "+
+			"has ended, or the ID is wrong, or of another volume", zap.String("holder", c.preempt))
+	}
+	c.hasPreempted = true
 	return c.faults.hookVolume(ctx, v, config.Logger), nil
 }
 

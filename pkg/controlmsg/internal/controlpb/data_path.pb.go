@@ -444,7 +444,9 @@ type ConfigureDataPathReply struct {
 	// The session is read-only.
 	ReadOnly bool `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	// The owner's holder ID, which names it to others. 0 if the sender does not know preempt.
-	HolderId      uint64 `protobuf:"fixed64,4,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
+	HolderId uint64 `protobuf:"fixed64,4,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
+	// The holder that preempt names was not there: it has ended, or never existed.
+	HolderAbsent  bool `protobuf:"varint,5,opt,name=holder_absent,json=holderAbsent,proto3" json:"holder_absent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +507,13 @@ func (x *ConfigureDataPathReply) GetHolderId() uint64 {
 		return x.HolderId
 	}
 	return 0
+}
+
+func (x *ConfigureDataPathReply) GetHolderAbsent() bool {
+	if x != nil {
+		return x.HolderAbsent
+	}
+	return false
 }
 
 // CreateRdmaConnection announces an RDMA connection to the target.
@@ -1065,12 +1074,13 @@ const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\ttransport\x18\x01 \x01(\tR\ttransport\x12\x1d\n" +
 	"\n" +
 	"remote_key\x18\x02 \x01(\aR\tremoteKey\x12\x12\n" +
-	"\x04base\x18\x03 \x01(\x06R\x04base\"\x95\x01\n" +
+	"\x04base\x18\x03 \x01(\x06R\x04base\"\xba\x01\n" +
 	"\x16ConfigureDataPathReply\x12#\n" +
 	"\rinbound_reads\x18\x01 \x01(\rR\finboundReads\x12\x1c\n" +
 	"\texclusive\x18\x02 \x01(\bR\texclusive\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
-	"\tholder_id\x18\x04 \x01(\x06R\bholderId\"}\n" +
+	"\tholder_id\x18\x04 \x01(\x06R\bholderId\x12#\n" +
+	"\rholder_absent\x18\x05 \x01(\bR\fholderAbsent\"}\n" +
 	"\x14CreateRdmaConnection\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\rR\x05queue\x127\n" +
 	"\x04role\x18\x02 \x01(\x0e2#.zc.relay.control.v1.ConnectionRoleR\x04role\x12\x16\n" +
