@@ -328,7 +328,8 @@ func (q *Queue) checkDeadlines() {
 	for i := range q.slots {
 		if s := &q.slots[i]; s.outstanding && time.Duration(now-s.since) > limit {
 			q.session.fail(status.Errorf(status.TimeOut,
-				"relay did not complete an IO within %v", limit))
+				"relay did not complete an IO within %v: is it, the target, or the target's storage "+
+					"stopped or slow? a longer time-out waits for it", limit))
 			return
 		}
 	}

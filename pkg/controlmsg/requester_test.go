@@ -135,7 +135,7 @@ func TestACancelledCallEndsTheRequester(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := r.Greet(ctx)
-		checkError(t, "Greet", err, status.TimeOut, "deadline exceeded")
+		checkError(t, "Greet", err, status.TimeOut, "timed out")
 		<-r.Done()
 	})
 }

@@ -107,11 +107,17 @@ func (a alias) Is(target error) bool { return target == a.of }
 // while the context has not ended.
 func ContextError(ctx context.Context) error {
 	end, cause := ctx.Err(), context.Cause(ctx)
-	if end == nil || errors.Is(cause, end) {
+	switch {
+	case cause == context.DeadlineExceeded:
+		return errTimedOut
+	case end == nil, errors.Is(cause, end):
 		return cause
 	}
 	return &endedContext{end: end, cause: cause}
 }
+
+// errTimedOut is context.DeadlineExceeded in the words of users, who know nothing of contexts.
+var errTimedOut error = alias{context.DeadlineExceeded, "timed out"}
 
 // endedContext is the end of a context with a cause of the caller's own, whose text it has.
 type endedContext struct{ end, cause error }

@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,9 +134,11 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 		return nil, program.Usagef("requests of %d bytes are larger than the %d bytes that one can "+
 			"have: lower --block-size or --buffer-size", config.BufferSize, controlmsg.MaxBufferSize)
 	}
-	if config.MemorySize >= announcedMemory {
+	memory := cmp.Or(config.MemorySize,
+		uint64(config.Queues)*uint64(config.Depth)*uint64(config.BufferSize))
+	if memory >= announcedMemory {
 		config.Logger.Info("allocating memory for buffers", zap.String("memory",
-			size.FormatBytes(config.MemorySize)))
+			size.FormatBytes(memory)))
 	}
 	connected := c.announceWait(config.Logger)
 	v, err := c.open(ctx, config)
