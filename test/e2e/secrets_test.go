@@ -161,3 +161,27 @@ head -c 1M /dev/urandom >a; nbdcopy a "$uri"; nbdcopy "$uri" b; cmp a b; read -r
 	c.relay.Terminate()
 	c.target.Terminate()
 }
+
+// rootsTarget names the variable with the address of a target that root runs.
+const rootsTarget = "ZC_RELAY_ROOTS_TARGET"
+
+// TestSharedMemoryIsForProcessesOfOneUser has a target of root and a relay of another user.
+func TestSharedMemoryIsForProcessesOfOneUser(t *testing.T) {
+	if os.Geteuid() == 0 {
+		c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+			address: listenAddress(t)}
+		c.startTarget("--rdma-provider", "auto")
+		t.Setenv(rootsTarget, c.address.String())
+	}
+	if !ofNobody(t) {
+		return
+	}
+	address := os.Getenv(rootsTarget)
+	if address == "" {
+		t.Skip("only root can have programs of two users")
+	}
+	relay := spawn(t, "zc-relay", "run", "--storage-server", address, "--volume", "disk",
+		"--emulated-dir", filepath.Join(t.TempDir(), "comch"), "--rdma-provider", "shm")
+	relay.AwaitLog("does not admit this relay")
+	relay.AwaitLog("of user 0, and this process is of user")
+}

@@ -62,8 +62,7 @@ func (s strangers) isFull() bool { return len(s) == cap(s) }
 // dialed has the strangers that this process has connected to.
 var dialed = newStrangers()
 
-// dialOwn connects to a port if the process that listens there belongs to root or to this process's
-// user.
+// dialOwn connects to a port if the process that listens there belongs to this process's user.
 func dialOwn(ctx context.Context, port uint16) (*net.UnixConn, error) {
 	if dialed.isFull() {
 		return nil, status.Errorf(status.NotPermitted, "connect to socket %s: %d sockets of other "+
@@ -76,9 +75,16 @@ func dialOwn(ctx context.Context, port uint16) (*net.UnixConn, error) {
 	return conn, checkDialed(ctx, conn)
 }
 
-// checkDialed turns a stranger away.
+// checkDialed turns a stranger away. Root's listeners are strangers, too: they reject the processes
+// of others without a word.
 func checkDialed(ctx context.Context, conn *net.UnixConn) error {
-	err := checkPeer(conn)
+	peer, err := credentials(conn)
+	if own := uint32(os.Geteuid()); err == nil && peer.Uid != own {
+		err = status.Errorf(status.NotPermitted, "socket %s is process %d's of user %d, and this "+
+			"process is of user %d: shared memory is for processes of one user: run both programs as "+
+			"the same one, or choose the RDMA provider auto on both sides, which uses TCP between users",
+			conn.RemoteAddr(), peer.Pid, peer.Uid, own)
+	}
 	if err != nil {
 		dialed.turnAway(ctx, conn)
 	}
@@ -102,17 +108,9 @@ func dialUnix(ctx context.Context, port uint16) (*net.UnixConn, error) {
 
 // checkPeer fails unless the process at the other end belongs to root or to this process's user.
 func checkPeer(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
+	peer, err := credentials(conn)
 	if err != nil {
-		return fmt.Errorf("get peer credentials: %w", err)
-	}
-	var peer *unix.Ucred
-	var optionErr error
-	err = raw.Control(func(fd uintptr) {
-		peer, optionErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err = errors.Join(err, optionErr); err != nil {
-		return fmt.Errorf("get peer credentials: %w", err)
+		return err
 	}
 	if own := uint32(os.Geteuid()); peer.Uid != 0 && peer.Uid != own {
 		return status.Errorf(status.NotPermitted, "process %d belongs to user %d, not to root or "+
@@ -120,6 +118,23 @@ func checkPeer(conn *net.UnixConn) error {
 			peer.Pid, peer.Uid, own)
 	}
 	return nil
+}
+
+// credentials returns those of the process at the other end.
+func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("get peer credentials: %w", err)
+	}
+	var peer *unix.Ucred
+	var optionErr error
+	err = raw.Control(func(fd uintptr) {
+		peer, optionErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, optionErr); err != nil {
+		return nil, fmt.Errorf("get peer credentials: %w", err)
+	}
+	return peer, nil
 }
 
 // exchangeDeadline makes blocking calls on conn end with ctx. The caller calls the function it

@@ -53,6 +53,10 @@ func (t *Connection) probe(ctx context.Context) error {
 	if err = probeListener(ctx, t.Device, t.Source, remote, t.DataTLS([16]byte{})); err == nil {
 		return nil
 	}
+	if errors.Is(err, status.NotPermitted) {
+		return status.Errorf(status.NotConnected, "target %v answers, but its %v does not admit this "+
+			"relay: %w", t.Address, remote, err)
+	}
 	if own := t.Device.Capabilities().Transport; own != t.Volume.Transport {
 		return transportError(t.Volume.Transport, own, err)
 	}
