@@ -41,13 +41,17 @@ type knownRejection struct {
 // maxRejections bounds what peers can make Rejections remember.
 const maxRejections = 1024
 
-// Log logs, with message and fields, why a peer was rejected, if the log needs that: at level warn
-// at first and now and then, with the number of attempts, and otherwise at level debug. remote is
-// the name of the peer, as Transport.RemoteName returns it, and at the step of the conversation.
-func (r *Rejections) Log(log *zap.Logger, message, remote, at string, reason error,
-	fields ...zap.Field) {
-	level, again := r.occur(rejectionKey{hostOf(remote), at},
+// Log logs, with message and fields, why a peer was rejected, if the log needs that: at the given
+// level at first and now and then, with the number of attempts, and otherwise at level debug.
+// remote is the name of the peer, as Transport.RemoteName returns it, and at the step of the
+// conversation.
+func (r *Rejections) Log(log *zap.Logger, level zapcore.Level, message, remote, at string,
+	reason error, fields ...zap.Field) {
+	isDue, again := r.occur(rejectionKey{hostOf(remote), at},
 		strings.ReplaceAll(reason.Error(), remote, hostOf(remote)))
+	if !isDue {
+		level = zapcore.DebugLevel
+	}
 	log.Log(level, message, append(append(fields, zap.Error(reason)), again...)...)
 }
 
@@ -60,9 +64,9 @@ func hostOf(remote string) string {
 	return remote
 }
 
-// occur notes that a peer was rejected, and returns the level of the line about it, and what the
+// occur notes that a peer was rejected, and reports whether a line about it is due, and what the
 // line says about repetitions.
-func (r *Rejections) occur(key rejectionKey, reason string) (zapcore.Level, []zap.Field) {
+func (r *Rejections) occur(key rejectionKey, reason string) (isDue bool, again []zap.Field) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	current := r.known[key]
@@ -82,9 +86,9 @@ func (r *Rejections) occur(key rejectionKey, reason string) (zapcore.Level, []za
 		*current = knownRejection{reason: reason}
 	}
 	if !current.Occur(time.Now()) {
-		return zapcore.DebugLevel, nil
+		return false, nil
 	}
-	return zapcore.WarnLevel, current.Fields()
+	return true, current.Fields()
 }
 
 // forget notes that a peer was given a volume: the next rejection is new.
@@ -102,19 +106,20 @@ func (r *Rejections) forget(key rejectionKey) {
 // logOutcome logs that a request has failed, if that is news. A stand-by that waits for its turn
 // and a request to try again later are no failures.
 func (s *Responder) logOutcome(request Message, err error) {
-	level, again := zap.WarnLevel, []zap.Field(nil)
+	isDue, again := true, []zap.Field(nil)
 	if open, ok := request.(*OpenVolume); ok && s.link.config.Rejections != nil {
 		key := rejectionKey{hostOf(s.link.transport.RemoteName()), "volume " + open.Volume}
 		if err == nil {
 			s.link.config.Rejections.forget(key)
 		} else {
-			level, again = s.link.config.Rejections.occur(key, report(err, PhaseOpenVolume).Text)
+			isDue, again = s.link.config.Rejections.occur(key, report(err, PhaseOpenVolume).Text)
 		}
 	}
 	if err == nil {
 		return
 	}
-	if errors.Is(err, status.NoLock) || RetryAfter(err) > 0 {
+	level := zapcore.WarnLevel
+	if !isDue || errors.Is(err, status.NoLock) || RetryAfter(err) > 0 {
 		level = zapcore.DebugLevel
 	}
 	s.link.config.Logger.Log(level, "request failed", append([]zap.Field{
@@ -131,7 +136,7 @@ func (l *link) logFailure(phase Phase, reason error) {
 		l.config.Logger.Warn(message, append(fields, zap.Error(reason))...)
 		return
 	}
-	l.config.Rejections.Log(l.config.Logger, message, peer, phase.String(), reason, fields...)
+	l.config.Rejections.Log(l.config.Logger, zapcore.WarnLevel, message, peer, phase.String(), reason, fields...)
 }
 
 // rejection is a request that this side has failed, as the peer was told.

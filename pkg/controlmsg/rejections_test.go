@@ -160,7 +160,7 @@ func TestAPeerThatKeepsFailingIsCounted(t *testing.T) {
 		var r controlmsg.Rejections
 		for port := range 40 {
 			name := fmt.Sprintf("10.0.0.1:%d (\"relay\")", 1000+port)
-			r.Log(zap.New(core), "rejected", name, "connection",
+			r.Log(zap.New(core), zap.WarnLevel, "rejected", name, "connection",
 				status.Errorf(status.Authentication, "handshake with %s: no TLS", name))
 			time.Sleep(time.Second)
 		}
@@ -174,7 +174,7 @@ func TestAPeerThatKeepsFailingIsCounted(t *testing.T) {
 			{"10.0.0.1:1", "hello", "handshake with 10.0.0.1:1: no TLS"},
 			{"10.0.0.1:2", "hello", "handshake with 10.0.0.1:2: another version"},
 		} {
-			r.Log(zap.New(core), "rejected", c.name, c.at, errors.New(c.text))
+			r.Log(zap.New(core), zap.WarnLevel, "rejected", c.name, c.at, errors.New(c.text))
 			if logs.Len() != 4+i {
 				t.Errorf("%+v is not logged", c)
 			}

@@ -396,7 +396,9 @@ func readContent(files Files) (content, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(authorities) {
 		return content{}, status.Errorf(status.BadConfig,
-			"TLS CA %q holds no certificate in PEM format", files.CA)
+			"TLS CA %q holds no certificate in PEM format: --tls-ca wants the certificate of the "+
+				"authority, not its key, and not in DER (openssl x509 -in FILE -noout -subject shows one)",
+			files.CA)
 	}
 	c := content{stamps: stamps, certificate: pair, authorities: pool,
 		issuers: certificatesIn(authorities)}

@@ -67,7 +67,7 @@ func (t *Target) serve(p *pendingConnection) {
 	defer t.admission.remove(p)
 	transport, err := t.newTransport(p)
 	if err != nil {
-		t.rejections.Log(t.log, "rejected a control connection",
+		t.rejections.Log(t.log, zap.WarnLevel, "rejected a control connection",
 			p.stream.RemoteAddr().String(), "connection", err)
 		return
 	}
@@ -163,8 +163,8 @@ func (t *Target) acceptRequest(request rdma.Request, busy <-chan struct{}) {
 			func(s *session) error { return s.checkProtection(request, data) })
 	}
 	if err != nil {
-		t.rejections.Log(t.log, "rejected an RDMA connection", remote.String(), "RDMA connection",
-			err, zap.Stringer("from", remote))
+		t.rejections.Log(t.log, zap.WarnLevel, "rejected an RDMA connection", remote.String(),
+			"RDMA connection", err, zap.Stringer("from", remote))
 		if err := request.Reject(nil); err != nil {
 			t.log.Debug("cannot reject an RDMA connection",
 				zap.Stringer("from", remote), zap.Error(err))

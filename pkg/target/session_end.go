@@ -92,6 +92,7 @@ const closePause = 100 * time.Millisecond
 // end sends the relay the reason, before closing its RDMA connections, and releases the session.
 // Others who want the volume wait for the release, so it does not wait for the relay to close.
 func (s *session) end(reason error) {
+	hasLanes := len(s.openLanes()) > 0
 	if s.opening != nil {
 		s.opening.Stop()
 	}
@@ -117,7 +118,12 @@ func (s *session) end(reason error) {
 		s.log.Debug("session ended", zap.Error(reason))
 		return
 	}
-	s.log.Info("session ended", zap.Error(reason))
+	const message = "session ended"
+	if !hasLanes { // the relay has not got to IO, and may try again for ever
+		s.target.rejections.Log(s.log, zap.InfoLevel, message, s.peer, message, reason)
+		return
+	}
+	s.log.Info(message, zap.Error(reason))
 }
 
 // closeRelay closes the connection to the relay, and then closed.

@@ -126,7 +126,8 @@ func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	}
 	if !found {
 		return Spec{}, status.Errorf(status.InvalidValue,
-			"volume %q has no name: use NAME=BACKEND, where BACKEND is %s", Redacted(text), BackendForms)
+			"%q has no \"=\": write NAME=BACKEND, for instance disk=memory:1GiB, where BACKEND is %s",
+			Redacted(text), BackendForms)
 	}
 	backend, exclusive := cutOption(backend, "exclusive")
 	parsed, err := parseBackend(backend)

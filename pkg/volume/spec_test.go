@@ -43,8 +43,8 @@ func TestSpecsAreParsedAndPrinted(t *testing.T) {
 
 func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                             "has no name",
-		"/dev/sdx":                     "has no name",
+		"":                             `has no "="`,
+		"/dev/sdx":                     `has no "="`,
 		"=memory:1MiB":                 "name \"\" is not",
 		"a\x01b=memory:1MiB":           "is not 1 to 255 bytes",
 		strings.Repeat("n", 256) + "=": "kind of volume",

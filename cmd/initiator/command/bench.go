@@ -65,7 +65,13 @@ With --sweep, bench measures each combination of block sizes, queue depths, and
 numbers of queues in turn, and prints a table or one document:
 
   bench --rw randread --sweep block-size=4KiB,128KiB --sweep queue-depth=1,32,128`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, operands []string) error {
+			if len(operands) > 0 {
+				return fmt.Errorf("unexpected operand %q: if it is a file with flags, give it by --job",
+					operands[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
 	b.flags.add(cmd)

@@ -239,6 +239,9 @@ func (c *connectionFlags) complete(config *client.Config) error {
 	if c.wait != "auto" && c.wait != "never" {
 		return program.Usagef("--comch-wait %q is neither auto nor never", c.wait)
 	}
+	if c.wait != "auto" && c.provider == providers.DefaultComch {
+		return program.Usagef("--comch-wait %s has no effect without --comch-provider doca", c.wait)
+	}
 	logger, _, err := logging.New("initiator", c.logging)
 	if err != nil {
 		return program.Usage(err)

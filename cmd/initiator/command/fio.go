@@ -41,6 +41,7 @@ var fioExplanations = map[string]string{
 	"ioengine": needless, "direct": needless, "invalidate": needless, "thread": needless,
 	"group_reporting": needless, "time_based": needless + ", --runtime alone means the same",
 	"filename": elsewhere, "output-format": "did you mean --output?",
+	"output-file": "redirect standard output, which has nothing but the result: > FILE",
 }
 
 // fioExplanationsOfVerify does so for options that bench has.

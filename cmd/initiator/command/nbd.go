@@ -255,8 +255,10 @@ func (c *nbdCommand) check(set *pflag.FlagSet) error {
 		return program.Usagef("--metrics-per-client %d is not between 0 and %d", c.perClient,
 			maxNBDClients)
 	}
-	if c.webConfig != "" && c.metrics == "" {
-		return program.Usagef("--web-config-file has no effect without --metrics-listen")
+	for _, name := range []string{"web-config-file", "allowed-host", "metrics-per-client"} {
+		if set.Changed(name) && c.metrics == "" {
+			return program.Usagef("--%s has no effect without --metrics-listen", name)
+		}
 	}
 	if err := endpoint.CheckHost(c.metrics); err != nil {
 		return program.Usagef("--metrics-listen %q: %w", c.metrics, err)

@@ -58,7 +58,7 @@ func OpenKeptChannels(directory string) (*KeptChannels, error) {
 		return nil, stateProblem(err)
 	}
 	if err := os.Mkdir(directory, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, stateProblem(err)
+		return nil, stateProblem(fmt.Errorf("%w: choose another directory, or create it", err))
 	}
 	k := &KeptChannels{path: filepath.Join(directory, KeptFile)}
 	var err error

@@ -92,7 +92,7 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 			"tool work: give --cert, too: --cert, --key belong together\n"},
 		"similar command of a group": {nil, "group lsit", ExitUsage,
 			"tool group: unknown command \"lsit\": did you mean list?\n"},
-		"no command of a group": {nil, "group", ExitUsage, "tool group: no command was given\n"},
+		"no command of a group": {nil, "group", ExitUsage, "tool group: no command was given: there are list\n"},
 		"port of root": {&net.OpError{Op: "listen", Net: "tcp", Err: syscall.EACCES},
 			"work --needed x", ExitFailure, "choose another port"},
 		"file of root": {&fs.PathError{Op: "open", Path: "f", Err: syscall.EACCES},
@@ -201,7 +201,7 @@ func TestCompletionForAnUnknownShellFails(t *testing.T) {
 	for line, want := range map[string]string{
 		"completion tcsh": "tool completion: unknown command \"tcsh\": did you mean bash or fish or zsh?\n",
 		"completion elv":  "tool completion: unknown command \"elv\": there are bash, fish, powershell, zsh\n",
-		"completion":      "tool completion: no command was given\n",
+		"completion":      "tool completion: no command was given: there are bash, fish, powershell, zsh\n",
 	} {
 		var stderr bytes.Buffer
 		root := testTree(nil, &stderr)

@@ -180,7 +180,7 @@ func prepare(command *cobra.Command, version string, entered *bool) {
 			if len(operands) > 0 {
 				return Usage(unknownChild(command, operands[0]))
 			}
-			return Usagef(noCommand)
+			return Usagef("%s: %s", noCommand, childrenOf(command))
 		}
 	}
 	if inner == nil {

@@ -29,7 +29,12 @@ func Operands(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, operands []string) error {
 		switch {
 		case len(operands) < len(required):
-			return fmt.Errorf("%s is missing", strings.Join(required[len(operands):], " and "))
+			lacking := required[len(operands):]
+			verb := "is"
+			if len(lacking) > 1 {
+				verb = "are"
+			}
+			return fmt.Errorf("%s %s missing", strings.Join(lacking, " and "), verb)
 		case len(operands) > len(names) && !repeats:
 			return fmt.Errorf("unexpected operand %q behind %s", operands[len(names)],
 				strings.Join(names, " "))
@@ -138,6 +143,10 @@ func suggest(command *cobra.Command, name string) string {
 	})
 	if best != "" {
 		return ": did you mean --" + best + "?"
+	}
+	if f := command.Flags().Lookup("output"); f != nil && (name == "json" || name == "text") &&
+		strings.Contains(f.Usage, name) {
+		return ": write --output " + name
 	}
 	hint := elsewhere(command, func(c *cobra.Command) bool {
 		f := c.Flags().Lookup(name)

@@ -53,19 +53,24 @@ func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Sock
 	if ended != "" {
 		return nil, status.Errorf(status.NotFound,
 			"%s that listened at %s has ended: start it%s", cmp.Or(u.peer, "the relay"), ended,
-			u.alternatives())
+			u.alternatives(name))
 	}
 	return nil, status.Errorf(status.NotFound,
 		"no server named %q in %s/%s: start it with this directory and representor%s",
-		name, u.directory, hostDevice, u.alternatives())
+		name, u.directory, hostDevice, u.alternatives(name))
 }
 
 // maxAlternatives bounds how many servers an error lists.
 const maxAlternatives = 8
 
-// alternatives names the servers that there are, for an error.
-func (u unixSockets) alternatives() string {
+// alternatives names the servers that there are, for an error. A client that is no relay's has use
+// only for those with the name that it wants.
+func (u unixSockets) alternatives(name string) string {
 	services, err := u.Services()
+	if u.peer != "" {
+		services = slices.DeleteFunc(services,
+			func(s comch.Service) bool { return s.Name != name })
+	}
 	if err != nil || len(services) == 0 {
 		return ""
 	}
