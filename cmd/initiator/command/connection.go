@@ -236,6 +236,10 @@ func (c *connectionFlags) complete(config *client.Config) error {
 		return program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout,
 			c.ioTimeout)
 	}
+	if c.device == "" {
+		return program.Usagef("--device is empty: name the Comch device, for instance %s, or leave "+
+			"the flag out", emulated.DefaultHostDevice)
+	}
 	if c.wait != "auto" && c.wait != "never" {
 		return program.Usagef("--comch-wait %q is neither auto nor never", c.wait)
 	}

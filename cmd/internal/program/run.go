@@ -132,6 +132,9 @@ func remedy(err error) string {
 		return "Another program uses the socket: \"ss -lxp\" shows which; stop it, or choose another path."
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "Another program uses the address: \"ss -ltnp\" shows which; stop it, or choose another port."
+	case errors.Is(err, syscall.EMFILE):
+		return "This process may open no more files: \"ulimit -n\" shows how many it may, and " +
+			"\"ulimit -n NUMBER\" lets those that the shell starts open more."
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "\"ip address\" lists the addresses of this machine."
 	case errors.Is(err, fs.ErrPermission) && isPort(err):

@@ -62,7 +62,13 @@ func explainFlag(command *cobra.Command, err error) error {
 
 func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 	name := unknown.GetSpecifiedName()
-	if unknown.GetSpecifiedShortnames() != "" {
+	if operands := command.Flags().Args(); command.HasSubCommands() && len(operands) > 0 {
+		return unknownChild(command, operands[0]) // the flag is probably one of that
+	}
+	if together := unknown.GetSpecifiedShortnames(); together != "" {
+		if long := command.Flags().Lookup(together); len(together) > 1 && long != nil {
+			return fmt.Errorf("unknown flag -%s: did you mean --%s?", together, long.Name)
+		}
 		return fmt.Errorf("unknown flag -%s%s", name, elsewhere(command, func(c *cobra.Command) bool {
 			f := c.Flags().ShorthandLookup(name)
 			return f != nil && !f.Hidden
