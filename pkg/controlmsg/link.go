@@ -69,8 +69,8 @@ type EndpointConfig struct {
 	Software string
 	// Process is what a Responder says in its HelloReply.
 	Process uint64
-	// Rejections keeps a Responder from logging each attempt of a peer that does not get to a volume.
-	// It is shared by conversations; nil logs them all.
+	// Rejections keeps an endpoint from logging each attempt of a peer that does not get to a
+	// volume. It is shared by conversations; nil logs them all.
 	Rejections *Rejections
 	// Logger receives the endpoint's log entries; it may be nil.
 	Logger *zap.Logger

@@ -18,10 +18,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Rejections remembers which peers were rejected, and why, over all conversations of a Responder's
-// side. Peers that are configured wrongly try again every few seconds, for ever, so the log has a
-// line about the first rejection, and then now and then how many there were. The zero value is ready
-// to use, by several conversations at a time.
+// Rejections remembers which peers were rejected, and why, over all conversations of a side. Peers
+// that are configured wrongly try again every few seconds, for ever, so the log has a line about
+// the first rejection, and then now and then how many there were. The zero value is ready to use,
+// by several conversations at a time.
 type Rejections struct {
 	mu    sync.Mutex // guards what follows
 	known map[rejectionKey]*knownRejection
@@ -136,7 +136,8 @@ func (l *link) logFailure(phase Phase, reason error) {
 		l.config.Logger.Warn(message, append(fields, zap.Error(reason))...)
 		return
 	}
-	l.config.Rejections.Log(l.config.Logger, zapcore.WarnLevel, message, peer, phase.String(), reason, fields...)
+	l.config.Rejections.Log(l.config.Logger, zapcore.WarnLevel, message, peer, phase.String(),
+		reason, fields...)
 }
 
 // rejection is a request that this side has failed, as the peer was told.

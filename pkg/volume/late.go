@@ -101,7 +101,7 @@ func (v *Late) run(ctx context.Context) {
 		attempt := schedule.Attempt()
 		var due <-chan time.Time
 		if refuses(err) {
-			v.setFailed(err, attempt, 0)
+			_ = v.setFailed(err, attempt, 0)
 		} else {
 			pause, _ := schedule.Next(time.Now()) // has no end
 			v.failed(err, attempt, pause)

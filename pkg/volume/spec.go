@@ -8,10 +8,10 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/similar"
 	"github.com/zc-relay/zc-relay/internal/size"
@@ -108,9 +108,9 @@ func Open(spec Spec) (Volume, error) {
 // in use, full, or fails may come back.
 func IsMisconfigured(err error) bool {
 	return errors.Is(err, status.BadConfig) || errors.Is(err, status.NotSupported) ||
-		errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) ||
-		errors.Is(err, unix.ENAMETOOLONG) || errors.Is(err, unix.EINVAL) ||
-		errors.Is(err, unix.ENOTBLK)
+		errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) ||
+		errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.EINVAL) ||
+		errors.Is(err, syscall.ENOTBLK)
 }
 
 // ParseSpec parses the text form of a Spec, which is NAME=BACKEND: see BackendForms.

@@ -241,7 +241,8 @@ func (v *volumes) newConfigured(c config.Volume) (*servedVolume, error) {
 	}
 	return v.newVolume(c, func(s *servedVolume, spec volume.Spec) error {
 		s.late = volume.OpenLate(volume.LateConfig{Spec: spec, Open: openVolume, Pauses: openPauses,
-			Silence: openTimeout, Refuses: volume.IsMisconfigured, OnOpen: func(opened volume.Volume) {
+			Silence: openTimeout, Refuses: volume.IsMisconfigured,
+			OnOpen: func(opened volume.Volume) {
 				v.logServing(opened)
 				select {
 				case v.turn <- struct{}{}:
