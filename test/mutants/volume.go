@@ -441,7 +441,7 @@ var volumeMutants = []mutant{
 		name:   "volume-that-is-configured-wrongly-does-not-end-the-start",
 		file:   "cmd/target/command/volumes.go",
 		old:    "		if reason := s.late.Status().Reason; !s.alias && volume.IsMisconfigured(reason) {\n",
-		new:    "		if reason := s.late.Status().Reason; s.alias && volume.IsMisconfigured(reason) {\n",
+		new:    "		if reason := s.late.Status().Reason; !s.alias && volume.IsMisconfigured(nil) {\n",
 		breaks: "A volume that no attempt can open ends a start and rejects a reload.",
 		tests: []test{{"./cmd/target/command",
 			"^TestAVolumeThatIsConfiguredWronglyEndsTheStart$"}},
