@@ -107,10 +107,9 @@ func Open(spec Spec) (Volume, error) {
 // lacks what the Spec needs: to open the volume again would fail as well. Storage that is missing,
 // in use, full, or fails may come back.
 func IsMisconfigured(err error) bool {
-	return errors.Is(err, status.BadConfig) || errors.Is(err, status.NotSupported) ||
-		errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) ||
-		errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.EINVAL) ||
-		errors.Is(err, syscall.ENOTBLK)
+	never := []error{status.BadConfig, status.NotSupported, syscall.EISDIR, syscall.ENOTDIR,
+		syscall.ELOOP, syscall.ENAMETOOLONG, syscall.EINVAL, syscall.ENOTBLK}
+	return slices.ContainsFunc(never, func(e error) bool { return errors.Is(err, e) })
 }
 
 // ParseSpec parses the text form of a Spec, which is NAME=BACKEND: see BackendForms.
