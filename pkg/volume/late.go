@@ -84,10 +84,12 @@ func (v *Late) run(ctx context.Context) {
 	policy.Attempts, policy.Total = retry.AnyNumber(), retry.Forever()
 	schedule := policy.Begin(time.Now())
 	_, _ = schedule.Next(time.Now()) // the first attempt follows at once
+	never := func(error) bool { return false }
 	refuses := v.config.Refuses
 	for {
 		opened, err := v.attempt(ctx, func(err error) {
 			v.failed(err, schedule.Attempt(), 0)
+			refuses = never
 			isTried()
 		})
 		if err == nil {
@@ -107,7 +109,7 @@ func (v *Late) run(ctx context.Context) {
 			v.failed(err, attempt, pause)
 			due = time.After(pause)
 		}
-		refuses = func(error) bool { return false }
+		refuses = never
 		isTried()
 		select {
 		case <-ctx.Done():

@@ -134,9 +134,10 @@ func openVolumes(c *config.Target, log *zap.Logger,
 			return nil, errors.Join(err, v.close())
 		}
 	}
-	if err := awaitTried(v.all()); err != nil {
+	if isNoneLeft, err := awaitTried(v.all()); err != nil && isNoneLeft {
 		return nil, errors.Join(err, v.close())
 	}
+	keepTrying(v.all()) // the others are worth serving
 	v.forgetUnused()
 	return v, nil
 }
@@ -148,25 +149,41 @@ func (v *volumes) all() []*servedVolume {
 }
 
 // awaitTried waits until the first attempt to open each volume has ended, or firstOpenTimeout. It
-// returns why some of them cannot be opened as they are configured.
-func awaitTried(all []*servedVolume) error {
+// returns why some of them cannot be opened as they are configured, and whether that is all of
+// them.
+func awaitTried(all []*servedVolume) (isNoneLeft bool, misconfigured error) {
+	ctx, cancel := context.WithTimeout(context.Background(), firstOpenTimeout)
+	defer cancel()
 	var errs []error
-	timeout := time.NewTimer(firstOpenTimeout)
-	defer timeout.Stop()
+	isNoneLeft = true
 	for _, s := range all {
-		if s.late == nil {
+		if s.late == nil || s.alias {
 			continue
 		}
 		select {
 		case <-s.late.Tried():
-		case <-timeout.C:
-			return errors.Join(errs...)
+		case <-ctx.Done():
 		}
-		if reason := s.late.Status().Reason; !s.alias && volume.IsMisconfigured(reason) {
+		if reason := s.late.Status().Reason; volume.IsMisconfigured(reason) {
 			errs = append(errs, asUsage(reason))
+		} else {
+			isNoneLeft = false
 		}
 	}
-	return errors.Join(errs...)
+	return isNoneLeft, errors.Join(errs...)
+}
+
+// keepTrying makes volumes that could not be opened as they are configured try again, as others do:
+// perhaps a mount was missing.
+func keepTrying(all []*servedVolume) {
+	for _, s := range all {
+		if s.isOpen() {
+			continue
+		}
+		if reason := s.late.Status().Reason; reason == nil || volume.IsMisconfigured(reason) {
+			s.late.Retry()
+		}
+	}
 }
 
 // asUsage makes the error of a volume that is configured wrongly end the target as other wrong
@@ -447,7 +464,7 @@ func (v *volumes) prepare(ctx context.Context, t *target.Target,
 		}
 	}
 	if err == nil {
-		err = awaitTried(slices.Collect(maps.Values(added)))
+		_, err = awaitTried(slices.Collect(maps.Values(added)))
 	}
 	if err != nil {
 		for _, s := range added {
@@ -667,9 +684,8 @@ func (v *volumes) replace(ctx context.Context, t *target.Target, gone []string,
 			v.log.Error(notServed, zap.String("volume", c.Name), zap.Error(err))
 		}
 	}
-	if err := awaitTried(opening); err != nil {
-		v.log.Error(notServed, zap.Error(err))
-	}
+	_, _ = awaitTried(opening)
+	keepTrying(opening)
 	v.forgetUnused()
 }
 
