@@ -100,14 +100,41 @@ func TestADeviceKeepsALoan(t *testing.T) {
 	expectReturned(t, "when no device reaches it any more", l, true)
 }
 
-func TestOnlyAllocatedRegionsCanBeLent(t *testing.T) {
+// No peer can map a region without a file. What lets a device reach it keeps the loan.
+func TestADeviceKeepsTheLoanOfMemoryWithoutAFile(t *testing.T) {
+	r := memory.Wrap(make([]byte, 8192))
+	l, other := lend(t, r), lend(t, r)
+	if view := l.Region(); view.Base() != r.Base() || view.Len() != 8192 || view.Descriptor() >= 0 {
+		t.Errorf("the lent region is %+v", view)
+	}
+	expectReturned(t, "before anybody has it", l, true)
+	first, err := l.Region().KeepLoan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := l.Region().KeepLoan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeRegion(t, l.Region())
+	for _, release := range []func() error{first, second} {
+		expectReturned(t, "while a device reaches it", l, false)
+		expectReturned(t, "of another loan", other, true)
+		if err := release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectReturned(t, "when no device reaches it any more", l, true)
+	r.Bytes()[0] = 1
+}
+
+func TestMemoryOfPeersAndDevicesCannotBeLent(t *testing.T) {
 	r := alloc(t, 8192)
 	l := lend(t, r)
 	imported := importOf(t, l)
 	defer closeRegion(t, imported)
 	defer closeRegion(t, l.Region())
 	for name, region := range map[string]*memory.Region{
-		"wrapped":  memory.Wrap(make([]byte, 8)),
 		"opaque":   memory.NewOpaque(handle{}, 0, 8, nil),
 		"imported": imported,
 	} {

@@ -49,7 +49,9 @@ type Region struct {
 	handle     Handle
 	descriptor int
 	untrusted  bool
-	loans      atomic.Int64 // started so far
+	loans      atomic.Int64  // started so far
+	keepers    *atomic.Int64 // of the loan of a view without a descriptor: see Region.KeepLoan
+	claims     claims
 
 	closeOnce sync.Once
 	closeErr  error
@@ -57,7 +59,8 @@ type Region struct {
 }
 
 // Wrap makes a mapped region of memory that the caller owns and keeps alive. The region has no
-// descriptor, so it cannot be exported to another process.
+// descriptor, so no other process can map it. If a device is to reach it, the memory must be
+// outside of the Go heap, for instance memory of mmap(2) or of C.
 func Wrap(b []byte) *Region {
 	return &Region{bytes: b, length: uint64(len(b)), base: baseOf(b), descriptor: -1}
 }

@@ -70,6 +70,32 @@ func alloc(name string, length uint64, seals int) (*Region, error) {
 	return r, nil
 }
 
+// Map maps the first length bytes of a file in shared memory that the caller has made with
+// memfd_create(2), also with huge pages, so that it can be shared with other processes. The region
+// has a descriptor of its own; fd stays the caller's.
+//
+// Peers accept the memory only if nobody can shrink the file, and count all of it. So Map seals it
+// against that, and against other seals, which requires that the file was made with
+// MFD_ALLOW_SEALING.
+func Map(fd int, length uint64) (*Region, error) {
+	wrap := func(err error) error {
+		return fmt.Errorf("map descriptor %d, made with memfd_create and MFD_ALLOW_SEALING: %w", fd,
+			err)
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, wrap(status.Errorf(status.InvalidValue, "duplicate it: %w", err))
+	}
+	// If this fails, the file may have the seals already.
+	_, _ = unix.FcntlInt(uintptr(own), unix.F_ADD_SEALS, requiredSeals)
+	r, err := Import(own, 0, length, math.MaxInt64, PCIRead|PCIWrite)
+	if err != nil {
+		return nil, errors.Join(wrap(err), unix.Close(own))
+	}
+	r.base, r.untrusted = baseOf(r.bytes), false
+	return r, nil
+}
+
 // Import maps a file that a peer sent. On success the region owns fd; on failure the caller still
 // owns it. access limits the mapping: without PCIWrite it is read-only. base becomes the region's
 // Base: the address that the peer knows.
@@ -165,8 +191,8 @@ func (r *Region) CloseDescriptor() error {
 // between two signals, such as those of a profiler.
 const prefaultStep = 8 << 20
 
-// Prefault allocates and maps all pages of a region that Alloc made, so that the data path neither
-// runs out of memory nor takes page faults. It does nothing for other regions.
+// Prefault allocates and maps all pages of a region that Alloc or Map made, so that the data path
+// neither runs out of memory nor takes page faults. It does nothing for other regions.
 func (r *Region) Prefault() error { return r.PrefaultUntil(context.Background()) }
 
 // PrefaultUntil is Prefault, and fails when ctx ends before: gigabytes take seconds.
