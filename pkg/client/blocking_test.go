@@ -225,3 +225,11 @@ func TestARelayNeedNotHaveRoomForSpareSlots(t *testing.T) {
 		t.Errorf("the depth is %d, and %d slots are spare", depth, spare)
 	}
 }
+
+func TestADurableWriteNeedsAVolumeThatHasIt(t *testing.T) {
+	v := newFakeRelay(t).openForBlocking(client.Config{SyncDepth: 1})
+	_, err := v.WriteAtFUA(make([]byte, testBlock), 0)
+	if !errors.Is(err, status.NotSupported) {
+		t.Errorf("a durable write to a volume without it: %v", err)
+	}
+}

@@ -6,7 +6,11 @@
 // Open connects to a channel of the relay and returns a Volume, which can be used in two ways.
 // ReadAt, WriteAt, Flush, Trim, and WriteZeroes block until their outcome is known, and any number
 // of goroutines may call them. A Queue submits requests without copying data and polls for their
-// results, for one thread.
+// results, for one thread: in a loop of its own, with a progress engine (Queue.Attach), or in an
+// event loop of the program (Queue.EventDescriptor, Queue.Process). The data of a queue is in the
+// memory of the volume, which may be the program's own (Config.Memory).
+//
+// docs/guides/client.md shows how everything fits together, and examples has whole programs.
 package client
 
 import (
@@ -19,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -72,8 +77,22 @@ type Config struct {
 	// BufferSize is the most data in bytes that one request may move; 0 means DefaultBufferSize.
 	BufferSize uint32
 	// MemorySize is the size in bytes of the data memory that the queues share; 0 means one buffer
-	// for each request that may be outstanding.
+	// for each request that may be outstanding, or all that the blocking methods leave of Memory.
 	MemorySize uint64
+	// Memory, if not nil, is data memory that the application has made, with memory.Alloc,
+	// memory.Map, or, for a provider whose device needs no file, memory.Wrap. The relay reads and
+	// writes it in place, from offset 0 on. Unless SyncDepth is negative, the blocking methods use
+	// 2 * SyncDepth * BufferSize bytes behind MemorySize; no other volume can then use the memory
+	// at the same time. Without blocking methods, volumes can share it.
+	//
+	// The application keeps it open, and may touch what no request uses. It cannot be replaced as
+	// other memory can: if a relay that is silent has it, the volume is not reopened before the
+	// relay releases it (ErrQuarantineFull), and buffers in quarantine can be used again when
+	// Queue.Session has changed. After Close has returned nil, or AwaitMemory, no relay can touch
+	// the memory. Only then unmap it, or use it for something else. An Open that fails waits for up
+	// to ReleaseTimeout for the same; if its error matches ErrQuarantined, keep the memory as it is
+	// for good.
+	Memory *memory.Region
 	// SyncDepth is how many requests ReadAt, WriteAt, and the other blocking methods may have
 	// outstanding, for all callers together. As many more may be outstanding without a caller,
 	// because its context has ended, if the relay allows for that depth: the data memory has
@@ -209,11 +228,13 @@ func (c *Config) setDefaults() {
 	if c.SyncDepth == 0 {
 		c.SyncDepth = DefaultSyncDepth
 	}
-	if c.MemorySize == 0 {
+	if c.Memory != nil && c.MemorySize == 0 {
+		c.MemorySize = c.Memory.Len() - min(c.Memory.Len(), c.blockingMemory())
+	} else if c.MemorySize == 0 {
 		c.MemorySize = uint64(c.Queues) * uint64(c.Depth) * uint64(c.BufferSize)
 	}
 	if c.MaxQuarantined == 0 {
-		c.MaxQuarantined = c.MemorySize + 2*uint64(max(c.SyncDepth, 0))*uint64(c.BufferSize)
+		c.MaxQuarantined = c.MemorySize + c.blockingMemory()
 	}
 	if c.ControlTimeout == 0 {
 		c.ControlTimeout = DefaultControlTimeout
@@ -274,7 +295,33 @@ func (c *Config) check(ctx context.Context) error {
 	if err := c.checkProtocolLimits(); err != nil {
 		return err
 	}
+	if err := c.checkMemory(); err != nil {
+		return err
+	}
 	return c.checkProtocol()
+}
+
+// checkMemory checks the memory of the application, if there is one.
+func (c *Config) checkMemory() error {
+	if c.Memory == nil {
+		return nil
+	}
+	if !c.Memory.Mapped() || c.Memory.Untrusted() {
+		return status.Errorf(status.NotSupported, "Config.Memory belongs to a device or to another "+
+			"process: make it with memory.Alloc, memory.Map, or memory.Wrap")
+	}
+	needed := c.MemorySize + c.blockingMemory()
+	if c.MemorySize == 0 && c.Queues > 0 || needed > c.Memory.Len() {
+		return status.Errorf(status.TooBig, "Config.Memory has %d bytes; the queues need %d "+
+			"(MemorySize), and the blocking methods %d (2 * SyncDepth * BufferSize)",
+			c.Memory.Len(), max(c.MemorySize, 1), c.blockingMemory())
+	}
+	return nil
+}
+
+// blockingMemory is how much memory the blocking methods use at most, in bytes.
+func (c *Config) blockingMemory() uint64 {
+	return 2 * uint64(max(c.SyncDepth, 0)) * uint64(c.BufferSize)
 }
 
 // checkProtocolLimits checks the configuration against the limits of every relay, before anything

@@ -14,10 +14,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
@@ -221,4 +224,127 @@ func ExampleOwner() {
 	// Output:
 	// true
 	// 2 sessions
+}
+
+func ExampleVolume_WriteVAt() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+	})
+	must(err)
+
+	header, body := []byte("length 5\n"), []byte("block")
+	_, err = disk.WriteVAt([][]byte{header, body}, 1000)
+	must(err)
+	for e, err := range disk.AllExtents(ctx, 0, disk.Size()) {
+		must(err)
+		if !e.IsHole() {
+			fmt.Printf("%d bytes of data at %d\n", e.Length, e.Offset)
+		}
+	}
+
+	must(disk.Closer().Close())
+	// Output: 4096 bytes of data at 0
+}
+
+func ExampleQueue_Submit_segments() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice, Queues: 1,
+	})
+	must(err)
+	queue := disk.Queue(0)
+	copy(queue.Memory()[5*4096:], "first")
+	copy(queue.Memory()[4096:], "last")
+
+	request := client.Request{Type: client.Write, Offset: 8192, Length: 3 * 4096,
+		Segments: []client.Segment{
+			{Memory: 5 * 4096, Length: 4096}, // first block 5 of the memory, then 0 and 1
+			{Memory: 0, Length: 2 * 4096},
+		}}
+	must(queue.Submit(&request))
+
+	queue.Ring()
+	results := make([]client.Result, 1)
+	for queue.Poll(results) == 0 {
+	}
+	must(results[0].Err())
+	first, last := make([]byte, 5), make([]byte, 4)
+	_, err = disk.ReadAt(first, 8192)
+	must(err)
+	_, err = disk.ReadAt(last, 8192+2*4096)
+	fmt.Printf("%s %s %v\n", first, last, err)
+	must(disk.Close(ctx))
+	// Output: first last <nil>
+}
+
+func ExampleQueue_EventDescriptor() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice, Queues: 1,
+	})
+	must(err)
+	queue := disk.Queue(0)
+
+	descriptor, err := queue.EventDescriptor()
+	must(err)
+	left := 100
+	var next func(*client.Result)
+	next = func(result *client.Result) {
+		must(result.Err())
+		if left--; left > 0 {
+			must(queue.Submit(&client.Request{Type: client.Read, Length: 4096, Done: next}))
+		}
+	}
+	must(queue.Submit(&client.Request{Type: client.Read, Length: 4096, Done: next}))
+	queue.Ring()
+	for left > 0 {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(descriptor), Events: unix.POLLIN}}, -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			must(err)
+		}
+		queue.Process() // also rings for what the functions have submitted
+	}
+	fmt.Println("100 reads")
+
+	must(disk.Close(ctx))
+	// Output: 100 reads
+}
+
+func ExampleConfig_memory() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+
+	shared, err := memory.Alloc("my data", 1<<20)
+	must(err)
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+		Queues: 1, BufferSize: 64 << 10, SyncDepth: -1, Memory: shared,
+	})
+	must(err)
+	copy(shared.Bytes(), "hello, block")
+	must(disk.Queue(0).Submit(&client.Request{Type: client.Write, Length: 4096}))
+	disk.Queue(0).Ring()
+	err = disk.Close(ctx) // waits for the write, and until the relay has released the memory
+	if !errors.Is(err, client.ErrQuarantined) {
+		err = errors.Join(err, shared.Close()) // nobody else uses it any more
+	}
+	must(err)
+
+	again, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+	})
+	must(err)
+	text := make([]byte, 12)
+	_, err = again.ReadAt(text, 0)
+	fmt.Printf("%s %v\n", text, err)
+	must(again.Close(ctx))
+	// Output: hello, block <nil>
 }

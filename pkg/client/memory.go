@@ -36,6 +36,9 @@ import (
 // Quarantined requests leave their memory to the relay: neither the client nor the application
 // writes to it any more, so a relay that continues finds the data of the old requests and spoils
 // nothing that is in use. A volume that is reopened switches to new memory.
+//
+// Memory of the application (Config.Memory) cannot be replaced. A volume with such memory is
+// reopened when the relay has released it.
 
 // ErrQuarantined is the error of a request whose session has ended while the relay was silent. The
 // relay may still read and write the request's buffer: do not write to the buffer, and do not rely
@@ -63,8 +66,10 @@ type memories struct {
 	onEvidence func()
 
 	current atomic.Pointer[dataMemory] // of the next session
-	mu      sync.Mutex                 // guards former, and changes of quarantine
+	mu      sync.Mutex                 // guards the fields below, and changes of quarantine
 	former  []*dataMemory              // of earlier sessions, in quarantine
+	lent    []*memory.Loan             // of Config.Memory, that relays may not have returned
+	unclaim func()                     // of Config.Memory; nil if that is not claimed
 }
 
 // dataMemory is the memory that sessions export: the buffers of the application's requests,
@@ -76,6 +81,8 @@ type dataMemory struct {
 	// memory, and the pairs of sessions with it, whose queues may yet switch to it.
 	users      atomic.Int32
 	quarantine *memory.Loan // nil unless in quarantine; memories.mu guards changes
+	// isApplications is set for Config.Memory, which the client neither replaces nor frees.
+	isApplications bool
 }
 
 // ensure returns the memory of the next session, which it allocates for the first one.
@@ -83,12 +90,23 @@ func (m *memories) ensure(ctx context.Context) (*dataMemory, error) {
 	if current := m.current.Load(); current != nil {
 		return current, nil
 	}
-	first, err := m.allocate(ctx, 1)
+	first, err := m.first(ctx)
 	if err != nil {
 		return nil, err
 	}
 	m.current.Store(first)
 	return first, nil
+}
+
+// first returns the memory of the first session.
+func (m *memories) first(ctx context.Context) (*dataMemory, error) {
+	if region := m.terms.config.Memory; region != nil {
+		if err := region.PrefaultUntil(ctx); err != nil {
+			return nil, fmt.Errorf("Config.Memory: %w", err)
+		}
+		return &dataMemory{Region: region, generation: 1, isApplications: true}, nil
+	}
+	return m.allocate(ctx, 1)
 }
 
 // allocate allocates data memory. It touches every page, so that the memory is charged to this
@@ -227,6 +245,9 @@ func (m *memories) isReturned(loan *memory.Loan) bool {
 // relays hold too much.
 func (m *memories) leaveQuarantine() error {
 	former := m.current.Load()
+	if former.isApplications {
+		return m.regain(former)
+	}
 	if former.quarantine == nil {
 		return nil
 	}
@@ -246,6 +267,69 @@ func (m *memories) leaveQuarantine() error {
 	if !watched {
 		m.background.run("free former memory", m.freeFormer)
 	}
+	return nil
+}
+
+// lend lends memory to the relay of a session.
+func (m *memories) lend(d *dataMemory) (*memory.Loan, error) {
+	loan, err := d.Lend()
+	if err == nil && d.isApplications {
+		m.mu.Lock()
+		m.lent = append(m.lent, loan)
+		m.mu.Unlock()
+	}
+	return loan, err
+}
+
+// regain ends the quarantine of the application's memory. It fails as long as a relay has it.
+func (m *memories) regain(d *dataMemory) error {
+	if !m.hasRegained() {
+		return fmt.Errorf("%w (Config.Memory, which nothing can replace)", ErrQuarantineFull)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d.quarantine = nil
+	return nil
+}
+
+// hasRegained reports whether no relay can touch the application's memory any more.
+func (m *memories) hasRegained() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lent = slices.DeleteFunc(m.lent, m.isReturned)
+	return len(m.lent) == 0
+}
+
+// awaitRegained waits until no relay can touch the application's memory any more, for the longest
+// time or until ctx ends, and then ends its claim. There is no session any more.
+func (m *memories) awaitRegained(ctx context.Context, longest retry.Bound) error {
+	checks := loanChecks
+	checks.Total = longest
+	for schedule := checks.Begin(time.Now()); !m.hasRegained(); {
+		if err := schedule.Wait(ctx); err != nil {
+			return fmt.Errorf("wait for the release of Config.Memory: %w (%w)", ErrQuarantined, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.unclaim != nil {
+		m.unclaim()
+		m.unclaim = nil
+	}
+	return nil
+}
+
+// claimApplications makes the volume a user of the application's memory, if there is one.
+func (m *memories) claimApplications() error {
+	config := &m.terms.config
+	if config.Memory == nil {
+		return nil
+	}
+	unclaim, err := config.Memory.Claim(config.SyncDepth > 0)
+	if err != nil {
+		return fmt.Errorf("Config.Memory: %w (volumes can share it if SyncDepth is negative)", err)
+	}
+	m.unclaim = unclaim
 	return nil
 }
 
@@ -308,7 +392,7 @@ func (m *memories) close() error {
 	m.mu.Unlock()
 	var err error
 	for _, d := range all {
-		if d != nil {
+		if d != nil && !d.isApplications {
 			err = errors.Join(err, d.Close())
 		}
 	}

@@ -5,6 +5,7 @@ package client
 import (
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -24,6 +25,7 @@ type terms struct {
 	config Config
 	info   Info          // as negotiated by Open
 	size   atomic.Uint64 // of the volume in bytes; 0 until info is valid
+	grown  signal        // of size
 	// spareSlots are those of the blocking methods beyond SyncDepth.
 	spareSlots int
 }
@@ -104,8 +106,34 @@ func (t *terms) grow(size uint64) {
 		size%uint64(t.info.BlockSize) == 0 && size <= math.MaxInt64; now = t.size.Load() {
 		if t.size.CompareAndSwap(now, size) {
 			t.logger().Info("volume has grown", zap.Uint64("size_bytes", size))
+			t.grown.send()
 			return
 		}
+	}
+}
+
+// signal tells any number of goroutines that something has changed.
+type signal struct {
+	mu   sync.Mutex
+	next chan struct{} // closed by send; nil if nobody waits
+}
+
+// wait returns a channel that is closed by the next send.
+func (s *signal) wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		s.next = make(chan struct{})
+	}
+	return s.next
+}
+
+func (s *signal) send() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next != nil {
+		close(s.next)
+		s.next = nil
 	}
 }
 

@@ -180,12 +180,15 @@ func regionMappings(t *testing.T) int {
 }
 
 // openReconnecting opens a volume that reopens itself after any loss.
-func openReconnecting(r *fakeRelay) *client.Volume {
-	return r.openWith(client.Config{
+func openReconnecting(r *fakeRelay) *client.Volume { return r.openWith(reconnecting()) }
+
+// reconnecting is the configuration of a volume that reopens itself after any loss.
+func reconnecting() client.Config {
+	return client.Config{
 		IOTimeout: testkit.Patience, ReleaseTimeout: 50 * time.Millisecond,
 		Reconnect: &retry.Policy{Total: retry.Within(testkit.Patience),
 			FirstPause: time.Millisecond},
-	})
+	}
 }
 
 // loseSession cuts the connection with a request outstanding, and waits for its result.

@@ -43,6 +43,10 @@ type Queue struct {
 	// encoded is a field because a local array would escape through the producer's interface and
 	// cost an allocation per request.
 	encoded [iomsg.Size]byte
+	// unsent are messages of the latest request with segments that the relay has no room for yet.
+	unsent []unsentMessage
+	// extra is how many slots segments have beyond the first one of their requests.
+	extra int
 
 	memory        *dataMemory // that requests refer to
 	memoryEnd     uint64      // the first offset in memory that requests may not touch
@@ -54,16 +58,20 @@ type Queue struct {
 	// lostChanges is how many of lost, at its beginning, are requests that change the volume:
 	// reportLost reports them last.
 	lostChanges int
-	unrung      bool  // the relay has not been woken for the last Submit
-	checkedAt   int64 // when checkDeadlines last ran, according to the clock
+	unrung      bool // the relay has not been woken for the last Submit
 
 	// Other goroutines use the fields below.
-	next    atomic.Pointer[session] // to switch to
-	engine  atomic.Pointer[progress.Engine]
-	written queueWrites
-	user    Flusher // of flushes that have no other
+	next      atomic.Pointer[session] // to switch to
+	engine    atomic.Pointer[progress.Engine]
+	written   queueWrites
+	user      Flusher // of flushes that have no other
+	deadlines deadlines
+	published publishedStats
 
 	sampler sampler
+	counted Stats
+	events  *progress.Engine // of EventDescriptor; nil if the queue has none
+	called  callbacks
 	// isClosed is set by close. A closed queue is one that has lost its session, has nothing to
 	// report, and gets no other session.
 	isClosed bool
@@ -100,13 +108,20 @@ const (
 type slot struct {
 	tag         uint64
 	generation  uint32
+	kind        RequestType
+	length      uint32
 	outstanding bool
 	volatile    bool     // a write that is durable only after a flush
-	changes     bool     // the request changes the volume
-	flush       bool     // a flush that makes cover durable
-	cover       []uint64 // allocated for the slot's first flush
+	isSegment   bool     // the message is one of several of its request, which segment describes
+	cover       []uint64 // of a flush, which makes it durable; allocated for the slot's first one
 	since       int64    // when it was submitted, according to the clock
+	deadline    int64    // when it fails the session, according to the clock
+	done        func(*Result)
+	segment     segmentState
 }
+
+// changes reports whether the request changes the volume.
+func (s *slot) changes() bool { return s.kind.Operation().Changes() }
 
 func newQueue(c common, index int, first *session) *Queue {
 	depth := c.terms.info.Depth
@@ -116,6 +131,7 @@ func newQueue(c common, index int, first *session) *Queue {
 		lost: make([]uint32, 0, depth),
 	}
 	q.sampler = newSampler(&c.terms.config, index, depth)
+	q.deadlines.init(c.terms.config.IOTimeout)
 	if q.memoryEnd = c.terms.config.MemorySize; index == c.terms.config.Queues {
 		q.memoryEnd += c.terms.stagingSize() // the queue of the blocking methods
 	}
@@ -131,7 +147,8 @@ func newQueue(c common, index int, first *session) *Queue {
 // Submit sends a request. Call Ring after a batch of requests to wake the relay if it sleeps.
 //
 // A request that does not fit the volume or the memory fails at once, with status.InvalidValue or
-// status.TooBig. status.Again means that the queue is full: poll first. ErrReopening, which matches
+// status.TooBig. status.Again means that the queue is full: poll first. A request with Segments
+// takes the place of as many requests as it has segments. ErrReopening, which matches
 // status.Again, means that the volume is being reopened: keep polling. A flush fails with
 // ErrWritesLost when writes may have been lost (see Flusher), a read or write with
 // ErrMemoryReplaced until the queue has switched to new memory. After the volume has failed or was
@@ -150,14 +167,16 @@ func (q *Queue) Submit(r *Request) error {
 			return err
 		}
 	}
+	if len(r.Segments) > 0 {
+		return q.submitSegments(r)
+	}
 	n := len(q.free)
-	if n == 0 {
+	if n == 0 || len(q.unsent) > 0 {
 		return status.Again
 	}
 	index := q.free[n-1]
 	s := &q.slots[index]
-	s.flush = r.Type == Flush
-	if s.flush {
+	if r.Type == Flush {
 		if s.cover == nil {
 			s.cover = make([]uint64, len(q.writes.queues))
 		}
@@ -170,44 +189,77 @@ func (q *Queue) Submit(r *Request) error {
 			return err
 		}
 	}
-	flags, traceID := iomsg.Flags(r.Flags), uint32(0)
+	part := Segment{Memory: r.Memory, Length: r.Length}
+	if !q.canCarry(r, part, r.Offset) {
+		return errNotCarried
+	}
+	traceID := q.encode(index, r, part, r.Offset)
+	if err := q.pair.producer.Send(q.encoded[:], nil); err != nil {
+		return q.sendError(err)
+	}
+	q.unrung = true
+	q.free = q.free[:n-1]
+	q.begin(index, r, part, r.Offset, traceID)
+	q.counted.Submitted++
+	return nil
+}
+
+// encode makes the message of a request in encoded, or of a part of one at an offset of the volume,
+// and returns the ID of its trace, 0 for none.
+func (q *Queue) encode(
+	index uint32, r *Request, part Segment, offset uint64,
+) (traceID uint32) {
+	flags := iomsg.Flags(r.Flags)
 	if q.sampler.isOn() {
 		if traceID = q.sampler.sample(); traceID != 0 {
 			flags |= iomsg.Traced
 		}
 	}
 	iomsg.Encode(q.encoded[:], &iomsg.Message{
-		Type: iomsg.Type(r.Type), UserData: uint64(s.generation+1)<<32 | uint64(index),
-		IOSize:          r.Length,
-		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: flags, Range: r.Range,
+		Type: iomsg.Type(r.Type), UserData: uint64(q.slots[index].generation+1)<<32 | uint64(index),
+		IOSize:          part.Length,
+		RequesterOffset: part.Memory, StorageOffset: offset, Flags: flags, Range: r.Range,
 		Trace: traceID,
 	})
 	if foreign := q.session.foreign; foreign != nil {
-		if r.Flags != 0 || !foreign.CanCarry(iomsg.Type(r.Type), r.Memory, r.Offset) {
-			return errNotCarried
-		}
 		foreign.ToTarget(q.encoded[:])
 	}
-	if err := q.pair.producer.Send(q.encoded[:], nil); err != nil {
-		switch {
-		case errors.Is(err, status.Again):
-			return status.Again
-		case q.life.canReconnect:
-			return ErrReopening // Poll will find that the session has ended
-		case q.pair.isLate:
-			q.pair.pollLate() // knows the reason
-		}
-		return q.session.endError()
-	}
-	q.unrung = true
-	q.free = q.free[:n-1]
+	return traceID
+}
+
+// canCarry reports whether the relay's protocol has the message of a request, or of a part of one.
+func (q *Queue) canCarry(r *Request, part Segment, offset uint64) bool {
+	foreign := q.session.foreign
+	return foreign == nil ||
+		r.Flags == 0 && foreign.CanCarry(iomsg.Type(r.Type), part.Memory, offset)
+}
+
+// begin fills the slot of a message that has been encoded.
+func (q *Queue) begin(index uint32, r *Request, part Segment, offset uint64, traceID uint32) {
+	s := &q.slots[index]
 	s.generation++
 	s.tag, s.outstanding, s.since = r.Tag, true, q.clock.Load()
-	s.volatile, s.changes = r.isVolatile(), r.Type.Operation().Changes()
-	if q.sampler.isOn() {
-		q.sampler.begin(index, traceID, r)
+	s.kind, s.length, s.volatile = r.Type, part.Length, r.isVolatile()
+	s.deadline = q.deadlines.begin(s.since, r.Timeout)
+	if r.Done != nil || s.done != nil {
+		s.done = r.Done
 	}
-	return nil
+	if q.sampler.isOn() {
+		q.sampler.begin(index, traceID, r.Type.Operation(), offset, part.Length)
+	}
+}
+
+// sendError returns why Submit fails if the producer does not take a message.
+func (q *Queue) sendError(err error) error {
+	switch {
+	case errors.Is(err, status.Again):
+		return status.Again
+	case q.life.canReconnect:
+		return ErrReopening // Poll will find that the session has ended
+	case q.pair.isLate:
+		q.pair.pollLate() // knows the reason
+	}
+	return q.session.endError()
 }
 
 var errNotCarried = status.Errorf(status.NotSupported,
@@ -219,6 +271,7 @@ func (q *Queue) Ring() {
 	if q.unrung {
 		q.unrung = false
 		q.pair.producer.Flush()
+		q.publishStats()
 	}
 }
 
@@ -229,8 +282,18 @@ func (q *Queue) Ring() {
 // ReleaseTimeout: see Result.Quarantined. If the relay has died, a change fails when it can take
 // effect no more: when the next session has begun, or after the leases of the relay's targets.
 func (q *Queue) Poll(results []Result) int {
+	if q.events != nil {
+		return q.pollAwake(results)
+	}
+	return q.poll(results)
+}
+
+func (q *Queue) poll(results []Result) int {
 	if q.state == queueLost {
 		return q.reportLost(results)
+	}
+	if len(q.unsent) > 0 {
+		q.sendUnsent()
 	}
 	consumer := q.pair.consumer
 	if q.pair.isLate {
@@ -252,12 +315,14 @@ func (q *Queue) Poll(results []Result) int {
 	q.checkDeadlines() // also under load: a relay may respond to everything except one request
 	if n > 0 {
 		consumer.Flush()
+		q.publishStats()
 	}
 	return count
 }
 
 // receive turns a received message into a result. It returns false for the response to a stop
-// message and for a message that violates the protocol, which ends the session.
+// message, for a message that violates the protocol, which ends the session, and for a segment of a
+// request that has others outstanding.
 func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	var buf [iomsg.Size]byte
 	consumer, session := q.pair.consumer, q.session
@@ -299,158 +364,31 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 				q.state = queueEnding
 			}
 		}
-	case s.volatile:
-		q.written.acknowledged.Store(q.written.acknowledged.Load() + 1)
-	case s.flush:
+	case s.kind == Flush:
 		q.writes.completeFlush(s.cover)
 	}
 	if q.sampler.isOn() {
 		q.sampler.end(index, m.Result)
 	}
-	q.release(index)
+	if s.isSegment {
+		return q.completeSegment(index, result)
+	}
+	q.complete(index, result.Code, uint64(s.length))
 	return true
 }
 
-// release frees the slot of a completed request.
-func (q *Queue) release(index uint32) {
-	q.slots[index].outstanding = false
+// complete frees the slot of a request that has completed, of length bytes.
+func (q *Queue) complete(index uint32, code status.Code, length uint64) {
+	s := &q.slots[index]
+	if code == status.Success && s.volatile {
+		q.written.acknowledged.Store(q.written.acknowledged.Load() + 1)
+	}
+	q.counted.complete(s.kind, code, length)
+	if q.called.isOn {
+		q.called.add(s)
+	}
+	s.outstanding = false
 	q.free = append(q.free, index)
-}
-
-// checkDeadlines fails the session if a request has exceeded IOTimeout. It runs once per tick of
-// the coarse clock.
-func (q *Queue) checkDeadlines() {
-	now, limit := q.clock.Load(), q.terms.config.IOTimeout
-	if now == q.checkedAt || limit < 0 {
-		return
-	}
-	q.checkedAt = now
-	for i := range q.slots {
-		if s := &q.slots[i]; s.outstanding && time.Duration(now-s.since) > limit {
-			q.session.fail(status.Errorf(status.TimeOut,
-				"relay did not complete an IO within %v: is it, the target, or the target's storage "+
-					"stopped or slow? a longer time-out waits for it", limit))
-			return
-		}
-	}
-}
-
-// collectLost moves every outstanding request to lost, for reportLost: first those that change the
-// volume.
-func (q *Queue) collectLost() {
-	q.state = queueLost
-	for _, changes := range []bool{true, false} {
-		for i := range q.slots {
-			if s := &q.slots[i]; s.outstanding && s.changes == changes {
-				s.outstanding = false
-				q.lost = append(q.lost, uint32(i))
-			}
-		}
-		if changes {
-			q.lostChanges = len(q.lost)
-		}
-	}
-	if engine := q.engine.Load(); engine != nil {
-		// The doorbell of a consumer that has ended never stops ringing.
-		q.pair.detach(engine)
-	}
-}
-
-// reportLost reports the requests that were lost with the session, as failed. When all have been
-// reported it switches to the next session, if there is one.
-func (q *Queue) reportLost(results []Result) int {
-	if len(q.lost) == 0 {
-		q.switchSession()
-		return 0
-	}
-	evidence := q.session.memory.evidence.Load()
-	if evidence == onLoan {
-		return 0 // settle wakes the queue's thread
-	}
-	code := status.CodeOf(q.session.endError())
-	if q.life.canReconnect &&
-		(!isSessionEnd(code) || code == status.InUse && !q.session.isPreempted()) {
-		code = status.ConnectionReset // one of the codes that Poll documents
-	}
-	withheld := 0
-	if evidence == returned {
-		withheld = q.lostChanges
-	}
-	n := 0
-	for ; len(q.lost) > withheld && n < len(results); n++ {
-		last := len(q.lost) - 1
-		index := q.lost[last]
-		q.lost = q.lost[:last]
-		results[n] = Result{Tag: q.slots[index].tag, Code: code,
-			Quarantined: evidence == quarantined}
-		q.release(index)
-	}
-	return n
-}
-
-// recoverSession makes a queue that accepts no requests usable again by switching to the next
-// session. It returns nil if it has switched, or the reason why requests cannot be submitted.
-func (q *Queue) recoverSession() error {
-	switch {
-	case q.state >= queueStopping:
-		return q.session.endError()
-	case len(q.lost) > 0:
-		return status.Again
-	case q.state == queueLost && q.switchSession():
-		return nil
-	}
-	if err := q.life.err(); err != nil {
-		return err
-	}
-	if !q.life.canReconnect {
-		return q.session.endError()
-	}
-	return ErrReopening
-}
-
-// switchSession switches to the next session and reports whether there was one. All requests of the
-// current session must have been reported.
-func (q *Queue) switchSession() bool {
-	next := q.next.Swap(nil)
-	if next == nil {
-		return false
-	}
-	former := q.pair
-	q.writes.switchSession(&q.written, &next.id)
-	q.session, q.pair = next, next.pairs[q.index]
-	q.state, q.unrung = queueAccepting, false
-	q.memoryChanged = q.memory != next.memory.dataMemory || q.former != nil
-	q.closePair(former)
-	if engine := q.engine.Load(); engine != nil {
-		if err := q.pair.attach(engine); err != nil {
-			next.fail(err) // Poll will find that it has ended
-		}
-	}
-	return true
-}
-
-// setNext sets the session to switch to. It replaces one that the queue has not switched to yet.
-// Any goroutine may call it.
-func (q *Queue) setNext(next *session) {
-	if unused := q.next.Swap(next); unused != nil {
-		q.closePair(unused.pairs[q.index])
-	}
-	q.wake()
-}
-
-// wake makes the engine that the queue is attached to, if any, poll it.
-func (q *Queue) wake() {
-	if engine := q.engine.Load(); engine != nil {
-		engine.Wake()
-	}
-}
-
-// closePair closes the pair of a lost session.
-func (q *Queue) closePair(lost *comchPair) {
-	if err := lost.close(); err != nil {
-		q.terms.config.Logger.Sugar().
-			Warnf("close queue %d of a lost session: %v", q.index, err)
-	}
 }
 
 // Memory returns the data memory that requests of this queue refer to. It has Config.MemorySize
@@ -522,6 +460,8 @@ func (q *Queue) attach(engine *progress.Engine) error {
 		return status.Errorf(status.InvalidValue, "the engine is nil")
 	case q.isClosed:
 		return ErrClosed
+	case q.events != nil:
+		return status.Errorf(status.InUse, "it has an event descriptor")
 	case attached == engine:
 		return status.Errorf(status.InUse, "it is attached to this engine already")
 	case attached != nil:
@@ -547,7 +487,7 @@ func (q *Queue) Detach(engine *progress.Engine) {
 }
 
 // Outstanding returns the number of requests whose results have not been polled yet.
-func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
+func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) - q.extra }
 
 // WriteVerifier returns the write verifier of the session that the queue uses. It changes whenever
 // writes that were not flushed may have been lost. Only the queue's thread may call it.
@@ -573,6 +513,16 @@ func (q *Queue) stop(ctx context.Context) error {
 		// Discard the results of a session that was lost.
 		if n := q.Poll(results); n == 0 && q.state == queueLost {
 			return q.session.endError()
+		}
+	}
+	for len(q.unsent) > 0 {
+		q.Poll(results)
+		if q.state == queueLost {
+			return q.session.endError()
+		}
+		if len(q.unsent) > 0 && !retry.Sleep(ctx, stopPollInterval) {
+			return status.Errorf(status.TimeOut, "wait until the relay takes %d messages: %w",
+				len(q.unsent), ctx.Err())
 		}
 	}
 	q.state = queueStopping
@@ -608,48 +558,15 @@ func (q *Queue) takesStop() bool {
 	return foreign == nil || foreign.TakesStop() && q.index == 0
 }
 
-// eachOutstanding calls f with the tag of every request whose result has not been polled.
-func (q *Queue) eachOutstanding(f func(tag uint64)) {
-	for i := range q.slots {
-		if q.slots[i].outstanding {
-			f(q.slots[i].tag)
-		}
-	}
-	for _, index := range q.lost {
-		f(q.slots[index].tag)
-	}
-}
-
 // close releases the queue, and does nothing the second time.
 func (q *Queue) close() error {
 	if q.isClosed {
 		return nil
 	}
 	q.isClosed, q.state, q.lost, q.unrung = true, queueLost, nil, false
-	err := q.pair.close()
+	err := errors.Join(q.closeEvents(), q.pair.close())
 	if next := q.next.Swap(nil); next != nil {
 		err = errors.Join(err, next.pairs[q.index].close())
 	}
 	return err
-}
-
-// clockTick is the resolution of the clock that checks IOTimeout.
-const clockTick = 100 * time.Millisecond
-
-// clock is a coarse clock: nanoseconds since Open, updated every clockTick.
-type clock struct{ atomic.Int64 }
-
-// run advances the clock until ctx ends.
-func (c *clock) run(ctx context.Context) {
-	start := time.Now()
-	ticker := time.NewTicker(clockTick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			c.Store(int64(time.Since(start)))
-		}
-	}
 }

@@ -4,6 +4,7 @@ package client
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -25,11 +26,32 @@ type Request struct {
 	Offset uint64
 	// Memory is the offset of the data in Volume.Memory.
 	Memory uint64
+	// Segments, if there are any, are where the data of a read or write is, one part after the
+	// other, in place of Memory. Each has whole blocks, and at most Info.BufferSize bytes; Length
+	// is their sum. There may be as many as Info.Depth. Submit does not keep the slice.
+	//
+	// Each segment travels to the target as a request of its own, so the whole is not atomic. It
+	// has one Result, when nobody touches any of its memory any more. If segments have failed, that
+	// is the result of the first of them by its place in the volume, and the others may have been
+	// carried out.
+	Segments []Segment
 	// Tag is returned in the Result.
 	Tag uint64
+	// Timeout is how long this request may be outstanding before the session fails, in place of
+	// Config.IOTimeout, which says why; 0 means that, and a negative value no limit. The client
+	// measures it in steps of 0.1 s.
+	Timeout time.Duration
+	// Done, if not nil, is called by Queue.Process with the result. Queue.Poll ignores it.
+	Done func(*Result)
 	// Flusher is the user on whose behalf a Flush is submitted, which decides which losses it
 	// reports. nil means a user of the queue's own. Other types ignore it.
 	Flusher *Flusher
+}
+
+// Segment is a part of the data memory: see Request.Segments.
+type Segment struct {
+	Memory uint64 // offset in Volume.Memory
+	Length uint32 // bytes
 }
 
 // Result is the outcome of the Request with the same tag. The transport does not touch the
@@ -92,7 +114,7 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 	case r.Flags&^(FUA|Deallocate) != 0:
 		return status.Errorf(status.InvalidValue,
 			"%v with flags %#x: only FUA and Deallocate are for requests", r.Type, uint32(r.Flags))
-	case r.Type == Flush:
+	case r.Type == Flush && len(r.Segments) == 0:
 		return nil
 	case (r.Offset|covered)&(block-1) != 0:
 		return status.Errorf(status.InvalidValue,
@@ -102,6 +124,8 @@ func (t *terms) check(r *Request, memoryEnd uint64) error {
 		return status.Errorf(status.InvalidValue,
 			"%v of %d bytes at offset %d of volume %q, which has only %d bytes", r.Type, covered,
 			r.Offset, info.Name, size)
+	case len(r.Segments) > 0:
+		return t.checkSegments(r, memoryEnd)
 	case !r.Type.Operation().MovesData():
 		return nil
 	case r.Length > info.BufferSize:

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/trace"
 )
@@ -42,11 +43,11 @@ func (s *sampler) sample() uint32 {
 }
 
 // begin notes that a request has been submitted, with an ID or 0.
-func (s *sampler) begin(slot, id uint32, r *Request) {
+func (s *sampler) begin(slot, id uint32, operation iomsg.Operation, offset uint64, size uint32) {
 	s.records[slot].ID = id
 	if id != 0 {
-		s.records[slot] = trace.Record{ID: id, Operation: r.Type.Operation(), Queue: s.queue,
-			Offset: r.Offset, Size: r.Length, BeginNs: time.Now().UnixNano()}
+		s.records[slot] = trace.Record{ID: id, Operation: operation, Queue: s.queue,
+			Offset: offset, Size: size, BeginNs: time.Now().UnixNano()}
 	}
 }
 

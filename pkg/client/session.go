@@ -85,7 +85,7 @@ func (s *session) handshake(ctx context.Context, deadline time.Time, m *memories
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(time.Since(started)))
 	defer cancel()
-	if err := s.configure(ctx); err != nil {
+	if err := s.configure(ctx, m); err != nil {
 		return err
 	}
 	if err := s.connectQueues(ctx); err != nil {
@@ -125,13 +125,13 @@ func (s *session) describe(ctx context.Context) (*controlmsg.OpenVolumeReply, er
 }
 
 // configure gives the relay access to the volume's data memory.
-func (s *session) configure(ctx context.Context) error {
+func (s *session) configure(ctx context.Context, m *memories) error {
 	config, info := &s.terms.config, &s.terms.info
 	access := memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
 	if config.ReadOnly {
 		access = memory.PCIWrite | memory.RemoteWrite // the data of reads is written to it
 	}
-	descriptor, err := s.export(ctx, access)
+	descriptor, err := s.export(ctx, m, access)
 	if err != nil {
 		return err
 	}
@@ -174,9 +174,11 @@ func (s *session) configure(ctx context.Context) error {
 }
 
 // export lends the session's memory to the relay, and returns its descriptor.
-func (s *session) export(ctx context.Context, access memory.Access) ([]byte, error) {
+func (s *session) export(
+	ctx context.Context, m *memories, access memory.Access,
+) ([]byte, error) {
 	var err error
-	if s.memory.loan, err = s.memory.Lend(); err != nil {
+	if s.memory.loan, err = m.lend(s.memory.dataMemory); err != nil {
 		return nil, err
 	}
 	export := s.connection.ExportMemory

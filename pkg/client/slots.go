@@ -361,8 +361,9 @@ func (s *syncIO) switchMemory() {
 }
 
 // start submits a new request from the slot.
-func (slot *syncSlot) start(c *call, t RequestType, offset uint64, length uint32) {
-	slot.call, slot.request.Type, slot.request.Offset, slot.request.Length = c, t, offset, length
+func (slot *syncSlot) start(c *call, t RequestType, flags Flags, offset uint64, length uint32) {
+	slot.call, slot.request.Type, slot.request.Flags = c, t, flags
+	slot.request.Offset, slot.request.Length = offset, length
 	slot.restart()
 }
 
@@ -436,7 +437,9 @@ func (s *syncIO) stop() {
 		s.terms.config.Logger.Sugar().Warnf("release the progress engine of volume %q: %v",
 			s.terms.info.Name, err)
 	}
-	s.queue.eachOutstanding(func(tag uint64) { s.slots[tag].done <- Result{Code: status.Shutdown} })
+	for outstanding := range s.queue.Pending() {
+		s.slots[outstanding.Tag].done <- Result{Code: status.Shutdown}
+	}
 	for _, slot := range s.parked {
 		slot.done <- Result{Code: status.Shutdown}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -40,8 +41,12 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	if err := config.check(ctx); err != nil {
 		return nil, fmt.Errorf("open a volume: %w", err)
 	}
-	v, err := open(ctx, config)
-	return v, orEnded(ctx, err)
+	v := newVolume(context.WithoutCancel(ctx), config)
+	if err := v.openFirst(ctx); err != nil {
+		err = errors.Join(err, v.release(), v.awaitMemory(context.WithoutCancel(ctx)))
+		return nil, orEnded(ctx, err)
+	}
+	return v, nil
 }
 
 // orEnded makes an error match the reason why ctx has ended, if it has.
@@ -52,23 +57,26 @@ func orEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// open is Open with a configuration that has been checked.
-func open(ctx context.Context, config Config) (*Volume, error) {
+// openFirst connects, and opens the first session.
+func (v *Volume) openFirst(ctx context.Context) error {
+	config := &v.terms.config
 	deadline := time.Now().Add(config.ControlTimeout)
 	opening, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	v := newVolume(context.WithoutCancel(ctx), config)
 	if err := config.Instance.claim(v, v.life.canEvict); err != nil {
-		return nil, errors.Join(openError(&config, err), v.release())
+		return openError(config, err)
 	}
-	connection, err := connectWithRetry(opening, &config)
+	if err := v.memories.claimApplications(); err != nil {
+		return openError(config, err)
+	}
+	connection, err := connectWithRetry(opening, config)
 	if err != nil {
-		return nil, errors.Join(err, v.release())
+		return err
 	}
 	if err := v.open(ctx, deadline, connection); err != nil {
-		return nil, errors.Join(openError(&config, err), v.release())
+		return openError(config, err)
 	}
-	return v, nil
+	return nil
 }
 
 func openError(config *Config, err error) error {
@@ -99,7 +107,7 @@ func (v *Volume) open(
 	if err := v.sessions.open(ctx, deadline, connection); err != nil {
 		return err
 	}
-	v.background.run("clock", func() { v.clock.run(v.background.ctx) })
+	v.background.run("clock", func() { v.clock.run(v.background.ctx, v.remindQueues) })
 	v.background.run("keep open", v.sessions.keepOpen)
 	if v.terms.config.SyncDepth > 0 {
 		s, err := startSyncIO(v.queues[v.terms.config.Queues])
@@ -126,6 +134,13 @@ func (v *Volume) handOver(next *session) {
 	}
 	if s := v.sync.Load(); s != nil {
 		s.switchMemory()
+	}
+}
+
+// remindQueues makes the queues look at their deadlines.
+func (v *Volume) remindQueues(now int64) {
+	for _, q := range v.queues {
+		q.remind(now)
 	}
 }
 
@@ -203,6 +218,10 @@ func (v *Volume) Memory() []byte {
 // as io.NewSectionReader.
 func (v *Volume) Size() int64 { return int64(v.terms.size.Load()) }
 
+// Resized returns a channel that is closed the next time that Size grows, which it does without a
+// new session as well. A program that calls Resized before Size misses no change.
+func (v *Volume) Resized() <-chan struct{} { return v.terms.grown.wait() }
+
 // Quarantined returns how much memory, in bytes, silent relays hold from earlier sessions: see
 // Result.Quarantined. Any goroutine may call it.
 func (v *Volume) Quarantined() uint64 { return v.memories.quarantined() }
@@ -255,6 +274,10 @@ func (v *Volume) Reopen(reason error) error {
 // data memory. No queue may be in use, or attached to an engine. Close is bounded by ControlTimeout
 // and ctx. It returns an error if a step fails, but releases the volume in any case.
 //
+// If the application has made the data memory (Config.Memory), Close also waits until no relay can
+// touch that any more, for up to Config.ReleaseTimeout. It fails with ErrQuarantined if a relay
+// still can: then keep the memory as it is until AwaitMemory returns nil.
+//
 // Close does not flush. It fails with ErrWritesLost if writes may have been lost and no flush has
 // reported it. Calls that are in progress, and later ones, fail with ErrClosed.
 //
@@ -268,9 +291,17 @@ func (v *Volume) Close(ctx context.Context) error {
 		return v.awaitClosed(ctx)
 	}
 	defer close(v.closed)
-	v.closeErr = v.close(ctx)
+	v.closeErr = errors.Join(v.close(ctx), v.awaitMemory(ctx))
 	return v.closeErr
 }
+
+// Closer returns the volume for functions that close an io.Closer: with Close, which
+// Config.ControlTimeout bounds.
+func (v *Volume) Closer() io.Closer { return closer{v} }
+
+type closer struct{ volume *Volume }
+
+func (c closer) Close() error { return c.volume.Close(context.Background()) }
 
 // awaitClosed waits for the first Close or Abort, and returns its result.
 func (v *Volume) awaitClosed(ctx context.Context) error {
@@ -301,6 +332,32 @@ func (v *Volume) close(ctx context.Context) error {
 	}
 	v.life.session.Load().close(nil)
 	if err := errors.Join(v.release(), v.writes.unreported()); err != nil {
+		return fmt.Errorf("close volume %q: %w", v.terms.info.Name, err)
+	}
+	return nil
+}
+
+// AwaitMemory waits until no relay can touch Config.Memory any more, after Close has failed, or
+// after Abort, which does not wait for that. It fails with ErrQuarantined when ctx ends before, and
+// with status.BadState as long as the volume is open. Without Config.Memory, it returns
+// nil then.
+func (v *Volume) AwaitMemory(ctx context.Context) error {
+	select {
+	case <-v.closed:
+	default:
+		return status.Errorf(status.BadState, "volume %q is open, so its relay uses the memory",
+			v.terms.info.Name)
+	}
+	if ctx == nil {
+		return errNilContext
+	}
+	return v.memories.awaitRegained(ctx, retry.Forever())
+}
+
+// awaitMemory is AwaitMemory when the volume is over, bounded by ReleaseTimeout.
+func (v *Volume) awaitMemory(ctx context.Context) error {
+	err := v.memories.awaitRegained(ctx, retry.Within(v.terms.config.ReleaseTimeout))
+	if err != nil {
 		return fmt.Errorf("close volume %q: %w", v.terms.info.Name, err)
 	}
 	return nil
@@ -341,8 +398,8 @@ func (v *Volume) closeQueues() error {
 }
 
 // Abort ends the session at once without stopping the queues: outstanding requests may have been
-// carried out or not. No queue may be in use. After Close or Abort, it waits until that has
-// returned, and does nothing else.
+// carried out or not, and the relay may still touch Config.Memory: see AwaitMemory. No queue may be
+// in use. After Close or Abort, it waits until that has returned, and does nothing else.
 func (v *Volume) Abort() {
 	if !v.life.close() {
 		<-v.closed

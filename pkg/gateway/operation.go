@@ -295,7 +295,7 @@ func (op *operation) takeExtents() nbd.Errno {
 		before, rest = before-skipped, rest-length
 		if length > 0 {
 			op.Extents = append(op.Extents,
-				nbd.Extent{Length: length, Hole: e.Flags&iomsg.Hole != 0})
+				nbd.Extent{Length: length, Hole: e.IsHole()})
 		}
 	}
 	if len(op.Extents) == 0 {

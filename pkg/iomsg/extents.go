@@ -32,6 +32,9 @@ type ExtentFlags uint32
 // Hole means that the extent takes up no space and reads as zeroes.
 const Hole ExtentFlags = 1 << 0
 
+// IsHole reports whether the extent reads as zeroes and takes up no space.
+func (e Extent) IsHole() bool { return e.Flags&Hole != 0 }
+
 // EncodeExtents writes as many extents into table as it has room for, and clears the rest of it.
 func EncodeExtents(table []byte, extents []Extent) {
 	clear(table)

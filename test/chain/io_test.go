@@ -30,16 +30,23 @@ func TestTheMemoryOfACallerThatHasLeftIsNotTouched(t *testing.T) {
 	c := chaintest.Start(t, options{})
 	v := c.Open(c.Config())
 	buffer := make([]byte, 8*blockSize)
+	halves := [2][]byte{buffer[:5000], buffer[5000:]}
 	left, stayed := 0, 0
 	for i := 0; left < 50 || stayed < 50; i++ {
 		ctx, cancel := context.WithTimeout(c.Context(), time.Duration(i%40)*10*time.Microsecond)
 		var err error
-		if i%2 == 0 {
+		switch i % 4 {
+		case 0:
 			_, err = v.ReadAtContext(ctx, buffer, 100)
-		} else {
+		case 1:
 			_, err = v.WriteAtContext(ctx, buffer, 100)
+		case 2:
+			_, err = v.ReadVAtContext(ctx, halves[:], 100)
+		case 3:
+			_, err = v.WriteVAtContext(ctx, halves[:], 100)
 		}
 		cancel()
+		halves[0], halves[1] = halves[1], halves[0]
 		switch {
 		case err == nil:
 			stayed++

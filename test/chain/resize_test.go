@@ -41,12 +41,19 @@ func TestClientsSeeAVolumeGrow(t *testing.T) {
 		if _, err := v.WriteAt(content, size-blockSize); !errors.Is(err, status.InvalidValue) {
 			t.Errorf("a write across the end: %v", err)
 		}
+		resized := v.Resized()
+		select {
+		case <-resized:
+			t.Error("the volume is said to have grown before")
+		default:
+		}
 		if err := grow(size + volumeSize); err != nil {
 			t.Fatal(err)
 		}
-		c.Await("the client sees the size", func() bool {
-			return v.Info().Size == uint64(size+volumeSize)
-		})
+		testkit.Receive(t, "the client hears that the volume has grown", resized)
+		if got := v.Info().Size; got != uint64(size+volumeSize) || v.Size() != size+volumeSize {
+			t.Errorf("the volume has %d bytes, want %d", got, size+volumeSize)
+		}
 		if _, err := v.WriteAt(content, size-blockSize); err != nil {
 			t.Fatal(err)
 		}

@@ -60,9 +60,9 @@ var clientMutants = []mutant{
 	},
 	{
 		name:   "client-ignores-its-io-timeout",
-		file:   "pkg/client/queue.go",
-		old:    "s.outstanding && time.Duration(now-s.since) > limit {",
-		new:    "s.outstanding && time.Duration(now-s.since) > 1000*limit {",
+		file:   "pkg/client/deadline.go",
+		old:    "s.outstanding && now > s.deadline {",
+		new:    "s.outstanding && now > s.since+1000*(s.deadline-s.since) {",
 		breaks: "A request that the relay does not complete times out.",
 		tests: []test{{"./pkg/client",
 			"^(TestARelayThatNeverRespondsTimesOut|TestALostRequestTimesOutUnderLoad)$"}},
@@ -77,7 +77,7 @@ var clientMutants = []mutant{
 	},
 	{
 		name:   "client-fails-requests-while-the-relay-has-the-buffers",
-		file:   "pkg/client/queue.go",
+		file:   "pkg/client/lost.go",
 		old:    "	if evidence == onLoan {\n",
 		new:    "	if false {\n",
 		breaks: "A request fails only when it is certain that the relay no longer touches its buffer.",
@@ -85,7 +85,7 @@ var clientMutants = []mutant{
 	},
 	{
 		name:   "client-hides-a-quarantine",
-		file:   "pkg/client/queue.go",
+		file:   "pkg/client/lost.go",
 		old:    "Quarantined: evidence == quarantined}",
 		new:    "Quarantined: false}",
 		breaks: "The application learns that a buffer is in quarantine.",
@@ -245,7 +245,7 @@ var clientMutants = []mutant{
 	},
 	{
 		name:   "client-writes-parts-of-blocks-at-the-same-time",
-		file:   "pkg/client/synchronous.go",
+		file:   "pkg/client/transfer.go",
 		old:    "held, err := c.lock(&s.ranges, start, start+block)",
 		new:    "held, err := c.lock(&s.ranges, start, start)",
 		breaks: "Writes to parts of the same block do not undo each other.",
@@ -326,7 +326,7 @@ var clientMutants = []mutant{
 	},
 	{
 		name: "client-extends-a-call-to-a-buffer-that-the-relay-may-use",
-		file: "pkg/client/synchronous.go",
+		file: "pkg/client/transfer.go",
 		old: `		if s.lend(c, slot) {
 			return slot, nil
 		}

@@ -267,7 +267,7 @@ var leaseMutants = []mutant{
 	},
 	{
 		name:   "client-fails-reads-of-a-dead-relay-late",
-		file:   "pkg/client/queue.go",
+		file:   "pkg/client/lost.go",
 		old:    "		withheld = q.lostChanges\n",
 		new:    "		withheld = len(q.lost)\n",
 		breaks: "Reads fail as soon as nobody touches their buffers.",

@@ -39,6 +39,7 @@ var mutants = slices.Concat(
 	sessionMutants,
 	controlMutants,
 	clientMutants,
+	applicationMutants,
 	comchMutants,
 	volumeMutants,
 	gatewayMutants,

@@ -164,7 +164,7 @@ func (g *get) findHoles() {
 	g.known = end
 	offset, start := g.position, g.position // start is where the last data ends
 	for _, e := range found {
-		if e.Flags&iomsg.Hole == 0 {
+		if !e.IsHole() {
 			g.addHole(start, offset)
 			start = offset + e.Length
 		}
