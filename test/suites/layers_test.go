@@ -97,7 +97,7 @@ var layers = []layer{
 	// The C library: its private part is a program that other programs load.
 	{"c-library", "libzcclient", base + "libdoca comch comch-providers client"},
 
-	{"examples", "examples", base + "comch comch-providers dma dma-providers"},
+	{"examples", "examples", base + "comch comch-providers dma dma-providers client"},
 	{"packaging", "deploy", ""},
 	{"tests", "test", commands + "comch-providers rdma-providers dma-providers"},
 }
