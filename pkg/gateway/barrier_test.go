@@ -12,24 +12,24 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
-	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // begin starts a command on a range that one operation covers. A write writes the byte fill.
-func (th *thread) begin(command nbd.Command, offset, length uint64, fill byte) <-chan nbd.Errno {
+func (th *thread) begin(command blockio.Command, offset, length uint64, fill byte) <-chan blockio.Errno {
 	th.t.Helper()
-	outcome := make(chan nbd.Errno, 1)
+	outcome := make(chan blockio.Errno, 1)
 	th.do(func() {
 		op := th.session.Claim(command, 0, offset, length)
 		if op == nil || op.Length != length {
 			th.t.Errorf("%v of %d bytes gets %+v", command, length, op)
 			return
 		}
-		if command == nbd.Write {
+		if command == blockio.Write {
 			copy(op.Data, bytes.Repeat([]byte{fill}, int(length)))
 		}
 		th.mu.Lock()
@@ -97,17 +97,17 @@ const (
 func TestWhatOverlapsAnOrphanWaitsForIt(t *testing.T) {
 	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
 		v.Hold(v.writes('x'))
-		x.begin(nbd.Write, place, length, 'x')
+		x.begin(blockio.Write, place, length, 'x')
 		x.leave()
 		before := v.submitted()
-		waiting := map[string]<-chan nbd.Errno{
-			"trim":         y.begin(nbd.Trim, 0, volumeSize, 0),
-			"write zeroes": y.begin(nbd.WriteZeroes, place+5, 1, 0),
-			"write":        y.begin(nbd.Write, place+block, length, 'y'),
-			"read":         y.begin(nbd.Read, place+length-1, 1, 0),
-			"cache":        y.begin(nbd.Cache, place, 1, 0),
-			"block status": y.begin(nbd.BlockStatus, 0, volumeSize, 0),
-			"flush":        y.begin(nbd.Flush, 0, 0, 0),
+		waiting := map[string]<-chan blockio.Errno{
+			"trim":         y.begin(blockio.Trim, 0, volumeSize, 0),
+			"write zeroes": y.begin(blockio.WriteZeroes, place+5, 1, 0),
+			"write":        y.begin(blockio.Write, place+block, length, 'y'),
+			"read":         y.begin(blockio.Read, place+length-1, 1, 0),
+			"cache":        y.begin(blockio.Cache, place, 1, 0),
+			"block status": y.begin(blockio.BlockStatus, 0, volumeSize, 0),
+			"flush":        y.begin(blockio.Flush, 0, 0, 0),
 		}
 		if n := v.submitted(); n != before {
 			t.Errorf("%d requests were sent beside an orphan", n-before)
@@ -116,7 +116,7 @@ func TestWhatOverlapsAnOrphanWaitsForIt(t *testing.T) {
 			t.Errorf("Barrier beside an orphan: %v", err)
 		}
 		data := make([]byte, block)
-		if failure := y.call(nbd.Read, 0, place+length, block, data); failure != nbd.Success {
+		if failure := y.call(blockio.Read, 0, place+length, block, data); failure != blockio.Success {
 			t.Errorf("a read elsewhere: %v", failure)
 		}
 		v.Hold(nil)
@@ -124,7 +124,7 @@ func TestWhatOverlapsAnOrphanWaitsForIt(t *testing.T) {
 			t.Error(err)
 		}
 		for name, outcome := range waiting {
-			if failure := <-outcome; failure != nbd.Success {
+			if failure := <-outcome; failure != blockio.Success {
 				t.Errorf("%s: %v", name, failure)
 			}
 		}
@@ -140,11 +140,11 @@ func TestALongChangeReleasesWhatItHasDone(t *testing.T) {
 	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
 		const tail = 7 * block // of which the zeroes cover a part
 		v.Hold(func(r *client.Request) bool { return r.Offset == tail })
-		zeroes := x.begin(nbd.WriteZeroes, 5, tail, 0)
-		inTail := y.begin(nbd.Write, tail+block-1, 1, 'y')
-		done := y.begin(nbd.Write, block, tail-block, 'y')
+		zeroes := x.begin(blockio.WriteZeroes, 5, tail, 0)
+		inTail := y.begin(blockio.Write, tail+block-1, 1, 'y')
+		done := y.begin(blockio.Write, block, tail-block, 'y')
 		testkit.Eventually(t, "what is zeroed is written", func() bool { return len(done) > 0 })
-		if failure := <-done; failure != nbd.Success {
+		if failure := <-done; failure != blockio.Success {
 			t.Errorf("a write to what is zeroed: %v", failure)
 		}
 		select {
@@ -153,8 +153,8 @@ func TestALongChangeReleasesWhatItHasDone(t *testing.T) {
 		default:
 		}
 		v.Hold(nil)
-		for name, outcome := range map[string]<-chan nbd.Errno{"zeroes": zeroes, "tail": inTail} {
-			if failure := <-outcome; failure != nbd.Success {
+		for name, outcome := range map[string]<-chan blockio.Errno{"zeroes": zeroes, "tail": inTail} {
+			if failure := <-outcome; failure != blockio.Success {
 				t.Errorf("%s: %v", name, failure)
 			}
 		}
@@ -173,18 +173,18 @@ func TestWhatADeadConnectionHasNotSentIsDropped(t *testing.T) {
 		v.Hold(v.writes('x'))
 		var queued uint64 = 2
 		for i := range depth + queued {
-			x.begin(nbd.Write, i*block, block, 'x')
+			x.begin(blockio.Write, i*block, block, 'x')
 		}
-		x.begin(nbd.Write, 0, 1, 'x')                        // waits for its range
-		x.begin(nbd.Read, (depth+queued+1)*block, 1, 0)      // waits for room, too
-		behind := y.begin(nbd.Write, depth*block, 1, 'y')    // behind a request that is dropped
-		x.do(func() { x.session.Claim(nbd.Write, 0, 0, 1) }) // and one that was not submitted
+		x.begin(blockio.Write, 0, 1, 'x')                        // waits for its range
+		x.begin(blockio.Read, (depth+queued+1)*block, 1, 0)      // waits for room, too
+		behind := y.begin(blockio.Write, depth*block, 1, 'y')    // behind a request that is dropped
+		x.do(func() { x.session.Claim(blockio.Write, 0, 0, 1) }) // and one that was not submitted
 		x.leave()
 		v.Hold(nil)
 		if err := e.Barrier(within(t)); err != nil {
 			t.Error(err)
 		}
-		if failure := <-behind; failure != nbd.Success {
+		if failure := <-behind; failure != blockio.Success {
 			t.Error(failure)
 		}
 		want := append(bytes.Repeat([]byte{'x'}, depth*block), 'y')
@@ -194,7 +194,7 @@ func TestWhatADeadConnectionHasNotSentIsDropped(t *testing.T) {
 		}
 		for range 3 { // the session's place and memory are free again
 			again := x.another()
-			if failure := again.call(nbd.Read, 0, 0, 2*buffer, nil); failure != nbd.Success {
+			if failure := again.call(blockio.Read, 0, 0, 2*buffer, nil); failure != blockio.Success {
 				t.Error(failure)
 			}
 			again.leave()
@@ -209,8 +209,8 @@ func TestAnOrphanOfALostSessionLastsUntilTheNextBegins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
 				v.Hold(v.writes('x'))
-				x.begin(nbd.Write, place, length, 'x')
-				read := x.begin(nbd.Read, 0, 1, 0)
+				x.begin(blockio.Write, place, length, 'x')
+				read := x.begin(blockio.Read, 0, 1, 0)
 				if endsBefore {
 					x.leave()
 				} else {
@@ -226,7 +226,7 @@ func TestAnOrphanOfALostSessionLastsUntilTheNextBegins(t *testing.T) {
 				if !endsBefore {
 					x.leave()
 				}
-				later := y.begin(nbd.Write, place, length, 'y')
+				later := y.begin(blockio.Write, place, length, 'y')
 				if err := e.Barrier(now()); !errors.Is(err, status.Full) {
 					t.Errorf("Barrier before the next session: %v", err)
 				}
@@ -234,7 +234,7 @@ func TestAnOrphanOfALostSessionLastsUntilTheNextBegins(t *testing.T) {
 				if err := e.Barrier(within(t)); err != nil {
 					t.Error(err)
 				}
-				if failure := <-later; failure != nbd.Success {
+				if failure := <-later; failure != blockio.Success {
 					t.Error(failure)
 				}
 				want := bytes.Repeat([]byte{'y'}, length)
@@ -284,7 +284,7 @@ func TestAnOrphanWhoseResultIsLateEndsWithTheResult(t *testing.T) {
 					v.Hold(v.writes('x'))
 				}
 				former := q.Session()
-				op := x.session.Claim(nbd.Write, 0, place, length)
+				op := x.session.Claim(blockio.Write, 0, place, length)
 				copy(op.Data, bytes.Repeat([]byte{'x'}, length))
 				x.session.Submit(op)
 				x.session.Close()
@@ -295,7 +295,7 @@ func TestAnOrphanWhoseResultIsLateEndsWithTheResult(t *testing.T) {
 					x.disk.Poll()
 				}
 			})
-			later := y.begin(nbd.Write, place, length, 'y')
+			later := y.begin(blockio.Write, place, length, 'y')
 			if err := e.Barrier(now()); !errors.Is(err, status.Full) {
 				t.Errorf("Barrier before the result: %v", err)
 			}
@@ -303,7 +303,7 @@ func TestAnOrphanWhoseResultIsLateEndsWithTheResult(t *testing.T) {
 			if err := e.Barrier(within(t)); err != nil {
 				t.Error(err)
 			}
-			if failure := <-later; failure != nbd.Success {
+			if failure := <-later; failure != blockio.Success {
 				t.Error(failure)
 			}
 			if want := bytes.Repeat([]byte{'y'}, length); !bytes.Equal(v.Data()[place:][:length],
@@ -317,13 +317,13 @@ func TestAnOrphanWhoseResultIsLateEndsWithTheResult(t *testing.T) {
 func TestAVolumeThatIsLostForGoodHasNoOrphans(t *testing.T) {
 	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
 		v.Hold(v.writes('x'))
-		x.begin(nbd.Write, place, length, 'x')
+		x.begin(blockio.Write, place, length, 'x')
 		x.leave()
-		later := y.begin(nbd.Write, place, length, 'y')
+		later := y.begin(blockio.Write, place, length, 'y')
 		v.Outage.Store(true)
 		v.Restart(false)
 		v.Disconnect(status.Errorf(status.NotConnected, "lost"))
-		if failure := <-later; failure != nbd.IOError {
+		if failure := <-later; failure != blockio.IOError {
 			t.Errorf("a write that waits for an orphan: %v", failure)
 		}
 		if err := e.Barrier(within(t)); err != nil {
@@ -345,13 +345,13 @@ func TestAnOrphanThatHangsEndsWithItsSession(t *testing.T) {
 	y := start(t, e, 0)
 	x := y.another()
 	v.Hold(func(*client.Request) bool { return v.reopened.Load() == 0 })
-	living := y.begin(nbd.Write, 0, block, 'y')
-	x.begin(nbd.Write, place, length, 'x')
+	living := y.begin(blockio.Write, 0, block, 'y')
+	x.begin(blockio.Write, place, length, 'x')
 	x.leave()
 	if err := e.Barrier(within(t)); err != nil {
 		t.Error(err)
 	}
-	if failure := <-living; failure != nbd.Success {
+	if failure := <-living; failure != blockio.Success {
 		t.Errorf("a write of a living connection: %v", failure)
 	}
 	want := append(bytes.Repeat([]byte{'y'}, block), make([]byte, volumeSize-block)...)
@@ -363,7 +363,7 @@ func TestAnOrphanThatHangsEndsWithItsSession(t *testing.T) {
 func TestAnExportThatCloseFindsWithOrphansHasNoneLeft(t *testing.T) {
 	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
 		v.Hold(v.writes('x'))
-		x.begin(nbd.Write, place, length, 'x')
+		x.begin(blockio.Write, place, length, 'x')
 		x.leave()
 		y.leave()
 		x.do(func() {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -44,7 +44,7 @@ type disk struct {
 // session is one connection's share of the disk.
 type session struct {
 	disk    *disk
-	handler nbd.Handler // nil after Close
+	handler blockio.Handler // nil after Close
 	buffers buffers
 	// operations are the session's part of those of the disk, and free has the slots of those that
 	// are not claimed.
@@ -85,8 +85,8 @@ func newDisk(e *Export, i int, engine *progress.Engine) *disk {
 	return d
 }
 
-// Open takes a session that nobody uses, and whose former operations have ended (nbd.Disk).
-func (d *disk) Open(handler nbd.Handler) (nbd.Session, error) {
+// Open takes a session that nobody uses, and whose former operations have ended (blockio.Disk).
+func (d *disk) Open(handler blockio.Handler) (blockio.Session, error) {
 	for i := range d.sessions {
 		if s := &d.sessions[i]; s.handler == nil && len(s.free) == operationsPerSession {
 			s.handler, s.user = handler, d.export.config.Volume.NewFlusher()
@@ -97,7 +97,7 @@ func (d *disk) Open(handler nbd.Handler) (nbd.Session, error) {
 		"requests of connections that have ended are still in progress: try again later")
 }
 
-// Close detaches the queue, which may have requests outstanding (nbd.Disk).
+// Close detaches the queue, which may have requests outstanding (blockio.Disk).
 func (d *disk) Close() error {
 	d.queue.Detach(d.engine)
 	d.closed = true
@@ -111,7 +111,7 @@ func (d *disk) Close() error {
 	return nil
 }
 
-// Ring wakes the relay for what has been submitted (nbd.Disk).
+// Ring wakes the relay for what has been submitted (blockio.Disk).
 func (d *disk) Ring() { d.queue.Ring() }
 
 // Poll processes results, and submits what had to wait (progress.Source).
@@ -157,8 +157,8 @@ func (d *disk) complete(result *client.Result) {
 	case isLost && !op.locked.IsRead:
 		d.lose(op, errnoOf(result.Code, result.Cause))
 	case op.session.handler == nil:
-		d.finish(op, nbd.Shutdown) // nobody waits for it
-	case result.Code == status.Success && op.Command == nbd.BlockStatus:
+		d.finish(op, blockio.Shutdown) // nobody waits for it
+	case result.Code == status.Success && op.Command == blockio.BlockStatus:
 		d.finish(op, op.takeExtents())
 	case result.Code == status.Success:
 		op.repeats = retry.Repeats{}
@@ -172,7 +172,7 @@ func (d *disk) complete(result *client.Result) {
 }
 
 // lose makes an operation wait for the end of its request with an outcome.
-func (d *disk) lose(op *operation, outcome nbd.Errno) {
+func (d *disk) lose(op *operation, outcome blockio.Errno) {
 	op.state, op.Error = lost, outcome
 	d.lost = append(d.lost, op.Slot)
 }
@@ -197,7 +197,7 @@ func (d *disk) endLost() int {
 func (d *disk) locked(op *operation) {
 	op.state = queued
 	if op.session.handler == nil {
-		d.finish(op, nbd.Shutdown)
+		d.finish(op, blockio.Shutdown)
 		return
 	}
 	d.goOn(op)
@@ -206,7 +206,7 @@ func (d *disk) locked(op *operation) {
 // goOn submits the next request of an operation, or ends it if there is none.
 func (d *disk) goOn(op *operation) {
 	if !op.next() {
-		d.finish(op, nbd.Success)
+		d.finish(op, blockio.Success)
 		return
 	}
 	d.enqueue(op)
@@ -266,7 +266,7 @@ func (d *disk) switchMemory() {
 }
 
 // finish ends an operation that has its range.
-func (d *disk) finish(op *operation, outcome nbd.Errno) {
+func (d *disk) finish(op *operation, outcome blockio.Errno) {
 	if !op.locked.IsRead {
 		d.export.ranges.Unlock(&op.locked)
 	}
@@ -279,9 +279,9 @@ func (d *disk) finish(op *operation, outcome nbd.Errno) {
 	op.session.handler.Completed(&op.Operation)
 }
 
-// Claim returns an operation on the range, or on the start of it (nbd.Session).
-func (s *session) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
-	length uint64) *nbd.Operation {
+// Claim returns an operation on the range, or on the start of it (blockio.Session).
+func (s *session) Claim(command blockio.Command, flags blockio.CommandFlags, offset,
+	length uint64) *blockio.Operation {
 	if len(s.free) == 0 {
 		return nil
 	}
@@ -300,8 +300,8 @@ func (s *session) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
 	return &op.Operation
 }
 
-// Submit starts an operation (nbd.Session).
-func (s *session) Submit(operation *nbd.Operation) {
+// Submit starts an operation (blockio.Session).
+func (s *session) Submit(operation *blockio.Operation) {
 	d := s.disk
 	op := &d.operations[operation.Slot]
 	op.prepareRange()
@@ -311,8 +311,8 @@ func (s *session) Submit(operation *nbd.Operation) {
 	}
 }
 
-// Release frees an operation and its buffer (nbd.Session).
-func (s *session) Release(operation *nbd.Operation) {
+// Release frees an operation and its buffer (blockio.Session).
+func (s *session) Release(operation *blockio.Operation) {
 	op := &s.disk.operations[operation.Slot]
 	if op.bufferSize > 0 {
 		if op.quarantined {
@@ -329,7 +329,7 @@ func (s *session) Release(operation *nbd.Operation) {
 }
 
 // Close ends the session. It drops the operations whose requests wait, and makes orphans of the
-// others. The session's place is free when those have ended (nbd.Session).
+// others. The session's place is free when those have ended (blockio.Session).
 func (s *session) Close() {
 	s.handler = nil
 	for i := range s.operations { // first those that could be granted what the others give up
@@ -364,7 +364,7 @@ func (d *disk) dropWaiting() {
 		case op.locked.IsRead:
 			op.session.Release(&op.Operation)
 		case op.isRepeated && op.sentIn == d.queue.Session():
-			d.lose(op, nbd.Shutdown)
+			d.lose(op, blockio.Shutdown)
 		default:
 			d.export.ranges.Unlock(&op.locked)
 			op.session.Release(&op.Operation)
@@ -390,35 +390,35 @@ func (s *session) releaseKept() {
 
 // errnoOf translates the outcome of a request. The cause of a failed volume IO is mapped as other
 // NBD servers do.
-func errnoOf(code status.Code, cause status.Cause) nbd.Errno {
+func errnoOf(code status.Code, cause status.Cause) blockio.Errno {
 	switch syscall.Errno(cause) {
 	case syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG:
-		return nbd.NoSpace
+		return blockio.NoSpace
 	case syscall.EPERM, syscall.EROFS:
-		return nbd.NotPermitted
+		return blockio.NotPermitted
 	case syscall.ENOMEM:
-		return nbd.NoMemory
+		return blockio.NoMemory
 	}
 	switch code {
 	case status.Success:
-		return nbd.Success
+		return blockio.Success
 	case status.NotPermitted:
-		return nbd.NotPermitted
+		return blockio.NotPermitted
 	case status.InUse: // the volume belongs to another client now
-		return nbd.Shutdown
+		return blockio.Shutdown
 	case status.InvalidValue, status.TooBig:
-		return nbd.Invalid
+		return blockio.Invalid
 	case status.NoMemory:
-		return nbd.NoMemory
+		return blockio.NoMemory
 	case status.NotSupported:
-		return nbd.NotSupported
+		return blockio.NotSupported
 	}
-	return nbd.IOError
+	return blockio.IOError
 }
 
 // Types of the requests that each command causes on whole blocks.
-var requestTypes = [nbd.CommandCount]client.RequestType{
-	nbd.Read: client.Read, nbd.Write: client.Write, nbd.Flush: client.Flush, nbd.Trim: client.Trim,
-	nbd.Cache: client.Read, nbd.WriteZeroes: client.WriteZeroes,
-	nbd.BlockStatus: client.Extents,
+var requestTypes = [blockio.CommandCount]client.RequestType{
+	blockio.Read: client.Read, blockio.Write: client.Write, blockio.Flush: client.Flush, blockio.Trim: client.Trim,
+	blockio.Cache: client.Read, blockio.WriteZeroes: client.WriteZeroes,
+	blockio.BlockStatus: client.Extents,
 }

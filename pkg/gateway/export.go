@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gateway lets NBD clients use a volume: it is the link between pkg/nbd and the queues of
-// pkg/client.
+// Package gateway lets the users of front ends use a volume: it is the link between pkg/blockio,
+// which pkg/nbd and pkg/ublk serve, and the queues of pkg/client.
 //
-// NBD clients may send any offset and length, queues take whole blocks of limited length. So the
+// Users may ask for any offset and length, queues take whole blocks of limited length. So the
 // gateway splits requests, and changes a part of a block by reading, changing, and writing back the
 // block while it keeps others from changing it. It repeats what a lost session has left unfinished.
 //
-// The end of a connection is a barrier. What the connection has not sent to the volume is dropped.
+// A session is an NBD connection, or a queue of a kernel's block device. Its end is a barrier. What
+// the session has not sent to the volume is dropped.
 // What it has sent is an orphan: whatever overlaps it, and every flush, waits for its end, and so
 // does every new connection. If that takes too long, the export has the volume reopened, because no
 // request of a session has an effect once the next session has begun.
@@ -22,8 +23,8 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -72,7 +73,7 @@ type Config struct {
 // DefaultOrphanPatience is the default of Config.OrphanPatience.
 const DefaultOrphanPatience = 10 * time.Second
 
-// Export is a volume as an export of an NBD server. Any goroutine may call its methods.
+// Export is a volume as an export of a front end. Any goroutine may call its methods.
 type Export struct {
 	config  Config
 	info    client.Info
@@ -87,6 +88,10 @@ type Export struct {
 // minBuffers is the least number of buffers in each session's share of the memory. With one, a
 // write could not be received while another is carried out.
 const minBuffers = 2
+
+// scratchBlocks is how many blocks a write with parts of blocks needs besides its data: scratch space
+// for two, and what is around the data in the first and in the last block.
+const scratchBlocks = 4
 
 // minBlocks is the least number of the volume's blocks in a buffer: a part of a block on both sides
 // of a whole one, and scratch space for the two.
@@ -135,6 +140,9 @@ func (c *Config) check() error {
 	return nil
 }
 
+// defaultSessions is the number of sessions of an export that Of returns, if the memory suffices.
+const defaultSessions = 16
+
 // maxSessions bounds Config.Sessions so that no number of operations overflows.
 const maxSessions = 1 << 20
 
@@ -148,7 +156,7 @@ func New(config Config) (*Export, error) {
 }
 
 // Of returns an export of all queues of a volume, with an equal part of its memory for each
-// connection, of which there may be nbd.DefaultMaxConnections if the memory suffices. The server
+// connection, of which there may be 16 if the memory suffices. The server
 // needs a worker for each queue (client.Info.Queues), and the volume must stay open until the
 // server is closed. What a lost session has left unfinished is repeated if the volume comes back,
 // for client.DefaultReconnectTotal after each loss.
@@ -166,7 +174,7 @@ func Of(v *client.Volume) (*Export, error) {
 		queues[i] = v.Queue(i)
 	}
 	room := uint64(len(v.Memory())) / (minBuffers * uint64(info.BufferSize))
-	perQueue := max(min(int(room), nbd.DefaultMaxConnections)/len(queues), 1)
+	perQueue := max(min(int(room), defaultSessions)/len(queues), 1)
 	return New(Config{Volume: v, Queues: queues, Sessions: perQueue * len(queues),
 		Repeat: true, RepeatFor: retry.Within(client.DefaultReconnectTotal)})
 }
@@ -202,32 +210,35 @@ func newExport(config Config) (*Export, error) {
 // larger: that of file systems.
 const preferredBlock = 4096
 
-// Info describes the volume as it is now (nbd.Export).
-func (e *Export) Info() nbd.Info {
-	return nbd.Info{
+// Info describes the volume as it is now (blockio.Export).
+func (e *Export) Info() blockio.Info {
+	return blockio.Info{
 		Description:    fmt.Sprintf("volume %s through %s", e.info.Name, e.info.Relay),
 		Size:           e.config.Volume.Info().Size,
+		BlockSize:      e.info.BlockSize,
 		PreferredBlock: max(preferredBlock, e.info.BlockSize),
+		LargestAligned: e.info.BufferSize,
+		LargestAny:     e.info.BufferSize - scratchBlocks*e.info.BlockSize,
 		ReadOnly:       e.config.ReadOnly || e.info.ReadOnly,
 		CanTrim:        e.info.CanTrim, CanWriteZeroes: e.info.CanWriteZeroes,
 		CanReportExtents: e.info.CanReportExtents,
 	}
 }
 
-// Barrier waits until no operation of a connection that has ended is in progress (nbd.Export).
+// Barrier waits until no operation of a connection that has ended is in progress (blockio.Export).
 func (e *Export) Barrier(ctx context.Context) error { return e.orphans.wait(ctx) }
 
 // endOrphans ends all requests in progress. Those of living connections are repeated.
 func (e *Export) endOrphans() {
-	_ = e.config.Volume.Reopen(status.Errorf(status.TimeOut, "requests of NBD clients that have "+
+	_ = e.config.Volume.Reopen(status.Errorf(status.TimeOut, "requests of clients that have "+
 		"gone are still in progress after %v", e.orphans.patience)) // Barrier reports what is left
 }
 
-// Attach opens queue i for the calling thread (nbd.Export).
-func (e *Export) Attach(i int, engine *progress.Engine) (nbd.Disk, error) {
+// Attach opens queue i for the calling thread (blockio.Export).
+func (e *Export) Attach(i int, engine *progress.Engine) (blockio.Disk, error) {
 	if i < 0 || i >= len(e.config.Queues) {
 		return nil, status.Errorf(status.TooBig, "worker %d has no queue: Config.Queues has %d, "+
-			"and nbd.Config.Workers must not be more", i, len(e.config.Queues))
+			"and there must not be more workers", i, len(e.config.Queues))
 	}
 	if engine == nil {
 		return nil, status.Errorf(status.InvalidValue, "the engine is nil")

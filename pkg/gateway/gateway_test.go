@@ -19,11 +19,11 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/client/queuetest"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
-	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -101,13 +101,13 @@ func (v volume) apply(r *client.Request) status.Code {
 type thread struct {
 	t       testing.TB
 	engine  *progress.Engine
-	disk    nbd.Disk
-	session nbd.Session
+	disk    blockio.Disk
+	session blockio.Session
 	stop    atomic.Bool
 	running sync.WaitGroup
 
 	mu        sync.Mutex
-	completed map[*nbd.Operation]chan nbd.Errno
+	completed map[*blockio.Operation]chan blockio.Errno
 	madeRoom  chan struct{} // gets a value when MadeRoom is called
 }
 
@@ -118,7 +118,7 @@ func start(t testing.TB, e *gateway.Export, i int) *thread {
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := &thread{t: t, engine: engine, completed: make(map[*nbd.Operation]chan nbd.Errno),
+	th := &thread{t: t, engine: engine, completed: make(map[*blockio.Operation]chan blockio.Errno),
 		madeRoom: make(chan struct{}, 1)}
 	disk, err := e.Attach(i, engine)
 	if err != nil {
@@ -153,7 +153,7 @@ func start(t testing.TB, e *gateway.Export, i int) *thread {
 func (th *thread) another() *thread {
 	th.t.Helper()
 	second := &thread{t: th.t, engine: th.engine, disk: th.disk,
-		completed: make(map[*nbd.Operation]chan nbd.Errno)}
+		completed: make(map[*blockio.Operation]chan blockio.Errno)}
 	var err error
 	th.do(func() { second.session, err = th.disk.Open(second) })
 	if err != nil {
@@ -163,7 +163,7 @@ func (th *thread) another() *thread {
 }
 
 // Completed passes the outcome to the test that submitted the operation.
-func (th *thread) Completed(op *nbd.Operation) {
+func (th *thread) Completed(op *blockio.Operation) {
 	th.mu.Lock()
 	done := th.completed[op]
 	delete(th.completed, op)
@@ -188,14 +188,14 @@ func (th *thread) do(f func()) {
 
 // submit starts an operation on the range, or on the start of it. It returns nil if there is no
 // room. data is what to write.
-func (th *thread) submit(command nbd.Command, flags nbd.CommandFlags, offset, length uint64,
-	data []byte) (op *nbd.Operation, outcome chan nbd.Errno) {
-	outcome = make(chan nbd.Errno, 1)
+func (th *thread) submit(command blockio.Command, flags blockio.CommandFlags, offset, length uint64,
+	data []byte) (op *blockio.Operation, outcome chan blockio.Errno) {
+	outcome = make(chan blockio.Errno, 1)
 	th.do(func() {
 		if op = th.session.Claim(command, flags, offset, length); op == nil {
 			return
 		}
-		if command == nbd.Write {
+		if command == blockio.Write {
 			copy(op.Data, data)
 		}
 		th.mu.Lock()
@@ -209,11 +209,11 @@ func (th *thread) submit(command nbd.Command, flags nbd.CommandFlags, offset, le
 
 // call carries out a command on a range, in as many operations as it takes. data is what to write,
 // or receives what is read.
-func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, length uint64,
-	data []byte) nbd.Errno {
+func (th *thread) call(command blockio.Command, flags blockio.CommandFlags, offset, length uint64,
+	data []byte) blockio.Errno {
 	for first := true; first || length > 0; first = false {
-		var op *nbd.Operation
-		var outcome chan nbd.Errno
+		var op *blockio.Operation
+		var outcome chan blockio.Errno
 		testkit.Eventually(th.t, "there is room for an operation", func() bool {
 			op, outcome = th.submit(command, flags, offset, length, data)
 			return op != nil
@@ -221,12 +221,12 @@ func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, leng
 		failure := <-outcome
 		n := op.Length
 		th.do(func() {
-			if command == nbd.Read {
+			if command == blockio.Read {
 				copy(data, op.Data)
 			}
 			th.session.Release(op)
 		})
-		if failure != nbd.Success {
+		if failure != blockio.Success {
 			return failure
 		}
 		offset, length = offset+n, length-n
@@ -234,7 +234,7 @@ func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, leng
 			data = data[n:]
 		}
 	}
-	return nbd.Success
+	return blockio.Success
 }
 
 func newExport(t testing.TB, v volume, queues, sessions int) *gateway.Export {
@@ -257,32 +257,32 @@ func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
 	th := start(t, newExport(t, v, 1, 1), 0)
 	model := make([]byte, volumeSize)
 	seedtest.Check(t, func(t *rapid.T) {
-		command := rapid.SampledFrom([]nbd.Command{nbd.Read, nbd.Write, nbd.WriteZeroes,
-			nbd.Trim, nbd.Cache, nbd.Flush}).Draw(t, "command")
+		command := rapid.SampledFrom([]blockio.Command{blockio.Read, blockio.Write, blockio.WriteZeroes,
+			blockio.Trim, blockio.Cache, blockio.Flush}).Draw(t, "command")
 		longest := rapid.SampledFrom([]uint64{3, block, 3 * block, 5 * buffer}).Draw(t, "longest")
 		length := rapid.Uint64Range(1, longest).Draw(t, "length")
 		offset := rapid.Uint64Range(0, volumeSize-length).Draw(t, "offset")
-		flags := rapid.SampledFrom([]nbd.CommandFlags{0, nbd.FUA}).Draw(t, "flags")
+		flags := rapid.SampledFrom([]blockio.CommandFlags{0, blockio.FUA}).Draw(t, "flags")
 		data := make([]byte, length)
 		switch command {
-		case nbd.Write:
+		case blockio.Write:
 			content := rand.NewChaCha8([32]byte{rapid.Byte().Draw(t, "content")})
 			_, _ = content.Read(data)
 			copy(model[offset:], data)
-		case nbd.WriteZeroes:
+		case blockio.WriteZeroes:
 			clear(model[offset:][:length])
-		case nbd.Trim: // whole blocks
+		case blockio.Trim: // whole blocks
 			from, to := (offset+block-1)/block*block, (offset+length)/block*block
 			if from < to {
 				clear(model[from:to])
 			}
-		case nbd.Flush:
+		case blockio.Flush:
 			offset, length = 0, 0
 		}
-		if failure := th.call(command, flags, offset, length, data); failure != nbd.Success {
+		if failure := th.call(command, flags, offset, length, data); failure != blockio.Success {
 			t.Fatalf("%v of %d bytes at %d: %v", command, length, offset, failure)
 		}
-		if command == nbd.Read && !bytes.Equal(data, model[offset:][:length]) {
+		if command == blockio.Read && !bytes.Equal(data, model[offset:][:length]) {
 			t.Fatalf("read of %d bytes at %d returns other data", length, offset)
 		}
 		if !bytes.Equal(v.Data(), model) {
@@ -302,21 +302,21 @@ func TestAWriteLeavesTheBuffersOfOthersAlone(t *testing.T) {
 			v.Data()[i] = byte(i/block + 1)
 		}
 		th := start(t, newExport(t, v, 1, 1), 0)
-		var write, neighbor *nbd.Operation
-		written, read := make(chan nbd.Errno, 1), make(chan nbd.Errno, 1)
+		var write, neighbor *blockio.Operation
+		written, read := make(chan blockio.Errno, 1), make(chan blockio.Errno, 1)
 		th.do(func() {
-			write = th.session.Claim(nbd.Write, 0, test.offset, test.length)
-			neighbor = th.session.Claim(nbd.Read, 0, volumeSize/2, 8*block)
+			write = th.session.Claim(blockio.Write, 0, test.offset, test.length)
+			neighbor = th.session.Claim(blockio.Read, 0, volumeSize/2, 8*block)
 			th.mu.Lock()
 			th.completed[write], th.completed[neighbor] = written, read
 			th.mu.Unlock()
 			th.session.Submit(neighbor)
 		})
-		if failure := <-read; failure != nbd.Success {
+		if failure := <-read; failure != blockio.Success {
 			t.Fatal(failure)
 		}
 		th.do(func() { th.session.Submit(write) })
-		if failure := <-written; failure != nbd.Success {
+		if failure := <-written; failure != blockio.Success {
 			t.Fatal(failure)
 		}
 		if !bytes.Equal(neighbor.Data, v.Data()[volumeSize/2:][:8*block]) {
@@ -338,37 +338,37 @@ func TestFlagsReachTheVolume(t *testing.T) {
 		return fmt.Sprintf("%v %d+%d flags %d", kind, offset, length, flags)
 	}
 	for _, test := range []struct {
-		command        nbd.Command
-		flags          nbd.CommandFlags
+		command        blockio.Command
+		flags          blockio.CommandFlags
 		offset, length uint64
 		want           []string
 	}{
-		{nbd.Write, 0, block, block, []string{request(client.Write, block, block, 0)}},
-		{nbd.Write, nbd.FUA, block, block,
+		{blockio.Write, 0, block, block, []string{request(client.Write, block, block, 0)}},
+		{blockio.Write, blockio.FUA, block, block,
 			[]string{request(client.Write, block, block, client.FUA)}},
-		{nbd.Write, nbd.FUA, 1, 1, []string{request(client.Read, 0, block, 0),
+		{blockio.Write, blockio.FUA, 1, 1, []string{request(client.Read, 0, block, 0),
 			request(client.Write, 0, block, client.FUA)}},
-		{nbd.Trim, nbd.FUA, 0, block, []string{request(client.Trim, 0, block, client.FUA)}},
-		{nbd.WriteZeroes, 0, 0, block, []string{
+		{blockio.Trim, blockio.FUA, 0, block, []string{request(client.Trim, 0, block, client.FUA)}},
+		{blockio.WriteZeroes, 0, 0, block, []string{
 			request(client.WriteZeroes, 0, block, client.Deallocate)}},
-		{nbd.WriteZeroes, nbd.FastZero, 0, block, []string{
+		{blockio.WriteZeroes, blockio.FastZero, 0, block, []string{
 			request(client.WriteZeroes, 0, block, client.Deallocate)}},
-		{nbd.WriteZeroes, nbd.NoHole, 0, block, []string{
+		{blockio.WriteZeroes, blockio.NoHole, 0, block, []string{
 			request(client.WriteZeroes, 0, block, 0)}},
-		{nbd.WriteZeroes, nbd.FUA, 0, block + 1, []string{
+		{blockio.WriteZeroes, blockio.FUA, 0, block + 1, []string{
 			request(client.WriteZeroes, 0, block, client.FUA|client.Deallocate),
 			request(client.Read, block, block, 0),
 			request(client.Write, block, block, client.FUA)}},
-		{nbd.Read, nbd.FUA, 0, block, []string{request(client.Read, 0, block, 0)}},
-		{nbd.Flush, 0, 0, 0, []string{request(client.Flush, 0, 0, 0)}},
-		{nbd.Cache, 0, block + 1, 2 * buffer, []string{request(client.Read, block, buffer, 0),
+		{blockio.Read, blockio.FUA, 0, block, []string{request(client.Read, 0, block, 0)}},
+		{blockio.Flush, 0, 0, 0, []string{request(client.Flush, 0, 0, 0)}},
+		{blockio.Cache, 0, block + 1, 2 * buffer, []string{request(client.Read, block, buffer, 0),
 			request(client.Read, block+buffer, buffer, 0),
 			request(client.Read, block+2*buffer, block, 0)}},
 	} {
 		got = nil
 		failure := th.call(test.command, test.flags, test.offset, test.length,
 			make([]byte, test.length))
-		if failure != nbd.Success || !slices.Equal(got, test.want) {
+		if failure != blockio.Success || !slices.Equal(got, test.want) {
 			t.Errorf("%v with flags %d of %d bytes at %d: %v, requests %q, want %q", test.command,
 				test.flags, test.length, test.offset, failure, got, test.want)
 		}
@@ -376,10 +376,10 @@ func TestFlagsReachTheVolume(t *testing.T) {
 }
 
 // status carries out a block status, which may describe less than the range.
-func (th *thread) status(flags nbd.CommandFlags, offset, length uint64) ([]nbd.Extent, nbd.Errno) {
-	op, outcome := th.submit(nbd.BlockStatus, flags, offset, length, nil)
+func (th *thread) status(flags blockio.CommandFlags, offset, length uint64) ([]blockio.Extent, blockio.Errno) {
+	op, outcome := th.submit(blockio.BlockStatus, flags, offset, length, nil)
 	failure := <-outcome
-	var extents []nbd.Extent
+	var extents []blockio.Extent
 	th.do(func() {
 		extents = slices.Clone(op.Extents)
 		th.session.Release(op)
@@ -398,11 +398,11 @@ func TestBlockStatusDescribesTheRangeAndNothingElse(t *testing.T) {
 		longest := rapid.SampledFrom([]uint64{3, 3 * block, volumeSize}).Draw(t, "longest")
 		length := rapid.Uint64Range(1, longest).Draw(t, "length")
 		offset := rapid.Uint64Range(0, volumeSize-length).Draw(t, "offset")
-		flags := rapid.SampledFrom([]nbd.CommandFlags{0, nbd.RequestOne}).Draw(t, "flags")
+		flags := rapid.SampledFrom([]blockio.CommandFlags{0, blockio.RequestOne}).Draw(t, "flags")
 		for length > 0 {
 			extents, failure := th.status(flags, offset, length)
-			if failure != nbd.Success || len(extents) == 0 ||
-				len(extents) > 1 && flags == nbd.RequestOne {
+			if failure != blockio.Success || len(extents) == 0 ||
+				len(extents) > 1 && flags == blockio.RequestOne {
 				t.Fatalf("status of %d bytes at %d with flags %d: %v, %v", length, offset, flags,
 					extents, failure)
 			}
@@ -435,7 +435,7 @@ func TestATableOfExtentsThatCannotBeTrueIsAnError(t *testing.T) {
 			return status.Success
 		}
 		th := start(t, newExport(t, v, 1, 1), 0)
-		if got, failure := th.status(0, block+5, block); failure != nbd.IOError {
+		if got, failure := th.status(0, block+5, block); failure != blockio.IOError {
 			t.Errorf("%s: %v, %v", name, got, failure)
 		}
 	}
@@ -445,7 +445,7 @@ func TestATableOfExtentsThatCannotBeTrueIsAnError(t *testing.T) {
 // block may come in between.
 func TestAChangeOfAPartOfABlockIsAlone(t *testing.T) {
 	type change struct {
-		command        nbd.Command
+		command        blockio.Command
 		offset, length uint64
 	}
 	for name, c := range map[string]struct {
@@ -453,35 +453,35 @@ func TestAChangeOfAPartOfABlockIsAlone(t *testing.T) {
 		waits         bool
 	}{
 		"end of a block, the block": {
-			change{nbd.Write, 7, block - 7}, change{nbd.Write, 0, block}, true},
+			change{blockio.Write, 7, block - 7}, change{blockio.Write, 0, block}, true},
 		"start of a block, the block": {
-			change{nbd.Write, 0, 7}, change{nbd.Write, 0, block}, true},
+			change{blockio.Write, 0, 7}, change{blockio.Write, 0, block}, true},
 		"the block, start of a block": {
-			change{nbd.Write, 0, block}, change{nbd.Write, 0, 7}, true},
+			change{blockio.Write, 0, block}, change{blockio.Write, 0, 7}, true},
 		"both halves": {
-			change{nbd.Write, 0, block / 2}, change{nbd.Write, block / 2, block / 2}, true},
+			change{blockio.Write, 0, block / 2}, change{blockio.Write, block / 2, block / 2}, true},
 		"part, zeroes": {
-			change{nbd.Write, 0, 7}, change{nbd.WriteZeroes, 0, block}, true},
+			change{blockio.Write, 0, 7}, change{blockio.WriteZeroes, 0, block}, true},
 		"zeroes, part": {
-			change{nbd.WriteZeroes, 0, block}, change{nbd.Write, 0, 7}, true},
+			change{blockio.WriteZeroes, 0, block}, change{blockio.Write, 0, 7}, true},
 		"a part with zeroes, the block": {
-			change{nbd.WriteZeroes, 0, block + 7}, change{nbd.Write, block, block}, true},
+			change{blockio.WriteZeroes, 0, block + 7}, change{blockio.Write, block, block}, true},
 		"part, trim": {
-			change{nbd.Write, block, 7}, change{nbd.Trim, 0, 3 * block}, true},
+			change{blockio.Write, block, 7}, change{blockio.Trim, 0, 3 * block}, true},
 		"trim, part": {
-			change{nbd.Trim, 0, 3 * block}, change{nbd.Write, block, 7}, true},
+			change{blockio.Trim, 0, 3 * block}, change{blockio.Write, block, 7}, true},
 		"part, neighbor": {
-			change{nbd.Write, 0, 7}, change{nbd.Write, block, block}, false},
+			change{blockio.Write, 0, 7}, change{blockio.Write, block, block}, false},
 		"part, a trim that covers it in part": {
-			change{nbd.Write, 0, 7}, change{nbd.Trim, 5, 2 * block}, false},
+			change{blockio.Write, 0, 7}, change{blockio.Trim, 5, 2 * block}, false},
 		"the block twice": {
-			change{nbd.Write, 0, block}, change{nbd.Write, 0, block}, true},
+			change{blockio.Write, 0, block}, change{blockio.Write, 0, block}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVolume(2)
 			v.Stalled.Store(true)
 			e := newExport(t, v, 2, 2)
-			var outcomes [2]chan nbd.Errno
+			var outcomes [2]chan blockio.Errno
 			for i, o := range []change{c.first, c.second} {
 				th := start(t, e, i)
 				_, outcomes[i] = th.submit(o.command, 0, o.offset, o.length,
@@ -492,7 +492,7 @@ func TestAChangeOfAPartOfABlockIsAlone(t *testing.T) {
 			}
 			v.Stalled.Store(false)
 			for i, outcome := range outcomes {
-				if failure := <-outcome; failure != nbd.Success {
+				if failure := <-outcome; failure != blockio.Success {
 					t.Errorf("change %d: %v", i, failure)
 				}
 			}
@@ -530,11 +530,11 @@ func TestChangesOfPartsOfBlocksDoNotUndoEachOther(t *testing.T) {
 					for range 400 {
 						place := uint64(random.IntN(8*block/queues)*queues + i)
 						value := byte(random.Uint32())
-						command, data := nbd.Write, []byte{value}
+						command, data := blockio.Write, []byte{value}
 						if random.IntN(4) == 0 {
-							command, data, value = nbd.WriteZeroes, nil, 0
+							command, data, value = blockio.WriteZeroes, nil, 0
 						}
-						if failure := th.call(command, 0, place, 1, data); failure != nbd.Success {
+						if failure := th.call(command, 0, place, 1, data); failure != blockio.Success {
 							t.Errorf("%v at %d: %v", command, place, failure)
 							return
 						}
@@ -552,7 +552,7 @@ func TestChangesOfPartsOfBlocksDoNotUndoEachOther(t *testing.T) {
 
 func TestLostWritesAreReportedToEachConnectionOnce(t *testing.T) {
 	forQueues(t, func(t *testing.T, v volume, e *gateway.Export, x, y *thread) {
-		if failure := x.call(nbd.Flush, 0, 0, 0, nil); failure != nbd.Success {
+		if failure := x.call(blockio.Flush, 0, 0, 0, nil); failure != blockio.Success {
 			t.Fatalf("flush: %v", failure)
 		}
 		v.Intercept = func(r *client.Request) status.Code {
@@ -560,35 +560,35 @@ func TestLostWritesAreReportedToEachConnectionOnce(t *testing.T) {
 			v.Intercept = v.apply
 			return status.ConnectionReset
 		}
-		if failure := y.call(nbd.Write, 0, 0, 3, []byte("abc")); failure != nbd.Success {
+		if failure := y.call(blockio.Write, 0, 0, 3, []byte("abc")); failure != blockio.Success {
 			t.Fatalf("write: %v", failure)
 		}
 		for name, session := range map[string]*thread{"first": x, "second": y} {
-			for i, want := range []nbd.Errno{nbd.IOError, nbd.Success} {
-				if failure := session.call(nbd.Flush, 0, 0, 0, nil); failure != want {
+			for i, want := range []blockio.Errno{blockio.IOError, blockio.Success} {
+				if failure := session.call(blockio.Flush, 0, 0, 0, nil); failure != want {
 					t.Errorf("flush %d of the %s connection: %v, want %v", i+1, name, failure, want)
 				}
 			}
 		}
 		x.leave()
-		if failure := x.another().call(nbd.Flush, 0, 0, 0, nil); failure != nbd.Success {
+		if failure := x.another().call(blockio.Flush, 0, 0, 0, nil); failure != blockio.Success {
 			t.Errorf("flush of a connection that has begun after the loss: %v", failure)
 		}
 	})
 }
 
 func TestTheCauseOfAFailureDecidesWhatTheClientSees(t *testing.T) {
-	for cause, want := range map[status.Cause]nbd.Errno{
-		status.CauseUnknown: nbd.IOError, status.CauseTruncated: nbd.IOError,
-		status.Cause(syscall.EIO): nbd.IOError, status.Cause(syscall.ENOSPC): nbd.NoSpace,
-		status.Cause(syscall.EDQUOT): nbd.NoSpace, status.Cause(syscall.EROFS): nbd.NotPermitted,
-		status.Cause(syscall.ENOMEM): nbd.NoMemory,
+	for cause, want := range map[status.Cause]blockio.Errno{
+		status.CauseUnknown: blockio.IOError, status.CauseTruncated: blockio.IOError,
+		status.Cause(syscall.EIO): blockio.IOError, status.Cause(syscall.ENOSPC): blockio.NoSpace,
+		status.Cause(syscall.EDQUOT): blockio.NoSpace, status.Cause(syscall.EROFS): blockio.NotPermitted,
+		status.Cause(syscall.ENOMEM): blockio.NoMemory,
 	} {
 		v := newVolume(1)
 		v.Cause = cause
 		v.Intercept = func(*client.Request) status.Code { return status.IOFailed }
 		th := start(t, newExport(t, v, 1, 1), 0)
-		if got := th.call(nbd.Write, 0, 0, 512, make([]byte, 512)); got != want {
+		if got := th.call(blockio.Write, 0, 0, 512, make([]byte, 512)); got != want {
 			t.Errorf("a write that fails with %v is answered with %v, want %v", cause, got, want)
 		}
 	}
@@ -598,8 +598,8 @@ func TestAnOperationOutlastsManyLossesButNotItsOwn(t *testing.T) {
 	const losses = 100
 	for _, test := range []struct {
 		within time.Duration
-		want   nbd.Errno
-	}{{testkit.Patience, nbd.Success}, {0, nbd.IOError}} {
+		want   blockio.Errno
+	}{{testkit.Patience, blockio.Success}, {0, blockio.IOError}} {
 		v := newVolume(1)
 		lost := 0
 		v.Intercept = func(r *client.Request) status.Code {
@@ -616,7 +616,7 @@ func TestAnOperationOutlastsManyLossesButNotItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		th := start(t, e, 0)
-		if got := th.call(nbd.Write, 0, 0, block, make([]byte, block)); got != test.want {
+		if got := th.call(blockio.Write, 0, 0, block, make([]byte, block)); got != test.want {
 			t.Errorf("a write that loses its session %d times, within %v, ends with %v, want %v",
 				losses, test.within, got, test.want)
 		}
@@ -624,16 +624,16 @@ func TestAnOperationOutlastsManyLossesButNotItsOwn(t *testing.T) {
 }
 
 func TestAVolumeThatIsLostFailsItsOperations(t *testing.T) {
-	for reason, want := range map[error]nbd.Errno{
-		status.Errorf(status.NotConnected, "lost"): nbd.IOError,
-		client.ErrPreempted:                        nbd.Shutdown,
+	for reason, want := range map[error]blockio.Errno{
+		status.Errorf(status.NotConnected, "lost"): blockio.IOError,
+		client.ErrPreempted:                        blockio.Shutdown,
 	} {
 		v := newVolume(1)
 		th := start(t, newExport(t, v, 1, 1), 0)
 		v.Disconnect(reason)
-		for _, command := range []nbd.Command{nbd.Read, nbd.Write, nbd.Flush} {
+		for _, command := range []blockio.Command{blockio.Read, blockio.Write, blockio.Flush} {
 			length := uint64(7)
-			if command == nbd.Flush {
+			if command == blockio.Flush {
 				length = 0
 			}
 			if got := th.call(command, 0, 0, length, make([]byte, length)); got != want {
@@ -659,7 +659,7 @@ func TestAnOperationOfAPreemptedVolumeIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	th := start(t, e, 0)
-	if got := th.call(nbd.Write, 0, 0, block, make([]byte, block)); got != nbd.Shutdown {
+	if got := th.call(blockio.Write, 0, 0, block, make([]byte, block)); got != blockio.Shutdown {
 		t.Errorf("a write to a volume that has been given to another owner ends with %v", got)
 	}
 }
@@ -669,8 +669,8 @@ func TestASessionIsUsedAgainWhenItsOperationsHaveEnded(t *testing.T) {
 	v.Stalled.Store(true)
 	th := start(t, newExport(t, v, 1, 1), 0)
 	th.do(func() {
-		th.session.Submit(th.session.Claim(nbd.Write, 0, 1, 700))
-		th.session.Claim(nbd.Write, 0, 1, buffer) // not submitted
+		th.session.Submit(th.session.Claim(blockio.Write, 0, 1, 700))
+		th.session.Claim(blockio.Write, 0, 1, buffer) // not submitted
 		th.session.Close()
 		if _, err := th.disk.Open(th); !errors.Is(err, status.Full) {
 			t.Errorf("a session with operations in progress is used again: %v", err)
@@ -686,7 +686,7 @@ func TestASessionIsUsedAgainWhenItsOperationsHaveEnded(t *testing.T) {
 		return free
 	})
 	data := make([]byte, 2*buffer)
-	if failure := th.call(nbd.Read, 0, 3, uint64(len(data)), data); failure != nbd.Success {
+	if failure := th.call(blockio.Read, 0, 3, uint64(len(data)), data); failure != blockio.Success {
 		t.Error(failure)
 	}
 }
@@ -700,7 +700,7 @@ func TestASessionWhoseMemoryIsInQuarantineGetsNewMemory(t *testing.T) {
 	th := start(t, newExport(t, v, 1, 1), 0)
 	th.do(func() {
 		for range cap(v.Memory()) / buffer {
-			th.session.Submit(th.session.Claim(nbd.Read, 0, 0, buffer))
+			th.session.Submit(th.session.Claim(blockio.Read, 0, 0, buffer))
 		}
 		th.session.Close()
 		v.Restart(false)
@@ -709,13 +709,13 @@ func TestASessionWhoseMemoryIsInQuarantineGetsNewMemory(t *testing.T) {
 			th.disk.Poll()
 			th.session, err = th.disk.Open(th)
 		}
-		if th.session.Claim(nbd.Read, 0, 0, 1) != nil {
+		if th.session.Claim(blockio.Read, 0, 0, 1) != nil {
 			t.Error("memory that the relay may still use is used again")
 		}
 	})
 	testkit.Receive(t, "the session is told that there is room", th.madeRoom)
 	data := make([]byte, 2*buffer)
-	if failure := th.call(nbd.Read, 0, 3, uint64(len(data)), data); failure != nbd.Success {
+	if failure := th.call(blockio.Read, 0, 3, uint64(len(data)), data); failure != blockio.Success {
 		t.Error(failure)
 	}
 }

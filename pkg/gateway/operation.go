@@ -6,9 +6,9 @@ import (
 	"math"
 
 	"github.com/zc-relay/zc-relay/internal/rangelock"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
-	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
@@ -36,7 +36,7 @@ const extentsAtOnce = 256
 // has scratch space for two blocks, if it needs any. That of a block status receives a table of
 // extents.
 type operation struct {
-	nbd.Operation
+	blockio.Operation
 	session *session
 	request client.Request // current or next
 
@@ -81,20 +81,20 @@ const (
 )
 
 // prepare begins an operation with the part of the range that one buffer can take.
-func (op *operation) prepare(s *session, command nbd.Command, flags nbd.CommandFlags, offset,
+func (op *operation) prepare(s *session, command blockio.Command, flags blockio.CommandFlags, offset,
 	length uint64) {
 	info := &s.disk.export.info
 	block, limit := uint64(info.BlockSize), uint64(info.BufferSize)
 	op.session, op.repeats, op.isRepeated, op.quarantined = s, retry.Repeats{}, false, false
 	op.Command, op.Flags, op.Offset, op.Length, op.Error = command, flags, offset, length,
-		nbd.Success
+		blockio.Success
 	op.start, op.end = offset&^(block-1), (offset+length+block-1)&^(block-1)
 	op.position, op.stage, op.modifying = offset, nothing, false
 	op.bufferSize = 0
 	switch command {
-	case nbd.Read, nbd.Write:
+	case blockio.Read, blockio.Write:
 		scratch := uint64(0)
-		if command == nbd.Write && op.isPartial() {
+		if command == blockio.Write && op.isPartial() {
 			scratch = 2 * block
 		}
 		if op.end-op.start > limit-scratch {
@@ -102,20 +102,20 @@ func (op *operation) prepare(s *session, command nbd.Command, flags nbd.CommandF
 			op.Length = op.end - offset
 		}
 		op.bufferSize = op.end - op.start + scratch
-	case nbd.WriteZeroes:
+	case blockio.WriteZeroes:
 		if op.isPartial() {
 			op.bufferSize = block
 		}
-	case nbd.Trim: // only whole blocks
+	case blockio.Trim: // only whole blocks
 		op.position = (offset + block - 1) &^ (block - 1)
 		op.end = max((offset+length)&^(block-1), op.position)
 		op.start = op.position
-	case nbd.Cache:
+	case blockio.Cache:
 		op.position = op.start
 		op.bufferSize = min(op.end-op.start, limit)
-	case nbd.BlockStatus:
+	case blockio.BlockStatus:
 		op.bufferSize = min(extentsAtOnce*iomsg.ExtentSize, limit)
-		if flags&nbd.RequestOne != 0 {
+		if flags&blockio.RequestOne != 0 {
 			op.bufferSize = iomsg.ExtentSize
 		}
 	}
@@ -130,10 +130,10 @@ func (op *operation) isPartial() bool {
 func (op *operation) prepareRange() {
 	op.locked = rangelock.Range{Start: op.start, End: op.end, Granted: op.granted}
 	switch op.Command {
-	case nbd.Flush:
+	case blockio.Flush:
 		op.locked.End = math.MaxUint64
 		op.locked.IsRead = true
-	case nbd.Read, nbd.Cache, nbd.BlockStatus:
+	case blockio.Read, blockio.Cache, blockio.BlockStatus:
 		op.locked.IsRead = true
 	}
 }
@@ -141,13 +141,13 @@ func (op *operation) prepareRange() {
 // hasDonePart reports whether the operation is done with a part of its range, before position, for
 // which others need not wait any more. A long trim may have thousands of parts.
 func (op *operation) hasDonePart() bool {
-	return (op.Command == nbd.Trim || op.Command == nbd.WriteZeroes) && !op.modifying &&
+	return (op.Command == blockio.Trim || op.Command == blockio.WriteZeroes) && !op.modifying &&
 		op.position > op.locked.Start && op.position < op.locked.End
 }
 
 // setData sets Data to the operation's place in the current memory.
 func (op *operation) setData() {
-	if op.bufferSize > 0 && (op.Command == nbd.Read || op.Command == nbd.Write) {
+	if op.bufferSize > 0 && (op.Command == blockio.Read || op.Command == blockio.Write) {
 		op.Data = op.bytes(op.Offset-op.start, op.Length)
 	}
 }
@@ -160,19 +160,19 @@ func (op *operation) bytes(offset, length uint64) []byte {
 // next sets the next request. It returns false if there is none.
 func (op *operation) next() bool {
 	op.request = client.Request{Type: requestTypes[op.Command], Flusher: op.session.user}
-	if op.Flags&nbd.FUA != 0 && op.Command != nbd.Read && op.Command != nbd.Cache &&
-		op.Command != nbd.Flush {
+	if op.Flags&blockio.FUA != 0 && op.Command != blockio.Read && op.Command != blockio.Cache &&
+		op.Command != blockio.Flush {
 		op.request.Flags = client.FUA
 	}
-	if op.Command == nbd.WriteZeroes && op.Flags&nbd.NoHole == 0 {
+	if op.Command == blockio.WriteZeroes && op.Flags&blockio.NoHole == 0 {
 		op.request.Flags |= client.Deallocate
 	}
 	switch op.Command {
-	case nbd.Write:
+	case blockio.Write:
 		return op.nextOfWrite()
-	case nbd.WriteZeroes:
+	case blockio.WriteZeroes:
 		return op.nextOfZeroes()
-	case nbd.Trim, nbd.Cache:
+	case blockio.Trim, blockio.Cache:
 		return op.nextRange()
 	}
 	if op.stage == written {
@@ -180,9 +180,9 @@ func (op *operation) next() bool {
 	}
 	op.stage = written
 	switch op.Command {
-	case nbd.Read:
+	case blockio.Read:
 		op.setRange(op.start, op.end-op.start, 0)
-	case nbd.BlockStatus:
+	case blockio.BlockStatus:
 		op.setRange(op.start, op.bufferSize, 0)
 		op.request.Range = min(op.end-op.start, longestStatus)
 	}
@@ -273,7 +273,7 @@ func (op *operation) nextRange() bool {
 		return false
 	}
 	n := min(op.end-op.position, longestRange)
-	if op.Command == nbd.Cache {
+	if op.Command == blockio.Cache {
 		n = min(n, op.bufferSize)
 	}
 	op.setRange(op.position, n, 0)
@@ -283,10 +283,10 @@ func (op *operation) nextRange() bool {
 
 // takeExtents makes the table in the buffer the outcome of a block status, without what is in the
 // first and the last block but not in the range.
-func (op *operation) takeExtents() nbd.Errno {
+func (op *operation) takeExtents() blockio.Errno {
 	found, err := iomsg.DecodeExtents(nil, op.bytes(0, op.bufferSize), op.request.Range)
 	if err != nil {
-		return nbd.IOError // the target does not keep to the protocol
+		return blockio.IOError // the target does not keep to the protocol
 	}
 	before, rest := op.Offset-op.start, op.Length
 	for _, e := range found {
@@ -295,11 +295,11 @@ func (op *operation) takeExtents() nbd.Errno {
 		before, rest = before-skipped, rest-length
 		if length > 0 {
 			op.Extents = append(op.Extents,
-				nbd.Extent{Length: length, Hole: e.IsHole()})
+				blockio.Extent{Length: length, Hole: e.IsHole()})
 		}
 	}
 	if len(op.Extents) == 0 {
-		return nbd.IOError
+		return blockio.IOError
 	}
-	return nbd.Success
+	return blockio.Success
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
@@ -98,7 +99,7 @@ func TestAConnectionBeginsBehindTheBarrierOfItsExport(t *testing.T) {
 			if deadlines.Load() != before+1 {
 				t.Error("the negotiation has no deadline behind the barrier")
 			}
-			if o := c.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+			if o := c.do(call{kind: blockio.Flush}); o.failure != blockio.Success {
 				t.Errorf("flush fails with %v", o.failure)
 			}
 		})
@@ -129,7 +130,7 @@ func TestAnExportThatIsNotReadyIsRefused(t *testing.T) {
 			})
 			export.set(func() { export.barrier, export.sessions = nil, 1 })
 			c.choose(structured)
-			if o := c.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+			if o := c.do(call{kind: blockio.Flush}); o.failure != blockio.Success {
 				t.Errorf("flush fails with %v", o.failure)
 			}
 		})
@@ -192,7 +193,7 @@ func TestAConnectionThatIsLeavingIsWaitedForAndThenEnded(t *testing.T) {
 				return c, carrier
 			}
 			former, carrier := connect()
-			w := former.encode(call{kind: nbd.Write, length: 512, data: make([]byte, 512)})
+			w := former.encode(call{kind: blockio.Write, length: 512, data: make([]byte, 512)})
 			requests, want := append(w, w...), 2 // and there is no room for the second
 			if test.disconnects {
 				requests, want = append(w, former.encode(call{kind: nbd.Disconnect})...), 1
@@ -211,7 +212,7 @@ func TestAConnectionThatIsLeavingIsWaitedForAndThenEnded(t *testing.T) {
 				t.Errorf("%d connections, one of which should have ended", n)
 			}
 			export.set(func() { export.held = false })
-			if o := c.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+			if o := c.do(call{kind: blockio.Flush}); o.failure != blockio.Success {
 				t.Errorf("flush fails with %v", o.failure)
 			}
 		})
@@ -234,7 +235,7 @@ func TestDisksStayOpenUntilAllConnectionsHaveEnded(t *testing.T) {
 	server, path := startServer(t, nbd.Config{Workers: 2}, export)
 	idle, busy := connect(t, path, structured), connect(t, path, structured)
 	export.set(func() { export.held = true })
-	busy.write(busy.encode(call{kind: nbd.Flush}))
+	busy.write(busy.encode(call{kind: blockio.Flush}))
 	testkit.Eventually(t, "the request is in progress", func() bool {
 		return server.Status()[0].InFlight == 1
 	})
@@ -268,8 +269,8 @@ func TestRequestsOfAClientThatIsGoneAreNotRead(t *testing.T) {
 			server, path := startServer(t, nbd.Config{}, export)
 			c := connect(t, path, m)
 			data := bytes.Repeat([]byte{1}, 1<<20)
-			c.write(c.encode(call{kind: nbd.Write, length: 1 << 20, data: data}))
-			c.write(c.encode(call{kind: nbd.Write, offset: 4 << 20, length: 512, data: data[:512]}))
+			c.write(c.encode(call{kind: blockio.Write, length: 1 << 20, data: data}))
+			c.write(c.encode(call{kind: blockio.Write, offset: 4 << 20, length: 512, data: data[:512]}))
 			testkit.Eventually(t, "the first write has all of the room", func() bool {
 				export.mu.Lock()
 				defer export.mu.Unlock()
@@ -280,8 +281,8 @@ func TestRequestsOfAClientThatIsGoneAreNotRead(t *testing.T) {
 				return server.Status()[0].Connections == 0
 			})
 			export.set(func() { export.held = false })
-			o := connect(t, path, structured).do(call{kind: nbd.Read, offset: 4 << 20, length: 512})
-			if o.failure != nbd.Success || !bytes.Equal(o.data, make([]byte, 512)) {
+			o := connect(t, path, structured).do(call{kind: blockio.Read, offset: 4 << 20, length: 512})
+			if o.failure != blockio.Success || !bytes.Equal(o.data, make([]byte, 512)) {
 				t.Errorf("a request of a client that is gone was carried out (%v)", o.failure)
 			}
 		})

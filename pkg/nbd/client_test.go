@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
 
@@ -52,7 +53,7 @@ const (
 func (m mode) String() string { return [...]string{"simple", "structured", "extended"}[m] }
 
 // startServer serves an export under the name "disk" and returns the path of its socket.
-func startServer(t testing.TB, config nbd.Config, export nbd.Export) (*nbd.Server, string) {
+func startServer(t testing.TB, config nbd.Config, export blockio.Export) (*nbd.Server, string) {
 	t.Helper()
 	if config.Logger == nil {
 		if t, ok := t.(*testing.T); ok {
@@ -244,7 +245,7 @@ func (c *client) mustOption(option uint32, data []byte) []answer {
 
 // call is a request of a client.
 type call struct {
-	kind   nbd.Command
+	kind   blockio.Command
 	flags  uint16
 	cookie uint64
 	offset uint64
@@ -256,7 +257,7 @@ func (c *client) encode(r call) []byte {
 	magic := uint32(0x25609513)
 	if c.mode == extended {
 		magic = 0x21e41c71
-		if r.kind == nbd.Write {
+		if r.kind == blockio.Write {
 			r.flags |= 1 << 5
 		}
 	}
@@ -275,7 +276,7 @@ func (c *client) encode(r call) []byte {
 
 // outcome is the answer to a request.
 type outcome struct {
-	failure nbd.Errno
+	failure blockio.Errno
 	data    []byte // that was read
 	chunks  int    // with data
 	extents []extent
@@ -295,7 +296,7 @@ func (c *client) receive(calls map[uint64]call, outcomes map[uint64]*outcome) (u
 		}
 		if outcomes[cookie] == nil {
 			outcomes[cookie] = &outcome{}
-			if r.kind == nbd.Read {
+			if r.kind == blockio.Read {
 				outcomes[cookie].data = make([]byte, r.length)
 			}
 		}
@@ -306,8 +307,8 @@ func (c *client) receive(calls map[uint64]call, outcomes map[uint64]*outcome) (u
 		b := c.read(12)
 		cookie := binary.BigEndian.Uint64(b[4:])
 		r, o := lookup(cookie)
-		o.failure = nbd.Errno(binary.BigEndian.Uint32(b))
-		if r.kind == nbd.Read && o.failure == nbd.Success {
+		o.failure = blockio.Errno(binary.BigEndian.Uint32(b))
+		if r.kind == blockio.Read && o.failure == blockio.Success {
 			if c.mode != simple {
 				c.t.Fatal("a simple reply to a read, although structured replies were negotiated")
 			}
@@ -362,7 +363,7 @@ func (c *client) chunk(flags, kind uint16, cookie, length uint64,
 				binary.BigEndian.Uint64(b[8:])})
 		}
 	case 1<<15 + 1:
-		o.failure = nbd.Errno(binary.BigEndian.Uint32(payload))
+		o.failure = blockio.Errno(binary.BigEndian.Uint32(payload))
 	default:
 		c.t.Fatalf("a chunk of type %d", kind)
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // Bounds of a connection.
@@ -40,7 +42,7 @@ type connection struct {
 	client  string
 	counted []*counterSet // that include the counters
 	carrier syscall.Conn  // of the TLS whose plain text is at the socket; nil without TLS
-	session Session
+	session blockio.Session
 	left    func()        // called when the connection has ended
 	gone    chan struct{} // closed then
 
@@ -55,9 +57,9 @@ type connection struct {
 	largeWrite bool     // the last write was longer than smallWrite
 	table      []request
 	free       []uint32
-	current    *request   // some of whose range has not been claimed
-	filling    *Operation // of current: its data is being received
-	filled     uint64     // bytes of filling's data that have been received
+	current    *request           // some of whose range has not been claimed
+	filling    *blockio.Operation // of current: its data is being received
+	filled     uint64             // bytes of filling's data that have been received
 
 	replies   []reply // from firstReply on, in order
 	nextReply int
@@ -78,13 +80,13 @@ type request struct {
 	index   uint32
 	claimed uint64 // bytes of the range that operations cover
 	pending int    // operations that have not completed
-	failure Errno
+	failure blockio.Errno
 	// collect keeps the data of a read until all of it can be sent as one piece: that of a simple
 	// reply, which cannot report an error later, or of a chunk that must not be fragmented.
 	collect     bool
-	first, last *Operation // completed or not, in order, if collect is set
-	headerSent  bool       // of a simple reply that is sent in several parts
-	done        bool       // the last reply is queued
+	first, last *blockio.Operation // completed or not, in order, if collect is set
+	headerSent  bool               // of a simple reply that is sent in several parts
+	done        bool               // the last reply is queued
 }
 
 // newConnection returns a connection that negotiates.
@@ -320,7 +322,7 @@ func (c *connection) begin(h *header) {
 		c.close(fmt.Sprintf("request magic is %#x", h.magic))
 		return
 	}
-	if c.lastWrites = h.kind == Write; c.lastWrites {
+	if c.lastWrites = h.kind == blockio.Write; c.lastWrites {
 		c.largeWrite = h.length > smallWrite
 	}
 	if h.kind == Disconnect {
@@ -335,12 +337,12 @@ func (c *connection) begin(h *header) {
 	}
 	index := c.free[len(c.free)-1]
 	c.free = c.free[:len(c.free)-1]
-	c.counters.inFlight.Add(1)
+	c.counters.Begin()
 	r := &c.table[index]
 	*r = request{header: *h, index: index}
-	r.collect = h.kind == Read && (!c.structured || h.flags&dontFragment != 0)
-	if failure != Success {
-		if h.kind == Write && h.length > 0 {
+	r.collect = h.kind == blockio.Read && (!c.structured || h.flags&dontFragment != 0)
+	if failure != blockio.Success {
+		if h.kind == blockio.Write && h.length > 0 {
 			// A client may not expect an answer before it has sent everything.
 			c.discard, c.rejected, r.failure = h.length, r, failure
 			return
@@ -349,9 +351,9 @@ func (c *connection) begin(h *header) {
 		return
 	}
 	switch {
-	case h.kind == BlockStatus && !c.info.CanReportExtents:
-		c.replyBlockStatus(r, []Extent{{Length: r.length}})
-	case h.length == 0 && h.kind != Flush:
+	case h.kind == blockio.BlockStatus && !c.info.CanReportExtents:
+		c.replyBlockStatus(r, []blockio.Extent{{Length: r.length}})
+	case h.length == 0 && h.kind != blockio.Flush:
 		// The specification leaves requests without a range open.
 		c.finish(r)
 	default:
@@ -361,41 +363,41 @@ func (c *connection) begin(h *header) {
 
 // check checks the request against the specification and the export. A fatal violation ends the
 // connection, because the server cannot tell where the next request begins.
-func (c *connection) check(h *header) (failure Errno, fatal string) {
-	if h.kind == Write && h.length > maxRejected {
-		return Invalid, fmt.Sprintf("a write of %d bytes exceeds the maximum of %d", h.length,
+func (c *connection) check(h *header) (failure blockio.Errno, fatal string) {
+	if h.kind == blockio.Write && h.length > maxRejected {
+		return blockio.Invalid, fmt.Sprintf("a write of %d bytes exceeds the maximum of %d", h.length,
 			MaxPayload)
 	}
 	if c.extended {
 		// Section "Command flags": in the extended form this flag says that there is a payload.
-		if hasPayload := h.flags&payloadLength != 0; hasPayload != (h.kind == Write) {
-			return Invalid, fmt.Sprintf("%v with flags %#x: the payload length is unknown", h.kind,
+		if hasPayload := h.flags&payloadLength != 0; hasPayload != (h.kind == blockio.Write) {
+			return blockio.Invalid, fmt.Sprintf("%v with flags %#x: the payload length is unknown", h.kind,
 				uint16(h.flags))
 		}
 	} else if h.flags&payloadLength != 0 {
-		return Invalid, ""
+		return blockio.Invalid, ""
 	}
-	if h.kind >= CommandCount || h.flags&^allowedFlags[h.kind] != 0 {
-		return Invalid, ""
+	if h.kind >= blockio.CommandCount || h.flags&^allowedFlags[h.kind] != 0 {
+		return blockio.Invalid, ""
 	}
-	changes := h.kind == Write || h.kind == Trim || h.kind == WriteZeroes
+	changes := h.kind == blockio.Write || h.kind == blockio.Trim || h.kind == blockio.WriteZeroes
 	switch {
 	case changes && c.info.ReadOnly:
-		return NotPermitted, ""
-	case h.kind == Trim && !c.info.CanTrim, h.kind == WriteZeroes && !c.info.CanWriteZeroes,
-		h.kind == BlockStatus && !c.context, h.kind.movesData() && h.length > MaxPayload:
-		return Invalid, ""
-	case h.kind == BlockStatus && h.length == 0:
-		return Invalid, ""
-	case h.kind == Flush:
+		return blockio.NotPermitted, ""
+	case h.kind == blockio.Trim && !c.info.CanTrim, h.kind == blockio.WriteZeroes && !c.info.CanWriteZeroes,
+		h.kind == blockio.BlockStatus && !c.context, h.kind.MovesData() && h.length > MaxPayload:
+		return blockio.Invalid, ""
+	case h.kind == blockio.BlockStatus && h.length == 0:
+		return blockio.Invalid, ""
+	case h.kind == blockio.Flush:
 		h.offset, h.length = 0, 0 // reserved
 	case h.length > c.info.Size || h.offset > c.info.Size-h.length:
-		if h.kind == Write || h.kind == WriteZeroes {
-			return NoSpace, ""
+		if h.kind == blockio.Write || h.kind == blockio.WriteZeroes {
+			return blockio.NoSpace, ""
 		}
-		return Invalid, ""
+		return blockio.Invalid, ""
 	}
-	return Success, ""
+	return blockio.Success, ""
 }
 
 // extend claims operations for the current request, and receives the data of a write. It returns
@@ -410,8 +412,8 @@ func (c *connection) extend() (goOn, ok bool) {
 				ended := !c.waitForRoom(r) // then go on with the next request
 				return ended, ended
 			}
-			op.request, op.next = r, nil
-			if r.kind == Write {
+			op.Request, op.Next = r.index, nil
+			if r.kind == blockio.Write {
 				c.filling, c.filled = op, 0
 			} else {
 				c.submit(r, op)
@@ -431,14 +433,14 @@ func (c *connection) extend() (goOn, ok bool) {
 }
 
 // submit starts an operation of the current request.
-func (c *connection) submit(r *request, op *Operation) {
+func (c *connection) submit(r *request, op *blockio.Operation) {
 	r.claimed += op.Length
 	r.pending++
 	if r.collect {
 		if r.first == nil {
 			r.first = op
 		} else {
-			r.last.next = op
+			r.last.Next = op
 		}
 		r.last = op
 	}
@@ -458,16 +460,16 @@ func (c *connection) waitForRoom(r *request) bool {
 	}
 	// The request itself fills the session.
 	switch {
-	case r.failure != Success && !r.headerSent, c.structured:
+	case r.failure != blockio.Success && !r.headerSent, c.structured:
 		failure := r.failure
-		if failure == Success {
-			failure = Overflow // it cannot be sent without fragmentation
+		if failure == blockio.Success {
+			failure = blockio.Overflow // it cannot be sent without fragmentation
 		}
 		r.claimed, c.current = r.length, nil
 		c.releaseCollected(r)
 		c.fail(r, failure)
 		return false
-	case r.failure != Success:
+	case r.failure != blockio.Success:
 		c.close("an error after the header of a simple reply was sent")
 		return false
 	}
@@ -476,18 +478,18 @@ func (c *connection) waitForRoom(r *request) bool {
 }
 
 // Completed handles the outcome of an operation (Handler).
-func (c *connection) Completed(op *Operation) {
-	r := op.request
+func (c *connection) Completed(op *blockio.Operation) {
+	r := &c.table[op.Request]
 	r.pending--
-	if op.Error != Success && r.failure == Success {
+	if op.Error != blockio.Success && r.failure == blockio.Success {
 		r.failure = op.Error
 	}
 	complete := r.pending == 0 && r.claimed == r.length && c.current != r
 	switch {
 	case r.collect:
-	case r.kind == Read && op.Error == Success:
-		c.replyData(r, op, complete && r.failure == Success)
-	case r.kind == BlockStatus && op.Error == Success:
+	case r.kind == blockio.Read && op.Error == blockio.Success:
+		c.replyData(r, op, complete && r.failure == blockio.Success)
+	case r.kind == blockio.BlockStatus && op.Error == blockio.Success:
 		c.replyBlockStatus(r, op.Extents)
 		c.session.Release(op)
 	default:
@@ -509,11 +511,11 @@ func (c *connection) MadeRoom() {
 // complete answers a request all of whose operations have completed.
 func (c *connection) complete(r *request) {
 	switch {
-	case r.collect && r.failure == Success:
+	case r.collect && r.failure == blockio.Success:
 		c.replyPart(r)
 	case r.collect && r.headerSent:
 		c.close("an error after the header of a simple reply was sent")
-	case r.failure != Success:
+	case r.failure != blockio.Success:
 		c.releaseCollected(r)
 		c.fail(r, r.failure)
 	default:
@@ -523,7 +525,7 @@ func (c *connection) complete(r *request) {
 
 func (c *connection) releaseCollected(r *request) {
 	for op := r.first; op != nil; {
-		next := op.next
+		next := op.Next
 		c.session.Release(op)
 		op = next
 	}
@@ -532,7 +534,7 @@ func (c *connection) releaseCollected(r *request) {
 
 // release frees a request whose last reply has been sent.
 func (c *connection) release(r *request) {
-	c.counters.inFlight.Add(-1)
+	c.counters.End()
 	c.free = append(c.free, r.index)
 }
 

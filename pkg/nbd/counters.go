@@ -6,10 +6,10 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/roster"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // OtherClients is the name of the clients beyond Config.CountedClients together.
@@ -17,52 +17,9 @@ const OtherClients = roster.Others
 
 // counters counts the requests of a connection. Only its worker counts.
 type counters struct {
-	requests [CommandCount][len(errnos)]atomic.Uint64
-	bytes    [CommandCount]atomic.Uint64
-	inFlight atomic.Int64
-
+	blockio.Counters
 	client string // as in the log
 	since  time.Time
-}
-
-// errnos holds the outcomes that are counted, in the order of the counters.
-var errnos = [...]Errno{Success, NotPermitted, IOError, NoMemory, Invalid, NoSpace, Overflow,
-	NotSupported, Shutdown}
-
-// Outcomes returns the outcomes that RequestCount distinguishes.
-func Outcomes() []Errno { return slices.Clone(errnos[:]) }
-
-// count counts a request that has been answered.
-func (c *counters) count(command Command, outcome Errno, length uint64) {
-	if int(command) >= CommandCount {
-		return
-	}
-	for i, e := range errnos {
-		if e == outcome {
-			c.requests[command][i].Add(1)
-			break
-		}
-	}
-	if outcome == Success && command.movesData() {
-		c.bytes[command].Add(length)
-	}
-}
-
-// counts is what connections have counted.
-type counts struct {
-	requests [CommandCount][len(errnos)]uint64
-	bytes    [CommandCount]uint64
-	inFlight int64
-}
-
-func (n *counts) add(c *counters) {
-	for command := range n.requests {
-		for i := range n.requests[command] {
-			n.requests[command][i] += c.requests[command][i].Load()
-		}
-		n.bytes[command] += c.bytes[command].Load()
-	}
-	n.inFlight += c.inFlight.Load()
 }
 
 // counterSet adds up the counters of the connections to an export, or of a client. What connections
@@ -71,7 +28,7 @@ func (n *counts) add(c *counters) {
 type counterSet struct {
 	mu     sync.Mutex // guards what follows, not what the counters count
 	open   map[*counters]struct{}
-	closed counts
+	closed blockio.Counts
 }
 
 func (s *counterSet) include(c *counters) {
@@ -90,8 +47,7 @@ func (s *counterSet) retire(c *counters) {
 		return
 	}
 	delete(s.open, c)
-	s.closed.add(c)
-	s.closed.inFlight = 0
+	s.closed.AddEnded(&c.Counters)
 }
 
 // isIdle reports whether no connection counts.
@@ -101,12 +57,12 @@ func (s *counterSet) isIdle() bool {
 	return len(s.open) == 0
 }
 
-func (s *counterSet) total() counts {
+func (s *counterSet) total() blockio.Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	total := s.closed
 	for c := range s.open {
-		total.add(c)
+		total.Add(&c.Counters)
 	}
 	return total
 }
@@ -117,64 +73,22 @@ func (s *counterSet) connections() []ConnectionStatus {
 	defer s.mu.Unlock()
 	var all []ConnectionStatus
 	for c := range s.open {
-		var n counts
-		n.add(c)
-		all = append(all, ConnectionStatus{Client: c.client, Since: c.since, IOStatus: n.status()})
+		var n blockio.Counts
+		n.Add(&c.Counters)
+		all = append(all, ConnectionStatus{Client: c.client, Since: c.since, IOStatus: n.Status()})
 	}
 	slices.SortFunc(all, func(a, b ConnectionStatus) int { return a.Since.Compare(b.Since) })
 	return all
 }
 
-// IOStatus is what connections have done.
-type IOStatus struct {
-	// InFlight is the number of requests that have not been answered.
-	InFlight int
-	// Requests holds the number of requests that have been answered, without those of which there
-	// were none.
-	Requests []RequestCount
-	// BytesRead and BytesWritten count what successful requests have moved.
-	BytesRead, BytesWritten uint64
-}
-
-// Answered returns the number of requests that have been answered, and how many of them failed.
-func (s *IOStatus) Answered() (all, failed uint64) {
-	for _, r := range s.Requests {
-		all += r.Count
-		if r.Error != Success {
-			failed += r.Count
-		}
-	}
-	return all, failed
-}
-
-// RequestCount is a number of requests with the same command and outcome.
-type RequestCount struct {
-	Command Command
-	Error   Errno
-	Count   uint64
-}
-
-func (n *counts) status() IOStatus {
-	s := IOStatus{InFlight: int(n.inFlight), BytesRead: n.bytes[Read], BytesWritten: n.bytes[Write]}
-	for command := range Command(CommandCount) {
-		for i, outcome := range errnos {
-			if count := n.requests[command][i]; count > 0 {
-				s.Requests = append(s.Requests,
-					RequestCount{Command: command, Error: outcome, Count: count})
-			}
-		}
-	}
-	return s
-}
-
 // ExportStatus is the state of an export, and what its clients have done since it was added.
 type ExportStatus struct {
 	Name string
-	Info Info
+	Info blockio.Info
 	// Connections is the number of connections now, and Accepted that of all so far.
 	Connections int
 	Accepted    uint64
-	IOStatus
+	blockio.IOStatus
 	// Open holds the connections whose clients have chosen the export, and Clients what the clients
 	// have done that are counted by name (Config.CountedClients), sorted by name.
 	Open    []ConnectionStatus
@@ -186,13 +100,13 @@ type ConnectionStatus struct {
 	// Client describes the client as the log does.
 	Client string
 	Since  time.Time
-	IOStatus
+	blockio.IOStatus
 }
 
 // ClientStatus is what the connections of a client have done.
 type ClientStatus struct {
 	Client string
-	IOStatus
+	blockio.IOStatus
 }
 
 // Status returns the state of all exports.
@@ -202,12 +116,12 @@ func (s *Server) Status() []ExportStatus {
 		total := e.counters.total()
 		state := ExportStatus{
 			Name: e.name, Info: e.Info(), Connections: int(e.open.Load()),
-			Accepted: e.accepted.Load(), IOStatus: total.status(),
+			Accepted: e.accepted.Load(), IOStatus: total.Status(),
 			Open: e.counters.connections(),
 		}
 		for client, set := range s.clients.All(e.name) {
 			counted := set.total()
-			state.Clients = append(state.Clients, ClientStatus{client, counted.status()})
+			state.Clients = append(state.Clients, ClientStatus{client, counted.Status()})
 		}
 		slices.SortFunc(state.Clients,
 			func(a, b ClientStatus) int { return cmp.Compare(a.Client, b.Client) })

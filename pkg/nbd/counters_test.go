@@ -7,17 +7,18 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
 
 func TestRequestsAreCountedByConnectionAndByClient(t *testing.T) {
 	names := make(chan string, 1)
 	export := newMemoryExport()
-	export.fail = func(op *nbd.Operation) nbd.Errno {
-		if op.Command == nbd.Flush {
-			return nbd.IOError
+	export.fail = func(op *blockio.Operation) blockio.Errno {
+		if op.Command == blockio.Flush {
+			return blockio.IOError
 		}
-		return nbd.Success
+		return blockio.Success
 	}
 	server, path := startServer(t, nbd.Config{CountedClients: 2,
 		Admit:      func(net.Conn) (string, error) { return <-names, nil },
@@ -26,8 +27,8 @@ func TestRequestsAreCountedByConnectionAndByClient(t *testing.T) {
 	open := func(name string) *client {
 		names <- name
 		c := connect(t, path, structured)
-		c.do(call{kind: nbd.Read, length: 512})
-		c.do(call{kind: nbd.Flush})
+		c.do(call{kind: blockio.Read, length: 512})
+		c.do(call{kind: blockio.Flush})
 		return c
 	}
 	close := func(c *client, left int) {

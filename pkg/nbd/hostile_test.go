@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
@@ -46,7 +47,7 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 			open = open[1:]
 		}
 		if i%500 == 0 {
-			if o := honest.do(call{kind: nbd.Read, length: 10}); o.failure != nbd.Success {
+			if o := honest.do(call{kind: blockio.Read, length: 10}); o.failure != blockio.Success {
 				t.Fatalf("read fails with %v", o.failure)
 			}
 			fresh := connect(t, path, simple)
@@ -84,7 +85,7 @@ func TestASlowReaderHurtsNobodyElse(t *testing.T) {
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		for i := range 2000 {
-			b := slow.encode(call{kind: nbd.Read, cookie: uint64(i), length: 1 << 20})
+			b := slow.encode(call{kind: blockio.Read, cookie: uint64(i), length: 1 << 20})
 			if _, err := slow.conn.Write(b); err != nil {
 				return // the test is over
 			}
@@ -97,8 +98,8 @@ func TestASlowReaderHurtsNobodyElse(t *testing.T) {
 	})
 	fast := connect(t, path, simple)
 	for range 200 {
-		o := fast.do(call{kind: nbd.Read, offset: 5, length: 100_000})
-		if o.failure != nbd.Success {
+		o := fast.do(call{kind: blockio.Read, offset: 5, length: 100_000})
+		if o.failure != blockio.Success {
 			t.Fatalf("read fails with %v", o.failure)
 		}
 	}
@@ -143,7 +144,7 @@ func TestAClientThatReadsNothingOverTLSIsNotWaitedFor(t *testing.T) {
 	c.greet()
 	c.startTLS(credentials(t, authority, "client.test").Client("server.test"))
 	c.choose(structured)
-	c.write(c.encode(call{kind: nbd.Read, length: export.room}))
+	c.write(c.encode(call{kind: blockio.Read, length: export.room}))
 	c.read(1) // then all of the read has its buffers
 	testkit.Eventually(t, "the worker has sent more than the client's socket holds", func() bool {
 		export.mu.Lock()
@@ -177,13 +178,13 @@ func TestWrongRequestsEndTheConnectionAndNothingElse(t *testing.T) {
 		"wrong magic":       {simple, func(*client) []byte { return make([]byte, 28) }},
 		"extended magic":    {simple, func(c *client) []byte { return extendedCall() }},
 		"compact magic":     {extended, func(*client) []byte { return append([]byte{0x25, 0x60, 0x95, 0x13}, make([]byte, 28)...) }},
-		"a write of 4 GiB":  {simple, func(c *client) []byte { return c.encode(call{kind: nbd.Write, length: 1<<32 - 1}) }},
-		"a write of 16 EiB": {extended, func(c *client) []byte { return c.encode(call{kind: nbd.Write, length: 1<<64 - 1}) }},
+		"a write of 4 GiB":  {simple, func(c *client) []byte { return c.encode(call{kind: blockio.Write, length: 1<<32 - 1}) }},
+		"a write of 16 EiB": {extended, func(c *client) []byte { return c.encode(call{kind: blockio.Write, length: 1<<64 - 1}) }},
 		"a read with a payload": {extended, func(c *client) []byte {
-			return c.encode(call{kind: nbd.Read, flags: 1 << 5, length: 1})
+			return c.encode(call{kind: blockio.Read, flags: 1 << 5, length: 1})
 		}},
 		"wrong magic after a request": {structured, func(c *client) []byte {
-			return append(c.encode(call{kind: nbd.Read, length: 1 << 20}), make([]byte, 28)...)
+			return append(c.encode(call{kind: blockio.Read, length: 1 << 20}), make([]byte, 28)...)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +197,7 @@ func TestWrongRequestsEndTheConnectionAndNothingElse(t *testing.T) {
 					break
 				}
 			}
-			if o := honest.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+			if o := honest.do(call{kind: blockio.Flush}); o.failure != blockio.Success {
 				t.Errorf("flush of another client fails with %v", o.failure)
 			}
 		})
@@ -205,7 +206,7 @@ func TestWrongRequestsEndTheConnectionAndNothingElse(t *testing.T) {
 
 func extendedCall() []byte {
 	c := &client{mode: extended}
-	return c.encode(call{kind: nbd.Read, length: 1})
+	return c.encode(call{kind: blockio.Read, length: 1})
 }
 
 // Clients that vanish in the middle of everything leave nothing behind.
@@ -222,9 +223,9 @@ func TestClientsThatVanishLeaveNothingBehind(t *testing.T) {
 	for _, m := range modes {
 		c := &client{mode: m}
 		for j := range 10 {
-			input[m] = append(input[m], c.encode(call{kind: nbd.Read, cookie: uint64(j),
+			input[m] = append(input[m], c.encode(call{kind: blockio.Read, cookie: uint64(j),
 				length: 3 << 20})...)
-			input[m] = append(input[m], c.encode(call{kind: nbd.Write, cookie: uint64(100 + j),
+			input[m] = append(input[m], c.encode(call{kind: blockio.Write, cookie: uint64(100 + j),
 				length: uint64(len(data)), data: data})...)
 		}
 	}
@@ -282,10 +283,10 @@ func FuzzNegotiation(f *testing.F) {
 
 func FuzzTransmission(f *testing.F) {
 	c := &client{}
-	for _, r := range []call{{kind: nbd.Read, length: 5}, {kind: nbd.Write, length: 3,
-		data: []byte("abc")}, {kind: nbd.Flush}, {kind: nbd.Trim, length: 1 << 20},
-		{kind: nbd.WriteZeroes, length: 77, flags: 2}, {kind: nbd.BlockStatus, length: 1},
-		{kind: nbd.Cache, length: 1 << 20}, {kind: nbd.Disconnect}, {kind: 9, length: 9}} {
+	for _, r := range []call{{kind: blockio.Read, length: 5}, {kind: blockio.Write, length: 3,
+		data: []byte("abc")}, {kind: blockio.Flush}, {kind: blockio.Trim, length: 1 << 20},
+		{kind: blockio.WriteZeroes, length: 77, flags: 2}, {kind: blockio.BlockStatus, length: 1},
+		{kind: blockio.Cache, length: 1 << 20}, {kind: nbd.Disconnect}, {kind: 9, length: 9}} {
 		for _, m := range modes {
 			c.mode = m
 			f.Add(byte(m), append(c.encode(r), c.encode(r)...))

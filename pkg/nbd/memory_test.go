@@ -7,14 +7,14 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // memoryExport is an export whose content is in memory. It completes operations in random order.
 type memoryExport struct {
-	info     nbd.Info
+	info     blockio.Info
 	buffer   uint64 // longest operation that moves data, in bytes
 	room     uint64 // of each session, in bytes
 	sessions int
@@ -22,24 +22,24 @@ type memoryExport struct {
 
 	mu      sync.Mutex // guards the fields below
 	data    []byte
-	fail    func(op *nbd.Operation) nbd.Errno // nil: nothing fails
-	held    bool                              // operations do not complete
+	fail    func(op *blockio.Operation) blockio.Errno // nil: nothing fails
+	held    bool                                      // operations do not complete
 	engines []*progress.Engine
 	starved int // how often a session has had no room because of kept
 	open    int
 	// closedEarly is set when a disk was closed although the export had sessions.
 	closedEarly bool
-	polls       map[int]int  // by the numbers of the disks
-	used        uint64       // bytes in buffers
-	kept        uint64       // bytes of each session's room that cannot be used now
-	extents     []nbd.Extent // of the whole disk
+	polls       map[int]int      // by the numbers of the disks
+	used        uint64           // bytes in buffers
+	kept        uint64           // bytes of each session's room that cannot be used now
+	extents     []blockio.Extent // of the whole disk
 }
 
 const testSize = 8 << 20
 
 func newMemoryExport() *memoryExport {
 	return &memoryExport{
-		info: nbd.Info{Description: "a test", Size: testSize, PreferredBlock: 4096, CanTrim: true,
+		info: blockio.Info{Description: "a test", Size: testSize, PreferredBlock: 4096, CanTrim: true,
 			CanWriteZeroes: true},
 		buffer: 256 << 10, room: 1 << 20, sessions: 100, data: make([]byte, testSize),
 		polls: make(map[int]int),
@@ -64,13 +64,13 @@ func (e *memoryExport) Barrier(ctx context.Context) error {
 	return e.barrier(ctx)
 }
 
-func (e *memoryExport) Info() nbd.Info {
+func (e *memoryExport) Info() blockio.Info {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.info
 }
 
-func (e *memoryExport) Attach(i int, engine *progress.Engine) (nbd.Disk, error) {
+func (e *memoryExport) Attach(i int, engine *progress.Engine) (blockio.Disk, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.engines = append(e.engines, engine)
@@ -87,24 +87,24 @@ type memoryDisk struct {
 
 type pendingOperation struct {
 	session *memorySession
-	op      *nbd.Operation
+	op      *blockio.Operation
 }
 
 type memorySession struct {
 	disk    *memoryDisk
-	handler nbd.Handler
+	handler blockio.Handler
 	used    uint64
-	claimed map[*nbd.Operation]bool // true while in progress
+	claimed map[*blockio.Operation]bool // true while in progress
 }
 
-func (d *memoryDisk) Open(handler nbd.Handler) (nbd.Session, error) {
+func (d *memoryDisk) Open(handler blockio.Handler) (blockio.Session, error) {
 	d.export.mu.Lock()
 	defer d.export.mu.Unlock()
 	if d.export.open == d.export.sessions {
 		return nil, status.Full
 	}
 	d.export.open++
-	return &memorySession{disk: d, handler: handler, claimed: make(map[*nbd.Operation]bool)}, nil
+	return &memorySession{disk: d, handler: handler, claimed: make(map[*blockio.Operation]bool)}, nil
 }
 
 func (d *memoryDisk) Ring() {}
@@ -164,39 +164,39 @@ func (d *memoryDisk) endStarvation() int {
 }
 
 // apply carries out an operation. The caller holds e.mu.
-func (e *memoryExport) apply(op *nbd.Operation) {
-	op.Error = nbd.Success
+func (e *memoryExport) apply(op *blockio.Operation) {
+	op.Error = blockio.Success
 	if e.fail != nil {
-		if op.Error = e.fail(op); op.Error != nbd.Success {
-			if op.Command == nbd.Read {
+		if op.Error = e.fail(op); op.Error != blockio.Success {
+			if op.Command == blockio.Read {
 				fill(op.Data, 0xff) // anything
 			}
 			return
 		}
 	}
 	switch op.Command {
-	case nbd.Read:
+	case blockio.Read:
 		copy(op.Data, e.data[op.Offset:])
-	case nbd.Write:
+	case blockio.Write:
 		copy(e.data[op.Offset:], op.Data)
-	case nbd.Trim, nbd.WriteZeroes:
+	case blockio.Trim, blockio.WriteZeroes:
 		clear(e.data[op.Offset:][:op.Length])
-	case nbd.BlockStatus:
+	case blockio.BlockStatus:
 		position := uint64(0)
 		for _, extent := range e.extents {
 			end := min(position+extent.Length, op.Offset+op.Length)
 			if begin := max(position, op.Offset); begin < end {
-				op.Extents = append(op.Extents, nbd.Extent{Length: end - begin, Hole: extent.Hole})
+				op.Extents = append(op.Extents, blockio.Extent{Length: end - begin, Hole: extent.Hole})
 			}
 			position += extent.Length
 		}
 	}
 }
 
-func (s *memorySession) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
-	length uint64) *nbd.Operation {
-	op := &nbd.Operation{Command: command, Flags: flags, Offset: offset, Length: length}
-	if command == nbd.Read || command == nbd.Write {
+func (s *memorySession) Claim(command blockio.Command, flags blockio.CommandFlags, offset,
+	length uint64) *blockio.Operation {
+	op := &blockio.Operation{Command: command, Flags: flags, Offset: offset, Length: length}
+	if command == blockio.Read || command == blockio.Write {
 		op.Length = min(length, s.disk.export.buffer)
 		if s.used+op.Length > s.disk.export.room {
 			return nil
@@ -230,12 +230,12 @@ func (s *memorySession) use(n int64) {
 	s.disk.export.used += uint64(n)
 }
 
-func (s *memorySession) Submit(op *nbd.Operation) {
+func (s *memorySession) Submit(op *blockio.Operation) {
 	s.claimed[op] = true
 	s.disk.pending = append(s.disk.pending, pendingOperation{s, op})
 }
 
-func (s *memorySession) Release(op *nbd.Operation) {
+func (s *memorySession) Release(op *blockio.Operation) {
 	delete(s.claimed, op)
 	s.use(-int64(len(op.Data)))
 }

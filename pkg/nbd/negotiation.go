@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/zc-relay/zc-relay/internal/printable"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // Bounds of a negotiation.
@@ -42,7 +43,7 @@ var errDone = errors.New("the client ended the negotiation")
 type agreement struct {
 	name       string
 	export     *export
-	info       Info
+	info       blockio.Info
 	structured bool // structured replies
 	extended   bool // extended headers, which include structured replies
 	context    bool // the client may ask for base:allocation

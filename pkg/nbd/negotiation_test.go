@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -253,7 +254,7 @@ func TestAnExportCanBeChosenByNameAlone(t *testing.T) {
 			if size := binary.BigEndian.Uint64(b); size != testSize {
 				t.Errorf("the size is %d", size)
 			}
-			if o := c.do(call{kind: nbd.Read, length: 512, offset: 1}); o.failure != nbd.Success {
+			if o := c.do(call{kind: blockio.Read, length: 512, offset: 1}); o.failure != blockio.Success {
 				t.Errorf("read fails with %v", o.failure)
 			}
 		})
@@ -265,14 +266,14 @@ func TestAContextHoldsForItsExport(t *testing.T) {
 	if err := server.AddExport("other", newMemoryExport()); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]nbd.Errno{"disk": nbd.Success, "other": nbd.Invalid} {
+	for name, want := range map[string]blockio.Errno{"disk": blockio.Success, "other": blockio.Invalid} {
 		c := dial(t, path)
 		c.greet()
 		c.mode = structured
 		c.mustOption(optStructured, nil)
 		c.mustOption(optSetMeta, append(text("disk"), queries("base:allocation")...))
 		c.mustOption(optGo, append(text(name), 0, 0))
-		if o := c.do(call{kind: nbd.BlockStatus, length: 512}); o.failure != want {
+		if o := c.do(call{kind: blockio.BlockStatus, length: 512}); o.failure != want {
 			t.Errorf("block status of export %q: %v, want %v", name, o.failure, want)
 		}
 	}
@@ -322,7 +323,7 @@ func TestViolationsEndTheNegotiation(t *testing.T) {
 			}
 		})
 	}
-	if o := connect(t, path, structured).do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+	if o := connect(t, path, structured).do(call{kind: blockio.Flush}); o.failure != blockio.Success {
 		t.Errorf("afterwards, flush fails with %v", o.failure)
 	}
 }
@@ -351,7 +352,7 @@ func TestConnectionsBeyondTheLimitAreRefused(t *testing.T) {
 	})
 	third.choose(simple)
 	for _, c := range []*client{second, third} {
-		if o := c.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+		if o := c.do(call{kind: blockio.Flush}); o.failure != blockio.Success {
 			t.Errorf("flush fails with %v", o.failure)
 		}
 	}
@@ -402,11 +403,11 @@ func TestMutualTLS(t *testing.T) {
 			}
 			c.choose(structured)
 			data := bytes.Repeat([]byte("secret"), 50000)
-			w := call{kind: nbd.Write, offset: 4711, length: uint64(len(data)), data: data}
-			if o := c.do(w); o.failure != nbd.Success {
+			w := call{kind: blockio.Write, offset: 4711, length: uint64(len(data)), data: data}
+			if o := c.do(w); o.failure != blockio.Success {
 				t.Fatalf("write fails with %v", o.failure)
 			}
-			r := call{kind: nbd.Read, offset: 4711, length: uint64(len(data))}
+			r := call{kind: blockio.Read, offset: 4711, length: uint64(len(data))}
 			if o := c.do(r); !bytes.Equal(o.data, data) {
 				t.Error("other data was read than written")
 			}

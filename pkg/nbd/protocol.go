@@ -2,7 +2,11 @@
 
 package nbd
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/zc-relay/zc-relay/pkg/blockio"
+)
 
 // Magic numbers.
 const (
@@ -81,57 +85,27 @@ const (
 	infoBlockSize   uint16 = 3
 )
 
-// Command is the type of a request (section "Request types").
-type Command uint16
+// Disconnect is the request type that is no command of a disk. The others are blockio.Command
+// (section "Request types").
+const Disconnect blockio.Command = 2
 
-// The commands of the protocol.
+// Flags of requests that concern the connection only (section "Command flags").
 const (
-	Read        Command = 0
-	Write       Command = 1
-	Disconnect  Command = 2
-	Flush       Command = 3
-	Trim        Command = 4
-	Cache       Command = 5
-	WriteZeroes Command = 6
-	BlockStatus Command = 7
-	// CommandCount is the number of commands, which are dense.
-	CommandCount = 8
-)
-
-// String returns the name that metrics use.
-func (c Command) String() string {
-	names := [CommandCount]string{"read", "write", "disconnect", "flush", "trim", "cache",
-		"write_zeroes", "block_status"}
-	if int(c) < len(names) {
-		return names[c]
-	}
-	return "unknown"
-}
-
-// movesData reports whether the command's range is limited to MaxPayload.
-func (c Command) movesData() bool { return c == Read || c == Write }
-
-// CommandFlags modify a request (section "Command flags").
-type CommandFlags uint16
-
-// The flags of requests.
-const (
-	FUA           CommandFlags = 1 << 0
-	NoHole        CommandFlags = 1 << 1
-	dontFragment  CommandFlags = 1 << 2
-	RequestOne    CommandFlags = 1 << 3
-	FastZero      CommandFlags = 1 << 4
-	payloadLength CommandFlags = 1 << 5
+	dontFragment  blockio.CommandFlags = 1 << 2
+	payloadLength blockio.CommandFlags = 1 << 5
 )
 
 // sessionFlags are the flags that a Session sees. The others concern the connection only.
-const sessionFlags = FUA | NoHole | RequestOne | FastZero
+const sessionFlags = blockio.FUA | blockio.NoHole | blockio.RequestOne | blockio.FastZero
 
 // allowedFlags holds the flags that each command may have. Clients are known to set FUA on any
 // command, which the specification allows.
-var allowedFlags = [CommandCount]CommandFlags{
-	Read: FUA | dontFragment, Write: FUA | payloadLength, Disconnect: FUA, Flush: FUA, Trim: FUA,
-	Cache: FUA, WriteZeroes: FUA | NoHole | FastZero, BlockStatus: FUA | RequestOne,
+var allowedFlags = [blockio.CommandCount]blockio.CommandFlags{
+	blockio.Read: blockio.FUA | dontFragment, blockio.Write: blockio.FUA | payloadLength,
+	Disconnect: blockio.FUA, blockio.Flush: blockio.FUA, blockio.Trim: blockio.FUA,
+	blockio.Cache:       blockio.FUA,
+	blockio.WriteZeroes: blockio.FUA | blockio.NoHole | blockio.FastZero,
+	blockio.BlockStatus: blockio.FUA | blockio.RequestOne,
 }
 
 // Types of structured reply chunks (section "Structured reply types").
@@ -169,8 +143,8 @@ const (
 // header is a decoded request header.
 type header struct {
 	magic  uint32
-	flags  CommandFlags
-	kind   Command
+	flags  blockio.CommandFlags
+	kind   blockio.Command
 	cookie uint64
 	offset uint64
 	length uint64
@@ -180,8 +154,8 @@ type header struct {
 func decodeHeader(b []byte, extended bool) header {
 	_ = b[requestSize-1]
 	h := header{
-		magic: binary.BigEndian.Uint32(b), flags: CommandFlags(binary.BigEndian.Uint16(b[4:])),
-		kind: Command(binary.BigEndian.Uint16(b[6:])), cookie: binary.BigEndian.Uint64(b[8:]),
+		magic: binary.BigEndian.Uint32(b), flags: blockio.CommandFlags(binary.BigEndian.Uint16(b[4:])),
+		kind: blockio.Command(binary.BigEndian.Uint16(b[6:])), cookie: binary.BigEndian.Uint64(b[8:]),
 		offset: binary.BigEndian.Uint64(b[16:]),
 	}
 	if extended {
@@ -194,7 +168,7 @@ func decodeHeader(b []byte, extended bool) header {
 
 // transmissionFlags returns the flags of an export for a connection that has negotiated structured
 // replies or not.
-func transmissionFlags(info *Info, structured bool) uint16 {
+func transmissionFlags(info *blockio.Info, structured bool) uint16 {
 	flags := flagHasFlags | flagSendFlush | flagSendFUA | flagCanMultiConn | flagSendCache
 	if structured {
 		flags |= flagSendDF

@@ -7,15 +7,16 @@ import (
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/internal/linux"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // reply is a message to the client: a header, then a payload or the data of an operation, if any.
 type reply struct {
 	header    [64]byte
-	size      int        // of the header
-	payload   []byte     // that follows
-	operation *Operation // whose data follows; nil for none
-	request   *request   // to release when the reply has been sent; nil if more will follow
+	size      int                // of the header
+	payload   []byte             // that follows
+	operation *blockio.Operation // whose data follows; nil for none
+	request   *request           // to release when the reply has been sent; nil if more will follow
 }
 
 func (r *reply) length() int { return r.size + len(r.body()) }
@@ -42,7 +43,7 @@ func (c *connection) queue() *reply {
 }
 
 // simple starts a simple reply (section "Simple reply message").
-func (c *connection) simple(r *request, outcome Errno) *reply {
+func (c *connection) simple(r *request, outcome blockio.Errno) *reply {
 	p := c.queue()
 	b := p.header[:0]
 	b = binary.BigEndian.AppendUint32(b, magicSimpleReply)
@@ -87,19 +88,19 @@ func (r *reply) append64(v uint64) {
 }
 
 // endReply marks the last reply to a request, which is released when that has been sent.
-func (c *connection) endReply(r *request, p *reply, outcome Errno) {
+func (c *connection) endReply(r *request, p *reply, outcome blockio.Errno) {
 	r.done = true
 	p.request = r
-	c.counters.count(r.kind, outcome, r.length)
+	c.counters.Count(r.kind, outcome, r.length)
 }
 
 // finish answers a request without data with success.
 func (c *connection) finish(r *request) {
-	if c.extended || (c.structured && r.kind == Read) {
-		c.endReply(r, c.chunk(r, chunkDone, chunkNone, 0), Success)
+	if c.extended || (c.structured && r.kind == blockio.Read) {
+		c.endReply(r, c.chunk(r, chunkDone, chunkNone, 0), blockio.Success)
 		return
 	}
-	c.endReply(r, c.simple(r, Success), Success)
+	c.endReply(r, c.simple(r, blockio.Success), blockio.Success)
 }
 
 // errorChunkSize is the payload of an error chunk without a message: the error, and the message's
@@ -107,7 +108,7 @@ func (c *connection) finish(r *request) {
 const errorChunkSize = 6
 
 // fail answers a request with an error.
-func (c *connection) fail(r *request, failure Errno) {
+func (c *connection) fail(r *request, failure blockio.Errno) {
 	if !c.structured {
 		c.endReply(r, c.simple(r, failure), failure)
 		return
@@ -119,7 +120,7 @@ func (c *connection) fail(r *request, failure Errno) {
 }
 
 // replyData sends the data of one operation as a chunk of a read.
-func (c *connection) replyData(r *request, op *Operation, last bool) {
+func (c *connection) replyData(r *request, op *blockio.Operation, last bool) {
 	flags := uint16(0)
 	if last {
 		flags = chunkDone
@@ -128,7 +129,7 @@ func (c *connection) replyData(r *request, op *Operation, last bool) {
 	p.append64(op.Offset)
 	p.operation = op
 	if last {
-		c.endReply(r, p, Success)
+		c.endReply(r, p, blockio.Success)
 	}
 }
 
@@ -137,7 +138,7 @@ func (c *connection) replyData(r *request, op *Operation, last bool) {
 func (c *connection) replyPart(r *request) {
 	last := r.claimed == r.length
 	c.inParts = !last
-	for op := r.first; op != nil; op = op.next {
+	for op := r.first; op != nil; op = op.Next {
 		var p *reply
 		switch {
 		case r.headerSent:
@@ -146,20 +147,20 @@ func (c *connection) replyPart(r *request) {
 			p = c.chunk(r, chunkDone, chunkOffsetData, 8+r.length)
 			p.append64(r.offset)
 		default:
-			p = c.simple(r, Success)
+			p = c.simple(r, blockio.Success)
 		}
 		r.headerSent = true
 		p.operation = op
-		if last && op.next == nil {
-			c.endReply(r, p, Success)
+		if last && op.Next == nil {
+			c.endReply(r, p, blockio.Success)
 		}
 	}
 	r.first, r.last = nil, nil
 }
 
 // replyBlockStatus answers NBD_CMD_BLOCK_STATUS with extents in the context base:allocation.
-func (c *connection) replyBlockStatus(r *request, extents []Extent) {
-	if r.flags&RequestOne != 0 {
+func (c *connection) replyBlockStatus(r *request, extents []blockio.Extent) {
+	if r.flags&blockio.RequestOne != 0 {
 		extents = extents[:1]
 	}
 	kind, b := chunkBlockStatus, []byte(nil)
@@ -183,7 +184,7 @@ func (c *connection) replyBlockStatus(r *request, extents []Extent) {
 	}
 	p := c.chunk(r, chunkDone, kind, uint64(len(b)))
 	p.payload = b
-	c.endReply(r, p, Success)
+	c.endReply(r, p, blockio.Success)
 }
 
 // send sends as many replies as the socket accepts.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/printable"
 	"github.com/zc-relay/zc-relay/internal/roster"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -140,7 +141,7 @@ type Server struct {
 
 // export is an Export under the name that clients know.
 type export struct {
-	Export
+	blockio.Export
 	name      string
 	limit     int
 	open      atomic.Int64
@@ -184,7 +185,7 @@ func NewServer(config Config) (*Server, error) {
 // AddExport serves an export under a name of at most 4096 bytes. The default, which clients choose
 // by the empty name, is the export that has this name, or else the first. When the default ends, no
 // other one takes its place: a client that connects again would go on with another disk.
-func (s *Server) AddExport(name string, disk Export) error {
+func (s *Server) AddExport(name string, disk blockio.Export) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	if s.isClosing() {

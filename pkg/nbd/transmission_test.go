@@ -21,6 +21,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -53,8 +54,8 @@ func TestRequestsDoWhatTheyDoToAnArray(t *testing.T) {
 				checkRound(t, c, model)
 			})
 			c.t = t
-			r := call{kind: nbd.Read, length: testSize}
-			if o := c.do(r); o.failure != nbd.Success || !bytes.Equal(o.data, model) {
+			r := call{kind: blockio.Read, length: testSize}
+			if o := c.do(r); o.failure != blockio.Success || !bytes.Equal(o.data, model) {
 				t.Errorf("in the end the export differs from the model (%v)", o.failure)
 			}
 			testkit.Eventually(t, "all buffers are released", func() bool {
@@ -76,16 +77,16 @@ func checkRound(t *rapid.T, c *client, model []byte) {
 		longest := rapid.SampledFrom([]uint64{100, 70_000, 3 << 20}).Draw(t, "longest")
 		length := rapid.Uint64Range(0, min(width, longest)).Draw(t, "length")
 		r := call{
-			kind: rapid.SampledFrom([]nbd.Command{nbd.Read, nbd.Write, nbd.Write, nbd.Flush,
-				nbd.Trim, nbd.WriteZeroes, nbd.Cache}).Draw(t, "kind"),
+			kind: rapid.SampledFrom([]blockio.Command{blockio.Read, blockio.Write, blockio.Write, blockio.Flush,
+				blockio.Trim, blockio.WriteZeroes, blockio.Cache}).Draw(t, "kind"),
 			cookie: uint64(i)<<32 | rapid.Uint64Range(0, 1<<32-1).Draw(t, "cookie"),
 			offset: uint64(i)*width + rapid.Uint64Range(0, width-length).Draw(t, "offset"),
 			length: length, flags: rapid.Uint16Range(0, 1).Draw(t, "FUA"),
 		}
 		switch r.kind {
-		case nbd.Flush:
+		case blockio.Flush:
 			r.offset, r.length = 0, 0
-		case nbd.Write:
+		case blockio.Write:
 			r.data = make([]byte, length)
 			fill(r.data, rapid.Uint64().Draw(t, "data"))
 		}
@@ -123,18 +124,18 @@ func checkRound(t *rapid.T, c *client, model []byte) {
 	}
 	for _, r := range order {
 		o := outcomes[r.cookie]
-		if o.failure != nbd.Success {
+		if o.failure != blockio.Success {
 			t.Fatalf("%v fails with %v", r, o.failure)
 		}
 		part := model[r.offset:][:r.length]
 		switch r.kind {
-		case nbd.Read:
+		case blockio.Read:
 			if !bytes.Equal(o.data, part) {
 				t.Fatalf("%v returns other data", r)
 			}
-		case nbd.Write:
+		case blockio.Write:
 			copy(part, r.data)
-		case nbd.Trim, nbd.WriteZeroes:
+		case blockio.Trim, blockio.WriteZeroes:
 			clear(part)
 		}
 	}
@@ -146,32 +147,32 @@ func TestRequestsAreRejectedAsTheSpecificationSays(t *testing.T) {
 		name     string
 		readOnly bool
 		r        call
-		want     nbd.Errno
+		want     blockio.Errno
 	}{
-		{"read beyond the end", false, call{kind: nbd.Read, offset: testSize - 1, length: 2},
-			nbd.Invalid},
-		{"read far beyond", false, call{kind: nbd.Read, offset: 1<<64 - 1, length: 2}, nbd.Invalid},
-		{"write beyond the end", false, call{kind: nbd.Write, offset: testSize, length: 1,
-			data: []byte{1}}, nbd.NoSpace},
-		{"zeroes beyond the end", false, call{kind: nbd.WriteZeroes, offset: testSize - 1,
-			length: 2}, nbd.NoSpace},
-		{"trim beyond the end", false, call{kind: nbd.Trim, offset: testSize, length: 2},
-			nbd.Invalid},
-		{"long read", false, call{kind: nbd.Read, length: nbd.MaxPayload + 1}, nbd.Invalid},
-		{"long write", false, call{kind: nbd.Write, length: nbd.MaxPayload + 1, data: big},
-			nbd.Invalid},
-		{"unknown command", false, call{kind: 99, length: 5}, nbd.Invalid},
-		{"unknown flag", false, call{kind: nbd.Flush, flags: 1 << 14}, nbd.Invalid},
-		{"flag of another command", false, call{kind: nbd.Trim, flags: 1 << 1}, nbd.Invalid},
-		{"write to a read-only export", true, call{kind: nbd.Write, length: 3,
-			data: []byte("abc")}, nbd.NotPermitted},
-		{"trim of a read-only export", true, call{kind: nbd.Trim, length: 3}, nbd.NotPermitted},
-		{"zeroes to a read-only export", true, call{kind: nbd.WriteZeroes, length: 3},
-			nbd.NotPermitted},
-		{"flush of a read-only export", true, call{kind: nbd.Flush}, nbd.Success},
-		{"read of a read-only export", true, call{kind: nbd.Read, length: 3}, nbd.Success},
-		{"read of nothing", false, call{kind: nbd.Read, offset: 7}, nbd.Success},
-		{"write of nothing", false, call{kind: nbd.Write, offset: 7}, nbd.Success},
+		{"read beyond the end", false, call{kind: blockio.Read, offset: testSize - 1, length: 2},
+			blockio.Invalid},
+		{"read far beyond", false, call{kind: blockio.Read, offset: 1<<64 - 1, length: 2}, blockio.Invalid},
+		{"write beyond the end", false, call{kind: blockio.Write, offset: testSize, length: 1,
+			data: []byte{1}}, blockio.NoSpace},
+		{"zeroes beyond the end", false, call{kind: blockio.WriteZeroes, offset: testSize - 1,
+			length: 2}, blockio.NoSpace},
+		{"trim beyond the end", false, call{kind: blockio.Trim, offset: testSize, length: 2},
+			blockio.Invalid},
+		{"long read", false, call{kind: blockio.Read, length: nbd.MaxPayload + 1}, blockio.Invalid},
+		{"long write", false, call{kind: blockio.Write, length: nbd.MaxPayload + 1, data: big},
+			blockio.Invalid},
+		{"unknown command", false, call{kind: 99, length: 5}, blockio.Invalid},
+		{"unknown flag", false, call{kind: blockio.Flush, flags: 1 << 14}, blockio.Invalid},
+		{"flag of another command", false, call{kind: blockio.Trim, flags: 1 << 1}, blockio.Invalid},
+		{"write to a read-only export", true, call{kind: blockio.Write, length: 3,
+			data: []byte("abc")}, blockio.NotPermitted},
+		{"trim of a read-only export", true, call{kind: blockio.Trim, length: 3}, blockio.NotPermitted},
+		{"zeroes to a read-only export", true, call{kind: blockio.WriteZeroes, length: 3},
+			blockio.NotPermitted},
+		{"flush of a read-only export", true, call{kind: blockio.Flush}, blockio.Success},
+		{"read of a read-only export", true, call{kind: blockio.Read, length: 3}, blockio.Success},
+		{"read of nothing", false, call{kind: blockio.Read, offset: 7}, blockio.Success},
+		{"write of nothing", false, call{kind: blockio.Write, offset: 7}, blockio.Success},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			export := newMemoryExport()
@@ -182,7 +183,7 @@ func TestRequestsAreRejectedAsTheSpecificationSays(t *testing.T) {
 				if o := c.do(test.r); o.failure != test.want {
 					t.Errorf("%v: %v, want %v", m, o.failure, test.want)
 				}
-				if o := c.do(call{kind: nbd.Flush, cookie: 9}); o.failure != nbd.Success {
+				if o := c.do(call{kind: blockio.Flush, cookie: 9}); o.failure != blockio.Success {
 					t.Errorf("%v: afterwards, flush fails with %v", m, o.failure)
 				}
 			}
@@ -193,10 +194,10 @@ func TestRequestsAreRejectedAsTheSpecificationSays(t *testing.T) {
 func TestFlagsReachTheDisk(t *testing.T) {
 	export := newMemoryExport()
 	var got []string
-	export.fail = func(op *nbd.Operation) nbd.Errno {
+	export.fail = func(op *blockio.Operation) blockio.Errno {
 		got = append(got, fmt.Sprintf("%v of %d at %d, flags %d", op.Command, op.Length, op.Offset,
 			op.Flags))
-		return nbd.Success
+		return blockio.Success
 	}
 	_, path := startServer(t, nbd.Config{}, export)
 	const fua, noHole, fastZero = 1 << 0, 1 << 1, 1 << 4
@@ -206,23 +207,23 @@ func TestFlagsReachTheDisk(t *testing.T) {
 			r    call
 			want string
 		}{
-			{call{kind: nbd.Write, offset: 3, length: 1, data: []byte("x")},
+			{call{kind: blockio.Write, offset: 3, length: 1, data: []byte("x")},
 				"write of 1 at 3, flags 0"},
-			{call{kind: nbd.Write, offset: 3, length: 1, data: []byte("x"), flags: fua},
+			{call{kind: blockio.Write, offset: 3, length: 1, data: []byte("x"), flags: fua},
 				"write of 1 at 3, flags 1"},
-			{call{kind: nbd.Trim, offset: 5, length: 2 << 20, flags: fua},
+			{call{kind: blockio.Trim, offset: 5, length: 2 << 20, flags: fua},
 				"trim of 2097152 at 5, flags 1"},
-			{call{kind: nbd.WriteZeroes, offset: 5, length: 2 << 20, flags: fua | noHole},
+			{call{kind: blockio.WriteZeroes, offset: 5, length: 2 << 20, flags: fua | noHole},
 				"write_zeroes of 2097152 at 5, flags 3"},
-			{call{kind: nbd.WriteZeroes, offset: 5, length: 2 << 20, flags: fastZero},
+			{call{kind: blockio.WriteZeroes, offset: 5, length: 2 << 20, flags: fastZero},
 				"write_zeroes of 2097152 at 5, flags 16"},
-			{call{kind: nbd.Cache, offset: 5, length: 2 << 20}, "cache of 2097152 at 5, flags 0"},
-			{call{kind: nbd.Flush}, "flush of 0 at 0, flags 0"},
+			{call{kind: blockio.Cache, offset: 5, length: 2 << 20}, "cache of 2097152 at 5, flags 0"},
+			{call{kind: blockio.Flush}, "flush of 0 at 0, flags 0"},
 		} {
 			export.set(func() { got = nil })
 			o := c.do(test.r)
 			export.set(func() {
-				if o.failure != nbd.Success || !slices.Equal(got, []string{test.want}) {
+				if o.failure != blockio.Success || !slices.Equal(got, []string{test.want}) {
 					t.Errorf("%v: %v: %v, the disk gets %q, want %q", m, test.r, o.failure, got,
 						test.want)
 				}
@@ -235,9 +236,9 @@ func TestBlockStatusIsOneAllocatedExtent(t *testing.T) {
 	_, path := startServer(t, nbd.Config{}, newMemoryExport())
 	for _, m := range modes {
 		c := connect(t, path, m)
-		o := c.do(call{kind: nbd.BlockStatus, offset: 5, length: 1 << 20, flags: 1 << 3})
+		o := c.do(call{kind: blockio.BlockStatus, offset: 5, length: 1 << 20, flags: 1 << 3})
 		if m == simple {
-			if o.failure != nbd.Invalid {
+			if o.failure != blockio.Invalid {
 				t.Errorf("without the context: %v", o.failure)
 			}
 			continue
@@ -253,7 +254,7 @@ func TestBlockStatusTellsWhatTheDiskKnows(t *testing.T) {
 	export.info.CanReportExtents = true
 	const unit = testSize / 1024
 	for i := range 1024 {
-		export.extents = append(export.extents, nbd.Extent{Length: unit, Hole: i%2 == 0})
+		export.extents = append(export.extents, blockio.Extent{Length: unit, Hole: i%2 == 0})
 	}
 	_, path := startServer(t, nbd.Config{}, export)
 	for _, m := range []mode{structured, extended} {
@@ -268,23 +269,23 @@ func TestBlockStatusTellsWhatTheDiskKnows(t *testing.T) {
 			{unit - 5, 7, 1 << 3, []extent{{5, 3}}},
 			{testSize - 1, 1, 0, []extent{{1, 0}}},
 		} {
-			o := c.do(call{kind: nbd.BlockStatus, offset: test.offset, length: test.length,
+			o := c.do(call{kind: blockio.BlockStatus, offset: test.offset, length: test.length,
 				flags: test.flags})
-			if o.failure != nbd.Success || !slices.Equal(o.extents, test.want) {
+			if o.failure != blockio.Success || !slices.Equal(o.extents, test.want) {
 				t.Errorf("%v: %d bytes at %d with flags %d: %v, %v, want %v", m, test.length,
 					test.offset, test.flags, o.failure, o.extents, test.want)
 			}
 		}
-		if o := c.do(call{kind: nbd.BlockStatus, length: testSize}); len(o.extents) != 1024 {
+		if o := c.do(call{kind: blockio.BlockStatus, length: testSize}); len(o.extents) != 1024 {
 			t.Errorf("%v: %d extents of 1024", m, len(o.extents))
 		}
-		if o := c.do(call{kind: nbd.BlockStatus}); o.failure != nbd.Invalid {
+		if o := c.do(call{kind: blockio.BlockStatus}); o.failure != blockio.Invalid {
 			t.Errorf("%v: of nothing: %v", m, o.failure)
 		}
 	}
-	export.set(func() { export.fail = func(*nbd.Operation) nbd.Errno { return nbd.IOError } })
-	if o := connect(t, path, structured).do(call{kind: nbd.BlockStatus,
-		length: 5}); o.failure != nbd.IOError {
+	export.set(func() { export.fail = func(*blockio.Operation) blockio.Errno { return blockio.IOError } })
+	if o := connect(t, path, structured).do(call{kind: blockio.BlockStatus,
+		length: 5}); o.failure != blockio.IOError {
 		t.Errorf("a disk that fails: %v", o.failure)
 	}
 }
@@ -295,16 +296,16 @@ func TestAReadThatMustNotBeFragmentedIsOneChunk(t *testing.T) {
 	_, path := startServer(t, nbd.Config{}, export)
 	for _, m := range []mode{structured, extended} {
 		c := connect(t, path, m)
-		if o := c.do(call{kind: nbd.Read, length: 1 << 20}); o.chunks < 2 {
+		if o := c.do(call{kind: blockio.Read, length: 1 << 20}); o.chunks < 2 {
 			t.Errorf("%v: a read of 1 MiB has %d chunks", m, o.chunks)
 		}
-		for length, want := range map[uint64]nbd.Errno{65536: nbd.Success, 1 << 20: nbd.Success,
-			2 << 20: nbd.Overflow} {
-			o := c.do(call{kind: nbd.Read, offset: 3, length: length, flags: 1 << 2})
+		for length, want := range map[uint64]blockio.Errno{65536: blockio.Success, 1 << 20: blockio.Success,
+			2 << 20: blockio.Overflow} {
+			o := c.do(call{kind: blockio.Read, offset: 3, length: length, flags: 1 << 2})
 			if o.failure != want {
 				t.Errorf("%v: %d bytes: %v, want %v", m, length, o.failure, want)
 			}
-			if want == nbd.Success && (o.chunks != 1 || !bytes.Equal(o.data,
+			if want == blockio.Success && (o.chunks != 1 || !bytes.Equal(o.data,
 				export.data[3:][:length])) {
 				t.Errorf("%v: %d bytes in %d chunks", m, length, o.chunks)
 			}
@@ -317,11 +318,11 @@ func TestAReadThatFailsIsReportedOrEndsTheConnection(t *testing.T) {
 	_, path := startServer(t, nbd.Config{}, export)
 	failAt := func(offset uint64) {
 		export.set(func() {
-			export.fail = func(op *nbd.Operation) nbd.Errno {
+			export.fail = func(op *blockio.Operation) blockio.Errno {
 				if op.Offset <= offset && offset < op.Offset+op.Length {
-					return nbd.IOError
+					return blockio.IOError
 				}
-				return nbd.Success
+				return blockio.Success
 			}
 		})
 	}
@@ -331,7 +332,7 @@ func TestAReadThatFailsIsReportedOrEndsTheConnection(t *testing.T) {
 				failAt(offset)
 				t.Run(fmt.Sprintf("%v/%d/%d", m, length, offset), func(t *testing.T) {
 					c := connect(t, path, m)
-					r := call{kind: nbd.Read, length: length}
+					r := call{kind: blockio.Read, length: length}
 					if m == simple && length > export.room && offset > 0 {
 						// The header has been sent when the error occurs.
 						c.write(c.encode(r))
@@ -345,7 +346,7 @@ func TestAReadThatFailsIsReportedOrEndsTheConnection(t *testing.T) {
 						}
 						return
 					}
-					if o := c.do(r); o.failure != nbd.IOError || o.data[offset] != 0 {
+					if o := c.do(r); o.failure != blockio.IOError || o.data[offset] != 0 {
 						t.Errorf("read: %v, with byte %d", o.failure, o.data[offset])
 					}
 				})
@@ -358,25 +359,25 @@ func TestAReadThatFailsIsReportedOrEndsTheConnection(t *testing.T) {
 // arrived with it.
 func TestWhatFollowsARequestWithoutRoomIsAnswered(t *testing.T) {
 	export := newMemoryExport()
-	export.fail = func(op *nbd.Operation) nbd.Errno {
-		if op.Command == nbd.Read {
-			return nbd.IOError
+	export.fail = func(op *blockio.Operation) blockio.Errno {
+		if op.Command == blockio.Read {
+			return blockio.IOError
 		}
-		return nbd.Success
+		return blockio.Success
 	}
 	_, path := startServer(t, nbd.Config{}, export)
 	for _, m := range modes {
 		c := connect(t, path, m)
 		calls := map[uint64]call{
-			1: {kind: nbd.Read, cookie: 1, length: 3 << 20, flags: 1 << 2}, // not to be fragmented
-			2: {kind: nbd.Write, cookie: 2, length: 4, data: []byte("data")},
+			1: {kind: blockio.Read, cookie: 1, length: 3 << 20, flags: 1 << 2}, // not to be fragmented
+			2: {kind: blockio.Write, cookie: 2, length: 4, data: []byte("data")},
 		}
 		if m == simple {
-			calls[1] = call{kind: nbd.Read, cookie: 1, length: 3 << 20}
+			calls[1] = call{kind: blockio.Read, cookie: 1, length: 3 << 20}
 		}
 		c.write(append(c.encode(calls[1]), c.encode(calls[2])...))
 		outcomes := c.awaitAll(calls)
-		if outcomes[1].failure == nbd.Success || outcomes[2].failure != nbd.Success {
+		if outcomes[1].failure == blockio.Success || outcomes[2].failure != blockio.Success {
 			t.Errorf("%v: the read ends with %v, the write with %v", m, outcomes[1].failure,
 				outcomes[2].failure)
 		}
@@ -401,11 +402,11 @@ func TestAConnectionGoesOnWhenTheDiskMakesRoom(t *testing.T) {
 	_, path := startServer(t, nbd.Config{}, export)
 	for _, m := range modes {
 		c := connect(t, path, m)
-		for _, r := range []call{{kind: nbd.Read, length: 5},
-			{kind: nbd.Write, length: 4, data: []byte("data")}} {
+		for _, r := range []call{{kind: blockio.Read, length: 5},
+			{kind: blockio.Write, length: 4, data: []byte("data")}} {
 			starve(t, export, c, r)
 			export.set(func() { export.kept = 0 })
-			if o := c.await(r); o.failure != nbd.Success {
+			if o := c.await(r); o.failure != blockio.Success {
 				t.Errorf("%v: %v ends with %v", m, r, o.failure)
 			}
 		}
@@ -417,7 +418,7 @@ func TestTheEndOfAnExportDoesNotWaitForRoom(t *testing.T) {
 	export := newMemoryExport()
 	server, path := startServer(t, nbd.Config{}, export)
 	c := connect(t, path, structured)
-	starve(t, export, c, call{kind: nbd.Read, length: 5})
+	starve(t, export, c, call{kind: blockio.Read, length: 5})
 	server.EndExport("disk")
 	c.expectEnd()
 }
@@ -431,7 +432,7 @@ func TestTheEndOfAServerAnswersWhatItHasReceived(t *testing.T) {
 	calls := make(map[uint64]call)
 	var sent []byte
 	for cookie := range uint64(inProgress + more) {
-		calls[cookie] = call{kind: nbd.Write, cookie: cookie, length: 1, data: []byte{1}}
+		calls[cookie] = call{kind: blockio.Write, cookie: cookie, length: 1, data: []byte{1}}
 		sent = append(sent, c.encode(calls[cookie])...)
 	}
 	c.write(sent) // in one piece, which is received as one
@@ -448,7 +449,7 @@ func TestTheEndOfAServerAnswersWhatItHasReceived(t *testing.T) {
 	}
 	export.set(func() { export.held = false })
 	for cookie, o := range c.awaitAll(calls) {
-		if o.failure != nbd.Success {
+		if o.failure != blockio.Success {
 			t.Errorf("write %d fails with %v", cookie, o.failure)
 		}
 	}
@@ -481,18 +482,18 @@ func TestAnExportEndsWhileTheServerCloses(t *testing.T) {
 
 func TestAWriteFailsAsAWhole(t *testing.T) {
 	export := newMemoryExport()
-	export.fail = func(op *nbd.Operation) nbd.Errno {
-		if op.Command == nbd.Write && op.Offset == 0 {
-			return nbd.NoSpace
+	export.fail = func(op *blockio.Operation) blockio.Errno {
+		if op.Command == blockio.Write && op.Offset == 0 {
+			return blockio.NoSpace
 		}
-		return nbd.Success
+		return blockio.Success
 	}
 	_, path := startServer(t, nbd.Config{}, export)
 	for _, m := range modes {
 		c := connect(t, path, m)
 		data := make([]byte, 4<<20)
-		o := c.do(call{kind: nbd.Write, length: uint64(len(data)), data: data})
-		if o.failure != nbd.NoSpace {
+		o := c.do(call{kind: blockio.Write, length: uint64(len(data)), data: data})
+		if o.failure != blockio.NoSpace {
 			t.Errorf("%v: %v", m, o.failure)
 		}
 	}
@@ -503,11 +504,11 @@ func TestDisconnectAnswersWhatWasSentBefore(t *testing.T) {
 	export.held = true
 	server, path := startServer(t, nbd.Config{}, export)
 	c := connect(t, path, simple)
-	read := call{kind: nbd.Read, cookie: 7, length: 4096}
+	read := call{kind: blockio.Read, cookie: 7, length: 4096}
 	c.write(append(c.encode(read), c.encode(call{kind: nbd.Disconnect})...))
 	testkit.Eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
 	export.set(func() { export.held = false })
-	if o := c.await(read); o.failure != nbd.Success {
+	if o := c.await(read); o.failure != blockio.Success {
 		t.Errorf("read fails with %v", o.failure)
 	}
 	c.expectEnd()
@@ -526,7 +527,7 @@ func TestTheEndOfAServerAnswersWhatWasSentBefore(t *testing.T) {
 	path := listen(t, server)
 	c := connect(t, path, structured)
 	data := make([]byte, 100<<10)
-	w := c.encode(call{kind: nbd.Write, cookie: 7, length: uint64(len(data)), data: data})
+	w := c.encode(call{kind: blockio.Write, cookie: 7, length: uint64(len(data)), data: data})
 	c.write(w[:50<<10]) // the rest follows after the server was told to end
 	testkit.Eventually(t, "the write has arrived", func() bool { return server.Status()[0].InFlight == 1 })
 	closed := make(chan error, 1)
@@ -538,7 +539,7 @@ func TestTheEndOfAServerAnswersWhatWasSentBefore(t *testing.T) {
 	testkit.Eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
 	export.set(func() { export.held = false })
 	c.write(w[50<<10:])
-	if o := c.await(call{kind: nbd.Write, cookie: 7}); o.failure != nbd.Success {
+	if o := c.await(call{kind: blockio.Write, cookie: 7}); o.failure != blockio.Success {
 		t.Errorf("write fails with %v", o.failure)
 	}
 	c.expectEnd()
@@ -558,7 +559,7 @@ func TestAServerThatEndsDoesNotWaitForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := connect(t, listen(t, server), structured)
-	c.write(c.encode(call{kind: nbd.Read, length: 1}))
+	c.write(c.encode(call{kind: blockio.Read, length: 1}))
 	testkit.Eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
@@ -613,7 +614,7 @@ func TestTheEndOfAnExportEndsItsConnectionsOnly(t *testing.T) {
 	other.mustOption(optGo, append(text("other"), 0, 0))
 	server.EndExport("disk")
 	disk.expectEnd()
-	if o := other.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+	if o := other.do(call{kind: blockio.Flush}); o.failure != blockio.Success {
 		t.Errorf("flush of the other fails with %v", o.failure)
 	}
 	fresh := dial(t, path)
@@ -642,12 +643,12 @@ func TestAnExportThatEndsTakesNoConnectionThatIsNegotiating(t *testing.T) {
 func TestRequestsAreCounted(t *testing.T) {
 	server, path := startServer(t, nbd.Config{}, newMemoryExport())
 	c := connect(t, path, structured)
-	c.do(call{kind: nbd.Read, length: 1000})
-	c.do(call{kind: nbd.Read, offset: testSize, length: 1000})
-	c.do(call{kind: nbd.Write, length: 3, data: []byte("abc")})
+	c.do(call{kind: blockio.Read, length: 1000})
+	c.do(call{kind: blockio.Read, offset: testSize, length: 1000})
+	c.do(call{kind: blockio.Write, length: 3, data: []byte("abc")})
 	s := server.Status()[0]
-	want := []nbd.RequestCount{{Command: nbd.Read, Count: 1},
-		{Command: nbd.Read, Error: nbd.Invalid, Count: 1}, {Command: nbd.Write, Count: 1}}
+	want := []blockio.RequestCount{{Command: blockio.Read, Count: 1},
+		{Command: blockio.Read, Error: blockio.Invalid, Count: 1}, {Command: blockio.Write, Count: 1}}
 	if fmt.Sprint(s.Requests) != fmt.Sprint(want) || s.BytesRead != 1000 || s.BytesWritten != 3 ||
 		s.Connections != 1 || s.Accepted != 1 {
 		t.Errorf("status is %+v", s)

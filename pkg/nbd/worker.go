@@ -6,14 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/linux"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -23,11 +22,9 @@ import (
 type worker struct {
 	index       int
 	log         *zap.Logger
-	engine      *progress.Engine
+	thread      *progress.Thread
 	poller      *poller
 	connections atomic.Int64
-	thread      sync.WaitGroup
-	stopping    atomic.Bool
 
 	// The thread's.
 	disks    []attachedDisk
@@ -42,55 +39,42 @@ type worker struct {
 // attachedDisk is the disk of an export on this worker.
 type attachedDisk struct {
 	export *export
-	disk   Disk
+	disk   blockio.Disk
 }
 
 func startWorker(index int, config *Config) (*worker, error) {
-	engine, err := progress.NewEngine(config.Policy)
+	poller, err := newPoller()
 	if err != nil {
 		return nil, err
 	}
-	poller, err := newPoller()
+	thread, err := progress.StartThread(config.Policy)
 	if err != nil {
-		return nil, errors.Join(err, engine.Close())
-	}
-	w := &worker{index: index, log: config.Logger, engine: engine, poller: poller,
-		reserved: make(map[*connection]bool)}
-	if err := engine.Add(w); err != nil {
 		poller.close()
-		return nil, errors.Join(err, engine.Close())
+		return nil, err
 	}
-	w.thread.Go(w.run)
+	w := &worker{index: index, log: config.Logger, thread: thread, poller: poller,
+		reserved: make(map[*connection]bool)}
+	if err := w.do(func() error { return thread.Engine().Add(w) }); err != nil {
+		poller.close()
+		return nil, errors.Join(err, thread.Stop())
+	}
 	return w, nil
 }
 
-// run is the loop of the thread.
-func (w *worker) run() {
-	runtime.LockOSThread() // the thread ends with this goroutine
-	for !w.stopping.Load() {
-		w.engine.Idle(w.engine.Progress())
-	}
-}
-
 // do runs a command on the thread and waits for it.
-func (w *worker) do(command func() error) error {
-	result := make(chan error, 1)
-	if !w.engine.Do(func() { result <- command() }) {
-		return errClosed()
-	}
-	return <-result
-}
+func (w *worker) do(command func() error) error { return w.thread.Run(command) }
 
 // attach opens an export on the thread.
 func (w *worker) attach(e *export) error {
 	return w.do(func() error {
-		disk, err := e.Attach(w.index, w.engine)
+		engine := w.thread.Engine()
+		disk, err := e.Attach(w.index, engine)
 		if err != nil {
 			return err
 		}
 		// Disks before sockets: a turn sends the replies to what has completed in it.
-		w.engine.Remove(w)
-		if err := errors.Join(w.engine.Add(disk), w.engine.Add(w)); err != nil {
+		engine.Remove(w)
+		if err := errors.Join(engine.Add(disk), engine.Add(w)); err != nil {
 			return errors.Join(err, disk.Close())
 		}
 		w.disks = append(w.disks, attachedDisk{e, disk})
@@ -105,7 +89,7 @@ func (w *worker) detach(e *export) {
 			if d.export != e {
 				return false
 			}
-			w.engine.Remove(d.disk)
+			w.thread.Engine().Remove(d.disk)
 			w.logFailure("close the disk of export "+e.name, d.disk.Close())
 			return true
 		})
@@ -263,16 +247,13 @@ func (w *worker) stop() error {
 			w.closeReserved(c)
 		}
 		for _, d := range w.disks {
-			w.engine.Remove(d.disk)
+			w.thread.Engine().Remove(d.disk)
 			failure = errors.Join(failure, d.disk.Close())
 		}
 		w.disks = nil
 		return nil
 	})
-	w.stopping.Store(true)
-	w.engine.Wake()
-	w.thread.Wait()
-	err := errors.Join(failure, w.engine.Close())
+	err := errors.Join(failure, w.thread.Stop())
 	w.poller.close()
 	return err
 }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/seedtest"
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // The owners here are clients of an NBD gateway. A *victim* is killed while it writes, and *heirs*
@@ -348,14 +348,14 @@ func (p *gatewayPlace) inherit() {
 	var reading sync.WaitGroup
 	for block := inheritedBlocks - 1; block >= 0; block-- {
 		writer, reader := p.heirs[block%heirCount], p.heirs[random.IntN(heirCount)]
-		flags := nbd.CommandFlags(0)
+		flags := blockio.CommandFlags(0)
 		if random.IntN(2) == 0 {
-			flags = nbd.FUA
+			flags = blockio.FUA
 		}
 		content := make([]byte, p.part.end-p.part.start)
 		fill(content, writeMark, block, uint64(block+1))
 		p.expected[block] = content
-		written := writer.start(nbd.Write, flags, p.offset(block), len(content), content)
+		written := writer.start(blockio.Write, flags, p.offset(block), len(content), content)
 		reading.Go(func() {
 			if err := <-written; err != nil {
 				p.find("write block %d: %v", block, err)
@@ -373,7 +373,7 @@ func (p *gatewayPlace) inherit() {
 	reading.Wait()
 	p.journal.add("the heirs have written")
 	for i, heir := range p.heirs {
-		if err := heir.do(nbd.Flush, 0, 0, 0, nil); err != nil {
+		if err := heir.do(blockio.Flush, 0, 0, 0, nil); err != nil {
 			p.find("flush of heir %d: %v", i, err)
 		}
 	}
@@ -390,7 +390,7 @@ func (p *gatewayPlace) offset(block int) int { return block*p.blockSize + p.part
 // read returns the part of a block that heirs write, nil if it cannot be read.
 func (p *gatewayPlace) read(reader *nbdClient, block int) []byte {
 	got := make([]byte, p.part.end-p.part.start)
-	if err := reader.do(nbd.Read, 0, p.offset(block), len(got), got); err != nil {
+	if err := reader.do(blockio.Read, 0, p.offset(block), len(got), got); err != nil {
 		p.find("read block %d: %v", block, err)
 		return nil
 	}
@@ -489,14 +489,14 @@ func (v *victim) load(c *nbdClient, random *rand.Rand) error {
 	content := make([]byte, v.BlockSize)
 	for number := 1; ; number++ {
 		block := random.IntN(gatewayBlocks)
-		kind, flags := nbd.Write, nbd.CommandFlags(0)
+		kind, flags := blockio.Write, blockio.CommandFlags(0)
 		switch random.IntN(16) {
 		case 0:
-			kind = nbd.WriteZeroes
+			kind = blockio.WriteZeroes
 		case 1:
-			kind = nbd.Trim
+			kind = blockio.Trim
 		case 2:
-			flags = nbd.FUA
+			flags = blockio.FUA
 		}
 		fill(content, loadMark, block, uint64(number))
 		c.start(kind, flags, block*v.BlockSize, v.BlockSize, content)

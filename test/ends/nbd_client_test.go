@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/testkit"
-	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // nbdClient is a client of a gateway that may have any number of requests in progress. Any
@@ -93,13 +93,13 @@ func (c *nbdClient) negotiate() error {
 
 // start sends a request, and returns where its outcome will be. data is what a write sends, or
 // where a read puts what it gets.
-func (c *nbdClient) start(kind nbd.Command, flags nbd.CommandFlags, offset, length int,
+func (c *nbdClient) start(kind blockio.Command, flags blockio.CommandFlags, offset, length int,
 	data []byte) <-chan error {
 	call := &nbdCall{done: make(chan error, 1)}
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	c.mu.Lock()
-	if kind == nbd.Read {
+	if kind == blockio.Read {
 		call.data = data
 	}
 	c.cookie++
@@ -115,7 +115,7 @@ func (c *nbdClient) start(kind nbd.Command, flags nbd.CommandFlags, offset, leng
 		c.calls[c.cookie] = call
 	}
 	c.mu.Unlock()
-	if kind == nbd.Write {
+	if kind == blockio.Write {
 		b = append(b, data...)
 	}
 	if _, err := c.conn.Write(b); err != nil {
@@ -125,7 +125,7 @@ func (c *nbdClient) start(kind nbd.Command, flags nbd.CommandFlags, offset, leng
 }
 
 // do sends a request, and waits for its outcome.
-func (c *nbdClient) do(kind nbd.Command, flags nbd.CommandFlags, offset, length int,
+func (c *nbdClient) do(kind blockio.Command, flags blockio.CommandFlags, offset, length int,
 	data []byte) error {
 	return <-c.start(kind, flags, offset, length, data)
 }

@@ -83,7 +83,7 @@ var durabilityMutants = []mutant{
 	{
 		name:   "gateway-grants-a-range-to-a-dead-connection",
 		file:   "pkg/gateway/disk.go",
-		old:    "	if op.session.handler == nil {\n		d.finish(op, nbd.Shutdown)\n		return\n	}\n	d.goOn(op)\n",
+		old:    "	if op.session.handler == nil {\n		d.finish(op, blockio.Shutdown)\n		return\n	}\n	d.goOn(op)\n",
 		new:    "	d.goOn(op)\n",
 		breaks: "A change that gets its range after its connection has ended is not sent.",
 		survives: "Close withdraws what waits for a range; only a grant that is on its way from " +

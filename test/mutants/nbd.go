@@ -74,31 +74,31 @@ var nbdMutants = []mutant{
 	{
 		name:   "nbd-read-only-trims",
 		file:   "pkg/nbd/connection.go",
-		old:    "changes := h.kind == Write || h.kind == Trim || h.kind == WriteZeroes",
-		new:    "changes := h.kind == Write || h.kind == WriteZeroes",
+		old:    "changes := h.kind == blockio.Write || h.kind == blockio.Trim || h.kind == blockio.WriteZeroes",
+		new:    "changes := h.kind == blockio.Write || h.kind == blockio.WriteZeroes",
 		breaks: "An export that is read-only is not changed.",
 		tests:  []test{{"./pkg/nbd", "^TestRequestsAreRejectedAsTheSpecificationSays$"}},
 	},
 	{
 		name:   "nbd-unknown-flags",
 		file:   "pkg/nbd/connection.go",
-		old:    "if h.kind >= CommandCount || h.flags&^allowedFlags[h.kind] != 0 {",
-		new:    "if h.kind >= CommandCount {",
+		old:    "if h.kind >= blockio.CommandCount || h.flags&^allowedFlags[h.kind] != 0 {",
+		new:    "if h.kind >= blockio.CommandCount {",
 		breaks: "A request with flags that it may not have is rejected.",
 		tests:  []test{{"./pkg/nbd", "^TestRequestsAreRejectedAsTheSpecificationSays$"}},
 	},
 	{
 		name:   "nbd-rejects-before-the-data",
 		file:   "pkg/nbd/connection.go",
-		old:    "if h.kind == Write && h.length > 0 {",
-		new:    "if h.kind == Write && h.length > maxRejected {",
+		old:    "if h.kind == blockio.Write && h.length > 0 {",
+		new:    "if h.kind == blockio.Write && h.length > maxRejected {",
 		breaks: "The data of a rejected write is no request.",
 		tests:  []test{{"./pkg/nbd", "^TestRequestsAreRejectedAsTheSpecificationSays$"}},
 	},
 	{
 		name:   "nbd-rejects-writes-of-any-length",
 		file:   "pkg/nbd/connection.go",
-		old:    "if h.kind == Write && h.length > maxRejected {",
+		old:    "if h.kind == blockio.Write && h.length > maxRejected {",
 		new:    "if false {",
 		breaks: "The server does not read rejected writes of any length.",
 		tests:  []test{{"./pkg/nbd", "^TestWrongRequestsEndTheConnectionAndNothingElse$"}},
@@ -117,7 +117,7 @@ var nbdMutants = []mutant{
 	{
 		name: "nbd-forgets-a-failed-part",
 		file: "pkg/nbd/connection.go",
-		old: `if op.Error != Success && r.failure == Success {
+		old: `if op.Error != blockio.Success && r.failure == blockio.Success {
 		r.failure = op.Error`,
 		new: `if r.claimed == r.length {
 		r.failure = op.Error`,
@@ -128,7 +128,7 @@ var nbdMutants = []mutant{
 		name:   "nbd-flags-do-not-reach-the-disk",
 		file:   "pkg/nbd/connection.go",
 		old:    "c.session.Claim(r.kind, r.flags&sessionFlags, r.offset+r.claimed,",
-		new:    "c.session.Claim(r.kind, r.flags&sessionFlags&^FUA, r.offset+r.claimed,",
+		new:    "c.session.Claim(r.kind, r.flags&sessionFlags&^blockio.FUA, r.offset+r.claimed,",
 		breaks: "FUA reaches the disk.",
 		tests:  []test{{"./pkg/nbd", "^TestFlagsReachTheDisk$"}},
 	},
@@ -156,7 +156,7 @@ var nbdMutants = []mutant{
 	{
 		name:   "nbd-failed-read-is-sent",
 		file:   "pkg/nbd/connection.go",
-		old:    "case r.kind == Read && op.Error == Success:",
+		old:    "case r.kind == blockio.Read && op.Error == blockio.Success:",
 		new:    "case r.kind == Read:",
 		breaks: "The data of a read that failed is not sent.",
 		tests:  []test{{"./pkg/nbd", "^TestAReadThatFailsIsReportedOrEndsTheConnection$"}},
@@ -195,7 +195,7 @@ var nbdMutants = []mutant{
 	{
 		name: "nbd-answers-more-than-one-extent",
 		file: "pkg/nbd/reply.go",
-		old: `	if r.flags&RequestOne != 0 {
+		old: `	if r.flags&blockio.RequestOne != 0 {
 		extents = extents[:1]
 	}
 `,

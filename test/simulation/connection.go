@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
 
@@ -330,8 +331,8 @@ func (c *connection) understandSimple() bool {
 	if r == nil {
 		return false
 	}
-	failure, length := nbd.Errno(binary.BigEndian.Uint32(c.input[4:])), 0
-	if r.command == nbd.Read && failure == nbd.Success {
+	failure, length := blockio.Errno(binary.BigEndian.Uint32(c.input[4:])), 0
+	if r.command == blockio.Read && failure == blockio.Success {
 		length = r.count * blockSize
 	}
 	reply := c.take(simpleBytes + length)
@@ -366,7 +367,7 @@ func (c *connection) understandChunk() bool {
 		}
 		copy(r.data[offset:], payload[8:])
 	case chunkError:
-		r.failure = nbd.Errno(binary.BigEndian.Uint32(payload))
+		r.failure = blockio.Errno(binary.BigEndian.Uint32(payload))
 	}
 	if flags&chunkDone != 0 {
 		c.answered(r)
@@ -375,9 +376,9 @@ func (c *connection) understandChunk() bool {
 }
 
 // commandMix has each command as often as clients send it.
-var commandMix = []nbd.Command{
-	nbd.Read, nbd.Read, nbd.Read, nbd.Read, nbd.Write, nbd.Write, nbd.Write, nbd.Write, nbd.Write,
-	nbd.Flush, nbd.Trim, nbd.WriteZeroes, nbd.Cache,
+var commandMix = []blockio.Command{
+	blockio.Read, blockio.Read, blockio.Read, blockio.Read, blockio.Write, blockio.Write, blockio.Write, blockio.Write, blockio.Write,
+	blockio.Flush, blockio.Trim, blockio.WriteZeroes, blockio.Cache,
 }
 
 // longestNBDRequest is more than two buffers of the gateway, in blocks.
@@ -402,13 +403,13 @@ func (c *connection) request() bool {
 	}
 	c.output = append(c.output, encodeRequest(r)...)
 	switch r.command {
-	case nbd.Write:
+	case blockio.Write:
 		for i := range r.count {
 			var block [blockSize]byte
 			fill(block[:], r.stamp, r.first+i)
 			c.output = append(c.output, block[:]...)
 		}
-	case nbd.Read:
+	case blockio.Read:
 		r.data = make([]byte, r.count*blockSize)
 	}
 	return true
@@ -424,32 +425,32 @@ func (c *connection) next(random *rand.Rand) *nbdRequest {
 	r.first = random.IntN(gatewayBlocks - r.count + 1)
 	switch {
 	case c.flushesFirst:
-		r.command, c.flushesFirst = nbd.Flush, false
+		r.command, c.flushesFirst = blockio.Flush, false
 	case c.hasTakenOver():
 		r.command = commandMix[random.IntN(len(commandMix))]
-		if r.command != nbd.Read && r.command != nbd.Cache && random.IntN(5) == 0 {
-			r.flags = nbd.FUA
+		if r.command != blockio.Read && r.command != blockio.Cache && random.IntN(5) == 0 {
+			r.flags = blockio.FUA
 		}
 		c.left--
 	case c.recovered < gatewayBlocks:
-		r.command, r.first = nbd.Read, c.recovered
+		r.command, r.first = blockio.Read, c.recovered
 		r.count = min(r.count, gatewayBlocks-r.first)
 		c.recovered += r.count
 	case c.renewed < gatewayBlocks:
-		r.command, r.first = nbd.Write, c.renewed
+		r.command, r.first = blockio.Write, c.renewed
 		r.count = min(r.count, gatewayBlocks-r.first)
 		c.renewed += r.count
 	case len(c.outstanding) > 0:
 		return nil
 	default:
-		r.command, c.flushed = nbd.Flush, true
+		r.command, c.flushed = blockio.Flush, true
 	}
 	switch r.command {
-	case nbd.Write:
+	case blockio.Write:
 		w := c.gateway.world
 		w.stamp++
 		r.stamp = w.stamp
-	case nbd.Flush:
+	case blockio.Flush:
 		r.first, r.count, r.flags = 0, 0, 0
 	}
 	return r

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // history is everything that the blocks of a gateway have held, and what its clients have asked for
@@ -41,13 +41,13 @@ type content struct {
 type nbdRequest struct {
 	connection           *connection
 	cookie               uint64
-	command              nbd.Command
-	flags                nbd.CommandFlags
+	command              blockio.Command
+	flags                blockio.CommandFlags
 	first, count         int // blocks
 	stamp                uint64
 	submitted, completed uint64
 	data                 []byte // of a read, as it arrives
-	failure              nbd.Errno
+	failure              blockio.Errno
 }
 
 func newHistory(g *nbdGateway) *history {
@@ -66,7 +66,7 @@ func (h *history) now() uint64 {
 }
 
 func (r *nbdRequest) changes() bool {
-	return r.command == nbd.Write || r.command == nbd.Trim || r.command == nbd.WriteZeroes
+	return r.command == blockio.Write || r.command == blockio.Trim || r.command == blockio.WriteZeroes
 }
 
 func (r *nbdRequest) covers(block int) bool {
@@ -165,13 +165,13 @@ func (h *history) complete(r *nbdRequest) {
 			func(other *nbdRequest) bool { return other == r })
 	}
 	w := h.gateway.world
-	if r.failure != nbd.Success {
+	if r.failure != blockio.Success {
 		if !h.mayFail(r) {
 			w.violate("%v fails with %v", r, r.failure)
 		}
 		return
 	}
-	if r.command == nbd.Flush {
+	if r.command == blockio.Flush {
 		h.flush(r)
 		return
 	}
@@ -180,21 +180,21 @@ func (h *history) complete(r *nbdRequest) {
 		b := &h.blocks[block]
 		b.settled = max(b.settled, r.submitted)
 		switch r.command {
-		case nbd.Read:
+		case blockio.Read:
 			stamp, err := identify(r.data[i*blockSize:][:blockSize], block)
 			if err != nil || !b.couldHold(stamp, r.submitted) {
 				w.violate("%v returns block %d with stamp %d, %v, but it has held only %v", r, block,
 					stamp, err, b.since(r.submitted))
 				return
 			}
-		case nbd.Write, nbd.WriteZeroes:
+		case blockio.Write, blockio.WriteZeroes:
 			at := b.find(r)
 			if at < 0 {
 				w.violate("%v succeeds, but block %d has held only %v since", r, block,
 					b.since(r.submitted))
 				return
 			}
-			if r.flags&nbd.FUA != 0 && !h.hasCrashedSince(r.submitted) {
+			if r.flags&blockio.FUA != 0 && !h.hasCrashedSince(r.submitted) {
 				b.durable = max(b.durable, at)
 			}
 		}
@@ -204,7 +204,7 @@ func (h *history) complete(r *nbdRequest) {
 // mayFail reports whether the faults of the world explain that a request fails.
 func (h *history) mayFail(r *nbdRequest) bool {
 	g := h.gateway
-	if r.command == nbd.Flush && g.world.targets[g.disk.target] != g.firstTarget {
+	if r.command == blockio.Flush && g.world.targets[g.disk.target] != g.firstTarget {
 		return true // completed writes may be lost
 	}
 	return slices.ContainsFunc(g.world.plan.Faults,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -239,9 +240,9 @@ type fakeGateway struct{}
 
 func (fakeGateway) Quarantined() map[string]uint64 { return map[string]uint64{"x": 4096} }
 func (fakeGateway) Status() []nbd.ExportStatus {
-	io := nbd.IOStatus{BytesRead: 512, InFlight: 2, Requests: []nbd.RequestCount{
-		{Command: nbd.Read, Error: nbd.Success, Count: 1},
-		{Command: nbd.Write, Error: nbd.NoSpace, Count: 7}}}
+	io := blockio.IOStatus{BytesRead: 512, InFlight: 2, Requests: []blockio.RequestCount{
+		{Command: blockio.Read, Error: blockio.Success, Count: 1},
+		{Command: blockio.Write, Error: blockio.NoSpace, Count: 7}}}
 	return []nbd.ExportStatus{{Name: "x", IOStatus: io,
 		Clients: []nbd.ClientStatus{{Client: "10.0.0.7", IOStatus: io}}}}
 }

@@ -5,6 +5,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 )
 
@@ -56,8 +57,8 @@ func (m *nbdClientMetrics) collect(out chan<- prometheus.Metric, e *nbd.ExportSt
 		answered, failed := c.Answered()
 		m.requests.send(out, float64(answered), e.Name, c.Client)
 		m.failures.send(out, float64(failed), e.Name, c.Client)
-		m.bytes.send(out, float64(c.BytesRead), e.Name, c.Client, nbd.Read.String())
-		m.bytes.send(out, float64(c.BytesWritten), e.Name, c.Client, nbd.Write.String())
+		m.bytes.send(out, float64(c.BytesRead), e.Name, c.Client, blockio.Read.String())
+		m.bytes.send(out, float64(c.BytesWritten), e.Name, c.Client, blockio.Write.String())
 		m.inFlight.send(out, float64(c.InFlight), e.Name, c.Client)
 	}
 }
@@ -108,8 +109,8 @@ func (c *NBDCollector) Collect(out chan<- prometheus.Metric) {
 		c.quarantined.send(out, float64(quarantined[e.Name]), e.Name)
 		c.collectRequests(out, &e)
 		c.clients.collect(out, &e)
-		c.bytes.send(out, float64(e.BytesRead), e.Name, nbd.Read.String())
-		c.bytes.send(out, float64(e.BytesWritten), e.Name, nbd.Write.String())
+		c.bytes.send(out, float64(e.BytesRead), e.Name, blockio.Read.String())
+		c.bytes.send(out, float64(e.BytesWritten), e.Name, blockio.Write.String())
 	}
 }
 
@@ -118,18 +119,18 @@ func (c *NBDCollector) Collect(out chan<- prometheus.Metric) {
 // hides them from every alert.
 func (c *NBDCollector) collectRequests(out chan<- prometheus.Metric, e *nbd.ExportStatus) {
 	type key struct {
-		command nbd.Command
-		outcome nbd.Errno
+		command blockio.Command
+		outcome blockio.Errno
 	}
 	counts := make(map[key]uint64)
 	for _, r := range e.Requests {
 		counts[key{r.Command, r.Error}] = r.Count
 	}
-	for command := range nbd.Command(nbd.CommandCount) {
+	for command := range blockio.Command(blockio.CommandCount) {
 		if command == nbd.Disconnect {
 			continue
 		}
-		for _, outcome := range nbd.Outcomes() {
+		for _, outcome := range blockio.Outcomes() {
 			c.requests.send(out, float64(counts[key{command, outcome}]), e.Name, command.String(),
 				outcome.Error())
 		}
