@@ -35,6 +35,14 @@ func NewInstance() *Instance {
 	return i
 }
 
+// ResumeInstance returns the Instance with an id that an earlier process had, so that the next Open
+// ends that process's session, and returns only when none of its IO can take effect any more. The
+// epoch has to be larger than all that were used with the id, with room for one of each Open. Whoever
+// knows the id can end the sessions of the Instance.
+func ResumeInstance(id [16]byte, epoch uint64) *Instance {
+	return &Instance{id: id, epoch: epoch}
+}
+
 // next starts a new epoch.
 func (i *Instance) next() (id [16]byte, epoch uint64) {
 	i.mu.Lock()
@@ -77,11 +85,19 @@ type Owner struct {
 // controlmsg.MaxClientLength bytes of it are used; "" means the name of the program and the host,
 // and the process id.
 func NewOwner(name string) *Owner {
+	o := &Owner{name: ownerName(name)}
+	_, _ = rand.Read(o.id[:]) // never fails
+	return o
+}
+
+// ResumeOwner returns the Owner with an id that an earlier process had, which is not kept out of what
+// that process has open exclusively.
+func ResumeOwner(id [16]byte, name string) *Owner { return &Owner{id: id, name: ownerName(name)} }
+
+func ownerName(name string) string {
 	if name == "" {
 		host, _ := os.Hostname() // "" if it is unknown
 		name = fmt.Sprintf("%s on %s (process %d)", filepath.Base(os.Args[0]), host, os.Getpid())
 	}
-	o := &Owner{name: printable.Line(name, controlmsg.MaxClientLength)}
-	_, _ = rand.Read(o.id[:]) // never fails
-	return o
+	return printable.Line(name, controlmsg.MaxClientLength)
 }

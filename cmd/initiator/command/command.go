@@ -52,8 +52,9 @@ that the volume does not support; 3 no connection; 4 the volume was taken away.`
 	root.AddCommand(
 		benchCommand, newVerifyCommand(connection),
 		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
-		newNBDCommand(connection), newCompareCommand(), newMergeCommand(),
-		explain.NewCommand(), program.NewVersionCommand("initiator"),
+		newNBDCommand(connection), newUblkCommand(connection),
+		newCompareCommand(), newMergeCommand(), explain.NewCommand(),
+		program.NewVersionCommand("initiator"),
 	)
 	argp.Adopt(root, benchCommand)
 	return root

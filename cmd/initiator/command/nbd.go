@@ -13,12 +13,9 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/adminserver"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
-	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
-	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
@@ -31,9 +28,7 @@ import (
 // Linux keeps outstanding.
 const (
 	defaultNBDDepth  = 256
-	defaultNBDBuffer = 256 * size.KiB
 	defaultNBDMemory = 4 * size.MiB
-	leastNBDBuffer   = 128 * size.KiB
 )
 
 // maxNBDClients bounds the series of a gateway.
@@ -57,14 +52,10 @@ type nbdCommand struct {
 	exports     []string
 	readOnly    bool
 	connections int
-	bufferSize  size.Bytes
-	memory      size.Bytes
-	metrics     string
-	webConfig   string
+	buffers     bufferFlags
+	operations  operationsFlags
 	perClient   int
-	// allowedHosts are further names of this machine that requests for metrics may be for.
-	allowedHosts []string
-	coreDumps    bool
+	coreDumps   bool
 
 	log *zap.Logger
 }
@@ -77,8 +68,7 @@ type servedExport struct {
 }
 
 func newNBDCommand(connection *connectionFlags) *cobra.Command {
-	c := &nbdCommand{connection: connection, bufferSize: defaultNBDBuffer,
-		memory: defaultNBDMemory}
+	c := &nbdCommand{connection: connection}
 	cmd := &cobra.Command{
 		Use:   "nbd",
 		Short: "Serve the volume to NBD clients: Linux, qemu, libnbd and others",
@@ -115,8 +105,7 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.connections, "connections", nbd.DefaultMaxConnections,
 		"connections to each export at a time; they share its memory equally")
 	program.Limit(f, "connections", program.Range{Least: 1, Most: 1024, Example: "32"})
-	f.Var(&c.memory, "memory", "memory for the data of each connection")
-	f.Var(&c.bufferSize, "buffer-size",
+	c.buffers.add(f, defaultNBDMemory, "memory for the data of each connection",
 		"longest request to the volume, a power of two; longer ones of clients are split")
 	c.queue.add(f, defaultNBDDepth)
 	c.reconnect.add(f)
@@ -124,12 +113,7 @@ func (c *nbdCommand) addFlags(f *pflag.FlagSet) {
 	f.Lookup("reconnect").DefValue = "true"
 	c.run.add(f)
 	c.connection.addPreempt(f)
-	f.StringVar(&c.metrics, "metrics-listen", "",
-		"serve metrics, status and health on this `HOST:PORT`")
-	f.StringVar(&c.webConfig, "web-config-file", "",
-		"web configuration `file` of the Prometheus exporter toolkit, with TLS and users of --metrics-listen")
-	f.StringArrayVar(&c.allowedHosts, "allowed-host", nil,
-		"further `name` of this machine that requests for the status may be for; repeatable")
+	c.operations.add(f)
 	f.BoolVar(&c.coreDumps, "core-dumps", false,
 		"allow core dumps of a gateway with a private key or passwords, and debuggers of its user, who can then read them; for tests")
 	f.IntVar(&c.perClient, "metrics-per-client", 0,
@@ -147,7 +131,7 @@ func (c *nbdCommand) execute(cmd *cobra.Command) (err error) {
 	if c.log, _, err = logging.New("initiator", c.connection.logging); err != nil {
 		return program.Usage(err)
 	}
-	if !c.coreDumps && (c.listen.hasTLS() || c.webConfig != "") { // before the first secret is read
+	if !c.coreDumps && (c.listen.hasTLS() || c.operations.webConfig != "") { // before the first secret is read
 		if err := program.HideMemory(); err != nil {
 			return err
 		}
@@ -204,7 +188,8 @@ func (c *nbdCommand) serve(ctx context.Context, cmd *cobra.Command, server *nbd.
 			return err
 		}
 	}
-	operations, err := c.listenOperations(server, exports)
+	operations, err := c.operations.listen(func() any { return nbdStatusOf(server, exports) },
+		newNBDCollector(server, exports), c.log)
 	if err != nil {
 		return err
 	}
@@ -255,22 +240,14 @@ func (c *nbdCommand) check(set *pflag.FlagSet) error {
 		return program.Usagef("--metrics-per-client %d is not between 0 and %d", c.perClient,
 			maxNBDClients)
 	}
-	for _, name := range []string{"web-config-file", "allowed-host", "metrics-per-client"} {
-		if set.Changed(name) && c.metrics == "" {
-			return program.Usagef("--%s has no effect without --metrics-listen", name)
-		}
+	if set.Changed("metrics-per-client") && c.operations.address == "" {
+		return program.Usagef("--metrics-per-client has no effect without --metrics-listen")
 	}
-	if err := endpoint.CheckHost(c.metrics); err != nil {
-		return program.Usagef("--metrics-listen %q: %w", c.metrics, err)
+	if err := c.operations.check(); err != nil {
+		return err
 	}
-	if c.bufferSize < leastNBDBuffer || c.bufferSize&(c.bufferSize-1) != 0 {
-		return program.Usagef("--buffer-size %v is not a power of two of at least %v", c.bufferSize,
-			size.Bytes(leastNBDBuffer))
-	}
-	if c.memory < 2*c.bufferSize || c.memory%c.bufferSize != 0 || c.memory > size.GiB {
-		return program.Usagef(
-			"--memory %v is not a multiple of --buffer-size %v, from two of them to 1GiB", c.memory,
-			c.bufferSize)
+	if err := c.buffers.check(); err != nil {
+		return err
 	}
 	if len(c.exports) == 0 {
 		c.exports = []string{""}
@@ -326,8 +303,8 @@ func (c *nbdCommand) openChannel(ctx context.Context, channel string, queues int
 	connection := *c.connection
 	connection.channelName = channel
 	return connection.openVolume(ctx, client.Config{
-		Queues: queues, Depth: c.queue.depth, BufferSize: uint32(c.bufferSize), SyncDepth: -1,
-		MemorySize: gateway.MemorySize(c.connections, queues, uint64(c.memory)),
+		Queues: queues, Depth: c.queue.depth, BufferSize: uint32(c.buffers.size), SyncDepth: -1,
+		MemorySize: gateway.MemorySize(c.connections, queues, uint64(c.buffers.memory)),
 		Reconnect:  policy, ReadOnly: c.readOnly,
 	})
 }
@@ -401,27 +378,4 @@ func (c *nbdCommand) closeExports(ctx context.Context, exports []servedExport,
 		return failure
 	}
 	return closing
-}
-
-// listenOperations starts the listener for metrics and status, nil if there is none.
-func (c *nbdCommand) listenOperations(server *nbd.Server,
-	exports []servedExport) (*adminserver.Server, error) {
-	if c.metrics == "" {
-		return nil, nil
-	}
-	report := func() any { return nbdStatusOf(server, exports) }
-	var web *webconfig.File
-	if c.webConfig != "" {
-		var err error
-		if web, err = webconfig.Load(c.webConfig, c.log); err != nil {
-			return nil, program.Usage(fmt.Errorf("--web-config-file: %w", err))
-		}
-	}
-	operations, err := adminserver.Listen(adminserver.ServerConfig{Address: c.metrics,
-		Status: report, Web: web, Hosts: c.allowedHosts, Log: c.log})
-	if err != nil {
-		return nil, fmt.Errorf("--metrics-listen: %w", err)
-	}
-	c.log.Info("serving metrics and health", zap.Stringer("address", operations.Address()))
-	return operations, operations.Register(newNBDCollector(server, exports))
 }

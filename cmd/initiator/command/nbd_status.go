@@ -26,20 +26,20 @@ type nbdStatus struct {
 }
 
 type nbdExportStatus struct {
-	Name         string            `json:"name"`
-	State        string            `json:"state"`            // serving or ended
-	Reason       string            `json:"reason,omitempty"` // of the end
-	Description  string            `json:"description"`
-	Bytes        uint64            `json:"bytes"`
-	ReadOnly     bool              `json:"read_only"`
-	HolderID     string            `json:"holder_id,omitempty"` // of the gateway, for preempt
-	Connections  int               `json:"connections"`
-	Accepted     uint64            `json:"connections_total"`
-	InFlight     int               `json:"requests_in_flight"`
-	BytesRead    uint64            `json:"bytes_read"`
-	BytesWritten uint64            `json:"bytes_written"`
-	Quarantined  uint64            `json:"quarantined_bytes"` // of memory that silent relays hold
-	Requests     []nbdRequestCount `json:"requests"`
+	Name         string         `json:"name"`
+	State        string         `json:"state"`            // serving or ended
+	Reason       string         `json:"reason,omitempty"` // of the end
+	Description  string         `json:"description"`
+	Bytes        uint64         `json:"bytes"`
+	ReadOnly     bool           `json:"read_only"`
+	HolderID     string         `json:"holder_id,omitempty"` // of the gateway, for preempt
+	Connections  int            `json:"connections"`
+	Accepted     uint64         `json:"connections_total"`
+	InFlight     int            `json:"requests_in_flight"`
+	BytesRead    uint64         `json:"bytes_read"`
+	BytesWritten uint64         `json:"bytes_written"`
+	Quarantined  uint64         `json:"quarantined_bytes"` // of memory that silent relays hold
+	Requests     []requestCount `json:"requests"`
 	// Clients holds the open connections, the oldest first.
 	Clients []nbdClientStatus `json:"clients"`
 }
@@ -55,7 +55,7 @@ type nbdClientStatus struct {
 	BytesWritten uint64    `json:"bytes_written"`
 }
 
-type nbdRequestCount struct {
+type requestCount struct {
 	Command string `json:"command"`
 	Error   string `json:"error"`
 	Count   uint64 `json:"count"`
@@ -75,7 +75,7 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 			ended[e.name] = true
 			s.Exports = append(s.Exports, nbdExportStatus{Name: e.name, State: "ended",
 				Reason: status.Text(e.volume.Err()), Bytes: e.volume.Info().Size,
-				Requests: []nbdRequestCount{}, Clients: []nbdClientStatus{}})
+				Requests: []requestCount{}, Clients: []nbdClientStatus{}})
 		default:
 		}
 	}
@@ -87,10 +87,10 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, HolderID: holders[e.Name],
 			Connections: e.Connections, Accepted: e.Accepted, InFlight: e.InFlight,
 			BytesRead: e.BytesRead, BytesWritten: e.BytesWritten,
-			Quarantined: quarantined[e.Name], Requests: []nbdRequestCount{},
+			Quarantined: quarantined[e.Name], Requests: []requestCount{},
 			Clients: nbdClientsOf(e.Open)}
 		for _, r := range e.Requests {
-			export.Requests = append(export.Requests, nbdRequestCount{
+			export.Requests = append(export.Requests, requestCount{
 				Command: r.Command.String(), Error: r.Error.Error(), Count: r.Count})
 		}
 		s.Exports = append(s.Exports, export)

@@ -48,10 +48,11 @@ func (m *metric) send(out chan<- prometheus.Metric, value float64, labels ...str
 func Definitions() []Definition {
 	options := Options{Queues: true}
 	relay, target := newRelayMetrics(options), newTargetMetrics(options)
-	daemon, device, gateway := newDaemonMetrics(), newDeviceMetrics(), newNBDMetrics()
+	daemon, device := newDaemonMetrics(), newDeviceMetrics()
+	nbd, ublk := newNBDMetrics(), newUblkMetrics()
 	var all []Definition
 	for _, group := range [][]*metric{
-		relay.all(), target.all(), daemon.all(), device.all(), gateway.all(),
+		relay.all(), target.all(), daemon.all(), device.all(), nbd.all(), ublk.all(),
 	} {
 		for _, m := range group {
 			all = append(all, m.Definition)

@@ -118,21 +118,28 @@ func (c *NBDCollector) Collect(out chan<- prometheus.Metric) {
 // there were none: a rate needs two samples, so a counter that appears with its first failures
 // hides them from every alert.
 func (c *NBDCollector) collectRequests(out chan<- prometheus.Metric, e *nbd.ExportStatus) {
-	type key struct {
-		command blockio.Command
-		outcome blockio.Errno
-	}
-	counts := make(map[key]uint64)
-	for _, r := range e.Requests {
-		counts[key{r.Command, r.Error}] = r.Count
-	}
+	counts := countsOf(e.Requests)
 	for command := range blockio.Command(blockio.CommandCount) {
 		if command == nbd.Disconnect {
 			continue
 		}
 		for _, outcome := range blockio.Outcomes() {
-			c.requests.send(out, float64(counts[key{command, outcome}]), e.Name, command.String(),
+			c.requests.send(out, float64(counts[requestKey{command, outcome}]), e.Name, command.String(),
 				outcome.Error())
 		}
 	}
+}
+
+// requestKey says which requests of a gateway a counter counts.
+type requestKey struct {
+	command blockio.Command
+	outcome blockio.Errno
+}
+
+func countsOf(requests []blockio.RequestCount) map[requestKey]uint64 {
+	counts := make(map[requestKey]uint64)
+	for _, r := range requests {
+		counts[requestKey{r.Command, r.Error}] = r.Count
+	}
+	return counts
 }
