@@ -379,7 +379,7 @@ func (d *Device) openQueue(q *queue, i int, export blockio.Export) error {
 	if q.session, err = q.disk.Open(q); err != nil {
 		return errors.Join(err, q.disk.Close())
 	}
-	if q.ring, err = d.server.queue(i, int(d.info.depth)); err != nil {
+	if q.ring, err = d.server.queue(i, int(d.info.depth), int(d.info.maxBytes)); err != nil {
 		q.session.Close()
 		return errors.Join(err, q.disk.Close())
 	}
@@ -487,15 +487,17 @@ func (d *Device) Remove(ctx context.Context, force bool) error {
 	if d.ended {
 		return errEnded()
 	}
+	release := func() {}
 	if !force {
-		release, err := d.hold(ctx)
-		if err != nil {
+		var err error
+		if release, err = d.hold(ctx); err != nil {
 			return fmt.Errorf("remove %s: %w", Path(d.ID()), err)
 		}
-		defer release()
 	}
 	// The queues still run: the kernel waits for their answers.
-	if err := d.command(ctx, stopDevice, 0, nil); err != nil {
+	err := d.command(ctx, stopDevice, 0, nil)
+	release() // the kernel keeps the number of a device that is open
+	if err != nil {
 		return fmt.Errorf("remove %s: %w", Path(d.ID()), err)
 	}
 	return d.end(func() error { return d.delete(ctx) })

@@ -41,7 +41,7 @@ type control struct {
 type server interface {
 	// queue makes the ring of a queue. The caller is the queue's thread, and nobody else may use
 	// the ring: the driver rejects commands of other threads.
-	queue(index, depth int) (ring, error)
+	queue(index, depth, maxBytes int) (ring, error)
 	// close closes the file, after all rings.
 	close() error
 }
@@ -52,7 +52,8 @@ type ring interface {
 	progress.Waiter
 	// fetch offers a tag to the kernel, which returns it with a request.
 	fetch(tag uint16)
-	// getData lets the kernel copy the data of a write to data, while submit runs.
+	// getData lets the kernel copy the data of a write to data, while submit runs. Without data, the
+	// ring throws away what the kernel copies, of at most maxBytes.
 	getData(tag uint16, data []byte)
 	// commit answers a request, with a negative error or the number of bytes, and offers its tag
 	// again. The kernel copies what was read from data, while submit runs.

@@ -208,10 +208,11 @@ type linuxRing struct {
 	file        int
 	index       uint16
 	descriptors []byte // shared with the kernel, which writes them
+	trash       []byte // where the data of rejected writes goes
 	found       [completionBatch]iouring.Completion
 }
 
-func (s *linuxServer) queue(index, depth int) (ring, error) {
+func (s *linuxServer) queue(index, depth, maxBytes int) (ring, error) {
 	ring, err := iouring.New(iouring.Config{Entries: depth, Cooperative: true})
 	if err != nil {
 		return nil, err
@@ -224,11 +225,16 @@ func (s *linuxServer) queue(index, depth int) (ring, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("map the requests' descriptors: %w", err), ring.Close())
 	}
+	r.trash, err = unix.Mmap(-1, 0, maxBytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, errors.Join(err, unix.Munmap(r.descriptors), ring.Close())
+	}
 	return r, nil
 }
 
 func (r *linuxRing) close() error {
-	return errors.Join(r.Ring.Close(), unix.Munmap(r.descriptors))
+	return errors.Join(r.Ring.Close(), unix.Munmap(r.descriptors), unix.Munmap(r.trash))
 }
 
 // push pushes a command. The ring has an entry for each tag, so there is room.
@@ -244,6 +250,9 @@ func (r *linuxRing) push(o queueOperation, tag uint16, result int32, address uin
 func (r *linuxRing) fetch(tag uint16) { r.push(fetchRequest, tag, 0, 0) }
 
 func (r *linuxRing) getData(tag uint16, data []byte) {
+	if data == nil {
+		data = r.trash
+	}
 	r.push(needGetData, tag, 0, mappedAddress(data))
 }
 

@@ -17,6 +17,7 @@ const (
 	offered   stage = iota // the kernel has the tag
 	waiting                // for room in the session
 	receiving              // the kernel copies the data of a write
+	ready                  // to be submitted to the session
 	submitted              // the session has the operation
 	answered               // to be committed
 	ended                  // the kernel takes back the tag, and never returns it
@@ -125,7 +126,11 @@ func (q *queue) exchange() {
 			r := &q.requests[tag]
 			r.isTold = true
 			q.copying++
-			q.ring.getData(tag, r.op.Data)
+			if r.op == nil {
+				q.ring.getData(tag, nil)
+			} else {
+				q.ring.getData(tag, r.op.Data)
+			}
 		}
 		q.receiving = q.receiving[:0]
 		if err := q.ring.submit(wait); err != nil {
@@ -215,12 +220,20 @@ func (q *queue) received(tag uint16, result int32) {
 		q.receiving = append(q.receiving, tag) // the kernel could not copy: once more
 	case result != resultOK:
 		q.protest("error %d when copying the data of tag %d", result, tag)
+	case r.op == nil:
+		q.answer(tag, r.result)
 	case q.ring.descriptor(tag).sectors != uint32(r.length/sectorSize):
 		// The driver shortens the descriptor when a part of the data could not be copied.
 		q.answer(tag, -int32(syscall.EIO))
 	default:
-		q.ready = append(q.ready, tag)
+		q.submitLater(tag)
 	}
+}
+
+// submitLater makes a request ready for the session.
+func (q *queue) submitLater(tag uint16) {
+	q.requests[tag].stage = ready
+	q.ready = append(q.ready, tag)
 }
 
 // end notes that the kernel has taken back a tag.
@@ -230,7 +243,9 @@ func (q *queue) end(tag uint16) {
 		q.copying--
 		q.active--
 		q.counters.End()
-		q.session.Release(r.op)
+		if r.op != nil {
+			q.session.Release(r.op)
+		}
 	}
 	*r = request{stage: ended}
 	if q.gone++; q.gone == len(q.requests) {
@@ -251,8 +266,12 @@ func (q *queue) begin(tag uint16, hasData bool) {
 		length: uint64(d.sectors) * sectorSize}
 	q.active++
 	q.counters.Begin()
+	if hasData && r.length > q.config.maxBytes {
+		q.protest("a write of %d bytes, and the device takes %d", r.length, q.config.maxBytes)
+		return
+	}
 	if result := q.check(r, &d, isKnown, hasData); result != 0 {
-		q.answer(tag, result)
+		q.reject(tag, result, hasData)
 		return
 	}
 	if r.command == blockio.Flush {
@@ -293,17 +312,32 @@ func (q *queue) claim(tag uint16) bool {
 	if op == nil {
 		return false
 	}
+	if op.Length != r.length { // the disk does not keep its word (blockio.Info)
+		q.session.Release(op)
+		q.reject(tag, -int32(syscall.EIO), r.command == blockio.Write)
+		return true
+	}
 	r.op, op.Request = op, uint32(tag)
-	switch {
-	case op.Length != r.length:
-		q.answer(tag, -int32(syscall.EIO)) // the disk does not keep its word (blockio.Info)
-	case r.command == blockio.Write:
+	switch r.command {
+	case blockio.Write:
 		r.stage = receiving
 		q.receiving = append(q.receiving, tag)
 	default:
-		q.ready = append(q.ready, tag)
+		q.submitLater(tag)
 	}
 	return true
+}
+
+// reject answers a request that does not reach the disk. The driver takes no answer to a write
+// before it has copied the data.
+func (q *queue) reject(tag uint16, result int32, hasData bool) {
+	if !hasData {
+		q.answer(tag, result)
+		return
+	}
+	r := &q.requests[tag]
+	r.stage, r.result = receiving, result
+	q.receiving = append(q.receiving, tag)
 }
 
 // beginWaiting goes on with requests that waited for room.

@@ -12,9 +12,9 @@ import (
 func TestTheGatewaysStatusIsAsItsSchemaSays(t *testing.T) {
 	full := nbdExportStatus{Name: "disk", State: "serving", Reason: "lost", Description: "d",
 		HolderID: "0123456789abcdef",
-		Requests: []nbdRequestCount{{Command: "read", Error: "EIO", Count: 1}},
+		Requests: []requestCount{{Command: "read", Error: "EIO", Count: 1}},
 		Clients:  []nbdClientStatus{{Client: "10.0.0.7:51234", Since: time.Now()}}}
-	ended := nbdExportStatus{State: "ended", Requests: []nbdRequestCount{},
+	ended := nbdExportStatus{State: "ended", Requests: []requestCount{},
 		Clients: []nbdClientStatus{}}
 	text, err := json.Marshal(nbdStatus{Schema: nbdStatusSchema, Software: "initiator",
 		Exports: []nbdExportStatus{full, ended}})

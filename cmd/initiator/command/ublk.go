@@ -310,11 +310,15 @@ func (s *servedDevice) end(ctx context.Context, force bool) error {
 	removing, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	err := s.device.Remove(removing, force)
-	if err == nil || errors.Is(err, status.ErrClosed) {
-		return err
+	if err == nil {
+		return nil
+	}
+	leaving := s.leave(ctx)
+	if errors.Is(leaving, status.ErrClosed) {
+		return err // the device has ended, and the kernel has not told that it is gone
 	}
 	s.log.Warn("the device stays: its users wait until a gateway takes it over", zap.Error(err))
-	return s.leave(ctx)
+	return leaving
 }
 
 func (s *servedDevice) leave(ctx context.Context) error {
