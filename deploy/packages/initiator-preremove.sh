@@ -7,7 +7,8 @@ set -e
 case "$1" in
 remove | 0)
     if [ -d /run/systemd/system ]; then
-        systemctl --quiet stop 'zc-relay-nbd@*.socket' 'zc-relay-nbd@*.service'
+        systemctl --quiet stop 'zc-relay-nbd@*.socket' 'zc-relay-nbd@*.service' \
+            'zc-relay-ublk@*.service'
     fi
     ;;
 esac

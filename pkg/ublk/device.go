@@ -150,7 +150,7 @@ func (d *Device) add(ctx context.Context, export blockio.Export, info *blockio.I
 	if err := d.begin(ctx, export, info, wanted); err != nil {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		return errors.Join(err, d.delete(ending))
+		return errors.Join(err, d.delete(ending, false))
 	}
 	return nil
 }
@@ -415,8 +415,8 @@ func (d *Device) explainAdd(err error) error {
 		return fmt.Errorf("%w (a device that outlives its server needs the capability CAP_SYS_ADMIN, "+
 			"and one without privileges has to be asked for)", err)
 	case errors.Is(err, syscall.EEXIST):
-		return status.Errorf(status.InUse, "another server has made the device at the same time: %w",
-			err)
+		return status.Errorf(status.InUse, "the kernel still has a device of that number, perhaps one "+
+			"that was removed by force and is mounted: %w", err)
 	}
 	return err
 }
@@ -500,7 +500,7 @@ func (d *Device) Remove(ctx context.Context, force bool) error {
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", Path(d.ID()), err)
 	}
-	return d.end(func() error { return d.delete(ctx) })
+	return d.end(func() error { return d.delete(ctx, force) })
 }
 
 // hold holds the device, which takes as long as writing back what the kernel has cached.
@@ -534,10 +534,19 @@ func (d *Device) end(last func() error) error {
 	return errors.Join(err, d.driver.close())
 }
 
-// delete removes the device, which this process does not have open, and waits until its number is
-// free.
-func (d *Device) delete(ctx context.Context) error {
-	return d.command(ctx, deleteDevice, 0, nil)
+// delete removes the device, which this process does not have open. It waits until the number is
+// free, except by force: what is mounted keeps it.
+func (d *Device) delete(ctx context.Context, force bool) error {
+	return d.command(ctx, deletion(&d.info, force), 0, nil)
+}
+
+// deletion returns the command that removes a device. The driver lets nobody delete a device without
+// privileges later.
+func deletion(info *deviceInfo, force bool) operation {
+	if force && info.features&featureUnprivileged == 0 {
+		return deleteLater
+	}
+	return deleteDevice
 }
 
 // closeQueues ends all threads.

@@ -100,7 +100,7 @@ func remove(ctx context.Context, d driver, id int, force bool) error {
 	if err := d.control(ctx, stopDevice, command); err != nil {
 		return err
 	}
-	return d.control(ctx, deleteDevice, command)
+	return d.control(ctx, deletion(&info, force), command)
 }
 
 // Features describes what the kernel's driver can do.

@@ -148,8 +148,8 @@ func (k *fakeKernel) carryOut(o operation, c *control, d *fakeDevice) syscall.Er
 		for _, r := range d.requeued {
 			r.done <- -int32(syscall.EIO)
 		}
-	case deleteDevice:
-		if d.isOpen {
+	case deleteDevice, deleteLater:
+		if o == deleteDevice && (d.isOpen || k.inUse) {
 			return syscall.EBUSY // the kernel would wait
 		}
 		delete(k.devices, d.info.id)

@@ -44,6 +44,7 @@ const (
 	startRecovery operation = ioctlReadWrite | controlSize<<16 | ioctlType | 0x10
 	endRecovery   operation = ioctlReadWrite | controlSize<<16 | ioctlType | 0x11
 	getFeatures   operation = ioctlRead | controlSize<<16 | ioctlType | 0x13
+	deleteLater   operation = ioctlRead | controlSize<<16 | ioctlType | 0x14
 	updateSize    operation = ioctlReadWrite | controlSize<<16 | ioctlType | 0x15 // Linux 6.16
 )
 
@@ -70,6 +71,8 @@ func (o operation) String() string {
 		return "UBLK_CMD_END_USER_RECOVERY"
 	case getFeatures:
 		return "UBLK_CMD_GET_FEATURES"
+	case deleteLater:
+		return "UBLK_CMD_DEL_DEV_ASYNC"
 	case updateSize:
 		return "UBLK_CMD_UPDATE_SIZE"
 	}

@@ -139,7 +139,11 @@ func TestNobodyIsToldToRunClientsAsADaemon(t *testing.T) {
 	}
 }
 
-var services = []string{"zc-relay.service", "zc-relay-target.service", "zc-relay-nbd@.service"}
+var services = []string{"zc-relay.service", "zc-relay-target.service", "zc-relay-nbd@.service",
+	"zc-relay-ublk@.service"}
+
+// isGateway reports whether a unit runs a gateway, which has a volume and cannot reload.
+func isGateway(unit string) bool { return strings.Contains(unit, "@") }
 
 func TestUnitsRestartWhatMayHealAndNothingElse(t *testing.T) {
 	for _, unit := range services {
@@ -161,7 +165,7 @@ func TestUnitsRestartWhatMayHealAndNothingElse(t *testing.T) {
 			t.Errorf("%s is restarted for ever with a bad configuration: only %q prevent that", unit,
 				codes)
 		}
-		if !strings.Contains(unit, "nbd") && len(codes) > 1 {
+		if !isGateway(unit) && len(codes) > 1 {
 			t.Errorf("%s is not restarted after %q", unit, codes)
 		}
 	}
@@ -188,13 +192,21 @@ func TestUnitsAreConfinedAlike(t *testing.T) {
 	if len(relay) < 20 {
 		t.Fatalf("the relay's unit has only %q", relay)
 	}
-	for unit, missing := range map[string][]string{
-		"zc-relay-target.service": nil,
-		"zc-relay-nbd@.service":   {"RemoveIPC=yes"}, // programs of others have this user
+	for unit, differences := range map[string]struct{ missing, added []string }{
+		"zc-relay-target.service": {},
+		// Programs of others have the gateways' users.
+		"zc-relay-nbd@.service": {missing: []string{"RemoveIPC=yes"}},
+		"zc-relay-ublk@.service": {
+			missing: []string{"RemoveIPC=yes", "CapabilityBoundingSet="},
+			added: []string{"CapabilityBoundingSet=CAP_SYS_ADMIN", "DeviceAllow=/dev/ublk-control rw",
+				"DeviceAllow=char-ublk-char rw", "DeviceAllow=block-blkext r"},
+		},
 	} {
 		want := slices.DeleteFunc(slices.Clone(relay), func(s string) bool {
-			return slices.Contains(missing, s)
+			return slices.Contains(differences.missing, s)
 		})
+		want = append(want, differences.added...)
+		slices.Sort(want)
 		if got := settingsOf(unit); !slices.Equal(got, want) {
 			t.Errorf("%s is confined by %q, want %q", unit, got, want)
 		}
@@ -211,7 +223,7 @@ func TestUnitsNeedNoProgramOfAnotherPackage(t *testing.T) {
 				}
 			}
 		}
-		if strings.Contains(unit, "nbd") {
+		if isGateway(unit) {
 			continue
 		}
 		if reload := setting(t, unit, "ExecReload"); !strings.HasSuffix(reload,
