@@ -63,6 +63,10 @@ demo: build ## Run target, relay and initiator as processes; move and compare a 
 demo-disk: build ## Serve a volume over NBD; make a file system, move it there and back, and check it (e2fsprogs, libnbd-bin, qemu-utils)
 	scripts/demo-disk.sh
 
+.PHONY: demo-ublk
+demo-ublk: ## Serve a volume as a block device in a small VM with Linux 6.12: make a file system, kill the gateway, go on (Debian, QEMU, e2fsprogs)
+	test/ublk/demo.sh
+
 # The demonstration promises to need no root.
 .PHONY: demo-unprivileged
 demo-unprivileged: build ## Run demo-disk as the user nobody (root)
@@ -196,6 +200,14 @@ test-pages: build ## Run the commands of the users' pages, and compare what they
 	go test -count=1 -tags complete -timeout 30m ./test/pages
 # A test whose program is not installed fails instead of being skipped.
 test-pages: export CI := true
+
+.PHONY: test-ublk
+test-ublk: ## Test block devices of the kernel in a small VM with Linux 6.12 (Debian, QEMU, fio, e2fsprogs, xfsprogs, btrfs-progs)
+	test/ublk/run.sh
+
+.PHONY: bench-ublk
+bench-ublk: ## Measure a block device of the kernel beside the kernel's NBD client, in that VM (as test-ublk, and nbd-client)
+	BENCH=1 TESTS=none test/ublk/run.sh
 
 .PHONY: test-encryption
 test-encryption: ## Try the recipes of docs/guides/encryption.md in a small VM (Debian, QEMU, cryptsetup-bin, wireguard-tools)

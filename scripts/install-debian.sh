@@ -19,7 +19,7 @@ packages=(
     # Ceph
     ceph-mon ceph-mgr ceph-osd ceph-common librbd-dev librados-dev
     # clients of NBD, and file systems
-    nbdkit fio libnbd-bin python3-libnbd qemu-utils qemu-system-common
+    nbdkit nbd-client fio libnbd-bin python3-libnbd qemu-utils qemu-system-common
     e2fsprogs xfsprogs btrfs-progs f2fs-tools dosfstools fdisk cryptsetup-bin wireguard-tools
     # observers: a browser, Prometheus, a terminal, shells, Wireshark
     curl jq chromium prometheus tmux bash-completion zsh fish tshark

@@ -58,8 +58,8 @@ type Config struct {
 	Entries int
 	// LargeEntries makes entries 128 bytes long.
 	LargeEntries bool
-	// Cooperative makes the kernel finish commands when the thread enters the kernel anyway, instead
-	// of interrupting it. HasWork tells that there is some to finish.
+	// Cooperative makes the kernel finish commands when the thread enters the kernel anyway,
+	// instead of interrupting it. HasWork tells that there is some to finish.
 	Cooperative bool
 }
 
@@ -265,6 +265,6 @@ func (r *Ring) Reap(completions []Completion) int {
 // HasCompletions reports whether Reap would find any.
 func (r *Ring) HasCompletions() bool { return r.completedHead.Load() != r.completedTail.Load() }
 
-// MustEnter reports that the kernel has something to finish on this thread, which Enter does. Only a
-// cooperative ring tells.
+// MustEnter reports that the kernel has something to finish on this thread, which Enter does. Only
+// a cooperative ring tells.
 func (r *Ring) MustEnter() bool { return r.status.Load()&statusTaskRun != 0 }

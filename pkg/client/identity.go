@@ -37,8 +37,8 @@ func NewInstance() *Instance {
 
 // ResumeInstance returns the Instance with an id that an earlier process had, so that the next Open
 // ends that process's session, and returns only when none of its IO can take effect any more. The
-// epoch has to be larger than all that were used with the id, with room for one of each Open. Whoever
-// knows the id can end the sessions of the Instance.
+// epoch has to be larger than all that were used with the id, with room for one of each Open.
+// Whoever knows the id can end the sessions of the Instance.
 func ResumeInstance(id [16]byte, epoch uint64) *Instance {
 	return &Instance{id: id, epoch: epoch}
 }
@@ -90,8 +90,8 @@ func NewOwner(name string) *Owner {
 	return o
 }
 
-// ResumeOwner returns the Owner with an id that an earlier process had, which is not kept out of what
-// that process has open exclusively.
+// ResumeOwner returns the Owner with an id that an earlier process had, which is not kept out of
+// what that process has open exclusively.
 func ResumeOwner(id [16]byte, name string) *Owner { return &Owner{id: id, name: ownerName(name)} }
 
 func ownerName(name string) string {

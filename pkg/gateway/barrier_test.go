@@ -20,7 +20,8 @@ import (
 )
 
 // begin starts a command on a range that one operation covers. A write writes the byte fill.
-func (th *thread) begin(command blockio.Command, offset, length uint64, fill byte) <-chan blockio.Errno {
+func (th *thread) begin(command blockio.Command, offset, length uint64,
+	fill byte) <-chan blockio.Errno {
 	th.t.Helper()
 	outcome := make(chan blockio.Errno, 1)
 	th.do(func() {
@@ -116,7 +117,8 @@ func TestWhatOverlapsAnOrphanWaitsForIt(t *testing.T) {
 			t.Errorf("Barrier beside an orphan: %v", err)
 		}
 		data := make([]byte, block)
-		if failure := y.call(blockio.Read, 0, place+length, block, data); failure != blockio.Success {
+		failure := y.call(blockio.Read, 0, place+length, block, data)
+		if failure != blockio.Success {
 			t.Errorf("a read elsewhere: %v", failure)
 		}
 		v.Hold(nil)
@@ -194,7 +196,8 @@ func TestWhatADeadConnectionHasNotSentIsDropped(t *testing.T) {
 		}
 		for range 3 { // the session's place and memory are free again
 			again := x.another()
-			if failure := again.call(blockio.Read, 0, 0, 2*buffer, nil); failure != blockio.Success {
+			failure := again.call(blockio.Read, 0, 0, 2*buffer, nil)
+			if failure != blockio.Success {
 				t.Error(failure)
 			}
 			again.leave()

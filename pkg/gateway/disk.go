@@ -418,7 +418,8 @@ func errnoOf(code status.Code, cause status.Cause) blockio.Errno {
 
 // Types of the requests that each command causes on whole blocks.
 var requestTypes = [blockio.CommandCount]client.RequestType{
-	blockio.Read: client.Read, blockio.Write: client.Write, blockio.Flush: client.Flush, blockio.Trim: client.Trim,
+	blockio.Read: client.Read, blockio.Write: client.Write, blockio.Flush: client.Flush,
+	blockio.Trim:  client.Trim,
 	blockio.Cache: client.Read, blockio.WriteZeroes: client.WriteZeroes,
 	blockio.BlockStatus: client.Extents,
 }

@@ -89,8 +89,8 @@ type Export struct {
 // write could not be received while another is carried out.
 const minBuffers = 2
 
-// scratchBlocks is how many blocks a write with parts of blocks needs besides its data: scratch space
-// for two, and what is around the data in the first and in the last block.
+// scratchBlocks is how many blocks a write with parts of blocks needs besides its data: scratch
+// space for two, and what is around the data in the first and in the last block.
 const scratchBlocks = 4
 
 // minBlocks is the least number of the volume's blocks in a buffer: a part of a block on both sides

@@ -257,7 +257,8 @@ func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
 	th := start(t, newExport(t, v, 1, 1), 0)
 	model := make([]byte, volumeSize)
 	seedtest.Check(t, func(t *rapid.T) {
-		command := rapid.SampledFrom([]blockio.Command{blockio.Read, blockio.Write, blockio.WriteZeroes,
+		command := rapid.SampledFrom([]blockio.Command{blockio.Read, blockio.Write,
+			blockio.WriteZeroes,
 			blockio.Trim, blockio.Cache, blockio.Flush}).Draw(t, "command")
 		longest := rapid.SampledFrom([]uint64{3, block, 3 * block, 5 * buffer}).Draw(t, "longest")
 		length := rapid.Uint64Range(1, longest).Draw(t, "length")
@@ -376,7 +377,8 @@ func TestFlagsReachTheVolume(t *testing.T) {
 }
 
 // status carries out a block status, which may describe less than the range.
-func (th *thread) status(flags blockio.CommandFlags, offset, length uint64) ([]blockio.Extent, blockio.Errno) {
+func (th *thread) status(flags blockio.CommandFlags, offset,
+	length uint64) ([]blockio.Extent, blockio.Errno) {
 	op, outcome := th.submit(blockio.BlockStatus, flags, offset, length, nil)
 	failure := <-outcome
 	var extents []blockio.Extent
@@ -534,7 +536,8 @@ func TestChangesOfPartsOfBlocksDoNotUndoEachOther(t *testing.T) {
 						if random.IntN(4) == 0 {
 							command, data, value = blockio.WriteZeroes, nil, 0
 						}
-						if failure := th.call(command, 0, place, 1, data); failure != blockio.Success {
+						failure := th.call(command, 0, place, 1, data)
+						if failure != blockio.Success {
 							t.Errorf("%v at %d: %v", command, place, failure)
 							return
 						}
@@ -581,7 +584,8 @@ func TestTheCauseOfAFailureDecidesWhatTheClientSees(t *testing.T) {
 	for cause, want := range map[status.Cause]blockio.Errno{
 		status.CauseUnknown: blockio.IOError, status.CauseTruncated: blockio.IOError,
 		status.Cause(syscall.EIO): blockio.IOError, status.Cause(syscall.ENOSPC): blockio.NoSpace,
-		status.Cause(syscall.EDQUOT): blockio.NoSpace, status.Cause(syscall.EROFS): blockio.NotPermitted,
+		status.Cause(syscall.EDQUOT): blockio.NoSpace,
+		status.Cause(syscall.EROFS):  blockio.NotPermitted,
 		status.Cause(syscall.ENOMEM): blockio.NoMemory,
 	} {
 		v := newVolume(1)

@@ -81,8 +81,8 @@ const (
 )
 
 // prepare begins an operation with the part of the range that one buffer can take.
-func (op *operation) prepare(s *session, command blockio.Command, flags blockio.CommandFlags, offset,
-	length uint64) {
+func (op *operation) prepare(s *session, command blockio.Command, flags blockio.CommandFlags,
+	offset, length uint64) {
 	info := &s.disk.export.info
 	block, limit := uint64(info.BlockSize), uint64(info.BufferSize)
 	op.session, op.repeats, op.isRepeated, op.quarantined = s, retry.Repeats{}, false, false

@@ -270,7 +270,8 @@ func TestRequestsOfAClientThatIsGoneAreNotRead(t *testing.T) {
 			c := connect(t, path, m)
 			data := bytes.Repeat([]byte{1}, 1<<20)
 			c.write(c.encode(call{kind: blockio.Write, length: 1 << 20, data: data}))
-			c.write(c.encode(call{kind: blockio.Write, offset: 4 << 20, length: 512, data: data[:512]}))
+			c.write(c.encode(call{kind: blockio.Write, offset: 4 << 20, length: 512,
+				data: data[:512]}))
 			testkit.Eventually(t, "the first write has all of the room", func() bool {
 				export.mu.Lock()
 				defer export.mu.Unlock()
@@ -281,7 +282,8 @@ func TestRequestsOfAClientThatIsGoneAreNotRead(t *testing.T) {
 				return server.Status()[0].Connections == 0
 			})
 			export.set(func() { export.held = false })
-			o := connect(t, path, structured).do(call{kind: blockio.Read, offset: 4 << 20, length: 512})
+			o := connect(t, path, structured).do(call{kind: blockio.Read,
+				offset: 4 << 20, length: 512})
 			if o.failure != blockio.Success || !bytes.Equal(o.data, make([]byte, 512)) {
 				t.Errorf("a request of a client that is gone was carried out (%v)", o.failure)
 			}

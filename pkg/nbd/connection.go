@@ -384,7 +384,8 @@ func (c *connection) check(h *header) (failure blockio.Errno, fatal string) {
 	switch {
 	case changes && c.info.ReadOnly:
 		return blockio.NotPermitted, ""
-	case h.kind == blockio.Trim && !c.info.CanTrim, h.kind == blockio.WriteZeroes && !c.info.CanWriteZeroes,
+	case h.kind == blockio.Trim && !c.info.CanTrim,
+		h.kind == blockio.WriteZeroes && !c.info.CanWriteZeroes,
 		h.kind == blockio.BlockStatus && !c.context, h.kind.MovesData() && h.length > MaxPayload:
 		return blockio.Invalid, ""
 	case h.kind == blockio.BlockStatus && h.length == 0:

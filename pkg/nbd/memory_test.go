@@ -104,7 +104,8 @@ func (d *memoryDisk) Open(handler blockio.Handler) (blockio.Session, error) {
 		return nil, status.Full
 	}
 	d.export.open++
-	return &memorySession{disk: d, handler: handler, claimed: make(map[*blockio.Operation]bool)}, nil
+	return &memorySession{disk: d, handler: handler,
+		claimed: make(map[*blockio.Operation]bool)}, nil
 }
 
 func (d *memoryDisk) Ring() {}
@@ -186,7 +187,8 @@ func (e *memoryExport) apply(op *blockio.Operation) {
 		for _, extent := range e.extents {
 			end := min(position+extent.Length, op.Offset+op.Length)
 			if begin := max(position, op.Offset); begin < end {
-				op.Extents = append(op.Extents, blockio.Extent{Length: end - begin, Hole: extent.Hole})
+				op.Extents = append(op.Extents,
+					blockio.Extent{Length: end - begin, Hole: extent.Hole})
 			}
 			position += extent.Length
 		}

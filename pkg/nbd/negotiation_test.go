@@ -254,7 +254,8 @@ func TestAnExportCanBeChosenByNameAlone(t *testing.T) {
 			if size := binary.BigEndian.Uint64(b); size != testSize {
 				t.Errorf("the size is %d", size)
 			}
-			if o := c.do(call{kind: blockio.Read, length: 512, offset: 1}); o.failure != blockio.Success {
+			o := c.do(call{kind: blockio.Read, length: 512, offset: 1})
+			if o.failure != blockio.Success {
 				t.Errorf("read fails with %v", o.failure)
 			}
 		})
@@ -323,7 +324,8 @@ func TestViolationsEndTheNegotiation(t *testing.T) {
 			}
 		})
 	}
-	if o := connect(t, path, structured).do(call{kind: blockio.Flush}); o.failure != blockio.Success {
+	o := connect(t, path, structured).do(call{kind: blockio.Flush})
+	if o.failure != blockio.Success {
 		t.Errorf("afterwards, flush fails with %v", o.failure)
 	}
 }

@@ -154,8 +154,10 @@ type header struct {
 func decodeHeader(b []byte, extended bool) header {
 	_ = b[requestSize-1]
 	h := header{
-		magic: binary.BigEndian.Uint32(b), flags: blockio.CommandFlags(binary.BigEndian.Uint16(b[4:])),
-		kind: blockio.Command(binary.BigEndian.Uint16(b[6:])), cookie: binary.BigEndian.Uint64(b[8:]),
+		magic:  binary.BigEndian.Uint32(b),
+		flags:  blockio.CommandFlags(binary.BigEndian.Uint16(b[4:])),
+		kind:   blockio.Command(binary.BigEndian.Uint16(b[6:])),
+		cookie: binary.BigEndian.Uint64(b[8:]),
 		offset: binary.BigEndian.Uint64(b[16:]),
 	}
 	if extended {

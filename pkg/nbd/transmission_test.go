@@ -77,7 +77,8 @@ func checkRound(t *rapid.T, c *client, model []byte) {
 		longest := rapid.SampledFrom([]uint64{100, 70_000, 3 << 20}).Draw(t, "longest")
 		length := rapid.Uint64Range(0, min(width, longest)).Draw(t, "length")
 		r := call{
-			kind: rapid.SampledFrom([]blockio.Command{blockio.Read, blockio.Write, blockio.Write, blockio.Flush,
+			kind: rapid.SampledFrom([]blockio.Command{blockio.Read, blockio.Write, blockio.Write,
+				blockio.Flush,
 				blockio.Trim, blockio.WriteZeroes, blockio.Cache}).Draw(t, "kind"),
 			cookie: uint64(i)<<32 | rapid.Uint64Range(0, 1<<32-1).Draw(t, "cookie"),
 			offset: uint64(i)*width + rapid.Uint64Range(0, width-length).Draw(t, "offset"),
@@ -283,7 +284,9 @@ func TestBlockStatusTellsWhatTheDiskKnows(t *testing.T) {
 			t.Errorf("%v: of nothing: %v", m, o.failure)
 		}
 	}
-	export.set(func() { export.fail = func(*blockio.Operation) blockio.Errno { return blockio.IOError } })
+	export.set(func() {
+		export.fail = func(*blockio.Operation) blockio.Errno { return blockio.IOError }
+	})
 	if o := connect(t, path, structured).do(call{kind: blockio.BlockStatus,
 		length: 5}); o.failure != blockio.IOError {
 		t.Errorf("a disk that fails: %v", o.failure)
@@ -299,7 +302,8 @@ func TestAReadThatMustNotBeFragmentedIsOneChunk(t *testing.T) {
 		if o := c.do(call{kind: blockio.Read, length: 1 << 20}); o.chunks < 2 {
 			t.Errorf("%v: a read of 1 MiB has %d chunks", m, o.chunks)
 		}
-		for length, want := range map[uint64]blockio.Errno{65536: blockio.Success, 1 << 20: blockio.Success,
+		for length, want := range map[uint64]blockio.Errno{65536: blockio.Success,
+			1 << 20: blockio.Success,
 			2 << 20: blockio.Overflow} {
 			o := c.do(call{kind: blockio.Read, offset: 3, length: length, flags: 1 << 2})
 			if o.failure != want {
@@ -369,7 +373,8 @@ func TestWhatFollowsARequestWithoutRoomIsAnswered(t *testing.T) {
 	for _, m := range modes {
 		c := connect(t, path, m)
 		calls := map[uint64]call{
-			1: {kind: blockio.Read, cookie: 1, length: 3 << 20, flags: 1 << 2}, // not to be fragmented
+			// Not to be fragmented.
+			1: {kind: blockio.Read, cookie: 1, length: 3 << 20, flags: 1 << 2},
 			2: {kind: blockio.Write, cookie: 2, length: 4, data: []byte("data")},
 		}
 		if m == simple {
@@ -648,7 +653,8 @@ func TestRequestsAreCounted(t *testing.T) {
 	c.do(call{kind: blockio.Write, length: 3, data: []byte("abc")})
 	s := server.Status()[0]
 	want := []blockio.RequestCount{{Command: blockio.Read, Count: 1},
-		{Command: blockio.Read, Error: blockio.Invalid, Count: 1}, {Command: blockio.Write, Count: 1}}
+		{Command: blockio.Read, Error: blockio.Invalid, Count: 1},
+		{Command: blockio.Write, Count: 1}}
 	if fmt.Sprint(s.Requests) != fmt.Sprint(want) || s.BytesRead != 1000 || s.BytesWritten != 3 ||
 		s.Connections != 1 || s.Accepted != 1 {
 		t.Errorf("status is %+v", s)

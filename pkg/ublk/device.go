@@ -350,7 +350,8 @@ func (d *Device) serve(export blockio.Export, info *blockio.Info) error {
 }
 
 // startQueue starts the thread of a queue, which offers all tags to the kernel.
-func (d *Device) startQueue(i int, export blockio.Export, info *blockio.Info) (*servedQueue, error) {
+func (d *Device) startQueue(i int, export blockio.Export,
+	info *blockio.Info) (*servedQueue, error) {
 	thread, err := progress.StartThread(d.config.Policy)
 	if err != nil {
 		return nil, err
@@ -479,8 +480,8 @@ func (d *Device) Leave(ctx context.Context) error {
 }
 
 // Remove removes the device from the kernel, with an error for each request that begins meanwhile.
-// Without force, it fails with status.InUse, and changes nothing, if the device is in exclusive use:
-// a mounted file system, a volume group, swap space.
+// Without force, it fails with status.InUse, and changes nothing, if the device is in exclusive
+// use: a mounted file system, a volume group, swap space.
 func (d *Device) Remove(ctx context.Context, force bool) error {
 	d.ending.Lock()
 	defer d.ending.Unlock()
@@ -540,8 +541,8 @@ func (d *Device) delete(ctx context.Context, force bool) error {
 	return d.command(ctx, deletion(&d.info, force), 0, nil)
 }
 
-// deletion returns the command that removes a device. The driver lets nobody delete a device without
-// privileges later.
+// deletion returns the command that removes a device. The driver lets nobody delete a device
+// without privileges later.
 func deletion(info *deviceInfo, force bool) operation {
 	if force && info.features&featureUnprivileged == 0 {
 		return deleteLater

@@ -52,8 +52,8 @@ type ring interface {
 	progress.Waiter
 	// fetch offers a tag to the kernel, which returns it with a request.
 	fetch(tag uint16)
-	// getData lets the kernel copy the data of a write to data, while submit runs. Without data, the
-	// ring throws away what the kernel copies, of at most maxBytes.
+	// getData lets the kernel copy the data of a write to data, while submit runs. Without data,
+	// the ring throws away what the kernel copies, of at most maxBytes.
 	getData(tag uint16, data []byte)
 	// commit answers a request, with a negative error or the number of bytes, and offers its tag
 	// again. The kernel copies what was read from data, while submit runs.

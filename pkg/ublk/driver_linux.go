@@ -281,8 +281,8 @@ func (r *linuxRing) descriptor(tag uint16) descriptor {
 	return decodeDescriptor(r.descriptors[int(tag)*descriptorSize:])
 }
 
-// Arm reports whether there are no completions. What the kernel completes from now on ends the sleep
-// of this thread.
+// Arm reports whether there are no completions. What the kernel completes from now on ends the
+// sleep of this thread.
 func (r *linuxRing) Arm() bool { return !r.HasCompletions() && !r.MustEnter() }
 
 // Disarm does nothing.

@@ -135,6 +135,7 @@ func probe(ctx context.Context, d driver) (Features, error) {
 		return Features{}, status.Errorf(status.NotSupported,
 			"the kernel lacks the features %#x of ublk (Linux 6.12 or newer has them)", uint64(missing))
 	}
-	return Features{CanRecover: found&(featureRecovery|featureReissue) == featureRecovery|featureReissue,
+	const recovery = featureRecovery | featureReissue
+	return Features{CanRecover: found&recovery == recovery,
 		CanGrow: found&featureUpdateSize != 0}, nil
 }

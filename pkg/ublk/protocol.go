@@ -92,7 +92,7 @@ const (
 type feature uint64
 
 const (
-	featureGetData      feature = 1 << 2 // the server says where a write's data goes when there is one
+	featureGetData      feature = 1 << 2 // the server says for each write where its data goes
 	featureRecovery     feature = 1 << 3
 	featureReissue      feature = 1 << 4 // what was not answered is sent to the next server
 	featureUnprivileged feature = 1 << 5

@@ -141,7 +141,8 @@ func (q *queue) exchange() {
 		if q.copying == 0 {
 			break
 		}
-		// The kernel copies on this thread, so it has done so by now, except if it is out of memory.
+		// The kernel copies on this thread, so it has done so by now, except if it is out of
+		// memory.
 		wait = 1
 		if q.reap() > 0 {
 			wait = 0
@@ -412,7 +413,8 @@ func (q *queue) Descriptor() int { return q.ring.Descriptor() }
 
 // Arm returns false if there is something to do.
 func (q *queue) Arm() bool {
-	isIdle := len(q.answered)+len(q.receiving)+len(q.ready) == 0 && (!q.hasRoom || len(q.waiting) == 0)
+	isIdle := len(q.answered)+len(q.receiving)+len(q.ready) == 0 &&
+		(!q.hasRoom || len(q.waiting) == 0)
 	return q.failed || isIdle && q.ring.Arm()
 }
 

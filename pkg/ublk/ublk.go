@@ -44,9 +44,9 @@ const maxID = 1<<20 - 1
 type Config struct {
 	// ID is the device's number N, or AnyID.
 	ID int
-	// Queues is the number of queues, each with a thread, and Depth how many requests each may hold;
-	// 0 means 1, and DefaultDepth. The kernel lowers Queues to the number of its processors. A
-	// recovered device keeps its own.
+	// Queues is the number of queues, each with a thread, and Depth how many requests each may
+	// hold; 0 means 1, and DefaultDepth. The kernel lowers Queues to the number of its processors.
+	// A recovered device keeps its own.
 	Queues, Depth int
 	// BlockSize is the logical block size in bytes, a power of two from 512 to 4096; 0 means that
 	// of the disk, within these bounds. A recovered device keeps its own.

@@ -188,8 +188,8 @@ func TestUblkDiscardAndWriteZeroesReachTheVolume(t *testing.T) {
 // TestUblkUsersNoticeNoKill kills gateway, relay, and target by turns while fio verifies what it
 // writes through a file system and on another part of the volume.
 func TestUblkUsersNoticeNoKill(t *testing.T) {
-	for _, volume := range []string{"", ",exclusive"} {
-		t.Run("disk"+volume, func(t *testing.T) {
+	for name, volume := range map[string]string{"shared": "", "exclusive": ",exclusive"} {
+		t.Run(name, func(t *testing.T) {
 			c, _ := managedChain(t, "64MiB"+volume)
 			p := c.serveUblk("--queues", "2")
 			end := filepath.Join(c.dir, "stop")

@@ -377,7 +377,8 @@ func (c *connection) understandChunk() bool {
 
 // commandMix has each command as often as clients send it.
 var commandMix = []blockio.Command{
-	blockio.Read, blockio.Read, blockio.Read, blockio.Read, blockio.Write, blockio.Write, blockio.Write, blockio.Write, blockio.Write,
+	blockio.Read, blockio.Read, blockio.Read, blockio.Read, blockio.Write, blockio.Write,
+	blockio.Write, blockio.Write, blockio.Write,
 	blockio.Flush, blockio.Trim, blockio.WriteZeroes, blockio.Cache,
 }
 

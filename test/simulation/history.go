@@ -66,7 +66,8 @@ func (h *history) now() uint64 {
 }
 
 func (r *nbdRequest) changes() bool {
-	return r.command == blockio.Write || r.command == blockio.Trim || r.command == blockio.WriteZeroes
+	return r.command == blockio.Write || r.command == blockio.Trim ||
+		r.command == blockio.WriteZeroes
 }
 
 func (r *nbdRequest) covers(block int) bool {

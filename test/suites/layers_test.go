@@ -30,7 +30,7 @@ const (
 	hooks = "comch-hook rdma-hook volume-hook control-hook "
 	roles = "client relay target "
 	// commands is what every command may use: no provider, and no configuration.
-	commands = base + seams + hooks + roles + "epochs nbd admin faults engine control gateway " +
+	commands = base + seams + hooks + roles + "epochs blockio front-ends admin faults engine control gateway " +
 		"providers documents commands "
 )
 
@@ -46,7 +46,8 @@ var layers = []layer{
 	{"faults", "pkg/fault", base},
 	{"libdoca", "pkg/doca", base},
 	{"epochs", "pkg/epoch", base},
-	{"nbd", "pkg/nbd", base},
+	{"blockio", "pkg/blockio", base},
+	{"front-ends", "pkg/nbd pkg/ublk", base + "blockio"},
 	{"admin", "pkg/admin", base},
 
 	// No seam knows another. Only providers know libdoca.
@@ -75,7 +76,7 @@ var layers = []layer{
 	{"relay-targets", "pkg/relay/internal/targets", base + "rdma control"},
 	{"relay", "pkg/relay", base + seams + "epochs control engine relay-targets"},
 	{"target", "pkg/target", base + "rdma volume epochs control engine"},
-	{"gateway", "pkg/gateway", base + "nbd client"},
+	{"gateway", "pkg/gateway", base + "blockio client"},
 
 	{"documents", "docs", ""},
 

@@ -28,6 +28,7 @@ var suites = []suite{
 	{"devices", "make test-devices"},
 	{"encryption", "make test-encryption"},
 	{"siw", "make test-siw"},
+	{"ublk", "make test-ublk"},
 	{"providers", "make test-providers"},
 	{"simulation", "make simulate SEEDS=10000"},
 	{"repeat", "make test-repeatedly"},
@@ -45,9 +46,9 @@ type rule struct {
 
 const (
 	everything = "kubernetes budget tools pages arm64 bench packages sanitizers fleet devices " +
-		"encryption siw providers simulation repeat ceph verbs ends mutants"
+		"encryption siw ublk providers simulation repeat ceph verbs ends mutants"
 	// chain is what runs target, relay, and client together over real networks.
-	chain = "siw providers simulation repeat ceph verbs ends mutants"
+	chain = "siw ublk providers simulation repeat ceph verbs ends mutants"
 )
 
 // rules has a row for each folder with code. The row with the longest path that fits decides.
@@ -89,16 +90,17 @@ var rules = []rule{
 
 	{"cmd", "tools packages fleet repeat"},
 	{"cmd/dma-copy", "packages repeat"},
-	{"cmd/initiator", "tools packages fleet ceph repeat mutants"},
+	{"cmd/initiator", "tools packages fleet ublk ceph repeat mutants"},
 	{"cmd/internal", "tools packages fleet repeat"},
 	{"cmd/internal/config", "kubernetes tools packages fleet repeat"},
 	{"cmd/internal/providers", "packages siw providers verbs repeat"},
 
 	{"internal", "repeat mutants"},
 	{"internal/blockcopy", "arm64 budget repeat mutants"},
+	{"internal/iouring", "ublk repeat"},
 	{"internal/linux", "arm64 repeat providers mutants"},
 	{"internal/prefetch", "arm64 budget repeat"},
-	{"internal/rangelock", "tools repeat ends mutants"},
+	{"internal/rangelock", "tools ublk repeat ends mutants"},
 	{"internal/rdmadevice", "verbs repeat"},
 
 	{"libdoca", "arm64 packages sanitizers repeat verbs mutants"},
@@ -113,6 +115,7 @@ var rules = []rule{
 	{"libzcclient/packages", "packages"},
 	{"pkg", chain},
 	{"pkg/admin", "tools packages fleet repeat"},
+	{"pkg/blockio", "tools ublk ceph repeat ends mutants"},
 	{"pkg/client", "budget tools " + chain},
 	{"pkg/client/queuetest", "tools repeat mutants"},
 	{"pkg/comch", "arm64 budget providers simulation repeat verbs ends mutants"},
@@ -127,13 +130,14 @@ var rules = []rule{
 	{"pkg/relay", "fleet " + chain},
 	{"pkg/target", "fleet " + chain},
 	{"pkg/memory", "arm64 budget " + chain},
-	{"pkg/gateway", "tools packages ceph repeat ends mutants"},
+	{"pkg/gateway", "tools packages ublk ceph repeat ends mutants"},
 	{"pkg/nbd", "tools ceph repeat ends mutants"},
 	{"pkg/progress", "arm64 budget " + chain},
 	{"pkg/rdma", "arm64 budget siw providers simulation repeat verbs ends mutants"},
 	{"pkg/rdma/doca", "providers repeat mutants"},
 	{"pkg/rdma/shm", "budget providers simulation repeat mutants"},
 	{"pkg/rdma/verbs", "verbs repeat"},
+	{"pkg/ublk", "ublk repeat mutants"},
 	{"pkg/volume", "tools fleet devices " + chain},
 	{"pkg/volume/rbd", "ceph"},
 
@@ -141,7 +145,7 @@ var rules = []rule{
 	{"test/ceph", "ceph"},
 	{"test/chain", "providers repeat"},
 	{"test/devices", "devices"},
-	{"test/e2e", "tools ceph verbs providers repeat"},
+	{"test/e2e", "tools ublk ceph verbs providers repeat"},
 	{"test/encryption", "encryption"},
 	{"test/ends", "ends"},
 	{"test/fleet", "fleet"},
@@ -151,11 +155,12 @@ var rules = []rule{
 	{"test/pages", "pages"},
 	{"test/resources", "repeat"},
 	{"test/simulation", "simulation mutants"},
-	{"test/siw", "devices encryption siw verbs"},
+	{"test/siw", "devices encryption siw ublk verbs"},
 	{"test/smoke", ""}, // parts of the gate
 	{"test/suites", ""},
+	{"test/ublk", "ublk"},
 	{"test/verbs", "verbs"},
-	{"test/verbs/chain.sh", "devices encryption verbs"},
+	{"test/verbs/chain.sh", "devices encryption ublk verbs"},
 }
 
 // ruleFor returns the rule of a file.

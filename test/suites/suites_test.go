@@ -96,13 +96,14 @@ func TestSuitesFor(t *testing.T) {
 		{"an NBD reply", "pkg/nbd/reply.go", "tools repeat ceph ends mutants"},
 		{"the gateway and a package",
 			"pkg/gateway/disk.go deploy/packages/postinstall.sh",
-			"tools packages repeat ceph ends mutants"},
+			"tools packages ublk repeat ceph ends mutants"},
+		{"io_uring", "internal/iouring/ring_linux.go pkg/ublk/queue.go", "ublk repeat mutants"},
 		{"an alert", "deploy/prometheus/alerts.yaml", "packages fleet"},
 		{"the chart", "deploy/kubernetes/zc-relay/values.yaml", "kubernetes"},
 		{"a library", "go.mod go.sum", everything},
 		{"a mutant", "test/mutants/datapath.go", "mutants"},
 		{"an end of a session", "pkg/relay/session_end.go pkg/target/session_end.go",
-			"fleet siw providers simulation repeat ceph verbs ends mutants"},
+			"fleet siw ublk providers simulation repeat ceph verbs ends mutants"},
 		{"a file that no row covers", "pkgs/x.go", "error"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -208,7 +208,8 @@ func (c *ublkCommand) open(ctx context.Context, identity *deviceIdentity,
 	config := client.Config{
 		Queues: queues, Depth: c.queue.depth, BufferSize: uint32(c.buffers.size), SyncDepth: -1,
 		MemorySize: gateway.MemorySize(queues, queues, uint64(c.buffers.memory)),
-		Reconnect:  policy, ReadOnly: c.readOnly, Owner: identity.owner, Instance: identity.instance,
+		Reconnect:  policy, ReadOnly: c.readOnly,
+		Owner: identity.owner, Instance: identity.instance,
 	}
 	for begun := time.Now(); ; {
 		v, err := c.connection.openVolume(ctx, config)

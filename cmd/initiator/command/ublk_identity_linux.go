@@ -18,8 +18,8 @@ import (
 // deviceIdentity is what a gateway of a device has in common with the next one: the owner and the
 // instance as which it opens the volume, so that what a killed gateway had in progress has ended
 // before the next one begins. The kernel keeps the device's cookie: a random number in its upper
-// half, and a mark of the volume in its lower. The rest is that of the machine's boot, with which the
-// device ends.
+// half, and a mark of the volume in its lower. The rest is that of the machine's boot, with which
+// the device ends.
 type deviceIdentity struct {
 	random      uint32
 	mark        uint32 // of the volume, if isInherited

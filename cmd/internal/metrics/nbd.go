@@ -124,8 +124,8 @@ func (c *NBDCollector) collectRequests(out chan<- prometheus.Metric, e *nbd.Expo
 			continue
 		}
 		for _, outcome := range blockio.Outcomes() {
-			c.requests.send(out, float64(counts[requestKey{command, outcome}]), e.Name, command.String(),
-				outcome.Error())
+			c.requests.send(out, float64(counts[requestKey{command, outcome}]), e.Name,
+				command.String(), outcome.Error())
 		}
 	}
 }
