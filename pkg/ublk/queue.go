@@ -116,21 +116,14 @@ func (q *queue) reap() int {
 // is ready to the session. While the kernel copies to or from the session's buffers, nothing that
 // could move these may be called: no method of disk or session but Claim and Release.
 func (q *queue) exchange() {
+	isPushed := len(q.answered) > 0
 	for _, tag := range q.answered {
 		q.commit(tag)
 	}
 	q.answered = q.answered[:0]
-	wait := 0
-	for {
+	for wait := 0; isPushed || len(q.receiving) > 0 || q.copying > 0; isPushed = false {
 		for _, tag := range q.receiving {
-			r := &q.requests[tag]
-			r.isTold = true
-			q.copying++
-			if r.op == nil {
-				q.ring.getData(tag, nil)
-			} else {
-				q.ring.getData(tag, r.op.Data)
-			}
+			q.receive(tag)
 		}
 		q.receiving = q.receiving[:0]
 		if err := q.ring.submit(wait); err != nil {
@@ -138,14 +131,10 @@ func (q *queue) exchange() {
 			return
 		}
 		q.release()
-		if q.copying == 0 {
-			break
-		}
-		// The kernel copies on this thread, so it has done so by now, except if it is out of
-		// memory.
-		wait = 1
-		if q.reap() > 0 {
-			wait = 0
+		// The kernel copies on this thread, so it has done so by now, unless it is out of memory.
+		wait = 0
+		if q.copying > 0 && q.reap() == 0 {
+			wait = 1
 		}
 		if q.failed {
 			return
@@ -158,6 +147,18 @@ func (q *queue) exchange() {
 	}
 	q.ready = q.ready[:0]
 	q.disk.Ring()
+}
+
+// receive makes the kernel copy the data of a write.
+func (q *queue) receive(tag uint16) {
+	r := &q.requests[tag]
+	r.isTold = true
+	q.copying++
+	if r.op == nil {
+		q.ring.getData(tag, nil)
+	} else {
+		q.ring.getData(tag, r.op.Data)
+	}
 }
 
 // commit pushes the answer to a request.

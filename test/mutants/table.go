@@ -45,6 +45,7 @@ var mutants = slices.Concat(
 	gatewayMutants,
 	verifyMutants,
 	nbdMutants,
+	ublkMutants,
 	rdmaMutants,
 	tlsMutants,
 	secureMutants,
