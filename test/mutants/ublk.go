@@ -19,7 +19,7 @@ var ublkMutants = []mutant{
 		name:   "ublk-read-only-device-is-changed",
 		file:   "pkg/ublk/queue.go",
 		old:    "case changes && q.config.isReadOnly:",
-		new:    "case false:",
+		new:    "case changes && q.failed:",
 		breaks: "A device that is read-only is not changed.",
 		tests: []test{
 			{"./pkg/ublk", "^TestRequestsThatTheDeviceDoesNotPromiseNeverReachTheDisk$"},

@@ -39,7 +39,8 @@ func newCommand(open opener, describe describer) *cobra.Command {
 		Use:   "initiator",
 		Short: "Use a remote volume through zc-relay",
 		Long: `initiator opens a volume through a relay and measures it, verifies it, moves files
-to and from it, or serves it to NBD clients. Standard output carries only the result.
+to and from it, serves it to NBD clients, or makes it a block device. Standard output
+carries only the result.
 
 Exit codes: 0 success; 1 an IO failed or data is wrong; 2 wrong usage, or a request
 that the volume does not support; 3 no connection; 4 the volume was taken away.`,
