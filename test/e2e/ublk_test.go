@@ -21,8 +21,8 @@ import (
 	"github.com/zc-relay/zc-relay/internal/testkit"
 )
 
-// These tests need a kernel with ublk_drv, and nobody else who uses it: test/ublk/run.sh runs them in
-// a small VM, as root. Each has the device ublkDevice for itself.
+// These tests need a kernel with ublk_drv, and nobody else who uses it: test/ublk/run.sh runs them
+// in a small VM, as root. Each has the device ublkDevice for itself.
 
 const (
 	ublkID     = "7"
@@ -99,7 +99,8 @@ func TestUblkFileSystemsSurvive(t *testing.T) {
 	}{
 		{"ext4", "e2fsck -fn", nil},
 		{"xfs", "xfs_repair -n", nil},
-		// mkfs.xfs takes sectors of 512 bytes then: the gateway changes parts of the volume's blocks.
+		// mkfs.xfs takes sectors of 512 bytes then: the gateway changes parts of the volume's
+		// blocks.
 		{"xfs", "xfs_repair -n", []string{"--block-size", "512B", "--queues", "2"}},
 		{"btrfs", "btrfs check -q", nil},
 	} {

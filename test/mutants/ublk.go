@@ -2,8 +2,8 @@
 
 package main
 
-// ublkMutants break the server of the kernel's block devices: what reaches the disk, what the kernel
-// is told, and who serves a device.
+// ublkMutants break the server of the kernel's block devices: what reaches the disk, what the
+// kernel is told, and who serves a device.
 var ublkMutants = []mutant{
 	{
 		name:   "ublk-request-may-end-behind-the-device",
