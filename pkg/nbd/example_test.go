@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -17,30 +18,32 @@ import (
 // zeroes is a disk of 1 MiB that reads as zeroes, and cannot be written.
 type zeroes struct{}
 
-func (zeroes) Info() nbd.Info {
-	return nbd.Info{Description: "zeroes", Size: 1 << 20, PreferredBlock: 4096, ReadOnly: true}
+func (zeroes) Info() blockio.Info {
+	return blockio.Info{Description: "zeroes", Size: 1 << 20, PreferredBlock: 4096, ReadOnly: true}
 }
 
 // Attach is called once by each worker of the server, on its thread.
-func (z zeroes) Attach(int, *progress.Engine) (nbd.Disk, error) { return z, nil }
+func (z zeroes) Attach(int, *progress.Engine) (blockio.Disk, error) { return z, nil }
 
 // Barrier has nothing to wait for, because no operation outlives its connection.
 func (zeroes) Barrier(context.Context) error { return nil }
 
-func (zeroes) Open(handler nbd.Handler) (nbd.Session, error) { return zeroSession{handler}, nil }
+func (zeroes) Open(handler blockio.Handler) (blockio.Session, error) {
+	return zeroSession{handler}, nil
+}
 
 func (zeroes) Poll() int    { return 0 }
 func (zeroes) Ring()        {}
 func (zeroes) Close() error { return nil }
 
 // zeroSession is a connection's share of the disk.
-type zeroSession struct{ handler nbd.Handler }
+type zeroSession struct{ handler blockio.Handler }
 
 func (zeroSession) Claim(
-	command nbd.Command, flags nbd.CommandFlags, offset, length uint64,
-) *nbd.Operation {
-	operation := &nbd.Operation{Command: command, Flags: flags, Offset: offset, Length: length}
-	if command == nbd.Read {
+	command blockio.Command, flags blockio.CommandFlags, offset, length uint64,
+) *blockio.Operation {
+	operation := &blockio.Operation{Command: command, Flags: flags, Offset: offset, Length: length}
+	if command == blockio.Read {
 		operation.Length = min(length, 64<<10) // the server claims others for the rest
 		operation.Data = make([]byte, operation.Length)
 	}
@@ -48,10 +51,10 @@ func (zeroSession) Claim(
 }
 
 // Submit completes the operation at once. A disk that takes longer completes it in Poll.
-func (s zeroSession) Submit(operation *nbd.Operation) { s.handler.Completed(operation) }
+func (s zeroSession) Submit(operation *blockio.Operation) { s.handler.Completed(operation) }
 
-func (zeroSession) Release(*nbd.Operation) {}
-func (zeroSession) Close()                 {}
+func (zeroSession) Release(*blockio.Operation) {}
+func (zeroSession) Close()                     {}
 
 // A server of a disk that the program makes up. Package gateway has the disks that are volumes.
 func Example() {
