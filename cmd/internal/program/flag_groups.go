@@ -35,7 +35,7 @@ var flagGroups = []flagGroup{
 		"target-protocol target-order isolation import-device address-file poll"},
 	{"Volume", "overwrite allow-empty preempt resume read-only strict"},
 	{"NBD", "export connections print-uri exit-with-parent metrics-per-client"},
-	{"Block device", "id force unprivileged print-device"},
+	{"Block device", "id unprivileged print-device"},
 	{"Times and losses", "control-timeout io-timeout keep-alive-* session-wait drain-timeout " +
 		"reconnect*"},
 	{"Limits", "max-* channel-* session-* limits-* staging-limit memory"},
