@@ -106,7 +106,7 @@ func TestAVolumeOutlastsAnotherProgramAtTheTargetsAddress(t *testing.T) {
 		}
 	})
 	c.Await("the relay knows the other program",
-		func() bool { return errors.Is(c.Relay.Channels()[0].Link.LastError, status.TooBig) })
+		func() bool { return errors.Is(c.Relay.Channels()[0].Link.LastError, status.BadConfig) })
 	tried := c.Relay.SessionsTotal()
 	c.Await("the client has tried several times",
 		func() bool { return v.Err() != nil || c.Relay.SessionsTotal() >= tried+3 })

@@ -174,6 +174,10 @@ func (t *trust) openDirectory(at int, name, path string) (*directory, error) {
 		return nil, status.Errorf(status.NotPermitted,
 			"%s is a symbolic link or not a directory: remove it or choose another directory", path)
 	}
+	if errors.Is(err, unix.EACCES) {
+		return nil, status.Errorf(status.NotPermitted, "open directory %s: %w: it belongs to another "+
+			"user (ls -ld): run this program as that one, or choose another directory", path, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open directory %s: %w", path, err)
 	}
