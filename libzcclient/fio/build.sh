@@ -10,16 +10,16 @@
 set -euo pipefail
 
 # get_source DIRECTORY: download into it the source of the installed package, which apt verifies,
-# without a change of the system's list of sources
+# from where the system gets its packages, without a change of its list of sources
 get_source() {
-    local version work release
+    local version work
     version=$(dpkg-query -W -f='${source:Version}' fio)
-    release=$(. /etc/os-release && echo "$VERSION_CODENAME")
     work=$(mktemp -d)
     # shellcheck disable=SC2064
     trap "rm -rf '$work'" EXIT
     mkdir -p "$work/lists/partial"
-    echo "deb-src http://deb.debian.org/debian $release main" >"$work/sources"
+    apt-get indextargets --format 'deb-src $(REPO_URI) $(CODENAME) $(COMPONENT)' \
+        'Created-By: Packages' | sort -u >"$work/sources"
     local apt=(apt-get -qq -o "Dir::Etc::SourceList=$work/sources" -o Dir::Etc::SourceParts=-
         -o "Dir::State::Lists=$work/lists" -o APT::Sandbox::User=root)
     "${apt[@]}" update
