@@ -16,6 +16,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/blockio"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -218,11 +219,9 @@ func (d *Device) waitForAccess(ctx context.Context) error {
 		if err == nil || !errors.Is(err, syscall.EACCES) && !errors.Is(err, syscall.EPERM) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, accessTimeout/100) {
 			return fmt.Errorf("%w (no rule of udev gives this user access to %s)", err,
 				serverPath(d.ID()))
-		case <-time.After(accessTimeout / 100):
 		}
 	}
 }
@@ -295,14 +294,11 @@ func (d *Device) startRecovery(ctx context.Context) error {
 		case !errors.Is(err, syscall.EBUSY):
 			return err
 		}
-		if info, err := find(waiting, d.driver, d.ID()); err == nil && info.state == stateLive &&
-			d.driver.isAlive(info.process) {
+		if info, err := find(waiting, d.driver, d.ID()); err == nil && isServed(d.driver, &info) {
 			return status.Errorf(status.InUse, "process %d serves the device", info.process)
 		}
-		select {
-		case <-waiting.Done():
+		if !retry.Sleep(waiting, releaseTimeout/400) {
 			return status.Errorf(status.InUse, "another server has the device: %w", err)
-		case <-time.After(releaseTimeout / 400):
 		}
 	}
 }

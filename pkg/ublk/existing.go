@@ -44,8 +44,12 @@ func existing(ctx context.Context, d driver, id int) (Existing, error) {
 		return Existing{}, err
 	}
 	return Existing{ID: id, Queues: int(info.queues), Depth: int(info.depth), Cookie: info.cookie,
-		Process:  int(info.process),
-		IsServed: info.state == stateLive && d.isAlive(info.process)}, nil
+		Process: int(info.process), IsServed: isServed(d, &info)}, nil
+}
+
+// isServed reports whether a device has a server.
+func isServed(d driver, info *deviceInfo) bool {
+	return info.state == stateLive && d.isAlive(info.process)
 }
 
 // find returns what the kernel knows about a device.
@@ -80,21 +84,17 @@ func Remove(ctx context.Context, id int, force bool) error {
 }
 
 func remove(ctx context.Context, d driver, id int, force bool) error {
-	found, err := existing(ctx, d, id)
+	info, err := find(ctx, d, id)
 	if err != nil {
 		return err
 	}
-	if found.IsServed {
-		return status.Errorf(status.InUse, "process %d serves the device: end that", found.Process)
+	if isServed(d, &info) {
+		return status.Errorf(status.InUse, "process %d serves the device: end that", info.process)
 	}
 	if !force {
 		if err := d.checkUnused(id); err != nil {
 			return err
 		}
-	}
-	info, err := find(ctx, d, id)
-	if err != nil {
-		return err
 	}
 	command := control{id: id, withPath: info.features&featureUnprivileged != 0}
 	if err := d.control(ctx, stopDevice, command); err != nil {

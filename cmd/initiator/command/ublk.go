@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/gateway"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/ublk"
 )
@@ -223,10 +224,8 @@ func (c *ublkCommand) open(ctx context.Context, identity *deviceIdentity,
 		if !identity.isInherited || !isTemporary || time.Since(begun) > heirPatience {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, heirPatience/100) {
 			return nil, err
-		case <-time.After(heirPatience / 100):
 		}
 	}
 }
