@@ -118,8 +118,8 @@ var ublkMutants = []mutant{
 	{
 		name:   "ublk-device-of-another-volume",
 		file:   "cmd/initiator/command/ublk_identity_linux.go",
-		old:    "return !d.isInherited || d.mark == markOf(info)",
-		new:    "return !d.isInherited || d.mark != 0",
+		old:    "return !d.isInherited || d.digest == digestOf(info)",
+		new:    "return !d.isInherited || d.digest != 0",
 		breaks: "A device is taken over with its own volume only.",
 		tests:  []test{{"./cmd/initiator/command", "^TestADeviceKnowsItsVolume$"}},
 	},

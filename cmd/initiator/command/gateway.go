@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/webconfig"
 	"github.com/zc-relay/zc-relay/internal/endpoint"
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/blockio"
 )
 
 // What the front ends of the gateway have in common: "initiator nbd" and "initiator ublk".
@@ -74,6 +75,22 @@ func (o *operationsFlags) check() error {
 		return program.Usagef("--metrics-listen %q: %w", o.address, err)
 	}
 	return nil
+}
+
+// requestCount is how many requests of a front end had the same outcome.
+type requestCount struct {
+	Command string `json:"command"`
+	Error   string `json:"error"`
+	Count   uint64 `json:"count"`
+}
+
+func requestCountsOf(counts []blockio.RequestCount) []requestCount {
+	requests := []requestCount{} // in JSON, no count is an empty list
+	for _, r := range counts {
+		requests = append(requests, requestCount{
+			Command: r.Command.String(), Error: r.Error.Error(), Count: r.Count})
+	}
+	return requests
 }
 
 // listen starts the listener, nil if there is none.

@@ -55,12 +55,6 @@ type nbdClientStatus struct {
 	BytesWritten uint64    `json:"bytes_written"`
 }
 
-type requestCount struct {
-	Command string `json:"command"`
-	Error   string `json:"error"`
-	Count   uint64 `json:"count"`
-}
-
 // nbdStatusOf includes the exports that have ended, because their volume is lost for good.
 func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 	serving := server.Status() // first: the server ends an export after the volume is done
@@ -87,12 +81,8 @@ func nbdStatusOf(server *nbd.Server, exports []servedExport) *nbdStatus {
 			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, HolderID: holders[e.Name],
 			Connections: e.Connections, Accepted: e.Accepted, InFlight: e.InFlight,
 			BytesRead: e.BytesRead, BytesWritten: e.BytesWritten,
-			Quarantined: quarantined[e.Name], Requests: []requestCount{},
+			Quarantined: quarantined[e.Name], Requests: requestCountsOf(e.Requests),
 			Clients: nbdClientsOf(e.Open)}
-		for _, r := range e.Requests {
-			export.Requests = append(export.Requests, requestCount{
-				Command: r.Command.String(), Error: r.Error.Error(), Count: r.Count})
-		}
 		s.Exports = append(s.Exports, export)
 	}
 	return s

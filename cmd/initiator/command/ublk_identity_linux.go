@@ -18,11 +18,11 @@ import (
 // deviceIdentity is what a gateway of a device has in common with the next one: the owner and the
 // instance as which it opens the volume, so that what a killed gateway had in progress has ended
 // before the next one begins. The kernel keeps the device's cookie: a random number in its upper
-// half, and a mark of the volume in its lower. The rest is that of the machine's boot, with which
-// the device ends.
+// half, and a digest of the volume's UUID in its lower. The other input is the ID of the machine's
+// boot, because the device ends with the boot.
 type deviceIdentity struct {
 	random      uint32
-	mark        uint32 // of the volume, if isInherited
+	digest      uint32 // of the volume's UUID, if isInherited
 	isInherited bool
 	owner       *client.Owner
 	instance    *client.Instance
@@ -41,7 +41,7 @@ func deviceIdentityOf(cookie uint64) (*deviceIdentity, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.mark, d.isInherited = uint32(cookie), true
+	d.digest, d.isInherited = uint32(cookie), true
 	return d, nil
 }
 
@@ -66,18 +66,18 @@ func idOf(text string) [16]byte {
 	return [16]byte(sum[:])
 }
 
-// markOf returns a mark of a volume.
-func markOf(info client.Info) uint32 {
+// digestOf returns a digest of a volume's UUID.
+func digestOf(info client.Info) uint32 {
 	sum := sha256.Sum256(info.UUID[:])
 	return binary.NativeEndian.Uint32(sum[:])
 }
 
 // fits reports whether the device belongs to the volume, or is new.
 func (d *deviceIdentity) fits(info client.Info) bool {
-	return !d.isInherited || d.mark == markOf(info)
+	return !d.isInherited || d.digest == digestOf(info)
 }
 
 // cookie returns the cookie of a device of the volume.
 func (d *deviceIdentity) cookie(info client.Info) uint64 {
-	return uint64(d.random)<<32 | uint64(markOf(info))
+	return uint64(d.random)<<32 | uint64(digestOf(info))
 }

@@ -51,11 +51,7 @@ func (s *servedDevice) status() *ublkStatus {
 		Queues: d.Queues, Depth: d.Depth, CanRecover: d.CanRecover, Recovered: d.Recovered,
 		Since: d.Since.UTC(), InFlight: d.InFlight, BytesRead: d.BytesRead,
 		BytesWritten: d.BytesWritten, Quarantined: s.volume.Quarantined(),
-		Requests: []requestCount{}}
-	for _, r := range d.Requests {
-		device.Requests = append(device.Requests, requestCount{
-			Command: r.Command.String(), Error: r.Error.Error(), Count: r.Count})
-	}
+		Requests: requestCountsOf(d.Requests)}
 	return &ublkStatus{Schema: ublkStatusSchema, Software: buildinfo.String("initiator"),
 		Devices: []ublkDeviceStatus{device}}
 }

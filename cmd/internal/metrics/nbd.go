@@ -107,39 +107,40 @@ func (c *NBDCollector) Collect(out chan<- prometheus.Metric) {
 		c.accepted.send(out, float64(e.Accepted), e.Name)
 		c.inFlight.send(out, float64(e.InFlight), e.Name)
 		c.quarantined.send(out, float64(quarantined[e.Name]), e.Name)
-		c.collectRequests(out, &e)
+		c.requests.sendCounts(out, e.Name, nbdCommands(), e.Requests)
 		c.clients.collect(out, &e)
 		c.bytes.send(out, float64(e.BytesRead), e.Name, blockio.Read.String())
 		c.bytes.send(out, float64(e.BytesWritten), e.Name, blockio.Write.String())
 	}
 }
 
-// collectRequests sends the counts of all requests that a client can make, also those of which
-// there were none: a rate needs two samples, so a counter that appears with its first failures
-// hides them from every alert.
-func (c *NBDCollector) collectRequests(out chan<- prometheus.Metric, e *nbd.ExportStatus) {
-	counts := countsOf(e.Requests)
+// nbdCommands returns the commands to which a client gets an answer.
+func nbdCommands() (commands []blockio.Command) {
 	for command := range blockio.Command(blockio.CommandCount) {
-		if command == nbd.Disconnect {
-			continue
-		}
-		for _, outcome := range blockio.Outcomes() {
-			c.requests.send(out, float64(counts[requestKey{command, outcome}]), e.Name,
-				command.String(), outcome.Error())
+		if command != nbd.Disconnect {
+			commands = append(commands, command)
 		}
 	}
+	return commands
 }
 
-// requestKey says which requests of a gateway a counter counts.
-type requestKey struct {
-	command blockio.Command
-	outcome blockio.Errno
-}
-
-func countsOf(requests []blockio.RequestCount) map[requestKey]uint64 {
-	counts := make(map[requestKey]uint64)
+// sendCounts sends the counts of all requests that the users of a gateway can make, also those of
+// which there were none: a rate needs two samples, so a counter that appears with its first
+// failures hides them from every alert. label names the export or the device.
+func (m *metric) sendCounts(out chan<- prometheus.Metric, label string, commands []blockio.Command,
+	requests []blockio.RequestCount) {
+	type key struct {
+		command blockio.Command
+		outcome blockio.Errno
+	}
+	counts := make(map[key]uint64)
 	for _, r := range requests {
-		counts[requestKey{r.Command, r.Error}] = r.Count
+		counts[key{r.Command, r.Error}] = r.Count
 	}
-	return counts
+	for _, command := range commands {
+		for _, outcome := range blockio.Outcomes() {
+			m.send(out, float64(counts[key{command, outcome}]), label, command.String(),
+				outcome.Error())
+		}
+	}
 }

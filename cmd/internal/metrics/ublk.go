@@ -63,11 +63,5 @@ func (c *UblkCollector) Collect(out chan<- prometheus.Metric) {
 	c.quarantined.send(out, float64(c.source.Quarantined()), s.Path)
 	c.bytes.send(out, float64(s.BytesRead), s.Path, blockio.Read.String())
 	c.bytes.send(out, float64(s.BytesWritten), s.Path, blockio.Write.String())
-	counts := countsOf(s.Requests)
-	for _, command := range ublk.Commands() {
-		for _, outcome := range blockio.Outcomes() {
-			c.requests.send(out, float64(counts[requestKey{command, outcome}]), s.Path,
-				command.String(), outcome.Error())
-		}
-	}
+	c.requests.sendCounts(out, s.Path, ublk.Commands(), s.Requests)
 }
