@@ -142,22 +142,24 @@ func TestTheExampleWritesAndReads(t *testing.T) {
 	}
 }
 
+// succeed runs a program, which has to exit with 0.
+func succeed(t *testing.T, command *exec.Cmd) {
+	t.Helper()
+	if code := testkit.Start(t, command).Wait(); code != 0 {
+		t.Errorf("it exits with %d", code)
+	}
+}
+
 func TestEachOperationDoesWhatItSays(t *testing.T) {
 	t.Parallel()
 	c := startChain(t)
-	p := testkit.Start(t, leakless(compileTest(t, "operations"), c.configuration("depth=8,")))
-	if code := p.Wait(); code != 0 {
-		t.Errorf("it exits with %d", code)
-	}
+	succeed(t, leakless(compileTest(t, "operations"), c.configuration("depth=8,")))
 }
 
 func TestEachMisuseIsAnError(t *testing.T) {
 	t.Parallel()
 	c := startChain(t)
-	p := testkit.Start(t, leakless(compileTest(t, "misuse"), c.configuration("depth=8")))
-	if code := p.Wait(); code != 0 {
-		t.Errorf("it exits with %d", code)
-	}
+	succeed(t, leakless(compileTest(t, "misuse"), c.configuration("depth=8")))
 }
 
 func TestAProcessMayForkBeforeItOpensAVolume(t *testing.T) {
@@ -165,10 +167,7 @@ func TestAProcessMayForkBeforeItOpensAVolume(t *testing.T) {
 	c := startChain(t)
 	// It causes faults, and handles signals on its own stack.
 	program := compile(t, "programs/fork.c", "-std=gnu11")
-	p := testkit.Start(t, exec.Command(program, c.configuration("")))
-	if code := p.Wait(); code != 0 {
-		t.Errorf("it exits with %d", code)
-	}
+	succeed(t, exec.Command(program, c.configuration("")))
 }
 
 func TestAProcessGetsNoSecondGoRuntime(t *testing.T) {

@@ -8,10 +8,10 @@
 // block while it keeps others from changing it. It repeats what a lost session has left unfinished.
 //
 // A session is an NBD connection, or a queue of a kernel's block device. Its end is a barrier. What
-// the session has not sent to the volume is dropped.
-// What it has sent is an orphan: whatever overlaps it, and every flush, waits for its end, and so
-// does every new connection. If that takes too long, the export has the volume reopened, because no
-// request of a session has an effect once the next session has begun.
+// the session has not sent to the volume is dropped. What it has sent is an orphan: whatever
+// overlaps it, and every flush, waits for its end, and so does every new connection. If that takes
+// too long, the export has the volume reopened, because no request of a session of the volume has
+// an effect once the next one has begun.
 package gateway
 
 import (
@@ -156,10 +156,10 @@ func New(config Config) (*Export, error) {
 }
 
 // Of returns an export of all queues of a volume, with an equal part of its memory for each
-// connection, of which there may be 16 if the memory suffices. The server
-// needs a worker for each queue (client.Info.Queues), and the volume must stay open until the
-// server is closed. What a lost session has left unfinished is repeated if the volume comes back,
-// for client.DefaultReconnectTotal after each loss.
+// connection, of which there may be 16 if the memory suffices. The server needs a worker for each
+// queue (client.Info.Queues), and the volume must stay open until the server is closed. What a lost
+// session has left unfinished is repeated if the volume comes back, for
+// client.DefaultReconnectTotal after each loss.
 func Of(v *client.Volume) (*Export, error) {
 	if v == nil {
 		return nil, status.Errorf(status.InvalidValue, "export a volume: the volume is nil")

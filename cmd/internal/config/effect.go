@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/admin"
 )
 
-// A setting without effect is a mistake: whoever has given it relies on it. These checks report
-// settings that the rest of the configuration leaves without effect.
+// Operators rely on the settings that they give, so a setting without effect is an error. These
+// checks report settings that the rest of the configuration leaves without effect.
 
 // checkEffect reports settings that are for other RDMA providers.
 func (c *RDMA) checkEffect(report reporter) {
